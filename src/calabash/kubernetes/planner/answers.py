@@ -22,10 +22,11 @@ UNKNOWN = "the planner does not know this pod yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterAnswer:
-    """The one node that it may go to; None with one ``text`` for all that were offered."""
+    """The one node that it may go to; None with one ``text`` for all that were offered, or (``anywhere``) without."""
 
     node: str | None
     text: str = ""
+    anywhere: bool = False
 
 
 class BindVerdict(StrEnum):
@@ -67,8 +68,8 @@ class Answers:
     def filter(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
         """Where it may go of what is offered."""
         entry = self._book.entries.get(uid)
-        if entry is None:
-            return FilterAnswer(node=None, text=UNKNOWN)
+        if entry is None or entry.stage is Stage.RIDING:
+            return FilterAnswer(node=None, text=UNKNOWN, anywhere=entry is not None)
         if entry.plan is None or entry.stage is Stage.PLACED or entry.stage is Stage.EVICTED:
             return FilterAnswer(node=None, text=entry.told[1] or "it waits for devices")
         planned = entry.plan.node
@@ -94,10 +95,13 @@ class Answers:
         if entry is None:
             return BindAnswer(verdict=BindVerdict.REFUSE, text=UNKNOWN)
         if entry.facts.node:
-            if entry.facts.node == node:
-                return BindAnswer(verdict=BindVerdict.DONE)
-            return BindAnswer(verdict=BindVerdict.REFUSE, text=f"it is bound to {entry.facts.node}")
-        if entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED) or entry.plan.node != node:
+            done = entry.facts.node == node
+            verdict = BindVerdict.DONE if done else BindVerdict.REFUSE
+            return BindAnswer(verdict=verdict, text="" if done else f"it is bound to {entry.facts.node}")
+        riding = entry.stage is Stage.RIDING
+        if not riding and (
+            entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED) or entry.plan.node != node
+        ):
             planned = entry.plan.node if entry.plan else "nowhere yet"
             return BindAnswer(verdict=BindVerdict.REFUSE, text=f"its plan is for {planned}")
         if entry.gang is not None and entry.stage is not Stage.BINDING and uid not in self._let_go:
@@ -107,10 +111,12 @@ class Answers:
                 text = f"gang {entry.gang[1]}: {there} of {needed} members are ready to be bound"
                 return BindAnswer(verdict=BindVerdict.HOLD, text=text)
         self._let_go.discard(uid)
-        entry.stage = Stage.BINDING
+        if not riding:
+            entry.stage = Stage.BINDING
         if entry.gang is not None:
             self._book.permits.bound(uid, entry.gang)
-        return BindAnswer(verdict=BindVerdict.GO, plan=entry.plan, written=entry.is_written)
+        plan = None if riding else entry.plan
+        return BindAnswer(verdict=BindVerdict.GO, plan=plan, written=entry.is_written)
 
     def let_go(self) -> list[str]:
         """Those whose gang has become complete and who have not been told."""

@@ -10,6 +10,7 @@
 | BINDING | its binding is being written |
 | BOUND | has its node |
 | EVICTED | has its node, and was asked to leave |
+| RIDING | has no plan and needs none: its claims count for others, or ask nothing of ours |
 
 ``holds`` says whether the scheduler counts devices for it: from PLACED on, except where its node is gone or its devices
 are not known.
@@ -26,7 +27,8 @@ from enum import StrEnum
 from calabash.binder.bundle import Bundle
 from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.plan import PodPlan
-from calabash.kubernetes.planner.facts import Action, PodName, PodSeen, Report
+from calabash.kubernetes.planner.claims import Claims
+from calabash.kubernetes.planner.facts import Action, PodName, PodSeen, Report, UngatePod
 from calabash.kubernetes.planner.permits import GangName, Permits
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
@@ -43,6 +45,7 @@ class Stage(StrEnum):
     BINDING = "binding"
     BOUND = "bound"
     EVICTED = "evicted"
+    RIDING = "riding"
 
 
 REPORT_AFTER_S = 1.0  # who waits shorter than that is not told about
@@ -109,6 +112,8 @@ class Book:
         self.scheduler = scheduler
         self.new_id = new_id
         self.permits = Permits(hold_s)
+        self.claims = Claims()
+        self.hostnames: dict[str, str] = {}  # as nodes are labelled, by their names
         self.entries: dict[str, Entry] = {}
         self.on_node: dict[str, set[str]] = {}
         self.newcomers: dict[AllocationId, None] = {}
@@ -173,6 +178,14 @@ class Book:
         self.aside[entry.facts.uid] = None
         if not entry.facts.leaving:
             self.tell(entry, reason, message)
+
+    def ride(self, entry: Entry) -> None:
+        """Nothing is decided for it: Kubernetes' own scheduler knows where its claims are."""
+        entry.stage = Stage.RIDING
+        self.aside.pop(entry.facts.uid, None)
+        self.tell(entry, None, "its claims are allocated")
+        if entry.facts.gated:
+            self.want(UngatePod(pod=entry.pod))
 
     def wait(self, entry: Entry) -> None:
         """The scheduler has it in its queue; it is looked at next."""

@@ -14,9 +14,11 @@ from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.planner.answers import Answers
 from calabash.kubernetes.planner.book import Book
 from calabash.kubernetes.planner.budgets import BudgetSeen
+from calabash.kubernetes.planner.claim_places import ClaimPlaces
 from calabash.kubernetes.planner.decisions import Decisions
 from calabash.kubernetes.planner.facts import (
     Action,
+    ClaimSeen,
     GpuNodeSeen,
     NamespaceSeen,
     NodeSeen,
@@ -26,7 +28,7 @@ from calabash.kubernetes.planner.facts import (
 from calabash.kubernetes.planner.fleet import Fleet
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.late import LatePlans
-from calabash.kubernetes.planner.pods import Pods, submit_anew
+from calabash.kubernetes.planner.pods import Pods, submit_anew, submit_resized
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.sweeping import swept
 from calabash.kubernetes.planner.wishes import GroupName
@@ -77,8 +79,10 @@ class Core:
         self.decisions = Decisions(self.book, self.pods, self.heirs)
         self.answers = Answers(self.book, self.decisions)
         self.late = LatePlans(self.book, self.pods.wishes)
+        self.places = ClaimPlaces(self.book, self.pods, self.decisions)
         self._stale: set[str] = set()
         self._retry = False
+        self._inherits: list[str] = []  # pods that use claims whose holder is gone
         self._kinds = 0  # of devices, as those who wait know them
         self._refused: set[str] = set()
 
@@ -87,6 +91,10 @@ class Core:
         book = self.book
         book.scheduler = ClusterScheduler(self.fleet.nodes(), [DEFAULT], options=self._options, policy=self._policy)
         self.queues.apply(book)
+        for facts in sorted(book.claims.pods.values(), key=lambda f: (not f.node, f.created_at_s, f.uid)):
+            resolved = book.claims.resolved(facts)
+            if resolved is not None and not resolved.finished:
+                self.pods.see(resolved, now_s)
         book.started = True
         self.pods.restart(list(book.entries.values()), now_s)
         for name in list(book.scheduler.nodes):
@@ -99,6 +107,14 @@ class Core:
 
     def pod(self, facts: PodSeen, now_s: float) -> None:
         """A pod is there, or is otherwise than it was."""
+        if facts.claims and not facts.finished:
+            if not self.book.started:  # who holds a claim that several use can be said when all are known
+                self.book.claims.pods[facts.uid] = facts
+                return
+            resolved = self.book.claims.resolved(facts)
+            if resolved is None:
+                return
+            facts = resolved
         if facts.finished:
             refused_before = facts.uid in self._refused
             self.pod_gone(facts.uid)
@@ -116,18 +132,48 @@ class Core:
                     wishes.budgets.check(self.book, entry, lambda e: wishes.evictable(e, now_s))
                     self.heirs.see(entry)
             if entry is not None and self.book.started:
+                if facts.claims:
+                    self.places.look(entry, now_s)
                 self.late.look(entry, now_s)
 
     def pod_gone(self, uid: str) -> None:
-        entry = self.book.entries.get(uid)
+        """It is gone, or ended. What it held by claims is free when these are."""
+        if self.places.keeps(uid):
+            self.heirs.gone(uid)
+            return
+        book = self.book
+        entry = book.entries.get(uid)
         if entry is not None:
             self._stale.add(entry.node)
+        self._inherits += book.claims.sharers(uid)
+        book.claims.forget(uid)
         self.pods.gone(uid)
         self.heirs.gone(uid)
         self.decisions.gone(uid)
         self.pods.wishes.budgets.forget(uid)
         self.late.forget(uid)
         self._refused.discard(uid)
+
+    def claim(self, facts: ClaimSeen, now_s: float) -> None:
+        """A claim is there, or is otherwise than it was."""
+        before = self.book.claims.see(facts)
+        if before != facts:
+            self._claim_changed(facts, now_s, *(one.node for one in (before, facts) if one is not None and one.node))
+
+    def claim_gone(self, namespace: str, name: str, now_s: float) -> None:
+        before = self.book.claims.lose((namespace, name))
+        if before is not None:
+            self._claim_changed(before, now_s, before.node)
+
+    def _claim_changed(self, claim: ClaimSeen, now_s: float, *nodes: str) -> None:
+        for node in filter(None, nodes):
+            self.fleet.claimed(node)
+            self._stale.add(node)
+        if self.book.started:
+            for pod in self.book.claims.users(claim.key):
+                self.pod(pod, now_s)
+            for uid in self.places.freed():
+                self.pod_gone(uid)
 
     def node(self, facts: NodeSeen, now_s: float) -> None:
         self.fleet.see_node(facts, now_s)
@@ -180,6 +226,10 @@ class Core:
         if self._kinds != kinds:
             self._kinds, self._retry = kinds, True
             submit_anew(self.book, self.pods)
+        inherits, self._inherits = self._inherits, []
+        for facts in [f for uid in inherits if (f := self.book.claims.pods.get(uid)) is not None]:
+            self.pod(facts, now_s)
+        submit_resized(self.book, self.pods)
         if self._retry:
             self._retry = False
             self.pods.again()

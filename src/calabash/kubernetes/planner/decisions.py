@@ -60,7 +60,7 @@ class Decisions:
                 self._stopped(entry, decision)
             elif isinstance(decision, Wait):
                 note = self._pods.wishes.budgets.note(book, entry)
-                book.tell(entry, decision.reason, _told(book, entry, decision.explanation) + self._unready() + note)
+                book.tell(entry, decision.reason, _told(book, entry, decision.explanation) + _unready(book) + note)
         self._give_up_halves()
 
     def started(self, entry: Entry, start: StartBundle) -> None:
@@ -72,7 +72,7 @@ class Decisions:
         if self._waits_for_others(entry, plan):
             book.want(Nominate(pod=entry.pod, node=plan.node))
         else:
-            self._release(entry)
+            self.release(entry)
 
     def planned_anew(self, entry: Entry, start: StartBundle) -> bool:
         """It goes elsewhere than it was to, and whether it may do so at once; its annotation is written with its binding."""
@@ -93,7 +93,7 @@ class Decisions:
                 del self._book.placed[name]
             elif not entry.after:
                 del self._book.placed[name]
-                self._release(entry)
+                self.release(entry)
 
     def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
         """The plan was written, or could not be (then it is tried again while it is still the plan)."""
@@ -127,14 +127,15 @@ class Decisions:
         self._protected.add(uid)
         self._pods.adopt(victim, victim.plan, now_s)
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
-
-    def _release(self, entry: Entry) -> None:
+    def release(self, entry: Entry) -> None:
+        """Have its plan written and its gate taken off."""
         assert entry.plan is not None
         entry.stage = Stage.RELEASING
         entry.releases += (entry.plan.id,)
         self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._choices(entry, entry.plan)))
         self._book.tell(entry, None, f"planned on {entry.plan.node}")
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _choices(self, entry: Entry, plan: PodPlan) -> tuple[str, ...]:
         """Where a pod may go whose scheduler does not ask."""
@@ -172,8 +173,10 @@ class Decisions:
         self._evict(entry, Reason.MOVED, f"moved from {entry.node} {where}, to make room for {self._name(move.by)}")
 
     def _evict(self, entry: Entry, reason: Reason, message: str) -> None:
+        """It is asked to leave, and with it who uses its claims: only then are their devices free."""
         entry.stage = Stage.EVICTED
         self._book.want(EvictPod(pod=entry.pod, reason=reason, message=message))
+        _evict_sharers(self._book, entry, reason, message)
 
     def _name(self, uid: str) -> str:
         entry = self._book.entries.get(uid)
@@ -182,7 +185,7 @@ class Decisions:
     def _stopped(self, entry: Entry, stop: Stop) -> None:
         book = self._book
         whom = self._name(stop.by)
-        if entry.stage in SETTLED:
+        if entry.stage in SETTLED or book.claims.is_kept(entry.facts.uid):
             book.scheduler.finished(entry.id)  # whoever makes it again makes another pod
             if entry.stage is not Stage.EVICTED:  # else it was moved in the same cycle
                 self._evict(entry, stop.reason, f"stopped for {whom} ({stop.reason.value}) on {entry.node}")
@@ -197,20 +200,20 @@ class Decisions:
         for gang in list(book.broken):
             members = [book.entries[uid] for uid in sorted(book.permits.members(gang))]
             placed = [e for e in members if e.stage in UNBOUND]
+            riders = sum(e.facts.rides for e in members)
             _, needed = book.permits.missing(gang)
-            if book.permits.is_begun(gang) or len(placed) >= needed:
+            if book.permits.is_begun(gang) or len(placed) + riders >= needed:
                 continue
             for entry in placed:
-                book.scheduler.unbind(entry.id)
-                book.wait(entry)
+                if not book.claims.is_kept(entry.facts.uid):
+                    book.scheduler.unbind(entry.id)
+                    book.wait(entry)
+                elif entry.facts.remade:  # nobody else is given what is allocated to it
+                    book.scheduler.finished(entry.id)
+                    self._evict(
+                        entry, Reason.GANG_INCOMPLETE, f"gang {gang[1]} lost a place, and others need its devices"
+                    )
         book.broken.clear()
-
-    def _unready(self) -> str:
-        """Why nodes that nobody cordoned take nothing."""
-        names = self._book.unready
-        if not names:
-            return ""
-        return f". The kubelets of {len(names)} nodes, {min(names)} among them, offer no {GPUS} now"
 
     def _unprotect(self, now_s: float) -> None:
         book = self._book
@@ -224,6 +227,23 @@ class Decisions:
                     book.scheduler.unbind(entry.id)
                     book.scheduler.finished(entry.id)
                     self._pods.adopt(entry, entry.plan, now_s)
+
+
+def _evict_sharers(book: Book, entry: Entry, reason: Reason, message: str) -> None:
+    for uid in book.claims.sharers(entry.facts.uid):
+        other = book.entries.get(uid)
+        if other is not None and other.stage is not Stage.EVICTED and (other.facts.node or other.facts.rides):
+            other.stage = Stage.EVICTED
+            text = f"{message}; it uses claims of {entry.pod.text}"
+            book.want(EvictPod(pod=other.pod, reason=reason, message=text))
+
+
+def _unready(book: Book) -> str:
+    """Why nodes that nobody cordoned take nothing."""
+    names = book.unready
+    if not names:
+        return ""
+    return f". The kubelets of {len(names)} nodes, {min(names)} among them, offer no {GPUS} now"
 
 
 def still_wanted(entry: Entry, action: Action) -> bool:

@@ -23,6 +23,7 @@ from calabash.kubernetes.planner.facts import (
     ReleasePod,
     Report,
     SweepPod,
+    UngatePod,
     WritePlan,
 )
 from calabash.kubernetes.planner.orders import LeadsNoLonger, Orders, camel
@@ -135,7 +136,7 @@ class Executor:
                 return
             except CalabashError as error:
                 if error.reason is Reason.NOT_FOUND:
-                    if isinstance(action, ReleasePod | Nominate):
+                    if isinstance(action, ReleasePod | UngatePod | Nominate):
                         self._outcomes.gone(action.pod)
                     return
                 conflicts += error.reason is Reason.CONFLICT
@@ -153,6 +154,8 @@ class Executor:
             case ReleasePod(pod=pod, plan=plan):
                 self._orders.release(pod, plan, None if fresh else self._outcomes.seen(pod), nodes=action.nodes)
                 self._outcomes.released(pod.uid, plan.id, ok=True)
+            case UngatePod(pod=pod):
+                self._orders.ungate(pod)
             case WritePlan(pod=pod, plan=plan):
                 self._orders.write_plan(pod, plan)
             case Nominate(pod=pod, node=node):

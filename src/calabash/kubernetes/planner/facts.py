@@ -7,10 +7,53 @@ from dataclasses import dataclass, field
 
 from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest
-from calabash.kubernetes.plan import PodPlan
+from calabash.kubernetes.plan import PlannedContainer, PodPlan
 from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest
 
 ANYWHERE = Wish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodClaimSeen:
+    """A claim as a pod calls it. ``claim`` is its own name, "" where it is made of ``template`` and nobody has said how it is
+    called."""
+
+    name: str
+    claim: str = ""
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSeen:
+    """A claim.
+
+    Args:
+        owner: uid of the pod for which it was made, and whose ``pod_claim`` it is; "": somebody made it for whoever names it.
+        request: what it asks of our driver; None: nothing, or it cannot be said, and ``fault`` why.
+        node: where it is allocated; "": it is not.
+        held: what it has there, as far as its node has told of these devices.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    owner: str = ""
+    pod_claim: str = ""
+    request: GpuRequest | None = None
+    fault: str = ""
+    node: str = ""
+    held: PlannedContainer | None = None
+    leaving: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.namespace, self.name)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it asks our driver for devices, or has some."""
+        return bool(self.request is not None or self.fault or self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +74,10 @@ class PodSeen:
         own: our kube-scheduler places it, and asks; else somebody does who does not.
         confined: nodes to which its affinity confines it by their names.
         refusal: why its kubelet refused it for good; "" when it did not.
+        claims: the claims that it names, whosever devices they ask.
+        waits_for: a claim that must come, or be allocated, before anything can be decided; "" for none.
+        pins: nodes on which claims that it uses are allocated already.
+        rides: all devices that it uses count for others, or it uses none: it has no plan, and its node is not chosen here.
     """
 
     uid: str
@@ -55,6 +102,10 @@ class PodSeen:
     own: bool = True
     confined: tuple[str, ...] = ()
     refusal: str = ""
+    claims: tuple[PodClaimSeen, ...] = ()
+    waits_for: str = ""
+    pins: tuple[str, ...] = ()
+    rides: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -139,6 +190,13 @@ class ReleasePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UngatePod:
+    """Take our gate off a pod that has no plan and needs none."""
+
+    pod: PodName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
     """Write the plan of a pod that has its node."""
 
@@ -182,4 +240,4 @@ class SweepPod:
     message: str
 
 
-Action = ReleasePod | WritePlan | Nominate | EvictPod | Report | SweepPod
+Action = ReleasePod | UngatePod | WritePlan | Nominate | EvictPod | Report | SweepPod

@@ -11,6 +11,7 @@ from dataclasses import replace
 from calabash.binder.cluster_nodes import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.doors import NodeDoor, door_named
+from calabash.kubernetes.planner.affinity import HOSTNAME
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
 from calabash.kubernetes.planner.heirs import Heirs
@@ -28,6 +29,7 @@ class Fleet:
         self._heirs = heirs
         self._nodes: dict[str, NodeSeen] = {}
         self._devices: dict[str, GpuNodeSeen] = {}
+        self._claimed: set[str] = set()  # nodes on which claims are or were allocated
 
     def see_node(self, facts: NodeSeen, now_s: float) -> None:
         if self._nodes.get(facts.name) != facts:
@@ -53,14 +55,21 @@ class Fleet:
 
     def recount(self, name: str, now_s: float) -> None:
         """Who is counted on a node has changed."""
-        if self._devices.get(name) is not None and self._devices[name].slices:
+        told = self._devices.get(name)
+        if told is not None and (told.slices or name in self._claimed):
             self._put(name, now_s)
+
+    def claimed(self, name: str) -> None:
+        """A claim is allocated there."""
+        self._claimed.add(name)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _described(self, name: str, *, empty: bool = False) -> ClusterNode | None:
         node, devices = self._nodes.get(name), self._devices.get(name)
         self._book.unready.discard(name)
+        if node is not None:
+            self._book.hostnames[name] = node.labels.get(HOSTNAME, name)
         if node is None or devices is None or not devices.devices:
             return None
         door = door_named(node.door, devices.door)
@@ -80,11 +89,25 @@ class Fleet:
         book = self._book
         unknown = 0
         for part in node.slices:
-            if part.device == found.device.uuid:
+            if part.device == found.device.uuid and not book.claims.accounts_for(part.pod_uid):
                 entry = book.entries.get(part.pod_uid)
                 if entry is None or not book.scheduler.holds(entry.id):
                     unknown += part.memory_mib or found.device.memory_mib
+        unknown += self._claimed_mib(found, node.name)
         return replace(found, foreign_mib=found.foreign_mib + unknown) if unknown else found
+
+    def _claimed_mib(self, found: NodeDevice, node: str) -> int:
+        """What claims have of a device that count for nobody: their pods are not known, or gone, or wait."""
+        book = self._book
+        unknown = 0
+        for claim, holder in book.claims.on(node):
+            entry = book.entries.get(holder)
+            if claim.held is None or (entry is not None and book.scheduler.holds(entry.id)):
+                continue
+            for part in claim.held.slices:
+                if part.device == found.device.uuid and claim.held.mode:
+                    unknown += max(0, part.memory_mib - part.spill_mib) or found.device.memory_mib
+        return unknown
 
     def _put(self, name: str, now_s: float) -> None:
         book = self._book

@@ -1,15 +1,17 @@
-"""Mirrors of the kinds of pod groups that are installed, each from when it is."""
+"""Mirrors of kinds that need not be installed (pod groups, claims), each from when it is."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 
 from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.planner.claim_mirrors import CLAIM_KINDS
+from calabash.kubernetes.planner.claim_reading import keep_claim
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange
 from calabash.seams.kube.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP
@@ -21,6 +23,8 @@ GROUPS: tuple[tuple[GangSource, Kind[Any]], ...] = (
     (GangSource.COSCHEDULING, COSCHEDULING_GROUP),
     (GangSource.VOLCANO, VOLCANO_GROUP),
 )
+SERVED: tuple[tuple[str, Kind[Any]], ...] = (*GROUPS, *CLAIM_KINDS)
+KEEP: Mapping[str, Callable[[Any], Any]] = {"claims": keep_claim}
 ASK_EVERY_S = 60.0  # for kinds that are not installed
 _ASK_AGAIN_S = 0.5
 
@@ -29,20 +33,20 @@ class GroupMirrors:
     """See the module's description.
 
     Args:
-        told: called for every change of a group, from its mirror's thread.
+        told: called for every change of such an object, with what its kind is called here, from its mirror's thread.
     """
 
     def __init__(
         self,
         client: KubeClient,
-        told: Callable[[GangSource, MirrorChange[Any]], None],
+        told: Callable[[str, MirrorChange[Any]], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._client = client
         self._told = told
         self._on_error = on_error
-        self._mirrors: dict[GangSource, Mirror[Any]] = {}
-        self._asked: set[GangSource] = set()
+        self._mirrors: dict[str, Mirror[Any]] = {}
+        self._asked: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-groups", daemon=True)
 
@@ -61,36 +65,39 @@ class GroupMirrors:
         return list(self._mirrors.values())
 
     def synced(self) -> bool:
-        """Whether it is known of every kind whether it is installed, and all groups of those that are have been told."""
-        return len(self._asked) == len(GROUPS) and all(mirror.synced() for mirror in self.mirrors())
+        """Whether it is known of every kind whether it is installed, and all objects of those that are have been told."""
+        return len(self._asked) == len(SERVED) and all(mirror.synced() for mirror in self.mirrors())
 
     def snapshot(self) -> Iterator[tuple[GangSource, Any]]:
         """Every group, and the kind it is of."""
-        for source, mirror in list(self._mirrors.items()):
-            for group in mirror.snapshot().values():
+        for source, _ in GROUPS:
+            mirror = self._mirrors.get(source)
+            for group in mirror.snapshot().values() if mirror is not None else ():
                 yield source, group
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while len(self._mirrors) < len(GROUPS):
+        while len(self._mirrors) < len(SERVED):
             answered = True
-            for source, kind in GROUPS:
+            for source, kind in SERVED:
                 if source not in self._mirrors and not self._stopping.is_set():
                     answered = self._look_for(source, kind) and answered
             if self._stopping.wait(ASK_EVERY_S if answered else _ASK_AGAIN_S):
                 return
 
-    def _look_for(self, source: GangSource, kind: Kind[Any]) -> bool:
+    def _look_for(self, source: str, kind: Kind[Any]) -> bool:
         """Watch a kind if it is installed; whether that could be found out."""
         try:
             served = self._client.serves(kind)
         except CalabashError as error:
-            log.warning("cannot ask for a kind of group", kind=kind.plural, error=error.message)
+            log.warning("cannot ask for a kind of object", kind=kind.plural, error=error.message)
             return False
         if served:
             told = partial(self._told, source)
-            self._mirrors[source] = mirror = Mirror(self._client, kind, on_change=told, on_error=self._on_error)
+            self._mirrors[source] = mirror = Mirror(
+                self._client, kind, on_change=told, on_error=self._on_error, keep=KEEP.get(source)
+            )
             mirror.start()
         self._asked.add(source)
         return True

@@ -45,6 +45,7 @@ class PodKeeping:
                     reason=intern(status.reason),
                     message=status.message if status.reason else "",
                     nominated_node_name=status.nominated_node_name,
+                    resource_claim_statuses=status.resource_claim_statuses,
                     conditions=tuple(_condition(one) for one in status.conditions if one.type == "PodScheduled"),
                 ),
             )

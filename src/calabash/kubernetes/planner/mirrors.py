@@ -10,6 +10,7 @@ import structlog
 
 from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.names import SCHEDULER
+from calabash.kubernetes.planner.claim_mirrors import KnownClaims
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.group_mirrors import GroupMirrors
 from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
@@ -67,7 +68,8 @@ class Mirrors:
         self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=_lost)
         self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=_lost)
         self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=_lost)
-        self._groups = GroupMirrors(client, self._group, _lost)
+        self._claims = KnownClaims(lock, self._tell, self._gpu_nodes.get, now_s)
+        self._groups = GroupMirrors(client, self._installed, _lost)
 
     def watch_others(self, *, unbound: bool) -> None:
         """Before ``start``: pods of other schedulers that use devices as well; without ``unbound`` only those with a node."""
@@ -101,7 +103,7 @@ class Mirrors:
         """Kinds of which not everything has been told yet, of pods all that was written before the last ``renew``."""
         pods = {mirror.plural for mirror in self._pods() if not mirror.renewed()}
         others = {mirror.plural for mirror in self._all() if not mirror.synced()}
-        return sorted({*pods, *others, *(() if self._groups.synced() else ("podgroups",))})
+        return sorted({*pods, *others, *(() if self._groups.synced() else ("groups and claims",))})
 
     def renew(self, term: int) -> None:
         """Another may have led before this term: what it wrote to pods must be known before anything is decided."""
@@ -129,6 +131,7 @@ class Mirrors:
             core.node(node_facts(node), now_s)
         for devices in self._gpu_nodes.snapshot().values():
             core.devices(gpu_node_facts(devices), now_s)
+        self._claims.tell_all(core)
         for pod in [pod for mirror in self._pods() for pod in mirror.snapshot().values()]:
             facts = pod_facts(pod)
             if facts is not None:
@@ -207,6 +210,14 @@ class Mirrors:
             return
         facts, there = budget_facts(budget), change.after is not None
         self._tell(lambda core: core.budget(facts, there=there))
+
+    def _installed(self, source: str, change: MirrorChange[Any]) -> None:
+        if source == "claims":
+            self._claims.claim(change)
+        elif source == "classes":
+            self._claims.device_class(change)
+        else:
+            self._group(GangSource(source), change)
 
     def _group(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
         group = change.after or change.before

@@ -84,6 +84,17 @@ class Orders:
             spec["schedulingGates"] = [{"name": name} for name in gates if name != PLAN_GATE] or None
         return self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta, "spec": spec})
 
+    def ungate(self, pod: PodName) -> None:
+        """Take the gate off a pod that has no plan."""
+        seen = self._client.get(POD, pod.name, pod.namespace)
+        if seen is None or seen.metadata.uid != pod.uid:
+            raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
+        others = [{"name": gate.name} for gate in seen.spec.scheduling_gates if gate.name != PLAN_GATE]
+        if len(others) < len(seen.spec.scheduling_gates):
+            meta = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
+            body = {"metadata": meta, "spec": {"schedulingGates": others or None}}
+            self._writing().patch(POD, pod.name, pod.namespace, body=body)
+
     def write_plan(self, pod: PodName, plan: PodPlan) -> None:
         """Write the plan of a pod that has its node."""
         meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}

@@ -57,6 +57,7 @@ class Pods:
         if entry is None:
             return
         book.scheduler.finished(entry.id)
+        self.wishes.forget(entry)
         book.forget(entry)
 
     def enter(self, entry: Entry, now_s: float) -> None:
@@ -100,6 +101,8 @@ class Pods:
             book.put_aside(entry, Reason.CONFLICT, "another scheduling gate holds it")
             return
         if not self.wishes.describe(entry):
+            if facts.rides and not facts.waits_for and entry.stage is not Stage.RIDING:
+                book.ride(entry)
             return
         try:
             book.scheduler.submit(self.wishes.request(entry))
@@ -167,9 +170,10 @@ class Pods:
             book.put_aside(entry, Reason.CONFLICT, "it is being deleted")
         elif entry.stage is Stage.ASIDE:
             self.submit(entry)
-        elif entry.stage is Stage.WAITING:
-            if (before.request, before.wish, before.priority) != (facts.request, facts.wish, facts.priority):
+        elif entry.stage in (Stage.WAITING, Stage.RIDING):
+            if _asks(before) != _asks(facts):
                 book.scheduler.finished(entry.id)
+                book.newcomers.pop(entry.id, None)
                 self.submit(entry)
         elif entry.plan is not None:
             if facts.plan is not None and facts.plan.id == entry.plan.id and not facts.gated:
@@ -218,6 +222,11 @@ class Pods:
                 book.wait(entry)
 
 
+def _asks(facts: PodSeen) -> tuple[object, ...]:
+    """All that decides where a pod that waits may start."""
+    return (facts.request, facts.wish, facts.priority, facts.pins, facts.waits_for, facts.rides)
+
+
 def holders(book: Book, node: str) -> list[Entry]:
     """Pods that are on a node or are to be there."""
     return [book.entries[uid] for uid in sorted(book.on_node.get(node, ()))]
@@ -237,6 +246,20 @@ def displace(book: Book, entry: Entry) -> None:
 def submit_anew(book: Book, pods: Pods) -> None:
     """There is a kind of devices that those who wait do not know: it may serve them, or must not."""
     for entry in [e for e in book.entries.values() if e.stage is Stage.WAITING]:
-        book.scheduler.finished(entry.id)
-        book.newcomers.pop(entry.id, None)
-        pods.submit(entry)
+        _submit_again(book, pods, entry)
+
+
+def submit_resized(book: Book, pods: Pods) -> None:
+    """Gangs have members that ask for nothing, or have them no more: the scheduler waits for the others."""
+    resized, pods.wishes.resized = pods.wishes.resized, set()
+    for gang in resized:
+        for uid in sorted(book.permits.members(gang)):
+            if book.entries[uid].stage is Stage.WAITING:
+                _submit_again(book, pods, book.entries[uid])
+
+
+def _submit_again(book: Book, pods: Pods, entry: Entry) -> None:
+    """What a pod that waits asks for, or what is known of devices, is otherwise than when it was put into its queue."""
+    book.scheduler.finished(entry.id)
+    book.newcomers.pop(entry.id, None)
+    pods.submit(entry)

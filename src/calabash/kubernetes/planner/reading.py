@@ -19,6 +19,7 @@ from calabash.kubernetes.names import DOOR, GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES
 from calabash.kubernetes.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
+from calabash.kubernetes.planner.claim_reading import pod_claims
 from calabash.kubernetes.planner.facts import (
     GpuNodeSeen,
     NamespaceSeen,
@@ -52,8 +53,10 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         request = _request(pod)
     except CalabashError as error:
         request, fault = None, str(error).replace("\n", "; ")
-    if request is None and not fault:
+    claims = pod_claims(pod, request)
+    if request is None and not (fault or claims):
         return None
+    by_claims = bool(claims) and (request is None or request.door is NodeDoor.CLAIMS)
     gates = {gate.name for gate in spec.scheduling_gates}
     scheduled = next((c for c in status.conditions if c.type == "PodScheduled"), None)
     return PodSeen(
@@ -63,7 +66,7 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         created_at_s=seconds(meta.creation_timestamp),
         request=request,
         fault=fault,
-        wish=wish_of(pod, request.door if request is not None else NodeDoor.TOKENS),
+        wish=wish_of(pod, NodeDoor.CLAIMS if by_claims else NodeDoor.TOKENS),
         priority=spec.priority or 0,
         node=spec.node_name,
         nominated=status.nominated_node_name,
@@ -79,13 +82,14 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         own=spec.scheduler_name == SCHEDULER,
         confined=confined_to(pod) if spec.scheduler_name != SCHEDULER else (),
         refusal=refusal_of(pod),
+        claims=claims,
         labels=meta.labels,
     )
 
 
 def may_concern_us(pod: Pod) -> bool:
-    """Whether a pod of another scheduler may use devices: it asks for our tokens, or was let in by us."""
-    if REQUEST in pod.metadata.annotations:
+    """Whether a pod of another scheduler may use devices: it asks for our tokens, names claims, or was let in by us."""
+    if REQUEST in pod.metadata.annotations or pod.spec.resource_claims:
         return True
     return any(GPUS in c.resources.limits for c in (*pod.spec.containers, *pod.spec.init_containers))
 

@@ -147,9 +147,11 @@ class PlannerService(CoreOfTerm):
                 if facts is None:
                     return None
                 self._core.pod(facts, self._clock.now_s())
+                if facts.claims and uid not in self._core.book.entries:
+                    return None  # it asks nothing of ours
             answer = self._core.answers.filter(uid, offered, nominated, self._clock.now_s())
         self._due.set()
-        return answer
+        return None if answer.anywhere else answer
 
     def preempt(self, uid: str, offered: list[str]) -> list[str]:
         with self._lock:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from calabash.binder.cluster import BundleRequest
 from calabash.binder.cluster_moves import set_movable
 from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.planner.affinity import HOSTNAME
 from calabash.kubernetes.planner.book import Book, Entry, Stage
 from calabash.kubernetes.planner.budgets import Budgets
 from calabash.kubernetes.planner.bundles import bundle_of
 from calabash.kubernetes.planner.facts import PodSeen
+from calabash.kubernetes.planner.permits import GangName
 from calabash.kubernetes.planner.queues import KubeQueues
 from calabash.kubernetes.planner.shunning import Shunned
 from calabash.model.errors import CalabashError, Reason
@@ -28,6 +30,8 @@ class Wishes:
     Attributes:
         groups: members that each gang object asks for.
         budgets: whom disruption budgets keep.
+        riders: members of gangs that ask for nothing themselves.
+        resized: gangs of which the scheduler is to wait for more or fewer members than it was told.
         shunned: nodes that kube-scheduler refused to an owner's pods.
     """
 
@@ -37,23 +41,24 @@ class Wishes:
         self.groups: dict[GroupName, int] = {}
         self.budgets = Budgets()
         self.shunned = Shunned()
+        self.riders: dict[GangName, set[str]] = {}
+        self.resized: set[GangName] = set()
 
     def describe(self, entry: Entry) -> bool:
         """What it asks for, in the binder's words; False when it was put aside for want of it."""
         book, facts = self._book, entry.facts
-        if facts.request is None:
+        if facts.request is None and not facts.rides:
             book.put_aside(entry, Reason.BAD_REQUEST, facts.fault)
             return False
-        first = facts.request.containers[0].request
-        size = first.gang_size
-        if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
-            known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
-            if known is None and not facts.node:
-                book.put_aside(
-                    entry, Reason.GANG_INCOMPLETE, f"there is no {facts.request.gang_source} group {first.gang}"
-                )
-                return False
-            size = known or 1
+        size = self._size(entry)
+        if size is None:
+            return False
+        if facts.waits_for:
+            book.put_aside(entry, Reason.NOT_FOUND, facts.waits_for)
+            return False
+        if facts.request is None or facts.rides:
+            entry.bundle = None
+            return False
         try:
             entry.bundle = bundle_of(
                 facts.request,
@@ -65,10 +70,45 @@ class Wishes:
         except CalabashError as error:
             book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
             return False
-        if first.gang:
-            entry.gang = (facts.namespace, first.gang)
-            book.permits.join(facts.uid, entry.gang, size)
         return True
+
+    def _size(self, entry: Entry) -> int | None:
+        """How many members of its gang the scheduler waits for; None when it was put aside for want of the gang."""
+        book, facts = self._book, entry.facts
+        if facts.request is None:
+            return 1
+        first = facts.request.containers[0].request
+        size = first.gang_size
+        if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
+            known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
+            if known is None and not facts.node:
+                book.put_aside(
+                    entry, Reason.GANG_INCOMPLETE, f"there is no {facts.request.gang_source} group {first.gang}"
+                )
+                return None
+            size = known or 1
+        if not first.gang:
+            return size
+        gang = (facts.namespace, first.gang)
+        self._join(entry, gang, size)
+        return max(1, size - len(self.riders.get(gang, ())))
+
+    def _join(self, entry: Entry, gang: GangName, size: int) -> None:
+        """It is a member. One that rides asks the scheduler for nothing, which must not wait for it."""
+        entry.gang = gang
+        self._book.permits.join(entry.facts.uid, gang, size)
+        riders = self.riders.setdefault(gang, set()) if entry.facts.rides else self.riders.get(gang)
+        if riders is None or (entry.facts.uid in riders) is entry.facts.rides:
+            return
+        riders ^= {entry.facts.uid}
+        self.resized.add(gang)
+
+    def forget(self, entry: Entry) -> None:
+        """It is gone."""
+        riders = self.riders.get(entry.gang) if entry.gang is not None else None
+        if riders is not None and entry.gang is not None and entry.facts.uid in riders:
+            riders.discard(entry.facts.uid)
+            self.resized.add(entry.gang)
 
     def _queue(self, facts: PodSeen) -> str:
         """Its queue. What runs is counted, whatever became of its queue."""
@@ -86,7 +126,11 @@ class Wishes:
         facts = entry.facts
         assert entry.bundle is not None
         shunned = () if facts.own or facts.confined else self.shunned.selector(facts.owner)
-        wish = replace(facts.wish, selector=(*facts.wish.selector, *shunned)) if shunned else facts.wish
+        pinned = (
+            (f"{HOSTNAME} in ({','.join(self._book.hostnames.get(n, n) for n in facts.pins)})",) if facts.pins else ()
+        )
+        more = (*shunned, *pinned)
+        wish = replace(facts.wish, selector=(*facts.wish.selector, *more)) if more else facts.wish
         return BundleRequest(
             id=entry.id,
             bundle=entry.bundle,
@@ -106,5 +150,6 @@ class Wishes:
         whole."""
         facts = entry.facts
         if facts.movable:
-            movable = entry.stage is Stage.BOUND and not facts.leaving and entry.gang is None
+            alone = entry.gang is None and not self._book.claims.sharers(facts.uid)
+            movable = entry.stage is Stage.BOUND and not facts.leaving and alone
             set_movable(self._book.scheduler, entry.id, movable=movable)

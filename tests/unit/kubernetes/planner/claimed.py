@@ -1,0 +1,312 @@
+"""The cluster that exists only in a test, with claims: Kubernetes' own allocator chooses devices, in an order of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.kubernetes.planner.virtual import Cluster, asked, device
+
+from calabash.binder.kinds import Wish
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
+from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.planner.answers import BindVerdict
+from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen, PodSeen, QueueSeen, UngatePod
+from calabash.model.request import ComputePolicy, GpuRequest
+from calabash.sharing.protocol import HeldSlice
+from calabash.sharing.registry import fits, mode_on
+
+TOKENS, CLAIMS = Wish(door=NodeDoor.TOKENS), Wish(door=NodeDoor.CLAIMS)
+WHOLE = GpuRequest(mode="exclusive")  # type: ignore[arg-type]
+
+
+def share(memory_mib: int = 8192, cores: int = 25) -> GpuRequest:
+    return GpuRequest(mode="vgpu", memory_mib=memory_mib, core_percent=cores)  # type: ignore[arg-type]
+
+
+class ClaimCluster(Cluster):
+    """Nodes of both doors. A pod's claims are allocated when kube-scheduler has found its node, and freed with their last
+    pod.
+
+    Args:
+        doors: of nodes; tokens where nothing is said.
+    """
+
+    def __init__(
+        self,
+        nodes: dict[str, int],
+        queues: Iterable[QueueSeen] = (),
+        *,
+        doors: dict[str, str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.claims: dict[str, ClaimSeen] = {}
+        self.reserved: dict[str, set[str]] = {}
+        self._doors = doors or {}
+        super().__init__(nodes, queues, seed=seed)
+        for name, door in self._doors.items():
+            self.change_door(name, door)
+
+    def change_door(self, name: str, door: str) -> None:
+        node, told = self.nodes[name]
+        self.nodes[name] = (replace(node, door=door, labels={"kubernetes.io/hostname": name}), told)
+        self.core.node(self.nodes[name][0], self.now_s)
+
+    def restarted(self) -> Core:
+        core = super().restarted()
+        for claim in self.claims.values():
+            core.claim(claim, self.now_s)
+        return core
+
+    def take_over(self) -> None:
+        """Another planner takes over, which is told of everything before it begins."""
+        self.todo.clear()
+        core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
+        for node, gpus in self.nodes.values():
+            core.node(node, self.now_s)
+            core.devices(gpus, self.now_s)
+        core.set_queues(self.queues)
+        for claim in self.claims.values():
+            core.claim(claim, self.now_s)
+        for pod in self.pods.values():
+            core.pod(pod, self.now_s)
+        core.start(self.now_s)
+        self.core = core
+        self.decide()
+
+    # ---- claims ---------------------------------------------------------------------------------------------------
+
+    def claim(self, name: str, request: GpuRequest | None = WHOLE, **more: Any) -> str:
+        """A claim is there."""
+        self.tell(ClaimSeen(uid=f"uid-{name}", namespace="team", name=name, request=request, **more))
+        return name
+
+    def tell(self, facts: ClaimSeen) -> None:
+        self.claims[facts.name] = facts
+        self.core.claim(facts, self.now_s)
+
+    def claimer(self, *claims: str, name: str = "", terms: GpuRequest | None = None, **more: Any) -> str:
+        """A pod that names these claims, as admission leaves it."""
+        return self.create(by_claims(claims, terms), name=name, **{"wish": CLAIMS, "claims": named(claims), **more})
+
+    def with_own(self, request: GpuRequest = WHOLE, *, terms: GpuRequest | None = None, **more: Any) -> str:
+        """A pod with a claim of its own, made of a template."""
+        number = next(self._numbers)
+        name = more.pop("name", "") or f"pod-{number}"
+        self.create(
+            by_claims(["gpu"], terms),
+            name=name,
+            **{"wish": CLAIMS, "claims": (PodClaimSeen(name="gpu", template="t"),), **more},
+        )
+        self.claim(f"{name}-gpu", request, owner=name, pod_claim="gpu")
+        pod = self.pods.get(name)
+        if pod is not None:
+            self.set(replace(pod, claims=(PodClaimSeen(name="gpu", claim=f"{name}-gpu", template="t"),)))
+        return name
+
+    def allocate_by_hand(self, name: str, node: str) -> None:
+        """Somebody else's scheduler allocated it."""
+        claim = self.claims[name]
+        self.tell(replace(claim, node=node, held=self.could_allocate(claim, node)))
+
+    def set_alien(self, name: str, claim: str, node: str) -> None:
+        """A pod of another scheduler, which nobody has gated."""
+        self.reserved.setdefault(claim, set()).add(name)
+        self.now_s += 0.001
+        self.set(
+            PodSeen(
+                uid=name,
+                namespace="team",
+                name=name,
+                created_at_s=self.now_s,
+                request=None,
+                node=node,
+                own=False,
+                claims=named([claim]),
+            )
+        )
+
+    def used_by(self, uid: str) -> list[ClaimSeen]:
+        return [self.claims[one.claim] for one in self.pods[uid].claims if one.claim in self.claims]
+
+    def end(self, uid: str) -> None:
+        """A pod is gone; Kubernetes frees what nobody uses any more, and deletes what was made for it."""
+        super().end(uid)
+        self.free()
+
+    def free(self) -> None:
+        for name, users in list(self.reserved.items()):
+            users &= set(self.pods)
+            if not users:
+                del self.reserved[name]
+                self.tell(replace(self.claims[name], node="", held=None))
+        for claim in [c for c in self.claims.values() if c.owner and c.owner not in self.pods]:
+            del self.claims[claim.name]
+            self.core.claim_gone("team", claim.name, self.now_s)
+
+    # ---- the allocator --------------------------------------------------------------------------------------------
+
+    def held_on(self, node: str, uuid: str) -> list[tuple[str, HeldSlice]]:
+        """What the API server's objects say is held of a device, by either door: (mode, slice)."""
+        found: list[tuple[str, HeldSlice]] = []
+        for claim in self.claims.values():
+            if claim.node == node and claim.held is not None:
+                policy = ComputePolicy(claim.held.policy)
+                found += [
+                    (claim.held.mode, HeldSlice(slice=s.slice(), policy=policy))
+                    for s in claim.held.slices
+                    if s.device == uuid
+                ]
+        for pod in self.pods.values():
+            if pod.node == node and pod.plan is not None and not pod.claims:
+                for container in pod.plan.containers:
+                    policy = ComputePolicy(container.policy)
+                    found += [
+                        (container.mode, HeldSlice(slice=s.slice(), policy=policy))
+                        for s in container.slices
+                        if s.device == uuid
+                    ]
+        return found
+
+    def could_allocate(self, claim: ClaimSeen, node: str) -> PlannedContainer | None:
+        """Devices for a claim on a node, the first in an order that the planner does not know; the agent's taints keep what
+        came by the other door out."""
+        request = claim.request
+        if request is None or self.nodes[node][0].door != "claims":
+            return None
+        numbers = list(range(len(self.nodes[node][1].devices)))
+        self.random.shuffle(numbers)
+        slices: list[PlannedSlice] = []
+        mode = ""
+        for number in numbers:
+            one = device(number)
+            held = self.held_on(node, one.uuid)
+            tokens = any(
+                s.device == one.uuid
+                for pod in self.pods.values()
+                if pod.node == node and pod.plan is not None and not pod.claims
+                for container in pod.plan.containers
+                for s in container.slices
+            )
+            wanted = mode_on(one, request).name
+            if tokens or any(other != wanted for other, _ in held) or len(slices) == request.count:
+                continue
+            answer = fits(one, wanted if held else None, [h for _, h in held], request)
+            if hasattr(answer, "memory_mib"):
+                mode = wanted
+                slices.append(PlannedSlice.of(answer))  # type: ignore[arg-type]
+        if len(slices) < request.count:
+            return None
+        return PlannedContainer(name=claim.name, mode=mode, policy=request.policy, slices=tuple(slices))
+
+    def allocate(self, uid: str, node: str) -> bool:
+        """kube-scheduler has found its node: its claims are allocated there, all or none."""
+        done: list[ClaimSeen] = []
+        for claim in self.used_by(uid):
+            if claim.node:
+                if claim.node != node:
+                    return False
+                continue
+            held = self.could_allocate(claim, node)
+            if held is None:
+                for one in done:
+                    self.claims[one.name] = one
+                return False
+            done.append(claim)
+            self.claims[claim.name] = replace(claim, node=node, held=held)
+        for claim in self.used_by(uid):
+            self.reserved.setdefault(claim.name, set()).add(uid)
+        for claim in done:
+            self.core.claim(self.claims[claim.name], self.now_s)
+        return True
+
+    def rooms(self, uid: str) -> list[str]:
+        """Nodes whose devices its claims could have, or have."""
+        found = []
+        for node in self.nodes:
+            ok = all(
+                claim.node == node if claim.node else self.could_allocate(claim, node) is not None
+                for claim in self.used_by(uid)
+            )
+            if ok and (not self.pods[uid].claims or self.nodes[node][0].door == "claims"):
+                found.append(node)
+        return found
+
+    def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
+        if not self.pods[uid].claims:
+            offered = [n for n in (self.nodes if feasible is None else feasible) if self.nodes[n][0].door != "claims"]
+            return super().try_one(uid, offered)
+        pod = self.pods[uid]
+        rooms = [n for n in self.rooms(uid) if n not in self.full]
+        tries = [[pod.nominated]] if pod.nominated in rooms else []
+        for offered in [*tries, rooms]:
+            answer = self.core.answers.filter(uid, offered, pod.nominated, self.now_s)
+            node = offered[0] if answer.anywhere and offered else answer.node
+            if node is not None and self.allocate(uid, node):
+                return self.bind(uid, node)
+        if pod.nominated:
+            self.set(replace(self.pods[uid], nominated="", refused=True))
+        return None
+
+    def bind(self, uid: str, node: str = "") -> str | None:
+        entry = self.core.book.entries.get(uid)
+        if entry is None or entry.stage != "riding":
+            return super().bind(uid, node)
+        pod = self.pods[uid]
+        node = node or next(iter(claim.node for claim in self.used_by(uid)), "")
+        if pod.node or self.core.answers.bind(uid, node, self.now_s).verdict is not BindVerdict.GO:
+            return None
+        self.set(replace(pod, node=node))
+        return node
+
+    def carry_out(self, action: Any, *, fail: bool = False) -> None:
+        pod = self.pods.get(action.pod.uid)
+        if isinstance(action, UngatePod):
+            if pod is not None:
+                self.set(replace(pod, gated=False))
+            return
+        super().carry_out(action, fail=fail)
+
+    # ---- what must always hold ------------------------------------------------------------------------------------
+
+    def check_doors(self) -> None:
+        """No device is held by both doors, nor beyond its sharing mode; pods are on nodes of their door, unless it changed."""
+        for node, (_, told) in self.nodes.items():
+            for found in told.devices:
+                held = self.held_on(node, found.device.uuid)
+                assert len({mode for mode, _ in held}) <= 1, (node, found.device.uuid, held)
+                memory = sum(h.slice.memory_mib for _, h in held)
+                cores = sum(h.slice.core_percent for _, h in held)
+                assert memory <= found.device.memory_mib
+                assert cores <= 100
+
+    def check_book(self) -> None:
+        """What the book counts of a device is what the claims have, and what is planned beside them."""
+        book = self.core.book
+        for node, (_, told) in self.nodes.items():
+            row = book.scheduler.scheduler.cluster.row(node)
+            for number, found in enumerate(told.devices):
+                held = self.held_on(node, found.device.uuid)
+                free = int(book.scheduler.scheduler.cluster.gpu_free_milli[row, number])
+                free_mib = int(book.scheduler.scheduler.cluster.gpu_free_mib[row, number])
+                if any(mode == "exclusive" for mode, _ in held):
+                    assert free == 0 or free_mib == 0, (node, number, held)
+                assert free_mib <= found.device.memory_mib - sum(h.slice.memory_mib for _, h in held), (node, number)
+
+
+def by_claims(claims: Iterable[str], terms: GpuRequest | None = None) -> PodRequest:
+    """What admission wrote: the pod's own terms, and a device for each claim until somebody has looked."""
+    request = terms or GpuRequest()
+    parts = tuple(ContainerRequest(container=name, kind=ContainerKind.MAIN, request=request) for name in claims)
+    source = GangSource.ANNOTATION if request.gang else GangSource.NONE
+    return PodRequest(dialect="claims", containers=parts, gang_source=source, door=NodeDoor.CLAIMS)
+
+
+def named(claims: Iterable[str]) -> tuple[PodClaimSeen, ...]:
+    return tuple(PodClaimSeen(name=name, claim=name) for name in claims)
+
+
+__all__ = ["CLAIMS", "TOKENS", "WHOLE", "ClaimCluster", "asked", "by_claims", "named", "share"]

@@ -1,0 +1,107 @@
+"""Both doors on one cluster, as they come: no device is held through both, and the book is what claims and plans say."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.unit.kubernetes.planner.claimed import TOKENS, WHOLE, ClaimCluster, share
+
+from calabash.kubernetes.planner.claims import is_allocated
+from calabash.model.request import GpuRequest
+
+REQUESTS = st.sampled_from([WHOLE, share(), share(20_480, 50), GpuRequest(count=2, mode="exclusive")])  # type: ignore[arg-type]
+
+
+class BothDoors(RuleBasedStateMachine):
+    """Pods of both kinds come and go, aliens take claims, nodes change their doors, planners die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = ClaimCluster({"a": 2, "b": 2, "c": 2}, doors={"a": "tokens", "b": "claims", "c": "claims"})
+        self.shared = 0
+
+    @rule(request=REQUESTS)
+    def ask_by_token(self, request: GpuRequest) -> None:
+        self.cluster.create(request, wish=TOKENS)
+
+    @rule(request=REQUESTS, gang=st.booleans())
+    def ask_by_claim(self, request: GpuRequest, gang: bool) -> None:
+        terms = GpuRequest(gang=f"g{self.shared}", gang_size=2) if gang else None
+        for _ in range(2 if gang else 1):
+            self.cluster.with_own(request, terms=terms)
+        self.shared += 1
+
+    @rule(request=REQUESTS, users=st.integers(1, 3))
+    def share_a_claim(self, request: GpuRequest, users: int) -> None:
+        self.shared += 1
+        self.cluster.claim(f"shared-{self.shared}", request)
+        for _ in range(users):
+            self.cluster.claimer(f"shared-{self.shared}")
+
+    @rule(request=REQUESTS, node=st.sampled_from("abc"), known=st.booleans())
+    def another_scheduler_allocates(self, request: GpuRequest, node: str, known: bool) -> None:
+        self.shared += 1
+        name = f"alien-{self.shared}"
+        self.cluster.claim(name, request)
+        self.cluster.allocate_by_hand(name, node)
+        if known and self.cluster.claims[name].node and self.cluster.claims[name].held:
+            self.cluster.set_alien(f"pod-{name}", name, node)
+
+    @rule(which=st.integers(0, 50))
+    def end(self, which: int) -> None:
+        if self.cluster.pods:
+            self.cluster.end(sorted(self.cluster.pods)[which % len(self.cluster.pods)])
+
+    @rule(node=st.sampled_from("abc"), door=st.sampled_from(["tokens", "claims"]))
+    def change_door(self, node: str, door: str) -> None:
+        self.cluster.change_door(node, door)
+
+    @rule(count=st.integers(1, 3))
+    def carry_out_some(self, count: int) -> None:
+        self.cluster.decide()
+        for _ in range(min(count, len(self.cluster.todo))):
+            self.cluster.carry_out(self.cluster.todo.pop(0))
+
+    @rule()
+    def schedule(self) -> None:
+        self.cluster.try_all()
+
+    @rule()
+    def settle(self) -> None:
+        self.cluster.settle(4)
+
+    @rule()
+    def take_over(self) -> None:
+        self.cluster.take_over()
+
+    @invariant()
+    def nothing_goes_through_both_doors(self) -> None:
+        self.cluster.check_doors()
+
+    @invariant()
+    def the_book_is_what_claims_say(self) -> None:
+        cluster = self.cluster
+        cluster.decide()
+        cluster.check_book()
+        book = cluster.core.book
+        for claim in cluster.claims.values():
+            holders = [
+                e
+                for e in book.entries.values()
+                if book.scheduler.holds(e.id) and any(one.key == claim.key for one in book.claims.held_by(e.facts.uid))
+            ]
+            assert len(holders) <= 1
+            users = [
+                pod for pod in cluster.pods.values() if pod.node and any(c.claim == claim.name for c in pod.claims)
+            ]
+            if claim.held is not None and users:
+                (holder,) = holders
+                assert holder.plan is not None
+                assert is_allocated(holder.plan)
+                theirs = [c for c in holder.plan.containers if c.slices == claim.held.slices]
+                assert theirs, (claim, holder.plan)
+
+
+BothDoors.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBothDoors = BothDoors.TestCase
