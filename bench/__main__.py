@@ -23,6 +23,7 @@ BENCHES = (
     "recovery",
     "cli",
     "placement",
+    "cpu_scarce",
     "operate",
     "decisions",
     "queues",

@@ -144,8 +144,9 @@ def potential(cluster: Cluster, row: int, tables: Tables, typical: list[tuple[in
     for needed, milli, share in typical:
         useless = sum(gap for gap in gaps if not milli or cpu < needed or gap < milli)
         value += weights.fragment * share * useless / WHOLE_MILLI
+    block = weights.block + weights.block_scarce * (tables.spare.strength**3 if tables.spare else 0.0)
     for devices, needed, weight in tables.blocks:
-        value -= weights.block * weight * min(free // devices, cpu // needed)
+        value -= block * weight * min(free // devices, cpu // needed)
     for needed, weight in tables.host_blocks:
         value -= weights.host * weight * min(cpu // needed, 16)
     if tables.spare is not None:

@@ -6,7 +6,7 @@ where it destroys the least worth, and what it destroys beyond its own price is 
     P(n) = - sum_i [ H(g_i) + w_square (g_i)^2 ]      gaps at their learned price, slightly convex: keep whole cards whole
            + w_cpu  G (1 - fed(C / G))                cards that will end up without CPU
            + w_fragment F(n)                          expected fragment of FGD: what typical requests cannot use
-           - w_block sum_b s_b min(free / b, C / c_b) jobs of several cards that would still fit
+           - w_block sum_b s_b min(free / b, C / c_b) jobs of several cards that would still fit; more while CPU is short
            - w_host  sum_h s_h min(C / c_h, 16)       requests without devices that would still fit, while CPU is tight
            - w_model scarcity(model) G                cards that others insist on
            + w_memory sum_i |g_i - m_i|               compute without memory, memory without compute
@@ -49,7 +49,10 @@ _FED_VCPU = (np.arange(LORENZ_POINTS * LORENZ_STEP_VCPU * FED_STEPS_PER_VCPU) + 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbWeights:
-    """Weights of the potential's terms, in cards, ``spare`` and ``unfed`` in cards per vCPU; see the module's formula."""
+    """Weights of the potential's terms, in cards, ``spare`` and ``unfed`` in cards per vCPU; see the module's formula.
+
+    ``block_scarce`` is added to ``block`` as CPU becomes what runs out: room for several cards is what is lost first then.
+    """
 
     square: float = 0.2
     cpu: float = 0.4
@@ -58,8 +61,9 @@ class PgbWeights:
     model: float = 0.3
     memory: float = 0.1
     host: float = 1.0
-    spare: float = 0.03
+    spare: float = 0.035
     unfed: float = 0.5
+    block_scarce: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +149,14 @@ class _PgbScorer(ScorerBase):
             by_cpu = np.maximum(floor, 0) // cpu
             by_free = np.arange(width) // devices
             room += weight * np.minimum(by_cpu[:, None], by_free[None, :])
-        room *= self._weights.block
+        self._price_spare(tables.spare)
+        scarce = self._spare.strength**3 if self._spare else 0.0
+        room *= self._weights.block + self._weights.block_scarce * scarce
         for cpu, weight in tables.host_blocks:
             room += self._weights.host * weight * np.minimum(np.maximum(floor, 0) // cpu, BLOCKS_PER_NODE_MAX)[:, None]
         self._room = -room
         self._has_blocks = bool(blocks or tables.host_blocks)
         self._deltas: dict[int, Floats] = {}
-        self._price_spare(tables.spare)
 
     def _price_spare(self, spare: SpareCpu | None) -> None:
         """Worth in cards of spare CPU by whole steps of it, from where all cards of the widest node go without."""
