@@ -165,3 +165,18 @@ def test_whoever_asks_why_there_is_told_that_cpu_is_priced() -> None:
     )
     plenty = Engine(Cluster([node("a", 960_000), node("b", 960_000)]), PgbPolicy(demand=demand))
     assert plenty.preference == "pgb"
+
+
+def test_a_policy_that_learns_prices_cpu_once_enough_arrivals_say_that_it_runs_out() -> None:
+    """The mix by devices hardly drifts, so that the other tables stay; the requests without devices decide."""
+    engine = Engine(Cluster([node("a", 96_000), node("b", 96_000)]), PgbPolicy())
+    plenty = [HEAVY] * 130 + [LIGHT] * 70
+    for shape in plenty:
+        engine.observe(shape)
+    assert engine.preference == "pgb"
+    for shape in plenty + [MIDDLE] * 200:
+        engine.observe(shape)
+    assert engine.preference.startswith("pgb (CPU is short, ")
+    for shape in plenty * 10:
+        engine.observe(shape)
+    assert engine.preference == "pgb"

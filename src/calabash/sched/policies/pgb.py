@@ -33,7 +33,7 @@ from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.scoring import Devices, Scored, Scorer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.policies.base import Maker, ScorerBase
-from calabash.sched.policies.spare import STEP_MILLI, SpareCpu
+from calabash.sched.policies.spare import STEP_MILLI, SpareCpu, learn_spare
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
 LEARN_FIRST = 200
@@ -114,9 +114,13 @@ class _PgbScorer(ScorerBase):
         if self._seen_count >= self._next_look:
             self._next_look = int(self._seen_count * LEARN_GROWTH)
             demand = Demand(dict(self._seen))
-            if not self._learned.counts or demand.distance(self._learned) > DRIFT_MIN:
+            if not self._learned.counts or demand.distance(self._learned) > DRIFT_MIN or self._cpu_counts(demand):
                 self._learned = demand
                 self._adopt(learn(demand, self.cluster))
+
+    def _cpu_counts(self, demand: Demand) -> bool:
+        """Whether CPU had or has a price: that hangs on small shifts of the mix, so drift alone does not tell."""
+        return self._tables.spare is not None or learn_spare(demand, self.cluster) is not None
 
     def _adopt(self, tables: Tables) -> None:
         """Fold the tables into one look-up per interval of free CPU."""
