@@ -57,6 +57,13 @@ def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for user, (role, tenant) in ROLES.items():
         made.client.put(f"/v1/users/{user}", {"login": LOGINS[user]})
         made.client.put("/v1/members", {"user": user, "role": role, "tenant": tenant})
+    for kind, name, spec in (
+        ("vpc", "red", {"cidrs": ["10.0.0.0/16"], "tenant": "vision"}),
+        ("subnet", "red/a", {"cidrs": ["10.0.1.0/24"]}),
+        ("port", "red/a/web1", {}),
+        ("uplink", "provider", {"cidr": "198.51.100.0/24", "gateway": "198.51.100.1"}),
+    ):
+        made.client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
     yield made
     made.close()
 

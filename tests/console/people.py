@@ -15,4 +15,5 @@ LOGINS = {"ada": "games", "ola": "news", "vera": "man", "tom": "lp", "mia": "nob
 PAGES = (
     "/", "/devices", "/devices/0", "/workloads", "/jobs", "/waiting", "/queues", "/tenants", "/tenants/vision", "/users",
     "/tokens", "/simulator", "/usage", "/invoices", "/tariffs", "/audit", "/notifications",
+    "/networks", "/networks/red",
 )  # fmt: skip

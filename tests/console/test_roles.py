@@ -16,6 +16,7 @@ from tests.daemons.test_jobs import _with_token, jobs
 from tests.daemons.world import World, until
 
 from calabash.model.errors import CalabashError
+from calabash.server.web.form_networks import NETWORKS
 from calabash.server.web.form_notices import NOTICES
 from calabash.server.web.form_table import FORMS
 
@@ -122,7 +123,7 @@ def _forgotten(world: World, name: str) -> bool:
 
 
 def test_every_form_of_the_console_is_in_the_table() -> None:
-    elsewhere = {"keep", *(form.name for form in NOTICES)}  # in the tests of reservations and of notices
+    elsewhere = {"keep", *(form.name for form in (*NOTICES, *NETWORKS))}  # in tests of their own
     assert {deed.form for deed in DEEDS} | elsewhere == set(FORMS)
 
 

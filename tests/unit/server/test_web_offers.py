@@ -82,6 +82,8 @@ def _plain(info: Any) -> Any:  # noqa: PLR0911 - a kind of type, a line
     if isinstance(info, kinds.StrType):
         texts = ("x", "2026-11-01", "2026-11", "guaranteed", "mon")
         return next(text for text in texts if re.search(info.pattern or "", text))
+    if isinstance(info, kinds.AnyType):
+        return ["<x>", True, None]
     if type(info) in simple:
         return simple[type(info)]
     if isinstance(info, kinds.StructType):
@@ -89,7 +91,7 @@ def _plain(info: Any) -> Any:  # noqa: PLR0911 - a kind of type, a line
     if isinstance(info, kinds.ListType | kinds.VarTupleType):
         return [_plain(info.item_type)]
     if isinstance(info, kinds.DictType):
-        return {"x": _plain(info.value_type)}
+        return {_plain(info.key_type): _plain(info.value_type)}
     if isinstance(info, kinds.EnumType):
         return next(iter(info.cls)).value
     inner = info.types[0] if isinstance(info, kinds.UnionType) else info.type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calabash.server.web.form_bills import BILLS
 from calabash.server.web.form_jobs import JOBS
+from calabash.server.web.form_networks import NETWORKS
 from calabash.server.web.form_notices import NOTICES
 from calabash.server.web.form_teams import TEAMS
 from calabash.server.web.forms import DURATION, Form, decimal, flag, text, whole, words
@@ -127,4 +128,6 @@ SIMULATOR = (
     ),
 )
 
-FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *JOBS, *QUEUES, *TEAMS, *BILLS, *NOTICES, *SIMULATOR)}
+FORMS = {
+    form.name: form for form in (*DEVICES, *WORKLOADS, *JOBS, *QUEUES, *NETWORKS, *TEAMS, *BILLS, *NOTICES, *SIMULATOR)
+}

@@ -28,6 +28,7 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
             NavigationLink(section="jobs", title="Jobs", path="/jobs", key="j"),
             NavigationLink(section="waiting", title="Waiting", path="/waiting", key="l"),
             NavigationLink(section="queues", title="Queues", path="/queues", key="q"),
+            NavigationLink(section="networks", title="Networks", path="/networks", key="v"),
         ),
     ),
     (

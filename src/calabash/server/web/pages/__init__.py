@@ -9,6 +9,7 @@ from calabash.server.web.pages.audit import AUDIT_PAGES
 from calabash.server.web.pages.billing import BILLING_PAGES
 from calabash.server.web.pages.devices import DEVICE_PAGES
 from calabash.server.web.pages.jobs import JOB_PAGES
+from calabash.server.web.pages.networks import NETWORK_PAGES
 from calabash.server.web.pages.notifications import NOTIFICATION_PAGES
 from calabash.server.web.pages.overview import OVERVIEW_PAGES
 from calabash.server.web.pages.page import ConsolePage
@@ -26,6 +27,7 @@ PAGES: tuple[ConsolePage, ...] = (
     *WORKLOAD_PAGES,
     *JOB_PAGES,
     *QUEUE_PAGES,
+    *NETWORK_PAGES,
     *TENANT_PAGES,
     *BILLING_PAGES,
     *AUDIT_PAGES,
