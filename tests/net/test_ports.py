@@ -227,11 +227,20 @@ def test_every_promise_of_a_vpc_is_tried_and_nothing_of_that_is_left(
     pool.put("vpc", "blue", cidrs=["10.0.0.0/16"])  # the same addresses
     pool.put("subnet", "blue/a", cidrs=["10.0.1.0/24"])
     pool.put("port", "blue/a/web1", addresses=["10.0.1.11"])
+    pool.put("vpc", "green", cidrs=["10.1.0.0/16"])
+    pool.put("subnet", "green/a", cidrs=["10.1.1.0/24"])
+    pool.put("peer", "red/green")
+    pool.put("peer", "green/red")
+    pool.put("qos", "red/slow", egress_bits_per_s=2_000_000)
+    pool.put("subnet", "red/a", cidrs=["10.0.1.0/24"], dns=True, dhcp=True)
     code, told = checked()
     assert told == {
         "a port of red/a works on h1": "ok",
         "a port of red/a works on h2": "ok",
         "DNS of red/a knows x-check-1.a.red.internal": "ok",
+        "DHCP of red/a offers a port its address": "ok",
+        "peering red/green leads there": "ok",
+        "a port with red/slow sends at most 2 Mbit/s": "ok",
         "red/a: h1 to h2": "ok",
         "red/a: h1 to h2, 1400 bytes whole": "ok",
         "red/a: a foreign MAC is dropped": "ok",

@@ -17,7 +17,8 @@ from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import programs
 from calabash.netd.promises.places import ProbePlaces, book_of, hosts_of
-from calabash.netd.promises.tried import PromiseTried, try_promises
+from calabash.netd.promises.result import PromiseTried
+from calabash.netd.promises.tried import try_promises
 from calabash.netd.settings import read_connection
 
 COLUMNS = (

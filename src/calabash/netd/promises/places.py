@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from calabash.agent.net.facts import BookedPorts
 from calabash.agent.net.host import HostNetwork
@@ -21,7 +22,7 @@ from calabash.agent.net.switch import OwnedPorts
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.network import Subnet
+from calabash.model.network import Subnet, vpc_of
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.net.book import Networks
 from calabash.netd.lab.lab import Lab
@@ -79,7 +80,7 @@ class ProbePlaces:
         self._directory = tempfile.TemporaryDirectory(prefix="calabash-check-")
         self._name = f"{POOL}-{os.getpid()}"
         self._networks: list[HostNetwork] = []
-        self._made: list[str] = []
+        self._made: list[tuple[str, str]] = []
         self._attached: list[tuple[HostNetwork, AllocationRecord]] = []
 
     @contextmanager
@@ -100,13 +101,33 @@ class ProbePlaces:
         found: dict[str, list[str]] = {}
         for subnet in subnets:
             for number in range(1, PER_SUBNET + 1):
-                name = f"{subnet.name}/{LABEL}-{number}"
-                self._pool.put("/v1/networks/objects", {"kind": "port", "name": name, "spec": {}})
-                self._made.append(name)
-                found.setdefault(subnet.name, []).append(name)
+                found.setdefault(subnet.name, []).append(self._put(f"{subnet.name}/{LABEL}-{number}", {}))
+        self._read()
+        return found
+
+    def put_port(self, subnet: str, number: int, *, qos: str) -> str:
+        """One more port in a subnet, with a policy. Raises CalabashError."""
+        name = self._put(f"{subnet}/{LABEL}-{number}", {"qos": qos})
+        self._read()
+        return name
+
+    def place_far(self, subnet: Subnet, sender: Probe) -> Probe:
+        """A probe in a subnet of another VPC, in a group of its own that lets the sender in. Raises CalabashError."""
+        group = f"{vpc_of(subnet.name)}/{LABEL}"
+        rule = {"direction": "ingress", "protocol": "any", "peer": f"{sender.address}/{sender.address.max_prefixlen}"}
+        self._put(group, {"rules": [rule]}, kind="sg")
+        port = self._put(f"{subnet.name}/{LABEL}-1", {"security_groups": [group]})
+        self._read()
+        return self.place(port, len(self._attached))
+
+    def _put(self, name: str, spec: dict[str, Any], *, kind: str = "port") -> str:
+        self._pool.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
+        self._made.append((kind, name))
+        return name
+
+    def _read(self) -> None:
         networks = book_of(self._pool)
         self._booked.networks = lambda: networks
-        return found
 
     def place(self, port: str, number: int) -> Probe:
         """One of them, in a namespace on the host of that number; it works then. Raises CalabashError."""
@@ -156,7 +177,7 @@ class ProbePlaces:
         for network in self._networks:
             network.round(())
             network.close()
-        for name in self._made:
+        for kind, name in reversed(self._made):
             with suppress(CalabashError):
-                self._pool.delete(f"/v1/networks/objects/port?name={quoted(name)}")
+                self._pool.delete(f"/v1/networks/objects/{kind}?name={quoted(name)}")
         self._directory.cleanup()

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from calabash.agent.net.protocol import PortFacts
@@ -20,6 +21,8 @@ Socket = socket.socket
 TRIED_S = 5.0
 EVERY_S = 0.2
 _NUMBER = 7  # of the UDP port that probes listen at
+_NOBODY = str(IPv4Address(0))
+_DHCP_SERVER, _DHCP_CLIENT, _ETH_P_IP = 67, 68, 0x0800
 _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
 
 
@@ -87,6 +90,53 @@ class Probe:
                         return True
             return False
 
+    def leased(self) -> str:
+        """The address that DHCP offers to the port's MAC; "" when it offers none."""
+        mac = bytes.fromhex(self.facts.mac.replace(":", ""))
+        mark = secrets.token_bytes(4)
+        body = (
+            struct.pack("!BBBB", 1, 1, 6, 0) + mark + struct.pack("!HH", 0, 0x8000) + bytes(16) + mac.ljust(16, b"\0")
+        )
+        body += bytes(192) + b"\x63\x82\x53\x63" + b"\x35\x01\x01" + b"\xff"
+        frame = _frame(
+            self.facts.mac,
+            "ff:ff:ff:ff:ff:ff",
+            _NOBODY,
+            "255.255.255.255",
+            body,
+            numbers=(_DHCP_CLIENT, _DHCP_SERVER),
+        )
+        with self.socket(socket.SOCK_RAW, socket.htons(_ETH_P_IP), family=socket.AF_PACKET) as card:
+            card.bind(("eth0", _ETH_P_IP))
+            card.settimeout(EVERY_S)
+            deadline_s = time.monotonic() + TRIED_S
+            while time.monotonic() < deadline_s:
+                card.send(frame)
+                with contextlib.suppress(TimeoutError):
+                    while got := card.recv(2000):
+                        offer = got[42:]
+                        if offer[:1] == b"\x02" and offer[4:8] == mark:
+                            return socket.inet_ntoa(offer[16:20])
+        return ""
+
+    def floods(self, other: Probe, *, for_s: float) -> tuple[int, int, float]:
+        """Sends datagrams to another probe as fast as this machine can: bits that were sent, that came, and seconds."""
+        payload, sent, came = secrets.token_bytes(1200), 0, 0
+        bits = 8 * (len(payload) + 28)
+        with other.listening() as listener, self.socket(socket.SOCK_DGRAM) as sender:
+            listener.setblocking(False)
+            sender.setblocking(False)
+            sender.connect((str(other.address), _NUMBER))
+            begun_s = time.monotonic()
+            while (lasted_s := time.monotonic() - begun_s) < for_s:
+                with contextlib.suppress(OSError):
+                    sender.send(payload)
+                    sent += bits
+                with contextlib.suppress(BlockingIOError):
+                    while listener.recv(2000):
+                        came += bits
+        return sent, came, lasted_s
+
     def connects(self, address: Address, number: int) -> bool:
         """Whether a TCP server answers there."""
         with self.socket(socket.SOCK_STREAM) as asking:
@@ -133,9 +183,11 @@ def _heard(listener: socket.socket, mark: bytes, send: Callable[[], None], *, he
     return False
 
 
-def _frame(mac: str, to_mac: str, source: str, target: str, mark: bytes) -> bytes:
+def _frame(
+    mac: str, to_mac: str, source: str, target: str, mark: bytes, *, numbers: tuple[int, int] = (_NUMBER, _NUMBER)
+) -> bytes:
     """A frame around a UDP datagram over IPv4, without its optional checksum."""
-    datagram = struct.pack("!HHHH", _NUMBER, _NUMBER, 8 + len(mark), 0) + mark
+    datagram = struct.pack("!HHHH", *numbers, 8 + len(mark), 0) + mark
     ends = socket.inet_aton(source) + socket.inet_aton(target)
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(datagram), 1, 0, 64, socket.IPPROTO_UDP, 0) + ends
     head = head[:10] + struct.pack("!H", _checksum(head)) + head[12:]

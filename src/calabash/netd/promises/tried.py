@@ -5,39 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.network import (
-    Direction,
-    NetworkGateway,
-    Peering,
-    Port,
-    SecurityGroup,
-    Subnet,
-    Uplink,
-    Vpc,
-    vpc_of,
-)
-from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
+from calabash.model.network import Direction, Peering, Port, QosPolicy, SecurityGroup, Subnet, Vpc, vpc_of
+from calabash.model.network_services import ServiceEndpoint, TransportProtocol
 from calabash.net import naming
 from calabash.net.book import Networks
-from calabash.netd.promises.places import ProbePlaces
+from calabash.netd.promises.beyond import beyond, rates
+from calabash.netd.promises.places import PER_SUBNET, ProbePlaces
 from calabash.netd.promises.probes import Probe
+from calabash.netd.promises.result import PromiseTried
 
+POLICIES_MAX = 4
 TRACES_MAX = 50
 TRACE_S = 30.0
 _OUTPUT = re.compile(r'output(?:_port)?\("?([^")]+)"?\)|output to "([^"]+)"')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseTried:
-    """``held`` None: it could not be tried, and ``detail`` says why."""
-
-    promise: str
-    held: bool | None
-    detail: str = ""
 
 
 def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Sequence[str]) -> Iterator[PromiseTried]:
@@ -65,7 +48,10 @@ def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Seque
             probes.setdefault(subnet.name, []).append(probe)
             yield PromiseTried(promise=f"a port of {subnet.name} works on {probe.host}", held=True)
     yield from _inside(networks, vpc, subnets, probes)
-    yield from _beyond(networks, vpc, [p for some in probes.values() for p in some])
+    for some in probes.values():
+        yield from beyond(networks, vpc, some[0], places.place_far)
+        break
+    yield from _bounded(networks, vpc, places, probes)
     yield from _apart(networks, vpc, [some[0] for some in probes.values()], trace)
 
 
@@ -82,6 +68,11 @@ def _inside(
             label = one.facts.name.rpartition("/")[2]
             name = f"{label}.{one.facts.domain}"
             yield PromiseTried(promise=f"DNS of {subnet.name} knows {name}", held=_resolved(other, name, one))
+        if subnet.dhcp and one.address.version == 4:
+            offered, own = one.leased(), str(one.address)
+            detail = "" if offered == own else f"it offers {offered or 'nothing'}"
+            promise = f"DHCP of {subnet.name} offers a port its address"
+            yield PromiseTried(promise=promise, held=offered == own, detail=detail)
         between = f"{subnet.name}: {one.host} to {other.host}"
         if not talk:
             yield PromiseTried(promise=between, held=None, detail="the default group does not let its ports talk")
@@ -103,6 +94,27 @@ def _inside(
                 yield PromiseTried(promise=f"{here} to {there}", held=one.reaches(other))
 
 
+def _bounded(
+    networks: Networks, vpc: str, places: ProbePlaces, probes: Mapping[str, Sequence[Probe]]
+) -> Iterator[PromiseTried]:
+    """Bounds of rates, each with a probe more that has the policy."""
+    free = next((some[-1] for some in probes.values()), None)
+    for number, policy in enumerate(networks.vpcs[vpc].all(QosPolicy).values(), PER_SUBNET + 1):
+        promise = f"a port with {policy.name} is bounded"
+        if free is None or not _default_talks(networks, vpc):
+            yield PromiseTried(promise=promise, held=None, detail="the default group does not let its ports talk")
+        elif number > PER_SUBNET + POLICIES_MAX:
+            yield PromiseTried(promise=promise, held=None, detail=f"only {POLICIES_MAX} policies are tried")
+        else:
+            subnet = free.facts.name.rpartition("/")[0]
+            try:
+                bound = places.place(places.put_port(subnet, number, qos=policy.name), number)
+            except CalabashError as error:
+                yield PromiseTried(promise=promise, held=False, detail=error.message)
+                continue
+            yield from rates(policy, bound, free)
+
+
 def _resolved(probe: Probe, name: str, owner: Probe) -> bool:
     return probe.resolves(name, probe.facts.resolvers[0]) in {str(a) for a, _ in owner.facts.addresses}
 
@@ -122,28 +134,6 @@ def _default_talks(networks: Networks, vpc: str) -> bool:
         for r in rules
     )
     return inwards and outwards
-
-
-def _beyond(networks: Networks, vpc: str, probes: Sequence[Probe]) -> Iterator[PromiseTried]:
-    """Ways out, and services."""
-    if not probes:
-        return
-    own = networks.vpcs[vpc]
-    probe = probes[0]
-    for gateway in own.all(NetworkGateway).values():
-        uplink = networks.find(Uplink, gateway.uplink)
-        promise = f"gateway {gateway.name} leads to the outside"
-        if uplink is None or not gateway.snat or probe.address.version != uplink.gateway.version:
-            yield PromiseTried(promise=promise, held=None, detail="it has no SNAT for this range")
-        else:
-            yield PromiseTried(promise=promise, held=probe.pings(uplink.gateway), detail=f"ping {uplink.gateway}")
-    for balancer in own.all(LoadBalancer).values():
-        if balancer.protocol is TransportProtocol.TCP and balancer.vip.version == probe.address.version:
-            held = probe.connects(balancer.vip, balancer.vip_number)
-            detail = "" if held else "no backend answers: do they run, and does their group let the VPC in?"
-            yield PromiseTried(
-                promise=f"lb {balancer.name} answers at {balancer.vip}:{balancer.vip_number}", held=held, detail=detail
-            )
 
 
 def _apart(networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequence[str]) -> Iterator[PromiseTried]:

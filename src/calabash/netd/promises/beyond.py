@@ -1,0 +1,198 @@
+"""Promises of a VPC about what lies beyond a subnet, tried from a probe inside: ways out, outside addresses, services, other
+VPCs, lines, and bounds of rates.
+
+A probe is one end only. Where the other end is a user's port that answers nobody, or whose groups let nothing in, nothing can
+be said of the way to it: such a promise is not tried, rather than red.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+from calabash.model.addresses import Address
+from calabash.model.errors import CalabashError
+from calabash.model.network import (
+    DedicatedLine,
+    Direction,
+    Eip,
+    GatewayKind,
+    NatKind,
+    NatRule,
+    NetworkGateway,
+    Peering,
+    Port,
+    QosPolicy,
+    SecurityGroup,
+    Subnet,
+    Uplink,
+    vpc_of,
+)
+from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
+from calabash.net.checks.common import within
+from calabash.net.objects import NetworkObjects
+from calabash.net.standing import endpoint_stands, offered, peered, peered_ranges, peering_stands
+from calabash.netd.promises.probes import Probe
+from calabash.netd.promises.result import PromiseTried
+
+FarProbe = Callable[[Subnet, Probe], Probe]  # one in a subnet of another VPC, whose group lets the second in
+_ANY, _ICMP, _TCP = TransportProtocol.ANY, TransportProtocol.ICMP, TransportProtocol.TCP
+_OWN_VERSION = "it is of the other version of IP than the probe"
+RATE_S = 2.0
+_OVER = 1.2  # of a meter, which counts whole packets
+_NO_BACKEND = "no backend answers: do they run, and does their group let the VPC in?"
+
+
+def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
+    """All of them but the rates."""
+    yield from gateways(networks, vpc, probe)
+    yield from translations(networks, vpc, probe)
+    yield from services(networks, vpc, probe)
+    yield from peers(networks, vpc, probe, far)
+    yield from lines(networks, vpc, probe)
+
+
+def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+    """Ways out."""
+    for gateway in networks.of_vpc(vpc).all(NetworkGateway).values():
+        uplink = networks.find(Uplink, gateway.uplink)
+        promise = f"gateway {gateway.name} leads to the outside"
+        if uplink is None or not gateway.snat or probe.address.version != uplink.gateway.version:
+            yield PromiseTried(promise=promise, held=None, detail="it has no SNAT for this range")
+        else:
+            yield PromiseTried(promise=promise, held=probe.pings(uplink.gateway), detail=f"ping {uplink.gateway}")
+
+
+def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+    """Floating addresses and single numbers of outside addresses, which answer from inside as from outside."""
+    own = networks.of_vpc(vpc)
+    outside = {eip.name: eip.address for eip in own.all(Eip).values()}
+    outside |= {gateway.name: gateway.address for gateway in own.all(NetworkGateway).values()}
+    programs = any(gateway.kind is GatewayKind.NFV for gateway in own.all(NetworkGateway).values())
+    for rule in own.all(NatRule).values():
+        address, floats = outside.get(rule.eip), rule.kind is NatKind.FIP
+        where = f"{address}" if floats else f"{address}:{rule.outside_number}"
+        promise = f"{'fip' if floats else 'dnat'} {rule.name} leads from {where} to {rule.port}"
+        port = own.all(Port)[rule.port]
+        inside = next((one for one in port.addresses if address is not None and one.version == address.version), None)
+        lets = _lets_in(networks, port, _ICMP if floats else rule.protocol, rule.inside_number)
+        if address is None or inside is None:
+            yield PromiseTried(promise=promise, held=None, detail="it has no address on one side")
+        elif address.version != probe.address.version:
+            yield PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
+        elif programs:
+            yield PromiseTried(promise=promise, held=None, detail="an NFV gateway is not reached from inside by it")
+        elif not floats and rule.protocol is not _TCP:
+            yield PromiseTried(promise=promise, held=None, detail=f"nobody knows what answers by {rule.protocol}")
+        elif not lets:
+            yield PromiseTried(promise=promise, held=None, detail=f"no group of {rule.port} lets anybody outside in")
+        elif floats:
+            yield _either(promise, probe.pings(address), functools.partial(probe.pings, inside), rule.port)
+        else:
+            held = probe.connects(address, rule.outside_number)
+            directly = functools.partial(probe.connects, inside, rule.inside_number)
+            yield _either(promise, held, directly, rule.port)
+
+
+def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+    """Load balancers, and endpoints of other VPCs' balancers."""
+    own = networks.of_vpc(vpc)
+    for balancer in own.all(LoadBalancer).values():
+        yield _service(f"lb {balancer.name}", balancer, balancer.vip, probe)
+    for endpoint in own.all(ServiceEndpoint).values():
+        source = offered(networks, endpoint.source, vpc)
+        if source is None or endpoint.vip is None or not endpoint_stands(networks, endpoint):
+            detail = f"{endpoint.source} is not offered to {vpc}"
+            yield PromiseTried(promise=f"endpoint {endpoint.name} answers", held=None, detail=detail)
+        else:
+            yield _service(f"endpoint {endpoint.name}", source, endpoint.vip, probe)
+
+
+def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
+    """VPCs with which both have asked to be joined, in the first of their subnets that is reached."""
+    for item in networks.of_vpc(vpc).all(Peering).values():
+        if not peering_stands(networks, item):
+            detail = "the other VPC has not asked for it"
+            yield PromiseTried(promise=f"peering {item.name} leads there", held=None, detail=detail)
+    for item, other in peered(networks, vpc):
+        promise, ranges = f"peering {item.name} leads there", peered_ranges(item, other)
+        found = (
+            subnet
+            for subnet in networks.of_vpc(other.name).all(Subnet).values()
+            if any(within(cidr, ranges) and cidr.version == probe.address.version for cidr in subnet.cidrs[:1])
+        )
+        subnet = next(found, None)
+        if subnet is None:
+            yield PromiseTried(promise=promise, held=None, detail="no subnet there is among its routes")
+            continue
+        try:
+            other_end = far(subnet, probe)
+        except CalabashError as error:
+            yield PromiseTried(promise=promise, held=False, detail=error.message)
+            continue
+        yield PromiseTried(promise=promise, held=probe.reaches(other_end), detail=f"to {other_end.address}")
+
+
+def lines(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+    """The other ends of dedicated lines."""
+    for line in networks.of_vpc(vpc).all(DedicatedLine).values():
+        promise = f"line {line.name} leads to {line.peer}"
+        if line.peer.version != probe.address.version:
+            yield PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
+        else:
+            held = probe.pings(line.peer)
+            detail = "" if held else "the other end answers no ping: does it know the way back to the VPC?"
+            yield PromiseTried(promise=promise, held=held, detail=detail)
+
+
+def rates(policy: QosPolicy, bound: Probe, free: Probe) -> Iterator[PromiseTried]:
+    """Whether a probe with a policy sends and gets no more than that says."""
+    for way, bits_per_s, ends in (
+        ("sends", policy.egress_bits_per_s, (bound, free)),
+        ("gets", policy.ingress_bits_per_s, (free, bound)),
+    ):
+        if not bits_per_s:
+            continue
+        promise = f"a port with {policy.name} {way} at most {bits_per_s / 1e6:g} Mbit/s"
+        sent, came, lasted_s = ends[0].floods(ends[1], for_s=RATE_S)
+        most = bits_per_s * (lasted_s + 1.0) * _OVER  # a second's worth may come at once
+        if sent < 2 * most:
+            detail = f"this machine sends {sent / lasted_s / 1e6:.0f} Mbit/s, too little to tell"
+            yield PromiseTried(promise=promise, held=None, detail=detail)
+        else:
+            detail = f"{came / lasted_s / 1e6:.1f} Mbit/s of {sent / lasted_s / 1e6:.0f} came"
+            yield PromiseTried(promise=promise, held=0 < came <= most, detail=detail)
+
+
+def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> PromiseTried:
+    promise = f"{what} answers at {vip}:{balancer.vip_number}"
+    if balancer.protocol is not _TCP:
+        return PromiseTried(
+            promise=promise, held=None, detail=f"nobody knows what answers by {balancer.protocol.value}"
+        )
+    if vip.version != probe.address.version:
+        return PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
+    held = probe.connects(vip, balancer.vip_number)
+    return PromiseTried(promise=promise, held=held, detail="" if held else _NO_BACKEND)
+
+
+def _either(promise: str, held: bool, directly: Callable[[], bool], port: str) -> PromiseTried:
+    """Red only where the port itself answers."""
+    if held or directly():
+        return PromiseTried(promise=promise, held=held, detail="" if held else f"{port} answers at its own address")
+    return PromiseTried(promise=promise, held=None, detail=f"{port} does not answer at its own address either")
+
+
+def _lets_in(networks: NetworkObjects, port: Port, protocol: TransportProtocol, number: int) -> bool:
+    """Whether a group of the port lets anybody in to that."""
+    names: Iterable[str] = port.security_groups or (f"{vpc_of(port.name)}/default",)
+    groups = [group for name in names if (group := networks.find(SecurityGroup, name)) is not None]
+    return any(
+        rule.direction is Direction.INGRESS
+        and rule.protocol in {_ANY, protocol}
+        and rule.peer is not None
+        and rule.peer.prefixlen == 0
+        and (rule.ports == (0, 0) or rule.ports[0] <= number <= rule.ports[1])
+        for group in groups
+        for rule in group.rules
+    )
