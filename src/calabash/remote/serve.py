@@ -133,6 +133,7 @@ class RemoteServer:
         await asyncio.gather(sweeping, return_exceptions=True)
         await doors.close(for_good=self._over)
         await self._let_finish()
+        await self._broker.holdings.settle()
         log.info("server is down")
 
     def open_door(self, listener: socket.socket) -> Callable[[], None]:
