@@ -1,7 +1,8 @@
 """The ResourceSlices of a node in the API server: written when they are not what they should be, and not otherwise.
 
 Theory of operation. All slices of a pool bear one generation; the scheduler takes none of them while some are of an older one.
-So any change is a new generation of all. What is in the API server is known by a watch, which tells when the kubelet, or
+So what changes several slices is a new generation of all, and what changes one, as the health of a card, is written to that one
+as it is: no reader sees half of it. What is in the API server is known by a watch, which tells when the kubelet, or
 anybody, has deleted or changed them; after an own writing it is believed again when a list has been read that is newer.
 
 An API server drops fields of features that it does not have. What a writing returns is therefore compared with what was
@@ -66,8 +67,9 @@ class SlicePublisher:
         wanted = self._of(snapshot, facts)
         if wanted == self._wanted and (not self._mirror.renewed() or self._is_kept(have)):
             return False
+        only = self._only_change(wanted, have)
         for _ in range(_ATTEMPTS):
-            learned = self._write(wanted, have)
+            learned = self._write_one(only, wanted[only]) if only is not None else self._write(wanted, have)
             if learned == self._features:
                 self._wanted = wanted
                 return True
@@ -75,7 +77,7 @@ class SlicePublisher:
             log.warning(
                 "the API server does not keep all of the slices", offered=self.degraded or "counters beside devices"
             )
-            wanted = self._of(snapshot, facts)
+            wanted, only = self._of(snapshot, facts), None
         raise CalabashError(
             "the API server gives the slices of this node back as something else", reason=Reason.API_DOWN
         )
@@ -114,6 +116,28 @@ class SlicePublisher:
         return {name: _bare(one.spec) for name, one in have.items()} == self._kept and all(
             one.spec.pool.generation == self._generation for one in have.values()
         )
+
+    def _only_change(self, wanted: Sequence[ResourceSliceSpec], have: Mapping[str, ResourceSlice]) -> int | None:
+        """The one slice that is to be changed; None where it is not just one."""
+        if (
+            self._wanted is None
+            or len(wanted) != len(self._wanted)
+            or (self._mirror.renewed() and not self._is_kept(have))
+        ):
+            return None
+        changed = [n for n, (old, new) in enumerate(zip(self._wanted, wanted, strict=True)) if old != new]
+        return changed[0] if len(changed) == 1 else None
+
+    def _write_one(self, number: int, bare: ResourceSliceSpec) -> ServerFeatures:
+        """Write one slice of a generation that stands. As ``_write``."""
+        name, spec = slice_name(self._node, number), _in_generation(bare, self._generation)
+        self._wanted = None
+        try:
+            written = self._put(name, spec, self._owner())
+        finally:
+            self._mirror.renew()
+        self._kept[name] = _bare(written.spec)
+        return _learned(self._features, spec, written.spec)
 
     def _write(self, wanted: Sequence[ResourceSliceSpec], have: Mapping[str, ResourceSlice]) -> ServerFeatures:
         """Write one generation. What it turned out that the API server keeps, as before where it keeps all."""

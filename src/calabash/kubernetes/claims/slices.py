@@ -200,13 +200,21 @@ _Part = tuple[tuple[CounterSet, ...], tuple[SliceDevice, ...]]
 
 
 def _apart(groups: Sequence[_Group], features: ServerFeatures) -> Iterator[_Part]:
-    """First the counters, then all devices."""
+    """First the counters, then all devices, those of a card in one slice: what ails a card is then a change of one."""
     sets = [one for one, _ in groups] if features.counters else []
-    devices = [device for _, devices in groups for device in devices]
     for at in range(0, len(sets), COUNTER_SETS_MAX):
         yield tuple(sets[at : at + COUNTER_SETS_MAX]), ()
-    for at in range(0, len(devices), DEVICES_MAX):
-        yield (), tuple(devices[at : at + DEVICES_MAX])
+    devices: list[SliceDevice] = []
+    for _, more in groups:
+        if devices and len(devices) + len(more) > DEVICES_MAX:
+            yield (), tuple(devices)
+            devices = []
+        devices += more
+        while len(devices) > DEVICES_MAX:
+            yield (), tuple(devices[:DEVICES_MAX])
+            devices = devices[DEVICES_MAX:]
+    if devices:
+        yield (), tuple(devices)
 
 
 def _together(groups: Iterable[_Group]) -> Iterator[_Part]:

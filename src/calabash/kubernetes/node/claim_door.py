@@ -12,15 +12,16 @@ from calabash.agent.node import NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.claims.names import DRIVER, claim_devices
 from calabash.kubernetes.claims.publishing import SlicePublisher
-from calabash.kubernetes.claims.slices import SliceFacts
+from calabash.kubernetes.claims.slices import SliceFacts, pcie_roots
 from calabash.kubernetes.node.claim_care import ClaimCare
 from calabash.kubernetes.node.claims import ClaimDesk, ClaimEdits, ClaimPreparer
 from calabash.kubernetes.node.doorway import Doorway
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.settings import AgentSettings
-from calabash.model.device import ILL
+from calabash.model.device import ILL, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
+from calabash.seams.host.pci import PciTree
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.claims import RESOURCE_CLAIM
 from calabash.seams.kubelet import DeviceHealth, DeviceState, DraServer
@@ -69,6 +70,7 @@ class ClaimDoor:
             pause=time.sleep,
         )
         self._slices = SlicePublisher(client, settings.node)
+        self._roots: dict[DeviceUuid, str] | None = None
         self._offers, self._told = False, ""
         self._server: DraServer | None = None
 
@@ -92,6 +94,11 @@ class ClaimDoor:
     def registrations(self) -> int:
         return self._server.registrations if self._server is not None else 0
 
+    @property
+    def degraded(self) -> str | None:
+        """What of the node's devices the API server cannot keep for claims; "" where all is, None where claims have none."""
+        return self._slices.degraded if self._offers else None
+
     def tend(self, snapshot: NodeSnapshot, *, refusal: CalabashError | None, driver: str) -> None:
         """How the node is now; to be called again and again.
 
@@ -103,8 +110,11 @@ class ClaimDoor:
         self._care.follow({state.device.uuid: state.device.health for state in snapshot.devices})
         if self._server is not None:
             self._server.set_health(device_health(snapshot, self._settings.node))
+        if self._roots is None:
+            self._roots = pcie_roots([state.device for state in snapshot.devices], PciTree(self._settings.host))
         facts = SliceFacts(
             driver_version=driver,
+            pcie_roots=self._roots,
             claimed=frozenset(a.record.id for a in snapshot.allocations if is_of_claim(a.record.id)),
             closed=(refusal.message if refusal is not None else "") or self._closed(),
         )

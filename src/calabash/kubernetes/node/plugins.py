@@ -133,6 +133,11 @@ class Plugins:
         """By what the node's devices are asked for."""
         return self._doorway.door
 
+    @property
+    def claims_degraded(self) -> str | None:
+        """As ``ClaimDoor.degraded``."""
+        return self._claims.degraded
+
     def tend(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
         """How the node is now; why nothing is given out, None when it is. To be called again and again.
 

@@ -43,7 +43,8 @@ _REASON_CHARACTERS_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What does not change while the agent runs, how it fares, and what became of orders for single devices."""
+    """What does not change while the agent runs, how it fares, and what became of orders for single devices. ``claims``: what
+    of its devices cannot be offered by claims; "" where all is, None where none is to be."""
 
     agent_version: str
     driver_version: str
@@ -52,6 +53,7 @@ class NodeFacts:
     message: str
     orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)  # by device
     door: NodeDoor = NodeDoor.TOKENS
+    claims: str | None = None
 
 
 class Publisher:
@@ -62,9 +64,8 @@ class Publisher:
         self._node = node
         self._telling = telling or UseTelling()
         self._written: dict[str, Any] | None = None
-        self._since = ""
+        self._since: dict[str, tuple[str, str]] = {}  # of each condition: its status and since when
         self._observed = ""
-        self._ready: bool | None = None
 
     def publish(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> bool:
         """Write it if it differs from what was written last; whether it did. Raises KubeError."""
@@ -76,16 +77,20 @@ class Publisher:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if changed:
             self._observed = now
-        if facts.ready is not self._ready:
-            self._ready, self._since = facts.ready, now
-        conditions = [{**condition, "lastTransitionTime": self._since} for condition in status["conditions"]]
-        body = {**status, "conditions": conditions, "observedAt": self._observed}
+        body = {**status, "conditions": self._timed(status["conditions"], now), "observedAt": self._observed}
         if self._telling.tells:
             body |= {"devices": _status(snapshot, pods, facts, uses)["devices"], "usedAt": now}
         self._apply({"status": body})
         self._written = status
         self._telling.told(uses)
         return True
+
+    def _timed(self, conditions: Sequence[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
+        for one in conditions:
+            status, _ = self._since.get(one["type"], ("", ""))
+            if status != one["status"]:
+                self._since[one["type"]] = (one["status"], now)
+        return [{**one, "lastTransitionTime": self._since[one["type"]][1]} for one in conditions]
 
     def _apply(self, body: Mapping[str, Any]) -> None:
         try:
@@ -127,10 +132,18 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
         "agentVersion": facts.agent_version,
         "driverVersion": facts.driver_version,
         "door": facts.door.value,
-        "conditions": [msgspec.to_builtins(ready)],
+        "conditions": [msgspec.to_builtins(one) for one in (ready, *_claims(facts))],
         "summary": msgspec.to_builtins(_summary(devices)),
         "devices": [msgspec.to_builtins(device) for device in devices],
     }
+
+
+def _claims(facts: NodeFacts) -> tuple[Condition, ...]:
+    """Whether claims can have all that the node has, where they can have any of it."""
+    if facts.claims is None:
+        return ()
+    reason = "Degraded" if facts.claims else "Published"
+    return (Condition(type="Claims", status="False" if facts.claims else "True", reason=reason, message=facts.claims),)
 
 
 def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:

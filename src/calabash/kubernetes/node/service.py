@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,10 @@ class AgentService:
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             snapshot = agent.snapshot()
             refusal = plugins.tend(snapshot, version)
-            facts = self._facts(driver=version, error=refusal, orders=cards.outcomes(), door=plugins.door)
+            facts = replace(
+                self._facts(driver=version, error=refusal, orders=cards.outcomes(), door=plugins.door),
+                claims=plugins.claims_degraded,
+            )
             self._tell(snapshot, pods, facts, refusal)
             if refusal is None and plugins.registered:
                 self._taint.tend(plugins.registrations, time.monotonic())

@@ -21,6 +21,7 @@ from calabash.seams.kube.objects import NODE as NODE_KIND
 
 FACTS = SliceFacts(driver_version="570.86.10")
 BOTH = snapshot(card(0), card(1))
+FOUR = snapshot(*(card(i) for i in range(4)))
 OTHERS = {
     "metadata": {"name": "nics"},
     "spec": {"driver": "nics.example.com", "nodeName": NODE, "pool": {"name": NODE}},
@@ -97,9 +98,20 @@ def test_slices_are_written_once_and_belong_to_their_node(world: World) -> None:
     assert world.publisher.degraded == ""
 
 
-def test_a_change_of_health_is_a_new_generation_of_all(world: World) -> None:
-    world.settle()
-    world.settle(snapshot(card(0), card(1, health=Health.LOST)))
+def test_the_health_of_a_card_is_a_change_of_one_slice_in_its_generation(world: World) -> None:
+    world.settle(FOUR)
+    before = world.slices()
+    world.settle(snapshot(card(0), card(1), card(2), card(3, health=Health.LOST)))
+    after = world.slices()
+    changed = [n for n in after if before[n].metadata.resource_version != after[n].metadata.resource_version]
+    assert (len(after), len(changed), world.generations()) == (3, 1, {1})
+    assert {d.taints[0].value for d in after[changed[0]].spec.devices if d.taints} == {"lost"}
+
+
+def test_what_changes_several_slices_is_a_new_generation_of_all(world: World) -> None:
+    world.settle(FOUR)
+    ill = (card(0, health=Health.LOST), card(1), card(2), card(3, health=Health.LOST))
+    world.settle(snapshot(*ill))
     assert world.generations() == {2}
     taints = {taint.value for one in world.slices().values() for d in one.spec.devices for taint in d.taints}
     assert taints == {"lost"}
@@ -123,8 +135,7 @@ def test_what_somebody_changed_is_changed_back(world: World) -> None:
 
 
 def test_slices_that_are_no_longer_needed_go(world: World) -> None:
-    many = snapshot(*(card(i) for i in range(4)))
-    world.settle(many)
+    world.settle(FOUR)
     before = len(world.slices())
     world.settle(snapshot(card(0)))
     assert len(world.slices()) == 2 < before

@@ -167,3 +167,19 @@ def test_what_could_not_be_written_is_written_at_the_next_telling() -> None:
     world.client.faults.down = False
     assert world.publish(node())
     assert world.status.devices[0].slices
+
+
+def test_a_node_of_claims_says_what_of_it_claims_cannot_have() -> None:
+    world = World()
+    world.publish(node(), replace(FACTS, claims="whole cards only"))
+    claims = world.status.conditions[1]
+    assert (claims.type, claims.status, claims.reason, claims.message) == (
+        "Claims",
+        "False",
+        "Degraded",
+        "whole cards only",
+    )
+    world.publish(node(), replace(FACTS, claims=""))
+    assert (world.status.conditions[1].status, world.status.conditions[1].reason) == ("True", "Published")
+    world.publish(node())
+    assert [c.type for c in world.status.conditions] == ["Ready"]
