@@ -2,7 +2,7 @@
  * Which of the slot's devices a driver ordinal is.
  *
  * The pool sets CUDA_VISIBLE_DEVICES; a program may set it again, and then means devices as it sees them:
- * indices count within the slot. Before the driver reads it the list is rewritten to UUIDs of the slot, so
+ * indices count within what it is shown of the slot. Before the driver reads it the list is rewritten to UUIDs of the slot, so
  * that a script's usual CUDA_VISIBLE_DEVICES=0 is the first device of the slice and not the first card of the
  * machine. Whatever ordinal still turns out to be foreign gets no context (context.c).
  */
@@ -10,6 +10,7 @@
 #include "shim/device.h"
 
 #include "shim/real.h"
+#include "shim/shown.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -29,10 +30,12 @@ static int device_of_token(const char *token)
 {
     char uuid[48], *end = NULL;
     long index = strtol(token, &end, 10);
-    if (end != token && *end == 0) return index >= 0 && index < (long)cb.device_count ? (int)index : -1;
+    if (end != token && *end == 0)
+        return index >= 0 && index < CB_DEVICES_MAX ? cb_shown_device((uint32_t)index) : -1;
     if (strncmp(token, "GPU-", 4) != 0 && strncmp(token, "MIG-", 4) != 0) return -1;
     int found = -1;
     for (uint32_t i = 0; i < cb.device_count; i++) {
+        if (!cb_is_shown(i)) continue;
         copy_uuid(uuid, cb.limits->device[i].uuid);
         if (strncasecmp(uuid, token, strlen(token)) == 0) {
             if (found >= 0) return -1; /* an ambiguous prefix names nothing, as with the driver */
@@ -48,8 +51,8 @@ void cb_devices_narrow(void)
     const char *set = getenv("CUDA_VISIBLE_DEVICES");
     uint32_t chosen[CB_DEVICES_MAX], count = 0;
     if (set == NULL) {
-        for (; count < cb.device_count; count++)
-            chosen[count] = count;
+        for (uint32_t i = 0; i < cb.device_count; i++)
+            if (cb_is_shown(i)) chosen[count++] = i;
     } else {
         strncpy(wanted, set, sizeof(wanted) - 1);
         wanted[sizeof(wanted) - 1] = 0;

@@ -10,6 +10,7 @@
 #include "shim/charge.h"
 #include "shim/pool.h"
 #include "shim/real.h"
+#include "shim/shown.h"
 #include "shim/start.h"
 
 #include <string.h>
@@ -40,7 +41,7 @@ int cb_device_of_nvml(nvmlDevice_t handle)
         CB_REAL(nvmlDeviceGetUUID)(handle, uuid, sizeof(uuid)) != NVML_SUCCESS)
         return -1;
     for (uint32_t i = 0; i < cb.device_count; i++)
-        if (same_uuid(uuid, cb.limits->device[i].uuid)) return (int)i;
+        if (cb_is_shown(i) && same_uuid(uuid, cb.limits->device[i].uuid)) return (int)i;
     return -1;
 }
 
@@ -66,7 +67,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 {
     CB_ENTER_NVML();
     nvmlReturn_t result = CB_REAL(nvmlDeviceGetCount_v2)(deviceCount);
-    if (result == NVML_SUCCESS) *deviceCount = cb.device_count;
+    if (result == NVML_SUCCESS) *deviceCount = cb_shown_count();
     return result;
 }
 
@@ -74,7 +75,7 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned int *deviceCount)
 {
     CB_ENTER_NVML();
     nvmlReturn_t result = CB_REAL(nvmlDeviceGetCount)(deviceCount);
-    if (result == NVML_SUCCESS) *deviceCount = cb.device_count;
+    if (result == NVML_SUCCESS) *deviceCount = cb_shown_count();
     return result;
 }
 
@@ -82,8 +83,9 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 {
     char uuid[sizeof(cb.limits->device[0].uuid)];
     CB_ENTER_NVML();
-    if (index >= cb.device_count) return NVML_ERROR_INVALID_ARGUMENT;
-    memcpy(uuid, cb.limits->device[index].uuid, sizeof(uuid));
+    int place = index < CB_DEVICES_MAX ? cb_shown_device(index) : -1;
+    if (place < 0) return NVML_ERROR_INVALID_ARGUMENT;
+    memcpy(uuid, cb.limits->device[place].uuid, sizeof(uuid));
     uuid[sizeof(uuid) - 1] = 0;
     return CB_REAL(nvmlDeviceGetHandleByUUID)(uuid, device);
 }
@@ -139,7 +141,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
     bool numbered = result == NVML_SUCCESS || result == NVML_ERROR_NOT_SUPPORTED;
     int ours = numbered && index != NULL ? cb_device_of_nvml(device) : -1;
     if (ours < 0) return result;
-    *index = (unsigned int)ours;
+    *index = (unsigned int)cb_shown_number(ours);
     return NVML_SUCCESS;
 }
 

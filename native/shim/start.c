@@ -13,6 +13,7 @@
 #include "shim/device.h"
 #include "shim/process.h"
 #include "shim/real.h"
+#include "shim/shown.h"
 #include "shim/slot.h"
 #include "shim/spin.h"
 
@@ -64,7 +65,7 @@ static bool begin(void)
     }
     if (!mapped) {
         struct cb_slot_files files;
-        if (!cb_slot_open(&files)) return false;
+        if (!cb_slot_open(&files) || !cb_shown_learn(files.limits->device_count)) return false;
         cb.limits = files.limits;
         cb.usage = files.usage;
         cb.device_count = files.limits->device_count;

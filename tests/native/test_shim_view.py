@@ -127,6 +127,51 @@ def test_a_card_outside_the_slice_cannot_be_asked_for(world: World) -> None:
     assert world.slot(devices=(3,)).run(program("devices"), CUDA_VISIBLE_DEVICES=foreign) == "0"
 
 
+def test_a_container_is_shown_the_devices_of_the_requests_that_it_names(world: World) -> None:
+    uuids = world.uuids()
+    own = [uuid.removeprefix("GPU-") for uuid in uuids]
+    slot = world.slot(devices=(3, 1, 2), cap=GIB)
+    assert slot.run(program("devices"), CALABASH_REQUEST_1="1").split() == ["1", own[1]]
+    both = {"CALABASH_REQUEST_0": "2", "CALABASH_REQUEST_7": "0"}
+    assert slot.run(program("devices"), **both).split() == ["2", own[3], own[2]]
+    assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES="1,0", **both).split() == ["2", own[2], own[3]]
+    assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES=uuids[1], **both) == "0"
+    with slot.holding(600 * MIB, CALABASH_REQUEST_1="1"):
+        assert [slot.usage.device(i).used_bytes for i in (0, 1, 2)] == [0, 600 * MIB, 0]
+
+
+def test_nvml_shows_the_devices_of_the_requests_numbered_from_zero(world: World) -> None:
+    uuids = world.uuids()
+    path = os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
+    asked = [sys.executable, "-c", PROBE, uuids[1], uuids[2]]
+    slot = world.slot(devices=(3, 1, 2))
+    seen = json.loads(slot.run(*asked, PYTHONPATH=path, CALABASH_REQUEST_0="0", CALABASH_REQUEST_1="2"))
+    assert [(d["index"], d["uuid"]) for d in seen["devices"]] == [(0, uuids[3]), (1, uuids[2])]
+    assert (seen["beyond"], seen["foreign"]) == (2, [6, 0])
+
+
+@pytest.mark.parametrize("places", ["", "9", "-1", "99999999999999999999", "x", "1,,2", ",", "0x1"])
+def test_places_that_the_slot_does_not_have_are_nobodys(world: World, places: str) -> None:
+    shown = slot_count(world, places)
+    assert shown == {"1,,2": 1, "0x1": 1}.get(places, 0)
+
+
+def slot_count(world: World, places: str) -> int:
+    """How many devices a program is shown that names these places of a slot of two."""
+    return int(world.slot(devices=(3, 1)).run(program("devices"), CALABASH_REQUEST_0=places).split()[0])
+
+
+def test_a_container_with_two_claims_is_refused(world: World) -> None:
+    slot = world.slot()
+    assert slot.tenant("init", CALABASH_CLAIM_1="ml/one") == str(SUCCESS)
+    process = slot.start(program("tenant"), "init", CALABASH_CLAIM_1="ml/one", CALABASH_CLAIM_2="ml/two")
+    out, err = process.communicate(timeout=120)
+    assert out.strip() == str(NOT_PERMITTED)
+    assert "ml/one" in err
+    assert "ml/two" in err
+    assert "hint" in err
+
+
 def test_each_device_of_a_slice_has_its_own_books(world: World) -> None:
     slot = world.slot(devices=(2, 0), cap=GIB)
     with slot.holding(600 * MIB, CUDA_VISIBLE_DEVICES="1"):
