@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +29,18 @@ def ufm() -> Iterator[SimulatedUfm]:
 @pytest.fixture
 def fabric(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
     """A pool of one card, with two ports on InfiniBand, that holds it; two tenants."""
+    return _up(make_world, ufm, "hold = true\n")
+
+
+@pytest.fixture
+def kept(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
+    """The same, and it keeps its fabrics itself."""
+    return _up(make_world, ufm, "hold = true\nrun = true\n")
+
+
+def _up(make_world: Callable[..., World], ufm: SimulatedUfm, settings: str) -> World:
     world = make_world("1xA100-40GB")
-    (world.home / "pool.toml").write_text("[fabric]\nhold = true\n")
+    (world.home / "pool.toml").write_text(f"[fabric]\n{settings}")
     world.up()
     card = world.devices()[0]["uuid"]
     (world.home / "fabric.toml").write_text(
@@ -50,19 +63,18 @@ def calabash(world: World, *words: str) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def keeper(fabric: World) -> Iterator[subprocess.Popen[bytes]]:
-    """``calabash net fabric run``."""
-    with (fabric.home / "fabric.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.cli.main", "net", "fabric", "run"],
-            env=os.environ | {"CALABASH_HOME": str(fabric.home)},
-            stdout=log,
-            stderr=log,
-        )
-    yield process
-    process.terminate()
-    assert process.wait(timeout=60) == 0
+def keeper_pid(world: World) -> int:
+    """The program that the pool keeps, as it has logged it last; 0: none that lives."""
+    started = re.findall(r'the keeper of fabrics is started" pid=([0-9]+)', (world.home / "pool.log").read_text())
+    return int(started[-1]) if started and lives(int(started[-1])) else 0
+
+
+def lives(pid: int) -> bool:
+    """Whether it is a process, and not what is left of one that nobody has waited for."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def members(ufm: SimulatedUfm) -> dict[str, set[str]]:
@@ -83,9 +95,10 @@ def why(world: World) -> str:
     return ""
 
 
-def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition(
-    fabric: World, keeper: subprocess.Popen[bytes], ufm: SimulatedUfm
+def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition_through_kills(
+    kept: World, ufm: SimulatedUfm
 ) -> None:
+    fabric = kept
     program, _ = fabric.running(tenant="red", wait_s=60)
     until(lambda: members(ufm) == {"cb-red": set(PORTS)}, what="the card to join")
     until(lambda: shown(fabric)["state"] == "member", what="the pool to hear of it")
@@ -100,6 +113,15 @@ def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition(
     ufm.pkeys.faults.lose = False
     until(lambda: fabric.allocation_of(waiting), what="blue to have the card")
     until(lambda: members(ufm) == {"cb-blue": set(PORTS)}, what="the card to change hands")
+    first = until(lambda: keeper_pid(fabric), what="the pool's program")
+    os.kill(first, signal.SIGKILL)
+    second = until(lambda: (pid := keeper_pid(fabric)) != first and pid, what="it to be started again")
+    fabric.kill()
+    until(lambda: not lives(second), what="it to end with its pool")
+    assert members(ufm) == {"cb-blue": set(PORTS)}
+    fabric.up()
+    assert waiting.finish() == 0
+    until(lambda: not members(ufm).get("cb-blue"), what="the card to leave by the next pool's program")
 
 
 def test_without_the_program_that_clears_cards_nothing_is_granted_and_it_is_said(fabric: World) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.daemons.behind import ForkedCaller
+from tests.daemons.remote import _words
 from tests.daemons.terminal import Terminal
 from tests.daemons.users import ANN, EVE, as_user
 from tests.daemons.world import until
@@ -354,7 +355,7 @@ def test_a_server_and_a_pool_that_are_killed_leave_who_is_connected_by_a_port_as
     using = _using(pool, token, tmp_path / "client", isolation="brokered")
     pid = owner.json("server", "status")["pid"]
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), what="the server to end")
+    until(lambda: not _words(pid), what="the server to end")
     assert _does(using, "alloc 64") == "alloc 0"
     pool.world.kill()
     assert _does(using, "write") == "write 0"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +75,8 @@ def run(path: Path | None, *, once: bool) -> None:
 
     It may be ended and started at any moment: what is to be is asked of the pool, and what is of the fabrics.
     """
-    from calabash.netd.fabric.controller import FabricController  # noqa: PLC0415
-    from calabash.netd.fabric.settings import read_fabric  # noqa: PLC0415
+    from calabash.netd.fabric.main import keep_fabrics  # noqa: PLC0415
     from calabash.operations.logs import configure  # noqa: PLC0415
 
-    place = path or home() / FILE
-    settings = read_fabric(place)
-    drivers = settings.drivers(place.absolute().parent)
-    if not drivers:
-        raise CalabashError(f"{place} names no fabric", reason=Reason.BAD_FILE, hint="[infiniband], [roce], [nvlink]")
     configure()
-    controller = FabricController(
-        client(), drivers, settings.endpoints(), every_s=settings.every_s, now_s=time.monotonic
-    )
-    if once:
-        controller.step()
-        return
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    controller.run(stop)
+    keep_fabrics(client(), path or home() / FILE, once=once)

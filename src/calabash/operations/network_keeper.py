@@ -1,7 +1,7 @@
 """The controller of the pool's networks as a process beside it, and in a network of namespaces who keeps the appliances of
-its gateway hosts: both run while ``network.toml`` is there.
+its gateway hosts: both run while ``network.toml`` is there. The keeper of fabrics for RDMA likewise, with ``fabric.toml``.
 
-Theory of operation. A thread looks at the file every second. When it comes, the processes are started; when it changes or
+Theory of operation. A thread looks at the files every second. When it comes, the processes are started; when it changes or
 goes, they are ended; one that dies is started again, after a pause that doubles while it keeps dying. They hold nothing
 that is not in the databases, so that ending them costs nothing. Their standard input stays open: that it ends
 tells them that the pool is gone, SIGKILL included.
@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import structlog
 
 from calabash.model.errors import CalabashError
+from calabash.netd.fabric.main import FABRIC_FILE
 from calabash.netd.settings import NETWORK_FILE, read_connection
 from calabash.operations.children import RestartPause, end
 
@@ -67,63 +69,87 @@ class KeptProcess:
             self._process = None
 
 
+class FollowedFile:
+    """Processes that run while a file is there, and as it says.
+
+    Args:
+        wanted: what is to run now; asked again when the file has changed.
+    """
+
+    def __init__(self, path: Path, wanted: Callable[[], tuple[KeptProcess, ...]]) -> None:
+        self._path, self._wanted = path, wanted
+        self._known: tuple[int, int, int] | None = None
+        self._kept: tuple[KeptProcess, ...] = ()
+
+    def look(self) -> None:
+        """Start what is to run and does not, end what is not to."""
+        file = self._mark()
+        if file != self._known:
+            self.end("its settings changed")
+            self._kept = self._wanted() if file is not None else ()
+        self._known = file
+        for process in self._kept:
+            process.keep()
+
+    def end(self, why: str) -> None:
+        for process in self._kept:
+            process.end(why)
+        self._kept = ()
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 class NetworkKeeper:
-    """The network controller of one pool, and what keeps appliances in a network of namespaces.
+    """The network controller of one pool, what keeps appliances in a network of namespaces, and what keeps fabrics.
 
     Args:
         home: the pool's.
+        fabric: whether fabrics are kept while ``fabric.toml`` is there.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, fabric: bool = False) -> None:
         self._home = home
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="network controller", daemon=True)
-        self._kept: tuple[KeptProcess, ...] = ()
+        self._common = ("--home", str(home), "--supervised")
+        self._files = [FollowedFile(home / NETWORK_FILE, self._controllers)]
+        if fabric:
+            self._files.append(FollowedFile(home / FABRIC_FILE, self._fabrics))
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes; what is in OVN, and what runs on gateway hosts, stays as it is."""
+        """End the processes; what is in OVN and on fabrics, and what runs on gateway hosts, stays as it is."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
-        known = None
         while not self._stop.is_set():
-            file = self._file()
-            if file != known:
-                self._end("its settings changed")
-                self._kept = self._wanted() if file is not None else ()
-            known = file
-            for process in self._kept:
-                process.keep()
+            for file in self._files:
+                file.look()
             self._stop.wait(LOOK_S)
-        self._end("the pool ends")
+        for file in self._files:
+            file.end("the pool ends")
 
-    def _file(self) -> tuple[int, int, int] | None:
-        try:
-            found = (self._home / NETWORK_FILE).stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
-    def _wanted(self) -> tuple[KeptProcess, ...]:
-        """As the file says; none where it says nothing that can be."""
+    def _controllers(self) -> tuple[KeptProcess, ...]:
+        """As ``network.toml`` says; none where it says nothing that can be."""
         try:
             connection = read_connection(self._home)
         except CalabashError as error:
             log.warning("networks are not carried out", why=error.message)
             return ()
-        common = ("--home", str(self._home), "--supervised")
-        controller = KeptProcess("network controller", "-m", "calabash.netd", *common)
+        controller = KeptProcess("network controller", "-m", "calabash.netd", *self._common)
         if connection is None or not connection.lab:
             return (controller,)
         lab = ("--lab", connection.lab)
-        return controller, KeptProcess("keeper of appliances", "-m", "calabash.netd.appliances", *common, *lab)
+        return controller, KeptProcess("keeper of appliances", "-m", "calabash.netd.appliances", *self._common, *lab)
 
-    def _end(self, why: str) -> None:
-        for process in self._kept:
-            process.end(why)
-        self._kept = ()
+    def _fabrics(self) -> tuple[KeptProcess, ...]:
+        return (KeptProcess("keeper of fabrics", "-m", "calabash.netd.fabric", *self._common),)

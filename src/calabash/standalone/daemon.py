@@ -183,7 +183,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     keeper.start()
     stack.callback(keeper.stop)
     _keep_run_times(agent, tenancy, stack)
-    stack.enter_context(NetworkKeeper(home))
+    stack.enter_context(NetworkKeeper(home, fabric=settings.fabric.run))
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -75,9 +75,11 @@ class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Fabrics for RDMA (``fabric.toml`` names them). ``hold``: a card is granted only when it was seen to have left the
-    partitions of all other tenants; until ``calabash net fabric run`` has told so, it waits."""
+    partitions of all other tenants; until ``calabash net fabric run`` has told so, it waits. ``run``: the pool keeps that
+    program running itself while ``fabric.toml`` is in its home."""
 
     hold: bool = False
+    run: bool = False
 
 
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -1,0 +1,7 @@
+"""``python -m calabash.netd.fabric``."""
+
+import sys
+
+from calabash.netd.fabric.main import main
+
+sys.exit(main())

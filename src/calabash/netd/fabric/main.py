@@ -1,0 +1,62 @@
+"""``python -m calabash.netd.fabric``: has partitions of fabrics follow who has which card; the pool keeps it running where
+``pool.toml`` says so. It may be killed at any moment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.netd.fabric.controller import FabricController, PoolFace
+from calabash.netd.fabric.settings import read_fabric
+from calabash.seams.pool.client import PoolClient
+
+FABRIC_FILE = "fabric.toml"
+
+
+def main(words: list[str] | None = None) -> int:
+    """What cannot start says why in two lines on stderr and ends with 1."""
+    parser = argparse.ArgumentParser(prog="python -m calabash.netd.fabric", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help=f"the pool's home, which has {FABRIC_FILE}")
+    parser.add_argument("--supervised", action="store_true", help="end when standard input does")
+    arguments = parser.parse_args(words)
+    try:
+        keep_fabrics(
+            PoolClient(arguments.home), arguments.home / FABRIC_FILE, once=False, supervised=arguments.supervised
+        )
+    except CalabashError as error:
+        print(f"error [{error.reason}]: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def keep_fabrics(pool: PoolFace, file: Path, *, once: bool, supervised: bool = False) -> None:
+    """Until a signal, or the end of standard input where it is ``supervised``; ``once``: one round. Raises CalabashError for a
+    file that says nothing that could be done."""
+    settings = read_fabric(file)
+    drivers = settings.drivers(file.absolute().parent)
+    if not drivers:
+        raise CalabashError(f"{file} names no fabric", reason=Reason.BAD_FILE, hint="[infiniband], [roce], [nvlink]")
+    controller = FabricController(pool, drivers, settings.endpoints(), every_s=settings.every_s, now_s=time.monotonic)
+    if once:
+        controller.step()
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if supervised:
+        threading.Thread(target=_until_input_ends, args=(stop,), name="input", daemon=True).start()
+    controller.run(stop)
+
+
+def _until_input_ends(stop: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    stop.set()
