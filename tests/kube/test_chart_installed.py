@@ -14,6 +14,7 @@ from tests.kube import charts
 from tests.kube.api import Api, RefusedError
 from tests.kube.charts import CHART, NAMESPACE, need_helm, one, render
 from tests.kube.cluster import Cluster
+from tests.unit.networks.people import book_of
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
@@ -23,10 +24,12 @@ from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.facts import PodName, Report
 from calabash.kubernetes.planner.orders import Orders
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
+from calabash.kubernetes.server.networking import KubeNetworkKeeper
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import EvictedAs, KubeClient, KubeError, Mirror, load_client
 from calabash.seams.kube.objects import NAMESPACE as NAMESPACES
 from calabash.seams.kube.objects import POD
+from calabash.seams.store import open_store
 
 PODS = "/api/v1/namespaces/{}/pods"
 NODES = "/api/v1/nodes"
@@ -474,6 +477,47 @@ def trusted(cluster: Cluster) -> dict[str, str]:
         path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/calabash-admission"
         found |= {w["name"]: w["clientConfig"].get("caBundle", "") for w in cluster.api.get(path)["webhooks"]}
     return found
+
+
+NETWORK = """
+apiVersion: calabash.dev/v1alpha1
+kind: Vpc
+metadata: {name: red}
+spec: {cidrs: [10.0.0.0/16], tenant: vision}
+---
+apiVersion: calabash.dev/v1alpha1
+kind: Subnet
+metadata: {name: red.a}
+spec: {cidrs: [10.0.1.0/24]}
+---
+apiVersion: calabash.dev/v1alpha1
+kind: Port
+metadata: {name: red.a.web1}
+spec: {}
+"""
+
+
+def test_networks_that_are_applied_stand_and_go_by_the_rights_of_the_server_alone(
+    installed: Cluster, tmp_path: Path
+) -> None:
+    _, token = as_account(installed, "calabash-server")
+    store = open_store(f"sqlite:///{tmp_path}/pool.db")
+    file = tmp_path / "network.yaml"
+    file.write_text(NETWORK)
+    book = book_of(store)
+    keeper = KubeNetworkKeeper(client_of(installed, token, tmp_path), book)
+    keeper.start()
+    try:
+        installed.kubectl("apply", "-f", str(file))
+        installed.kubectl("wait", "--for=condition=Valid", "--timeout=60s", "-f", str(file))
+        port = json.loads(installed.kubectl("get", "ports.calabash.dev", "red.a.web1", "-o", "json"))
+        assert port["status"]["completed"]["addresses"] == ["10.0.1.2"]
+        assert book.state().kept["port", "red/a/web1"].tenant == "vision"
+        installed.kubectl("delete", "--timeout=60s", "-f", str(file))
+        assert not book.state().kept
+    finally:
+        keeper.stop()
+        store.close()
 
 
 def test_an_upgrade_keeps_the_certificates_and_what_is_trusted(installed: Cluster, tmp_path: Path) -> None:
