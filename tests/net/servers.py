@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.daemons.world import until
 from tests.net import needs
 
 from calabash.netd.lab import programs
+from calabash.netd.lab.certificates import AUTHORITY
 
 SCHEMAS = {"OVN_Northbound": "nb", "OVN_Southbound": "sb", "Open_vSwitch": "vswitch"}
 
@@ -25,7 +27,11 @@ def ovn_programs() -> programs.OvnPrograms:
 class DatabaseServer:
     """One ovsdb-server with one database in ``directory``; ``starts`` again where it was."""
 
-    def __init__(self, directory: Path, database: str = "OVN_Northbound", *, file: str = "data.db") -> None:
+    def __init__(
+        self, directory: Path, database: str = "OVN_Northbound", *, file: str = "data.db", keys: Path | None = None
+    ) -> None:
+        """``keys``: of who may connect by TLS, too, as a ``LabAuthority`` issues them."""
+        self.keys = keys
         self.directory, self.database = directory, database
         self.programs = ovn_programs()
         self.file = directory / file
@@ -55,6 +61,7 @@ class DatabaseServer:
                     f"--remote=punix:{self.socket}",
                     f"--unixctl={self.directory}/ctl",
                     "--no-chdir",
+                    *self._tls(),
                     str(self.file),
                 ],
                 stdout=log,
@@ -62,6 +69,30 @@ class DatabaseServer:
                 stdin=subprocess.DEVNULL,
             )
         until(lambda: self.socket.exists() and control.exists())
+
+    def _tls(self) -> tuple[str, ...]:
+        if self.keys is None:
+            return ()
+        return (
+            f"--remote=db:{self.database},{'NB' if self.database == 'OVN_Northbound' else 'SB'}_Global,connections",
+            f"--private-key={self.keys / 'key.pem'}",
+            f"--certificate={self.keys / 'certificate.pem'}",
+            f"--ca-cert={self.keys / AUTHORITY}",
+            f"--log-file={self.directory / 'tls.log'}",
+        )
+
+    def listen(self, *, role: str = "") -> str:
+        """Listens by TLS at a port of the kernel's choice, for clients of that role; what they connect to."""
+        self.ctl("init")
+        self.ctl("set-connection", *((f"role={role}",) if role else ()), "pssl:0:127.0.0.1")
+        found: list[str] = []
+
+        def listening() -> bool:
+            found[:] = re.findall(r"listening on port (\d+)", (self.directory / "tls.log").read_text())
+            return bool(found)
+
+        until(listening)
+        return f"ssl:127.0.0.1:{found[-1]}"
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -37,6 +37,7 @@ class NetworkBook:
         self._state = read_state(*stored.load())
         self._changes: deque[tuple[int, frozenset[Key]]] = deque(maxlen=CHANGES_KEPT_MAX)
         self._waiting: dict[object, Callable[[], None]] = {}
+        self.ending = False
 
     def state(self) -> NetworkState:
         """All there is now."""
@@ -196,6 +197,14 @@ class NetworkBook:
                 rows = {key: replace(before.kept[key], status=status) for key, status in fresh.items()}
                 self._state = replace(before, kept={**before.kept, **rows})
         return len(there)
+
+    def end(self) -> None:
+        """Nobody waits for a later revision any more."""
+        with self._lock:
+            self.ending = True
+            waiting = list(self._waiting.values())
+        for told in waiting:
+            told()
 
     @contextmanager
     def called(self, told: Callable[[], None]) -> Iterator[None]:

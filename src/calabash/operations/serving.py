@@ -248,14 +248,33 @@ def _shown_token(scope: Any) -> str:
     return "token " + hashlib.sha256(shown).hexdigest()
 
 
+class _EndingServer(uvicorn.Server):
+    """Says that it ends before it waits for requests that are under way."""
+
+    ending: Callable[[], None] = staticmethod(lambda: None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.ending()
+        await super().shutdown(sockets)
+
+
 class Server:
     """Serves an application on its listeners until it is stopped or a signal comes.
 
     Args:
         token_socket: the path of the listener where every request must show a token.
+        ending: called when the server begins to end, so that who waits for news is answered.
     """
 
-    def __init__(self, listeners: Sequence[Listener], fairness: Fairness, *, token_socket: str = "") -> None:
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        fairness: Fairness,
+        *,
+        token_socket: str = "",
+        ending: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ending = ending
         self._listeners = listeners
         self._fairness = fairness
         self._token_socket = token_socket
@@ -281,7 +300,8 @@ class Server:
             timeout_graceful_shutdown=2,
             backlog=1024,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _EndingServer(config)
+        self._server.ending = self._ending
         self._server.should_exit = self._stopped
         self._server.run(sockets=list(self._listeners))
 

@@ -188,7 +188,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    server = Server(listeners, fairness, token_socket=token_socket)
+    server = Server(listeners, fairness, token_socket=token_socket, ending=networks.end)
     server.run(
         application(
             pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Tenant
 from calabash.net.specs import decode
 from calabash.operations import network_rights
+from calabash.operations.handlers.networks import _later
 from calabash.operations.network_views import shown, snapshot
 from calabash.operations.networks import NetworkBook
 from calabash.seams.store import Store, open_store
@@ -281,3 +283,16 @@ def test_conditions_that_two_tell_stand_beside_each_other_and_keep_their_time(bo
     assert (status["observed_generation"], status["host"]) == (1, "h1")
     book.report({key: told("ready", False, 8.0)}, {key})
     assert book.state().kept[key].status["conditions"][1]["since_s"] == 8.0
+
+
+def test_who_waits_for_news_is_answered_when_the_server_ends(book: NetworkBook) -> None:
+    async def ended() -> bool:
+        waiting = asyncio.create_task(_later(book, book.state().revision, 3600.0))
+        await asyncio.sleep(0)  # until it waits
+        assert not waiting.done()
+        book.end()
+        await asyncio.wait_for(waiting, 60.0)
+        await _later(book, book.state().revision, 3600.0)  # and who comes after that does not wait at all
+        return True
+
+    assert asyncio.run(ended())

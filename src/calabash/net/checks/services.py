@@ -72,7 +72,7 @@ def _check_backends(objects: VpcObjects, item: LoadBalancer) -> None:
     for backend in item.backends:
         check_between(backend.number, 1, NUMBER_MAX, f"number of backend {backend.port[:150]} of {titled(item)}")
         port = known(objects, Port, backend.port, titled(item))
-        if item.layer is Layer.L4 and not any(address.version == item.vip.version for address in port.addresses):
+        if not any(address.version == item.vip.version for address in port.addresses):
             raise CalabashError(f"{titled(item)}: backend {port.name} has no address of the version of {item.vip}")
         if port.name in item.ports:
             raise CalabashError(f"{titled(item)}: {port.name} is its own port")

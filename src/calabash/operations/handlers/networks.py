@@ -109,7 +109,7 @@ def certificates_of(request: Asked) -> CertificateBook:
 
 
 async def _later(book: NetworkBook, revision: int, wait_s: float) -> None:
-    """Return when the networks are at another revision, or that time is over."""
+    """Return when the networks are at another revision, that time is over, or the server ends."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     until_s = loop.time() + wait_s
 
@@ -117,7 +117,7 @@ async def _later(book: NetworkBook, revision: int, wait_s: float) -> None:
         loop.call_soon_threadsafe(changed.set)
 
     with book.called(tell):
-        while book.state().revision == revision:
+        while book.state().revision == revision and not book.ending:
             try:
                 async with asyncio.timeout_at(until_s):
                     await changed.wait()

@@ -1,0 +1,96 @@
+"""The network controller by TLS: with its certificate it carries out, and nothing is said to a server that strangers run."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.daemons.world import until
+from tests.net.controller import Controller, vpc_with_ports
+from tests.net.servers import DatabaseServer
+
+from calabash.model.errors import CalabashError
+from calabash.net.book import Networks
+from calabash.netd.lab.certificates import AUTHORITY, LabAuthority
+from calabash.seams.ovn.northbound import Northbound
+from calabash.seams.ovn.southbound import Southbound
+from calabash.seams.ovn.wire import Credentials
+
+WITHIN_S = 60.0
+
+
+def issued(authority: LabAuthority, directory: Path, name: str) -> Credentials:
+    authority.issue(directory, name)
+    return Credentials(ca=directory / AUTHORITY, certificate=directory / "certificate.pem", key=directory / "key.pem")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> LabAuthority:
+    return LabAuthority(tmp_path / "authority")
+
+
+@pytest.fixture
+def central(tmp_path: Path, authority: LabAuthority) -> Iterator[tuple[str, str]]:
+    """Both databases by TLS, the southbound one for those of the hosts' role alone, and northd."""
+    issued(authority, tmp_path / "central", "central")
+    north = DatabaseServer(tmp_path / "nb", keys=tmp_path / "central")
+    south = DatabaseServer(tmp_path / "sb", "OVN_Southbound", keys=tmp_path / "central")
+    northd: subprocess.Popen[bytes] | None = None
+    try:
+        north.start()
+        south.start()
+        remotes = north.listen(), south.listen(role="ovn-controller")
+        line = [
+            *north.programs.command("ovn-northd"),
+            f"--ovnnb-db={north.remote}",
+            f"--ovnsb-db={south.remote}",
+            f"--unixctl={tmp_path}/northd.ctl",
+            "--no-chdir",
+        ]
+        with open(tmp_path / "northd.log", "wb") as log:
+            northd = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        yield remotes
+    finally:
+        if northd is not None:
+            northd.kill()
+            northd.wait()
+        north.kill()
+        south.kill()
+
+
+def test_a_controller_with_its_certificate_carries_networks_out_by_tls(
+    central: tuple[str, str], authority: LabAuthority, tmp_path: Path
+) -> None:
+    networks = vpc_with_ports(Networks(), "red")
+    with Controller(*central, credentials=issued(authority, tmp_path / "netd", "netd")) as controller:
+        controller.carried(networks)
+        assert controller.differences(networks) == []
+
+
+def test_strangers_are_not_let_in_and_a_host_with_its_key_changes_nothing_of_others(
+    central: tuple[str, str], authority: LabAuthority, tmp_path: Path
+) -> None:
+    stranger = issued(LabAuthority(tmp_path / "elsewhere"), tmp_path / "stranger", "netd")
+    own = issued(authority, tmp_path / "h1", "h1")
+    for credentials in (stranger, Credentials(ca=own.ca, certificate=stranger.certificate, key=stranger.key)):
+        refused = Northbound(central[0], credentials=credentials)
+        try:
+            until(functools.partial(is_refused, refused), what="a reason")
+        finally:
+            refused.close()
+    south = Southbound(central[1], credentials=own)
+    try:
+        south.session.wait_ready(WITHIN_S)
+        with pytest.raises(CalabashError, match="permission"):
+            south.session.transact([{"op": "insert", "table": "Address_Set", "row": {"name": "x"}}])
+    finally:
+        south.close()
+
+
+def is_refused(north: Northbound) -> bool:
+    """For a reason that is told."""
+    assert not north.session.ready
+    return bool(north.session.failure)
