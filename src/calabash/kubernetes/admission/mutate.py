@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calabash.kubernetes import names
+from calabash.kubernetes.admission.by_claims import by_either_door
 from calabash.kubernetes.admission.form import formed, known_request
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
 from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with_isolation, with_queue
@@ -18,6 +19,7 @@ from calabash.kubernetes.asked import ContainerRequest, GangSource, PodRequest, 
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
+from calabash.kubernetes.doors import NodeDoor
 from calabash.model.errors import CalabashError
 
 FOREIGN_SCHEDULERS = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
@@ -40,7 +42,7 @@ def understood(
 ) -> tuple[PodRequest | None, tuple[str, ...]]:
     """What the pod asks for, with warnings; None when it asks for no device. Raises CalabashError."""
     known = known_request(pod, counted=settings.second_scheduler)
-    asked = translate(pod, settings=settings.dialects, known=known)
+    asked = by_either_door(pod, translate(pod, settings=settings.dialects, known=known), namespace.claims)
     if asked is None:
         return None, ()
     asked, warning = with_queue(with_isolation(asked, namespace), pod, namespace)
@@ -76,7 +78,7 @@ def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetting
         )
     patch: list[Operation] = []
     places = {place.container.name: place for place in containers_of(pod)}
-    for part in asked.containers:
+    for part in asked.containers if asked.door is NodeDoor.TOKENS else ():
         patch += _resources(places[part.container], part, counted=settings.second_scheduler)
     patch += _annotations(pod, asked)
     patch += _scheduling(pod, settings)

@@ -11,10 +11,12 @@ import ssl
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
+from calabash.kubernetes.admission.by_claims import look_up
 from calabash.kubernetes.admission.certificates import KeyPair
 from calabash.kubernetes.admission.https import HttpsServer
 from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
@@ -78,7 +80,12 @@ class AdmissionProgram:
             client, OWNED_QUEUE, on_change=self._queue, on_error=lambda e: _log.warning("queues", error=str(e))
         )
         service = AdmissionService(
-            settings, cached=self._cached, asked=self._asked, ready=self.ready, on_denied=_tell_denied
+            settings,
+            cached=self._cached,
+            asked=self._asked,
+            claimed=partial(look_up, client),
+            ready=self.ready,
+            on_denied=_tell_denied,
         )
         self.server = HttpsServer(
             listener if listener is not None else listen(settings.host, settings.port),

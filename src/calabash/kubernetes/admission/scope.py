@@ -12,8 +12,9 @@ from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import require_possible
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import DEFAULT_QUEUE
+from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 
+ClaimsAsked = Mapping[str, GpuRequest | CalabashError | None]
 _MIRROR = "kubernetes.io/config.mirror"
 
 
@@ -23,7 +24,9 @@ class NamespaceTerms:
 
     ``isolation`` is the least level of its pods, "" where it says none. ``queues`` with ``*`` allows all, but never those of a
     tenant that the namespace is not of: ``tenants`` are the tenants that have queues, by queue. A namespace that nobody has
-    seen says nothing.
+    seen says nothing. ``claims`` is what the pod's claims ask of our driver, by the names that the pod has for them: a request,
+    None for nothing, an error for what cannot be counted; one that is not there yet is not in it. Where nobody has looked,
+    ``claims`` is None.
     """
 
     name: str
@@ -32,6 +35,7 @@ class NamespaceTerms:
     queue: str = DEFAULT_QUEUE
     queues: frozenset[str] = frozenset()
     tenants: Mapping[str, str] = field(default_factory=dict)
+    claims: ClaimsAsked | None = None
 
     def allows(self, queue: str) -> bool:
         """Whether its pods may wait in that queue."""

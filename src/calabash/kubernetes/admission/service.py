@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 
 from calabash.kubernetes.admission.claims import answer_claims
 from calabash.kubernetes.admission.review import (
+    AdmissionQuestion,
     Answer,
     allowed,
     answer_mutate,
@@ -16,8 +18,9 @@ from calabash.kubernetes.admission.review import (
     read_review,
     with_name,
 )
-from calabash.kubernetes.admission.scope import NamespaceTerms
+from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.dialects.pod import AskingClaim, read_pod
 from calabash.kubernetes.http1 import HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
 
@@ -27,6 +30,7 @@ LOOKUP_S = 2.0
 _ANSWERS: Mapping[str, Answer] = {MUTATE: answer_mutate, VALIDATE: answer_validate, CLAIMS: answer_claims}
 
 Lookup = Callable[[str], NamespaceTerms | None]
+ClaimLookup = Callable[[str, Sequence[AskingClaim]], ClaimsAsked]
 
 
 class AdmissionService:
@@ -37,6 +41,8 @@ class AdmissionService:
         cached: what is known of a namespace at once; None when it is not known (yet).
         asked: the same from the API server, when it is not known; may block, and is given two seconds.
         ready: whether it should be asked at all.
+        claimed: what claims of a namespace ask, from the API server; may block, and is given two seconds. Without it pods that
+            name claims are left alone.
         denied: told of every denial: namespace, name, error.
     """
 
@@ -46,12 +52,14 @@ class AdmissionService:
         *,
         cached: Lookup,
         asked: Lookup,
+        claimed: ClaimLookup | None = None,
         ready: Callable[[], bool] = lambda: True,
         on_denied: Callable[[str, str, CalabashError], None] | None = None,
     ) -> None:
         self._settings = settings
         self._cached = cached
         self._asked = asked
+        self._claimed = claimed
         self._ready = ready
         self._on_denied = on_denied
 
@@ -74,6 +82,10 @@ class AdmissionService:
         except CalabashError as error:
             return HttpReply(status=HTTPStatus.BAD_REQUEST, body=str(error).encode(), content_type="text/plain")
         facts = with_name(await self._namespace(review.namespace), review)
+        try:
+            facts = replace(facts, claims=await self._claims(review))
+        except CalabashError as error:
+            return HttpReply(body=denied(review, error))
         answer = _ANSWERS[question.path]
         try:
             return HttpReply(body=allowed(review, answer(review, facts, self._settings)))
@@ -81,6 +93,20 @@ class AdmissionService:
             if self._on_denied is not None:
                 self._on_denied(review.namespace, review.name, error)
             return HttpReply(body=denied(review, error))
+
+    async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
+        """What the claims of a pod ask that is created. None of them is known where nobody answers in time: such a pod waits
+        until the planner knows. Raises CalabashError when it is no pod."""
+        if self._claimed is None or review.operation != "CREATE" or b'"resourceClaims"' not in bytes(review.object):
+            return None
+        claims = read_pod(review.object).spec.resource_claims
+        if not claims:
+            return None
+        try:
+            looking = asyncio.to_thread(self._claimed, review.namespace, tuple(claims))
+            return await asyncio.wait_for(looking, LOOKUP_S)
+        except (CalabashError, TimeoutError):
+            return {}
 
     async def _namespace(self, name: str) -> NamespaceTerms | None:
         known = self._cached(name)

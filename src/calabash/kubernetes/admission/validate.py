@@ -6,6 +6,7 @@ Annotations of the product are the product's: a user who could write a plan woul
 from __future__ import annotations
 
 from calabash.kubernetes import names
+from calabash.kubernetes.admission.by_claims import same_request
 from calabash.kubernetes.admission.mutate import understood
 from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone
 from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -48,7 +49,7 @@ def _created(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetti
     asked, _ = understood(pod, namespace, settings)
     wanted = {names.REQUEST: write_request(asked), names.DIALECT: asked.dialect} if asked is not None else {}
     for name in (names.REQUEST, names.DIALECT):
-        if name in pod.annotations and pod.annotations[name] != wanted.get(name):
+        if name in pod.annotations and not same_request(pod.annotations[name], wanted.get(name)):
             raise _not_theirs(
                 f"annotation {name} does not say what the containers of the pod ask for",
                 "leave it out: it is written from the containers' resources",

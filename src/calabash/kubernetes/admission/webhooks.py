@@ -1,8 +1,9 @@
 """The two webhook configurations: which pods API servers ask about, and what happens when nobody answers. Pure.
 
 API servers ask only about pods that concern devices (``matchConditions``), so that a dead admission server holds up nobody
-else. A pod that asks for devices then waits (its creation fails, and its owner tries again), but for namespaces with
-``calabash.dev/admission: optional``, whose pods are let in as they are.
+else; whose devices a claim asks for they cannot say, so pods with claims are among them. A pod that asks for devices then
+waits (its creation fails, and its owner tries again), but for namespaces with ``calabash.dev/admission: optional``, whose
+pods are let in as they are.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _asks() -> str:
     containers = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
     asked_by = [name for dialect in DIALECTS for name in dialect.asked_by]
     said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*asked_by, *PROTECTED))
-    return f"{_amounts(containers)} || {said}"
+    return f"{_amounts(containers)} || {said} || object.spec.?resourceClaims.orValue([]).size() > 0"
 
 
 def _says() -> str:

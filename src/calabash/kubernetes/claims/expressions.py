@@ -101,7 +101,7 @@ def _cut(text: str) -> list[str] | None:
             open_.append(_CLOSES[one])
         elif open_ and one == open_[-1]:
             open_.pop()
-        elif one in ")]}" or (not open_ and (two == "||" or one == "?")):
+        elif one in ")]}" or (not open_ and (two == "||" or (one == "?" and text[at - 1] != "."))):
             return None
         elif not open_ and two == "&&":
             parts.append(text[begin:at])

@@ -72,6 +72,15 @@ class GroupReference(_Narrow, frozen=True):
     pod_group_name: str | None = None
 
 
+class AskingClaim(_Narrow, frozen=True):
+    """A claim as the pod calls it: one that is there, or one that is made for the pod of a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+_Claims = Annotated[list[AskingClaim], msgspec.Meta(max_length=64)]
 _Containers = Annotated[list[AskingContainer], msgspec.Meta(max_length=256)]
 
 
@@ -87,6 +96,7 @@ class AskingSpec(_Narrow, frozen=True):
     tolerations: list[PodToleration] | None = None
     node_name: str = ""
     priority: int | None = None
+    resource_claims: _Claims | None = None
 
 
 class AskingPod(_Narrow, frozen=True):

@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from calabash.kubernetes.asked import PodRequest
 from calabash.kubernetes.claims.allocated import claim_plan
 from calabash.kubernetes.claims.asking import request_of
 from calabash.kubernetes.claims.names import DRIVER
-from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.plan import PlannedContainer
-from calabash.kubernetes.planner.claims import EXTENDED
 from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
@@ -21,14 +18,15 @@ from calabash.seams.kube.meta import ObjectMeta
 from calabash.seams.kube.objects import Pod
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+EXTENDED = "extended-resources"
 CLAIMS_MAX = 64
 
 DevicesOf = Callable[[str], Sequence[Device]]
 
 
-def pod_claims(pod: Pod, request: PodRequest | None) -> tuple[PodClaimSeen, ...]:
-    """The claims that a pod names, with those that were made for it by their names."""
+def pod_claims(pod: Pod) -> tuple[PodClaimSeen, ...]:
+    """The claims that a pod names, with those that were made for it by their names; also the one that a scheduler made for
+    what its containers ask by names of resources."""
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     found = [
         PodClaimSeen(
@@ -39,16 +37,16 @@ def pod_claims(pod: Pod, request: PodRequest | None) -> tuple[PodClaimSeen, ...]
         for one in pod.spec.resource_claims[:CLAIMS_MAX]
         if made.get(one.name, "") is not None  # else none is needed
     ]
-    if request is not None and request.door is NodeDoor.CLAIMS:
-        extended = any(part.container == EXTENDED for part in request.containers)
-        found += [PodClaimSeen(name=EXTENDED, template=EXTENDED)] if extended else []
+    extended = pod.status.extended_resource_claim_status
+    if extended is not None and extended.resource_claim_name:
+        found.append(PodClaimSeen(name=EXTENDED, claim=extended.resource_claim_name))
     return tuple(found)
 
 
 def keep_claim(claim: ResourceClaim) -> ResourceClaim:
     """``keep`` of a mirror of claims: what is asked, what was allocated, and whose it is."""
     meta = claim.metadata
-    annotations = {name: text for name, text in meta.annotations.items() if name in (POD_CLAIM, EXTENDED_CLAIM)}
+    annotations = {name: text for name, text in meta.annotations.items() if name == POD_CLAIM}
     owner = meta.controller
     return ResourceClaim(
         metadata=ObjectMeta(
@@ -73,7 +71,7 @@ def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], device
     """
     meta = claim.metadata
     owner = meta.controller if meta.controller is not None and meta.controller.kind == "Pod" else None
-    pod_claim = EXTENDED if meta.annotations.get(EXTENDED_CLAIM) == "true" else meta.annotations.get(POD_CLAIM, "")
+    pod_claim = meta.annotations.get(POD_CLAIM, "")
     request, fault = None, ""
     try:
         request = request_of(claim.spec, classes)

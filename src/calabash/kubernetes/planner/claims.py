@@ -26,7 +26,6 @@ from calabash.model.request import DEFAULT_QUEUE, GpuRequest, Selector
 ClaimKey = tuple[str, str]
 """Namespace and name."""
 
-EXTENDED = "extended-resources"  # as kube-scheduler calls the claim that it makes for a pod's containers
 BY_CLAIM = "claim-"  # begins the id of a plan that was read from allocations
 _NAMED_MAX = 3
 
@@ -153,8 +152,6 @@ class Claims:
         missing: list[str] = []
         for one in facts.claims:
             claim = self._find(facts, one)
-            if claim is None and one.name == EXTENDED:
-                claim = _to_be_made(facts)
             if claim is None:
                 missing.append(one.claim or f"of template {one.template} for its {one.name}")
                 self._name(facts, (facts.namespace, one.claim))
@@ -199,17 +196,6 @@ class Claims:
         holder = self.pods.get(self._holders.get(claim.key, ""))
         whose = f"{holder.namespace}/{holder.name}" if holder is not None else "another pod"
         return f"claim {claim.name} is shared with pod {whose}, for which it is not allocated yet"
-
-
-def _to_be_made(facts: PodSeen) -> ClaimSeen | None:
-    """What kube-scheduler will make for its extended resources, once it has found a node: admission has said what."""
-    parts = facts.request.containers if facts.request is not None else ()
-    request = next((part.request for part in parts if part.container == EXTENDED), None)
-    if request is None:
-        return None
-    return ClaimSeen(
-        uid="", namespace=facts.namespace, name=f"{EXTENDED}/{facts.uid}", owner=facts.uid, request=request
-    )
 
 
 def _joined(facts: PodSeen, parts: list[_Used]) -> PodRequest:

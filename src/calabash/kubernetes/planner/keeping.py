@@ -46,6 +46,7 @@ class PodKeeping:
                     message=status.message if status.reason else "",
                     nominated_node_name=status.nominated_node_name,
                     resource_claim_statuses=status.resource_claim_statuses,
+                    extended_resource_claim_status=status.extended_resource_claim_status,
                     conditions=tuple(_condition(one) for one in status.conditions if one.type == "PodScheduled"),
                 ),
             )

@@ -53,7 +53,7 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         request = _request(pod)
     except CalabashError as error:
         request, fault = None, str(error).replace("\n", "; ")
-    claims = pod_claims(pod, request)
+    claims = pod_claims(pod)
     if request is None and not (fault or claims):
         return None
     by_claims = bool(claims) and (request is None or request.door is NodeDoor.CLAIMS)
@@ -89,7 +89,8 @@ def pod_facts(pod: Pod) -> PodSeen | None:
 
 def may_concern_us(pod: Pod) -> bool:
     """Whether a pod of another scheduler may use devices: it asks for our tokens, names claims, or was let in by us."""
-    if REQUEST in pod.metadata.annotations or pod.spec.resource_claims:
+    extended = pod.status.extended_resource_claim_status is not None
+    if REQUEST in pod.metadata.annotations or pod.spec.resource_claims or extended:
         return True
     return any(GPUS in c.resources.limits for c in (*pod.spec.containers, *pod.spec.init_containers))
 
