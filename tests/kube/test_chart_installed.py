@@ -77,6 +77,8 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("calabash.dev", "queues"): {"get", "list", "watch"},
         ("calabash.dev", "queues/status"): {"patch"},
         ("policy", "poddisruptionbudgets"): {"get", "list", "watch"},
+        ("resource.k8s.io", "resourceclaims"): {"get", "list", "watch"},
+        ("resource.k8s.io", "deviceclasses"): {"get", "list", "watch"},
         ("scheduling.k8s.io", "podgroups"): {"get", "list", "watch"},
         ("scheduling.x-k8s.io", "podgroups"): {"get", "list", "watch"},
         ("scheduling.volcano.sh", "podgroups"): {"get", "list", "watch"},
@@ -87,6 +89,9 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
     "calabash-admission": {
         ("", "namespaces"): {"get", "list", "watch"},
         ("calabash.dev", "queues"): {"list", "watch"},
+        ("resource.k8s.io", "resourceclaims"): {"get"},
+        ("resource.k8s.io", "resourceclaimtemplates"): {"get"},
+        ("resource.k8s.io", "deviceclasses"): {"list"},
         ("", "secrets=calabash-admission-tls"): {"get", "patch"},
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations=calabash-admission"): {"get", "patch"},

@@ -49,7 +49,6 @@ class Claims:
     def __init__(self) -> None:
         self.pods: dict[str, PodSeen] = {}  # that name claims, as they were told
         self._seen: dict[ClaimKey, ClaimSeen] = {}
-        self._uids: dict[str, ClaimKey] = {}
         self._made: dict[tuple[str, str], ClaimKey] = {}  # for a pod's uid, and what it calls it
         self._users: dict[ClaimKey, dict[str, None]] = {}
         self._uses: dict[str, set[ClaimKey]] = {}
@@ -62,7 +61,6 @@ class Claims:
         """A claim is there, or is otherwise than it was; what it was."""
         before = self.lose(facts.key)
         self._seen[facts.key] = facts
-        self._uids[facts.uid] = facts.key
         if facts.owner:
             self._made[facts.owner, facts.pod_claim] = facts.key
         if facts.node:
@@ -73,7 +71,6 @@ class Claims:
         """It is gone; what it was."""
         before = self._seen.pop(key, None)
         if before is not None:
-            self._uids.pop(before.uid, None)
             self._made.pop((before.owner, before.pod_claim), None)
             there = self._on.get(before.node, {})
             there.pop(key, None)
@@ -136,13 +133,6 @@ class Claims:
         """Claims that are allocated on a node, and the pod for which each counts; "" for none."""
         for key in self._on.get(node, ()):
             yield self._seen[key], self._holders.get(key, "")
-
-    def accounts_for(self, uid: str) -> bool:
-        """Whether a slice that a node tells of, for a pod or a claim of this uid, is known from a claim."""
-        if uid in self._uids:
-            return True
-        facts = self.pods.get(uid)
-        return facts is not None and any(one.claim.node for one in self._used(facts)[0])
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Fleet:
         book = self._book
         unknown = 0
         for part in node.slices:
-            if part.device == found.device.uuid and not book.claims.accounts_for(part.pod_uid):
+            if part.device == found.device.uuid:
                 entry = book.entries.get(part.pod_uid)
                 if entry is None or not book.scheduler.holds(entry.id):
                     unknown += part.memory_mib or found.device.memory_mib

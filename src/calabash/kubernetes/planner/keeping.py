@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from calabash.agent.membership_container import is_of_claim
 from calabash.kubernetes.names import GPUS, GROUP, REQUEST
+from calabash.model.request import AllocationId
 from calabash.seams.kube import PodSharing
 from calabash.seams.kube.meta import ObjectMeta
 from calabash.seams.kube.objects import Condition, Node, NodeStatus, Pod, PodStatus
@@ -89,7 +91,7 @@ class GpuNodeKeeping:
             pci_bus_id=intern(device.pci_bus_id),
             nvlink_peers=tuple(map(intern, device.nvlink_peers)),
             modes=self._one(device.modes),
-            slices=tuple(_slice(one) for one in device.slices),
+            slices=tuple(_slice(one) for one in device.slices if not is_of_claim(AllocationId(one.allocation))),
             foreign_mib=device.foreign_mib,
             spill_mib=device.spill_mib,
             replicas=device.replicas,

@@ -10,6 +10,7 @@ from typing import cast
 
 import msgspec
 
+from calabash.agent.membership_container import is_of_claim
 from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
@@ -31,7 +32,7 @@ from calabash.kubernetes.planner.facts import (
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.mig import MigGeometry, MigInstance, MigPart, MigProfile
-from calabash.model.request import ModeName
+from calabash.model.request import AllocationId, ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.meta import OwnerReference
 from calabash.seams.kube.objects import Namespace, Node, Pod, PodDisruptionBudget, SelectorRequirement, Toleration
@@ -272,6 +273,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         )
         for d in told
         for s in d.slices
+        if not is_of_claim(AllocationId(s.allocation))  # these are known from the claims
     )
     schedulable = not node.spec.unschedulable
     door = node.status.door

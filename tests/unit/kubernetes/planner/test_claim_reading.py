@@ -1,0 +1,121 @@
+"""The planner on an API server with claims: classes, claims of templates, allocations and what nodes tell of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tests.unit.kubernetes.planner.claimed import by_claims
+from tests.unit.kubernetes.planner.world import World, released, until
+
+from calabash.agent.membership_container import claim_allocation
+from calabash.kubernetes.asked import write_request
+from calabash.kubernetes.claims.names import card_names
+from calabash.kubernetes.names import PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.claim_reading import pod_claims
+from calabash.kubernetes.planner.facts import PodClaimSeen
+from calabash.kubernetes.planner.reading import gpu_node_facts
+from calabash.model.errors import Reason
+from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM
+from calabash.seams.kube.objects import POD, Pod
+from calabash.seams.kube.resources import GPU_NODE
+
+WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'
+
+
+def test_a_claim_is_counted_from_its_class_to_its_allocation(world: World) -> None:
+    client = world.client
+    world.node("a")
+    client.patch(GPU_NODE, "a", body={"status": {"door": "claims"}}, subresource="status")
+    service = world.start()
+    until(service.leads, "leads")
+    client.create(
+        POD,
+        {
+            "metadata": {"name": "p", "annotations": {REQUEST: write_request(by_claims(["gpu"]))}},
+            "spec": {
+                "schedulerName": SCHEDULER,
+                "schedulingGates": [{"name": PLAN_GATE}],
+                "containers": [{"name": "main"}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}],
+            },
+        },
+        "team",
+    )
+
+    def told() -> tuple[Reason | None, str]:
+        core = service.mirrors.core
+        entries = core.book.entries if core is not None else {}
+        return next((entry.told for entry in entries.values()), (None, ""))
+
+    until(lambda: told() == (Reason.NOT_FOUND, "claim c does not exist yet"), "no claim")
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "whole", "count": 1}}]
+    client.create(RESOURCE_CLAIM, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}, "team")
+    until(lambda: "device class whole does not exist" in told()[1], "no class")
+    client.create(
+        DEVICE_CLASS, {"metadata": {"name": "whole"}, "spec": {"selectors": [{"cel": {"expression": WHOLE}}]}}
+    )
+    until(lambda: released(world, "p"), "released")
+    node = client.get(GPU_NODE, "a")
+    assert node is not None
+    names = card_names([one.device for one in gpu_node_facts(node).devices])
+    (uuid, name) = max(names.items())
+    result = {"request": "gpu", "driver": "calabash.dev", "pool": "a", "device": name}
+    client.patch(
+        RESOURCE_CLAIM,
+        "c",
+        "team",
+        body={"status": {"allocation": {"devices": {"results": [result]}}}},
+        subresource="status",
+    )
+
+    def held() -> set[str]:
+        core = service.mirrors.core
+        plans = [entry.plan for entry in core.book.entries.values()] if core is not None else []
+        return {s.device for plan in plans if plan is not None for c in plan.containers for s in c.slices}
+
+    until(lambda: held() == {uuid}, "the book has what was allocated")
+
+
+def test_slices_of_claims_that_a_node_tells_of_are_not_counted_beside_the_claims(world: World) -> None:
+    world.node("a")
+    slices = [
+        {
+            "pod": "",
+            "podUid": uid,
+            "container": "c",
+            "mode": "exclusive",
+            "policy": "fixed",
+            "allocation": name,
+            "memoryMib": 1,
+        }
+        for uid, name in (("u", "other"), ("", claim_allocation("11111111-2222-3333-4444-555555555555")))
+    ]
+    device: dict[str, Any] = {"uuid": "GPU-0", "index": 0, "model": "A100", "memoryMib": 40960, "health": "healthy"}
+    body = {"status": {"devices": [{**device, "slices": slices}]}}
+    found = gpu_node_facts(world.client.patch(GPU_NODE, "a", body=body, subresource="status"))
+    assert [part.pod_uid for part in found.slices] == ["u"]
+
+
+def test_claims_of_a_pod_are_named_as_they_were_made() -> None:
+    pod: dict[str, Any] = {
+        "metadata": {"name": "p"},
+        "spec": {
+            "resourceClaims": [
+                {"name": "named", "resourceClaimName": "c"},
+                {"name": "made", "resourceClaimTemplateName": "t"},
+                {"name": "not-yet", "resourceClaimTemplateName": "t"},
+                {"name": "needless", "resourceClaimTemplateName": "t"},
+            ]
+        },
+        "status": {
+            "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "p-made"}, {"name": "needless"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "p-extended"},
+        },
+    }
+    assert pod_claims(msgspec.convert(pod, Pod)) == (
+        PodClaimSeen(name="named", claim="c"),
+        PodClaimSeen(name="made", claim="p-made", template="t"),
+        PodClaimSeen(name="not-yet", template="t"),
+        PodClaimSeen(name="extended-resources", claim="p-extended"),
+    )
