@@ -66,7 +66,9 @@ def _harmed(run: Run, record: Json | None, faults: Sequence[Fault]) -> bool:
     """Whether its slice was taken back, its card was broken, or what it leans on was killed."""
     near = [f for f in faults if f.meets(run.began_at or run.asked_at, run.ended_at, after_s=SOON_S)]
     if record is None:
-        return any(f.kind in LEANT_ON[""] for f in near)
+        return any(
+            f.kind in LEANT_ON[""] or f.device >= 0 for f in near
+        )  # on a reservation, whose cards are not known here
     devices = {part["device_index"] for part in record["slices"]}
     leant = LEANT_ON.get(record["mode"], ())
     return record["reason"] in TAKEN_BACK or any(f.device in devices or f.kind in leant for f in near)

@@ -136,9 +136,11 @@ class Tracker:
         self._foreign = NOTHING_FOREIGN
         self._running = set()
         for record in held:
-            if self._adopt(scheduler, record):
+            if self._adopt(scheduler, record) and record.id not in self._submitted:  # else it is just being granted
                 self._running.add(record.id)
         for waiting, submitted_at_s in list(self._submitted.values()):
+            if scheduler.runs(waiting.id):
+                continue
             try:
                 self._submit(scheduler, waiting, submitted_at_s)
             except CalabashError as error:
