@@ -98,6 +98,7 @@ class Launcher:
 def _serve(asked: socket.socket) -> NoReturn:
     """Until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     asked.settimeout(None)
     children: dict[int, int] = {}
