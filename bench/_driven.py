@@ -64,7 +64,7 @@ class DrivenKubelet:
         self._resources = root / "pod-resources"
         for directory in (self._plugins, self._resources, specs):
             directory.mkdir(parents=True)
-        self._specs = specs
+        self._resolver = Resolver(specs)
         self._line = _Line(self._plugins)
         self._lock = threading.Lock()
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -138,7 +138,7 @@ class DrivenKubelet:
         with self._lock:
             entry = self._entries[uid, container]
         self._ask(lambda: self._line.pre_start(*entry.tokens, timeout_s=CALL_S))
-        return self._resolve({device.name for device in entry.answer.cdi_devices})
+        return self._resolver.all({device.name for device in entry.answer.cdi_devices})
 
     def _ask(self, question: Any) -> Any:
         try:
@@ -149,20 +149,6 @@ class DrivenKubelet:
             raise NotNowError(str(error.details() if isinstance(error, grpc.Call) else error)) from error
         except (AssertionError, ValueError) as error:  # its channel has just been closed
             raise NotNowError(repr(error)) from error
-
-    def _resolve(self, names: Collection[str]) -> dict[str, Any]:
-        """As a runtime does: from all files of the directory, and a name that stands twice is no name."""
-        found = []
-        for file in self._specs.glob("*.json"):
-            try:
-                spec = json.loads(file.read_text())
-            except FileNotFoundError:
-                continue
-            found += [d["containerEdits"] for d in spec["devices"] if f"{spec['kind']}={d['name']}" in names]
-        if len(found) != len(names):
-            raise NotNowError(f"{len(found)} of {len(names)} CDI devices can be resolved")
-        edits: dict[str, Any] = found[0]
-        return edits
 
     def _write(self) -> None:
         entries = [
@@ -195,6 +181,27 @@ class DrivenKubelet:
                     held = pod.containers.add(name=container)
                     held.devices.add(resource_name=GPUS, device_ids=entry.tokens)
         return reply
+
+
+class Resolver:
+    """Finds CDI devices as a runtime does: from all files of the directory, and a name that stands twice is no name."""
+
+    def __init__(self, specs: Path) -> None:
+        self._specs = specs
+
+    def all(self, names: Collection[str]) -> dict[str, Any]:
+        """The edits of all of these: variables of each, and what is mounted twice at one place once. Raises NotNowError."""
+        found = []
+        for file in self._specs.glob("*.json"):
+            try:
+                spec = json.loads(file.read_text())
+            except FileNotFoundError:
+                continue
+            found += [d["containerEdits"] for d in spec["devices"] if f"{spec['kind']}={d['name']}" in names]
+        if len(found) != len(names):
+            raise NotNowError(f"{len(found)} of {len(names)} CDI devices can be resolved")
+        mounts = {mount["containerPath"]: mount for edits in found for mount in edits.get("mounts", [])}
+        return {"env": [word for edits in found for word in edits.get("env", [])], "mounts": list(mounts.values())}
 
 
 class Runtime:

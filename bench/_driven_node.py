@@ -6,7 +6,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +35,7 @@ class DrivenNode:
 
     name = "driven"
     agent = "driven-agent"
+    words: tuple[str, ...] = ()
 
     def __init__(self, cluster: Cluster, *, workers: int, seed: int) -> None:
         self.cluster = cluster
@@ -70,7 +71,11 @@ class DrivenNode:
         )
         words = [f"--node={self._node}", f"--home={self._home}", f"--kubelet={self._root / 'kubelet'}"]
         words += [f"--specs={self._specs}", f"--sim={self._state}", f"--kubeconfig={self.cluster.kubeconfig}"]
-        self.cluster.start_program(self.agent, [sys.executable, "-m", AGENT, *words])
+        self.cluster.start_program(self.agent, [sys.executable, "-m", AGENT, *words, *self.words])
+        self.wait_until_offered()
+
+    def wait_until_offered(self) -> None:
+        """Until the kubelet has what the agent offers."""
         self.kubelet.wait_for_tokens()
 
     def end(self) -> None:
@@ -102,7 +107,7 @@ class DrivenNode:
 
         def kill_agent() -> None:
             self.cluster.restart(self.agent)
-            self.kubelet.wait_for_tokens()
+            self.wait_until_offered()
 
         def restart_kubelet() -> None:
             self.kubelet.stop()
@@ -187,6 +192,10 @@ class DrivenNode:
                     self.tally.gave_up(label, str(error))
                     return None
                 time.sleep(0.1)
+        return self._run(uid, label, edits, hold=hold)
+
+    def _run(self, uid: str, label: str, edits: Mapping[str, Any], *, hold: bool) -> socket | None:
+        """The program of a container, whose word is heard; its connection where it is to stay."""
         self.tally.begun(label)
         words = ["/bin/sees", label, "-", *(["hold"] if hold else [])]
         connection = self._runtime.start(uid, next(self._numbers), edits, words)

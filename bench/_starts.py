@@ -71,11 +71,16 @@ class Shaper:
     def number(self, least: int, most: int) -> int:
         return self._random.randint(least, most)
 
+    def devices_of(self, count: int) -> list[str]:
+        """So many cards."""
+        return self._random.sample(list(self.devices), count)
+
     def _plan(self, name: str, count: int) -> PlannedContainer:
         amount = self._random.randint(LEAST_MIB, self.most_mib)
         cores = self._random.randint(1, 3)
-        chosen = self._random.sample(list(self.devices), count)
-        slices = tuple(PlannedSlice(device=uuid, memory_mib=amount, core_percent=cores) for uuid in chosen)
+        slices = tuple(
+            PlannedSlice(device=uuid, memory_mib=amount, core_percent=cores) for uuid in self.devices_of(count)
+        )
         return PlannedContainer(name=name, mode="vgpu", slices=slices)
 
 

@@ -37,8 +37,8 @@ def wait_for_nothing(look: Callable[[], Left]) -> tuple[Left, float]:
     return left, time.monotonic() - began
 
 
-def specs_in(directory: Path) -> int:
-    return sum(path.name.startswith(SPEC_PREFIX) for path in directory.iterdir())
+def specs_in(directory: Path, prefix: str = SPEC_PREFIX) -> int:
+    return sum(path.name.startswith(prefix) for path in directory.iterdir())
 
 
 def cards(state: Path) -> list[Json]:

@@ -1,0 +1,21 @@
+"""Right limits of claims in short: the agent behind a driven kubelet, killed and asked again, while claims come and go."""
+
+from __future__ import annotations
+
+from bench._driven_claims import claims_node
+from bench._starts_left import Left, wait_for_nothing
+from tests.kube.cluster import Cluster
+
+STARTS = 200
+
+
+def test_every_start_has_what_was_allocated_to_its_claim_and_nothing_stays_behind(control_plane: Cluster) -> None:
+    """The short form of ``python -m bench.kube_claims``: wrong, lost, leaked must all be none."""
+    with claims_node(control_plane, workers=6, seed=3) as node:
+        node.run(STARTS, node.faults(1))
+        left, _ = wait_for_nothing(node.left)
+    assert node.tally.starts >= STARTS
+    assert node.shared > 0
+    assert node.tally.wrong == []
+    assert node.tally.lost() == []
+    assert left == Left(specs=0, slots=0, used_bytes=0, slices=0)
