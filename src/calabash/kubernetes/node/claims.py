@@ -43,6 +43,7 @@ from calabash.sharing.brokered import MODE as BROKERED
 CLAIM_PREFIX = "calabash-claim-"
 GIVEN_BACK_S = 20.0  # the kubelet waits 45 s, and asks again
 _LOOK_AGAIN_S = 0.01
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NAME_MAX = 128
 
 
@@ -217,7 +218,9 @@ class ClaimPreparer:
 
     def _request_edits(self, grant: Grant, plan: ClaimPlan, *, number: int, request: ClaimRequest) -> ContainerEdits:
         edits = self._edits.of(grant, _cards(request))
-        return replace(edits, env=(*edits.env, *request_environment(plan, number)))
+        # The list of a whole claim would begin with devices that a container of another request is not shown.
+        env = edits.env if len(plan.requests) == 1 else tuple(e for e in edits.env if e[0] != _VISIBLE)
+        return replace(edits, env=(*env, *request_environment(plan, number)))
 
 
 def request_environment(plan: ClaimPlan, number: int) -> tuple[tuple[str, str], ...]:
