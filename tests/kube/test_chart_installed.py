@@ -16,8 +16,10 @@ from tests.kube.charts import CHART, NAMESPACE, need_helm, one, render
 from tests.kube.cluster import Cluster
 from tests.unit.networks.people import book_of
 
+from calabash.kubernetes.admission.by_claims import look_up
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.dialects.pod import AskingClaim
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.plan import PodPlan
@@ -432,7 +434,13 @@ def test_admission_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> No
     _, token = as_account(installed, "calabash-admission")
     client = client_of(installed, token, tmp_path)
     CertificateKeeper(client, AdmissionSettings()).refresh(datetime.datetime.now(datetime.UTC))
-    assert trusted(installed).keys() == {"pods.calabash.dev", "optional.calabash.dev", "plans.calabash.dev"}
+    hooks = {"pods.calabash.dev", "optional.calabash.dev", "plans.calabash.dev", "claims.calabash.dev"}
+    assert trusted(installed).keys() == hooks
+    claims = [
+        AskingClaim(name="one", resource_claim_name="absent"),
+        AskingClaim(name="other", resource_claim_template_name="absent"),
+    ]
+    assert look_up(client, "default", claims) == {}
     assert all(trusted(installed).values())
     namespaces = Mirror(client, NAMESPACES)
     namespaces.start()
