@@ -167,7 +167,8 @@ class Calls(_Thread):
                 self._go_on(key.fileobj)  # type: ignore[arg-type]
 
     def _begin(self, now_s: float) -> None:
-        one = self._station.socket(socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in self._target[0] else socket.AF_INET
+        one = self._station.socket(family, socket.SOCK_STREAM)
         one.setblocking(False)
         self._open[one] = now_s
         self._selector.register(one, selectors.EVENT_WRITE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import socket
 import ssl
@@ -10,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import TracebackType
@@ -111,7 +111,7 @@ def carried(lab: Lab) -> Iterator[Carried]:
     needs.need_appliances()
     with Carried(lab) as made:
         made.put(
-            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"), ip_network("fd00::/48"))),
             Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
             *(Port(name=f"red/a/{name}") for name in ("web1", "web2", "client")),
         )
@@ -218,7 +218,7 @@ def test_a_change_drops_no_connection_and_refuses_none(
         for backends in (LB.backends[:1], LB.backends, LB.backends[1:], LB.backends):
             carried.put(replace(LB, backends=backends))
             wanted = {f"a.{backend.port.rpartition('/')[2]}-8080" for backend in backends}
-            eventually(partial(sees, kept, wanted), "the change is in force")
+            eventually(functools.partial(sees, kept, wanted), "the change is in force")
         assert long.asked().startswith("200")  # by the HAProxy of before
         enough = crowd.answers + 5
         eventually(lambda: crowd.answers >= enough, "requests are answered")
@@ -271,6 +271,33 @@ def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
     assert visited(client, trusted[0]).startswith("200")
     carried.put(LB)
     eventually(lambda: all(runs(one) for one in kept.values()), "all is well again")
+
+
+def test_an_address_of_ipv6_is_served_by_a_pair_in_its_subnet_and_to_others(
+    carried: Carried, kept: dict[str, KeptHost]
+) -> None:
+    address = "fd00:0:0:3::100"
+    carried.put(
+        *(Subnet(name=f"red/{label}", cidrs=(ip_network(f"fd00:0:0:{n}::/64"),)) for n, label in ((3, "c"), (4, "d"))),
+        *(Port(name=name) for name in ("red/c/web", "red/c/client", "red/d/client")),
+        LoadBalancer(
+            name="red/six",
+            vip=ip_address(address),
+            vip_number=80,
+            backends=(Backend(port="red/c/web", number=8080),),
+            layer=Layer.L7,
+        ),
+    )
+    carried.carry()
+    with contextlib.closing(Web(carried.station("h1", "red/c/web"), "web", version=6)):
+        for name in ("red/c/client", "red/d/client"):
+            with Calls(carried.station("h1", name), address, 80) as calls:
+                eventually(functools.partial(answers, calls), f"{name} is answered", told=lambda: seen_by(kept))
+    carried.book = carried.book.remove(NetworkKind.LOAD_BALANCER, "red/six")
+
+
+def answers(calls: Calls) -> bool:
+    return calls.answered_s(0) < float("inf")
 
 
 def test_a_balancer_that_is_deleted_leaves_nothing_on_its_hosts(carried: Carried, kept: dict[str, KeptHost]) -> None:

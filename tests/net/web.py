@@ -12,7 +12,7 @@ from calabash.netd.lab.station import Station
 class Web:
     """A web server in a station that says who it is, and whether it is well."""
 
-    def __init__(self, station: Station, name: str, number: int = 8080) -> None:
+    def __init__(self, station: Station, name: str, number: int = 8080, *, version: int = 4) -> None:
         self.well = True
         web = self
 
@@ -31,9 +31,10 @@ class Web:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
         self._server.socket.close()
-        self._server.socket = station.socket(socket.AF_INET, socket.SOCK_STREAM)
+        family, anywhere = (socket.AF_INET6, "::") if version == 6 else (socket.AF_INET, "0.0.0.0")
+        self._server.socket = station.socket(family, socket.SOCK_STREAM)
         self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._server.socket.bind(("0.0.0.0", number))
+        self._server.socket.bind((anywhere, number))
         self._server.socket.listen(64)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a check hangs up when it knows enough

@@ -29,6 +29,7 @@ from calabash.seams.links.interfaces import LinkEnd, LinkSettings
 START_AGAIN_S = 2.0
 PASS_S = 10.0
 _IN_FORCE = ".in-force"
+_ENDS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,14 @@ class ApplianceKeeper:
 
     def end(self, running: Sequence[InNamespace]) -> None:
         """Takes processes, interfaces and files away; the ports of the switch are its keeper's."""
-        processes.end([process.pid for process in running])
+        inode, left = processes.inode_of(self.place.path), list(running)
+        for _ in range(
+            _ENDS_MAX
+        ):  # a program that began after it was looked would keep the namespace and its interfaces
+            processes.end([process.pid for process in left])
+            left = processes.by_namespace().get(inode, []) if inode else []
+            if not left:
+                break
         for child in self._children:
             child.wait()
         self._children = []
