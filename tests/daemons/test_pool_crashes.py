@@ -228,3 +228,22 @@ def test_a_pool_that_starts_while_no_card_can_be_tried_out_holds_slices_to_their
     assert program.says("memory_held_bytes")
     (card,) = show_node(find_node(world.home, SIM)).devices
     assert 1800 * MIB < card.used_peak_bytes <= 2048 * MIB
+
+
+def test_what_is_held_of_a_card_that_is_lost_when_the_pool_starts_counts_against_its_queue(
+    make_world: Callable[..., World], hold: str
+) -> None:
+    world = make_world("1xT4")
+    world.up()
+    world.client.put("/v1/tenants/vision", {"limit": 1.0})
+    program, _ = world.running(hold, "500", "100", memory_mib=4096, cores=60, tenant="vision")
+    (before,) = world.devices()
+    world.kill()
+    world.inject("0", "lost")
+    world.up()
+    (lost,) = world.devices()
+    assert lost["health"] == "lost"
+    assert (lost["memory_mib"], lost["model"]) == (before["memory_mib"], before["model"])
+    quota = world.client.get("/v1/quota?tenant=vision")["items"][0]
+    assert quota["allocated"] == 0.6
+    assert program.alive()

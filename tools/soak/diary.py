@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -64,9 +64,10 @@ class Violation:
 
 
 class Diary:
-    """All of it."""
+    """All of it. ``told`` hears of each violation once."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[Violation], None] = lambda _: None) -> None:
+        self._told = told
         self._lock = threading.RLock()
         self._runs: dict[str, Run] = {}
         self._faults: list[Fault] = []
@@ -122,9 +123,11 @@ class Diary:
     def violation(self, promise: str, what: str) -> bool:
         """Whether it is a new one."""
         with self._lock:
-            new = (promise, what) not in self._violations
-            self._violations[promise, what] = Violation(promise=promise, what=what)
-            return new
+            if (promise, what) in self._violations:
+                return False
+            found = self._violations[promise, what] = Violation(promise=promise, what=what)
+        self._told(found)
+        return True
 
     def violations(self) -> list[Violation]:
         with self._lock:

@@ -24,8 +24,7 @@ class Judges:
 
     def found(self, promise: str, texts: list[str]) -> None:
         for text in texts:
-            if self.world.diary.violation(promise, text):
-                self.world.log.line("judges", f"VIOLATION {promise}: {text}", aloud=True)
+            self.world.diary.violation(promise, text)
 
     def _go(self) -> None:
         minute = time.monotonic() + 60

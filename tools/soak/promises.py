@@ -42,7 +42,7 @@ def _of_device(device: Json, parts: Sequence[tuple[Json, Json]], profiles: Mappi
     if "mig" in modes:
         return found + _overlaps(device, [part for _, part in parts], profiles)
     memory_mib = sum(part["memory_mib"] - part["spill_mib"] for _, part in parts)
-    if memory_mib > device["memory_mib"]:
+    if 0 < device["memory_mib"] < memory_mib:
         found.append(f"{memory_mib} MiB of {device['memory_mib']} MiB promised: {whose}")
     if modes & {"timeslice", "exclusive"}:
         if "timeslice" in modes and len(parts) > device["replicas"]:

@@ -32,7 +32,7 @@ class Soak:
         self.seed, self.seconds, self.short = seed, seconds, short
         self.machine = look(networks=networks)
         self.log = Log(log, quiet=quiet)
-        self.diary = Diary()
+        self.diary = Diary(lambda one: self.log.line("judges", f"VIOLATION {one.promise}: {one.what}", aloud=True))
         self.looks = 0
 
     def run(self) -> list[Violation]:

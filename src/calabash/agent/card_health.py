@@ -172,5 +172,14 @@ def entry_at_start(device: Device, known: Mapping[str, CardEntry] | None, *, reb
     return found
 
 
+def with_figures(device: Device, entry: CardEntry) -> tuple[Device, CardEntry]:
+    """A card and what is kept of it: a lost one has the figures that it had before, which what is held of it is counted by."""
+    if device.memory_mib:
+        return device, msgspec.structs.replace(entry, device=replace(device, mig_instances=(), health=Health.HEALTHY))
+    if entry.device is None or not entry.device.memory_mib:
+        return device, entry
+    return replace(entry.device, index=device.index, health=device.health), entry
+
+
 def _one(change: HealthChange | None) -> list[HealthChange]:
     return [] if change is None else [change]

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from calabash.agent.health import HealthFacts
+from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 from calabash.seams.host.files import write_durably
 
@@ -34,7 +35,8 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
     ``parts``: conditions of parts of it, by name. ``mode``: the one sharing mode that its operator leaves to it.
     ``replicas``, ``interval``, ``spill``: what its operator wants otherwise than for all cards, see ``card_settings``.
-    ``reported_s``: when the driver last reported a fault that is in here.
+    ``reported_s``: when the driver last reported a fault that is in here. ``device``: its figures, as its driver told them
+    last; while it is lost it tells none.
     """
 
     condition: HealthFacts = HealthFacts()
@@ -51,6 +53,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     interval: str = ""
     spill: str = ""
     reported_s: float = 0.0
+    device: Device | None = None
 
     def told(self, happening: Happening) -> CardEntry:
         """With one more happening; the oldest are forgotten."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from calabash.agent.card import Card, HealthChange
-from calabash.agent.card_health import CardHealth, entry_at_start
+from calabash.agent.card_health import CardHealth, entry_at_start, with_figures
 from calabash.agent.card_settings import CardSettings
 from calabash.agent.card_steps import CardSteps
 from calabash.agent.divisions import Divisions
@@ -69,13 +69,9 @@ class Inventory:
         for driver in drivers:
             for device in driver.devices():
                 numbered = replace(device, index=len(self._cards))
-                card = Card(
-                    device=numbered,
-                    driver=driver,
-                    policy=self.policy,
-                    settings=self.settings,
-                    entry=entry_at_start(device, known, rebooted=self._book.rebooted),
-                )
+                entry = entry_at_start(device, known, rebooted=self._book.rebooted)
+                numbered, entry = with_figures(numbered, entry)
+                card = Card(device=numbered, driver=driver, policy=self.policy, settings=self.settings, entry=entry)
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card
         self.health = CardHealth(
@@ -169,7 +165,7 @@ class Inventory:
         for device in card.driver.devices():
             if device.uuid == card.device.uuid and device.memory_mib:
                 with self._lock:
-                    card.device = replace(device, index=card.device.index)
+                    card.device, card.entry = with_figures(replace(device, index=card.device.index), card.entry)
 
 
 def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:
