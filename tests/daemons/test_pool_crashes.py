@@ -247,3 +247,14 @@ def test_what_is_held_of_a_card_that_is_lost_when_the_pool_starts_counts_against
     quota = world.client.get("/v1/quota?tenant=vision")["items"][0]
     assert quota["allocated"] == 0.6
     assert program.alive()
+
+
+def test_who_waits_when_the_pool_goes_down_is_told_so(make_world: Callable[..., World]) -> None:
+    world = make_world("1xT4")
+    world.up()
+    world.running(mode="exclusive")
+    waiting = world.run(mode="exclusive", wait_s=60)
+    until(lambda: [a for a in world.allocations() if a["state"] == "pending"], what="it to wait")
+    world.kill(signal.SIGTERM)
+    until(waiting.dead, what="it to be answered")
+    assert waiting.says("refused pool_down")

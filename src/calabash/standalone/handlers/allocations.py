@@ -85,10 +85,15 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
                 hint="wait longer with --wait, or ask for less; see `calabash smi`",
             ) from None
         return await asyncio.wrap_future(waiting.answer)
-    except (_GoneError, asyncio.CancelledError):
-        if not await work(request, pool.cancel, waiting, why="the caller went away"):
-            pool.give_back(waiting, why="the caller went away")
-        raise CalabashError("the caller went away", reason=Reason.CONFLICT) from None
+    except (_GoneError, asyncio.CancelledError) as error:
+        ending = isinstance(
+            error, asyncio.CancelledError
+        )  # a server that ends waits for nobody, and its callers are there
+        why_gone = "the pool is going down" if ending else "the caller went away"
+        if not await work(request, pool.cancel, waiting, why=why_gone):
+            pool.give_back(waiting, why=why_gone)
+        reason, hint = (Reason.POOL_DOWN, "ask again when it is up") if ending else (Reason.CONFLICT, "")
+        raise CalabashError(why_gone, reason=reason, hint=hint) from None
 
 
 class _GoneError(Exception):
