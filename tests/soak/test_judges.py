@@ -139,9 +139,11 @@ def test_shares_are_judged_by_windows_that_nothing_disturbed() -> None:
     assert Measured(errors=[(0.5, -0.5), (9.0, -9.0), (-1.0, 1.0)]).wrong() is None
     assert Measured(errors=[(3.0, -3.0), (2.5, -2.5), (0.0, 0.0)]).wrong() == 2.5
     broken = [fault("arbiter killed", 10.0, 10.5)]
-    assert disturbed(broken, 11.0, 13.0)
-    assert not disturbed(broken, 20.0, 22.0)
-    assert not disturbed([fault("gateway killed", 11.0, 12.0)], 11.0, 13.0)
+    assert disturbed(broken, 4, 11.0, 13.0)
+    assert not disturbed(broken, 4, 20.0, 22.0)
+    assert not disturbed([fault("gateway killed", 11.0, 12.0)], 4, 11.0, 13.0)
+    lost = [fault("card: lost", 11.0, 12.0, device=4)]
+    assert [disturbed(lost, device, 11.0, 13.0) for device in (3, 4)] == [False, True]
 
 
 def test_a_diary_knows_faults_while_they_last_and_each_violation_once() -> None:

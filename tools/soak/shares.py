@@ -41,9 +41,9 @@ class Measured:
         return middle if middle > POINTS else None
 
 
-def disturbed(faults: list[Fault], since: float, until_: float) -> bool:
-    """Whether a fault that touches turns was near that window."""
-    return any(f.meets(since, until_, after_s=AFTER_S) for f in faults if f.kind in DISTURBING or f.device >= 0)
+def disturbed(faults: list[Fault], device: int, since: float, until_: float) -> bool:
+    """Whether a fault that touches turns, or that card, was near that window."""
+    return any(f.meets(since, until_, after_s=AFTER_S) for f in faults if f.kind in DISTURBING or f.device == device)
 
 
 class Shares(Actor):
@@ -51,6 +51,9 @@ class Shares(Actor):
 
     name = "shares"
     pause_s = 1.0
+
+    def prepare(self) -> None:
+        self.device = next(d.index for d in self.world.node().devices if d.model == PRESSED)
 
     def turn(self) -> None:
         pair = self.random.choice(PAIRS)
@@ -93,7 +96,11 @@ class Shares(Actor):
         if min(before + after) < 0:
             return  # one of them has just ended
         got = [(b - a) / (ended_at - begun_at) / 1e7 for a, b in zip(before, after, strict=True)]
-        if late_s > LATE_S or sum(got) < PRESSED_PERCENT or disturbed(self.world.diary.faults(), since, time.time()):
+        if (
+            late_s > LATE_S
+            or sum(got) < PRESSED_PERCENT
+            or disturbed(self.world.diary.faults(), self.device, since, time.time())
+        ):
             measured.disturbed += 1
             return
         measured.errors.append(tuple(share - asked for share, asked in zip(got, pair, strict=True)))

@@ -52,7 +52,7 @@ async def _write(audit: AuditTrail, scope: Any, status: int) -> None:
     if not runs and status < 400:
         try:
             await asyncio.wrap_future(done)
-        except CalabashError:
+        except (CalabashError, OSError):
             return  # it is in the pool's own log; what was done is done
 
 
