@@ -18,6 +18,7 @@ SPILL_MODE = ModeName("vgpu")  # the one that can page
 MIG_MODE = ModeName("mig")  # the one that a profile implies
 MPS_MODE = ModeName("mps")
 CUT_MODES = frozenset({MIG_MODE, MPS_MODE})  # those that serve a card as MIG has cut it
+STANDING_MODES = frozenset({ModeName("brokered"), ModeName("passthrough")})  # that need no program of this machine
 VF_MODE = ModeName("passthrough")  # likewise for a virtual function
 DEFAULT_TENANT = "default"
 KEEP_S_MAX = 30 * 86_400.0

@@ -17,7 +17,7 @@ from calabash import sharing
 from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigPlace
-from calabash.model.request import CUT_MODES, MIG_MODE, GpuRequest, ModeName, Selector, Slice
+from calabash.model.request import CUT_MODES, MIG_MODE, STANDING_MODES, GpuRequest, ModeName, Selector, Slice
 from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode, device_mode
 
 
@@ -100,6 +100,8 @@ def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> li
             reason=Reason.MODE_CONFLICT,
             hint="ask for whole devices, or for a lower isolation",
         )
+    if request.standing:  # what can only live as long as a program is no answer to it
+        ranked = [entry for entry in ranked if entry[1] in STANDING_MODES] or ranked
     return [mode for _, _, mode in sorted(ranked, key=lambda entry: entry[:2])]
 
 

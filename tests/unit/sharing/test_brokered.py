@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
+from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing import brokered, vgpu
 from calabash.sharing.protocol import HeldSlice, Misfit, device_mode
 from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_of_device, mode_on
@@ -60,3 +63,13 @@ def test_a_program_with_a_worker_is_told_nothing_of_its_slice_and_pages_nothing(
     assert brokered.MODE.container_edits([part], library="/lib.so", slot="/slot").environment == ()
     with pytest.raises(CalabashError, match="isolates at level cooperative"):
         mode_for(GpuRequest(memory_mib=8192, spill_mib=1024, isolation=Isolation.BROKERED))
+
+
+def test_what_is_to_stand_without_a_program_is_not_answered_by_a_mode_that_needs_one() -> None:
+    kept = replace(CARD, pinned="mig", mig=GEOMETRIES["H100"])
+    asked = GpuRequest(memory_mib=1500, core_percent=10, isolation=Isolation.BROKERED)
+    assert mode_on(kept, asked).name == "mig"
+    assert mode_on(kept, replace(asked, standing=True)).name == "brokered"
+    assert mode_for(replace(asked, standing=True, isolation=Isolation.COOPERATIVE)).name == "vgpu", (
+        "refused when granted"
+    )
