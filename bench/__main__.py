@@ -31,6 +31,8 @@ BENCHES = (
     "kube_endures",
     "kube_latency",
     "kube_starts",
+    "kube_claims",
+    "scale",
     "modes",
     "remote",
     "ptx",

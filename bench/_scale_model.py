@@ -1,0 +1,85 @@
+"""What happens in a cluster of many nodes, how often, and what that needs: the sums of ``docs/concepts/scale.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench._scale_fit import Line
+from bench._scale_objects import GPUS, gpu_node_status, json_bytes, resource_slices
+
+SIZES = (1_000, 10_000, 50_000)
+USE_EVERY_S = 15.0  # the default of agents
+LEASE_EVERY_S = 10.0  # a kubelet's
+NODE_STATUS_EVERY_S = 300.0  # a kubelet's, where nothing changes
+POD_LIFE_S = 4 * 3600.0
+POD_EVENTS = 6  # created, planned, bound, running, ended, gone
+WATCHERS = 4  # of GpuNodes: two planners, the server, metrics
+CORES = 8.0  # of API servers, for what is ours
+ETCD_BYTES = 8 * 2**30  # what etcd's makers advise at most
+PLANNER_MIB = 1024.0  # the chart's limit
+WRITES_PER_S = 1000.0  # of one etcd on one disk, taken as safe
+WATCH_BYTES_PER_S = 100e6  # of one API server's network, for what is ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What one of each costs, as measured: ``_ms`` of an API server's CPU unless they say whose, lists by the clock."""
+
+    write_ms: float
+    event_ms: float
+    pod_ms: float
+    planner_event_ms: float
+    listed_us: float
+    pod_listed_us: float
+    etcd_bytes: Line
+    planner_mib: Line
+    planner_start_s: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a cluster needs of something, and how much there is of it."""
+
+    what: str
+    value: float
+    unit: str
+    how: str = ""
+    at_most: float | None = None
+
+
+def demands(nodes: int, costs: Costs, *, use_every_s: float = USE_EVERY_S) -> Iterator[Demand]:
+    """What ``nodes`` nodes need, each with a pod on each of its cards."""
+    pods = nodes * GPUS
+    event_bytes = 630 + json_bytes(gpu_node_status(1))
+    told = nodes / use_every_s
+    starts = pods / POD_LIFE_S
+    kubelets = nodes / LEASE_EVERY_S + nodes / NODE_STATUS_EVERY_S
+    slices = resource_slices(1, mig=True)
+    yield Demand(
+        what="objects", value=nodes * (3 + GPUS + len(slices)), unit="objects", how="Node, Lease, GpuNode, pods"
+    )
+    slice_bytes = nodes * json_bytes(*slices)
+    yield Demand(what="ResourceSlices with places of MIG", value=slice_bytes / 1e6, unit="MB", how="as JSON")
+    yield Demand(what="etcd's file", value=costs.etcd_bytes.at(nodes) / 1e9, unit="GB", at_most=ETCD_BYTES / 1e9)
+    yield Demand(what="writes of kubelets", value=kubelets, unit="1/s", how="Lease each 10 s, Node each 5 min")
+    yield Demand(what="pods started and ended", value=starts, unit="1/s", how=f"each runs {POD_LIFE_S / 3600:.0f} h")
+    writes = told + kubelets + starts * POD_EVENTS
+    how = f"use told every {use_every_s:.0f} s by all"
+    yield Demand(what="all writes, at most", value=writes, unit="1/s", how=how, at_most=WRITES_PER_S)
+    watched = told * WATCHERS * event_bytes
+    yield Demand(
+        what="GpuNodes to watchers", value=watched / 1e6, unit="MB/s", how=how, at_most=WATCH_BYTES_PER_S / 1e6
+    )
+    cores = (told * (costs.write_ms + WATCHERS * costs.event_ms) + starts * costs.pod_ms) / 1000
+    yield Demand(what="CPU of API servers for what is ours", value=cores, unit="cores", how=how, at_most=CORES)
+    never = starts * costs.pod_ms / 1000
+    yield Demand(what="the same, where use is not told", value=never, unit="cores", at_most=CORES)
+    planner = told * costs.planner_event_ms / 1000
+    yield Demand(what="CPU of a planner for what it is told", value=planner, unit="cores", how=how, at_most=0.5)
+    listed = (nodes * 2 * costs.listed_us + pods * costs.pod_listed_us) / 1e6
+    yield Demand(what="lists at a planner's start", value=listed, unit="s", how="one after the other")
+    yield Demand(what="planner's CPU until it decides", value=costs.planner_start_s.at(nodes), unit="s", at_most=60.0)
+    memory = costs.planner_mib.at(nodes)
+    yield Demand(what="planner's memory", value=memory, unit="MiB", at_most=PLANNER_MIB)
+    yield Demand(what="planners that each have at most that", value=-(-memory // PLANNER_MIB), unit="")

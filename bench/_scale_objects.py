@@ -1,0 +1,243 @@
+"""Objects of one node with eight cards, as whole as kubelets and agents send them: for what a cluster of many costs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from bench._planner_memory import ASKED
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
+from calabash.kubernetes.names import PLAN, REQUEST, SCHEDULER
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.seams.kube.resources import GpuNodeDevice, GpuNodeMigProfile, GpuNodeSlice
+from calabash.sharing.registry import SHARING_MODES
+
+GPUS = 8
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+GPU_NODES = "/apis/calabash.dev/v1alpha1/gpunodes"
+_WHEN = "2026-01-01T00:00:00Z"
+_MODEL = "NVIDIA H100 80GB HBM3"
+_COMPANIONS = ("vgpu", "mps", "timeslice")
+_MIG = (
+    ("1g.10gb", 1, 1, (0, 1, 2, 3, 4, 5, 6), 7, 9_856),
+    ("1g.20gb", 1, 2, (0, 2, 4, 6), 4, 20_096),
+    ("2g.20gb", 2, 2, (0, 2, 4), 3, 20_096),
+    ("3g.40gb", 3, 4, (0, 4), 2, 40_320),
+    ("4g.40gb", 4, 4, (0,), 1, 40_320),
+    ("7g.80gb", 7, 8, (0,), 1, 81_152),
+)
+_REQUEST = write_request(
+    PodRequest(
+        dialect="native",
+        containers=(ContainerRequest(container="main", kind=ContainerKind.MAIN, request=ASKED),),
+    )
+)
+
+
+def node_name(number: int) -> str:
+    return f"node-{number:05}"
+
+
+def device_uuid(node: int, index: int) -> str:
+    return f"GPU-{node:08x}-{index:04x}-5555-6666-777788889999"
+
+
+def node_body(number: int, images: int = 50) -> dict[str, Any]:
+    """A Node as its kubelet tells of it: most of it are the names of images, of which kubelets tell fifty."""
+    name = node_name(number)
+    room = {"cpu": "128", "memory": "2Ti", "pods": "250", "ephemeral-storage": "7Ti", "calabash.dev/gpus": "256"}
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "hgx-h100-8",
+        "topology.kubernetes.io/zone": f"zone-{number % 4}",
+        "topology.kubernetes.io/rack": f"rack-{number // 8}",
+    }
+    conditions = [
+        {
+            "type": kind,
+            "status": str(kind == "Ready"),
+            "reason": f"Kubelet{kind}",
+            "message": f"kubelet tells of {kind}",
+            "lastHeartbeatTime": _WHEN,
+            "lastTransitionTime": _WHEN,
+        }
+        for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    ]
+    digest = "0123456789abcdef" * 4
+    listed = [
+        {
+            "names": [f"registry.example/team/image-{i}@sha256:{digest}", f"registry.example/team/image-{i}:1.{i}.0"],
+            "sizeBytes": 3_000_000_000 + i,
+        }
+        for i in range(images)
+    ]
+    status = {
+        "capacity": room,
+        "allocatable": room,
+        "conditions": conditions,
+        "addresses": [{"type": "InternalIP", "address": "10.1.2.3"}, {"type": "Hostname", "address": name}],
+        "images": listed,
+        "nodeInfo": {
+            "machineID": "0" * 32,
+            "systemUUID": "0" * 36,
+            "bootID": "0" * 36,
+            "kernelVersion": "6.8.0-60-generic",
+            "osImage": "Ubuntu 24.04.2 LTS",
+            "containerRuntimeVersion": "containerd://2.3.7",
+            "kubeletVersion": "v1.36.3",
+            "kubeProxyVersion": "",
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        },
+    }
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def gpu_node_status(number: int, *, slices: int = 1, used_mib: int = 1000, mig: bool = False) -> dict[str, Any]:
+    """What an agent tells, with ``slices`` on each card."""
+    uuids = [device_uuid(number, index) for index in range(GPUS)]
+    profiles = tuple(
+        GpuNodeMigProfile(name=name, compute=compute, slices=size, starts=starts, limit=limit, memory_mib=memory_mib)
+        for name, compute, size, starts, limit, memory_mib in (_MIG if mig else ())
+    )
+    devices = [
+        GpuNodeDevice(
+            uuid=uuid,
+            index=index,
+            model=_MODEL,
+            memory_mib=81_559,
+            health="healthy",
+            numa_node=index // 4,
+            pci_bus_id=f"00000000:{index:02X}:00.0",
+            nvlink_peers=tuple(peer for peer in uuids if peer != uuid),
+            modes=tuple(sorted(SHARING_MODES)),
+            mode="vgpu" if slices else "",
+            slices=tuple(_given(number, index, which, used_mib) for which in range(slices)),
+            memory_used_mib=used_mib,
+            utilization_percent=used_mib % 100,
+            mig_profiles=profiles,
+        )
+        for index, uuid in enumerate(uuids)
+    ]
+    ready = {"type": "Ready", "status": "True", "reason": "AgentReady", "message": "", "lastTransitionTime": _WHEN}
+    return {
+        "agentVersion": "1.0.0",
+        "driverVersion": "570.124.06",
+        "observedAt": _WHEN,
+        "usedAt": f"2026-01-01T00:{used_mib // 60 % 60:02}:{used_mib % 60:02}Z",
+        "conditions": [ready],
+        "summary": {"devices": "8/8", "model": _MODEL, "memory": "234/637 GiB", "slices": GPUS * slices},
+        "devices": [msgspec.to_builtins(device) for device in devices],
+    }
+
+
+def _given(number: int, index: int, which: int, used_mib: int) -> GpuNodeSlice:
+    return GpuNodeSlice(
+        pod=f"team-{index}/job-{number}-{which}-abcde",
+        pod_uid=f"{number:08x}-1111-2222-{index:04x}-{which:012x}",
+        container="main",
+        mode="vgpu",
+        policy="fixed",
+        allocation=f"k8s-{number:08x}11112222{index:04x}{which:012x}-main",
+        memory_mib=30_000,
+        core_percent=60,
+        memory_used_mib=used_mib,
+        core_used_percent=used_mib % 100,
+    )
+
+
+def pod_body(number: int, node: int, index: int) -> dict[str, Any]:
+    """A pod that runs where its plan says, with what a container of a job has."""
+    name = f"job-{number}-abcde"
+    part = PlannedSlice(device=device_uuid(node, index), memory_mib=30_000, core_percent=60)
+    container = PlannedContainer(name="main", mode="vgpu", slices=(part,))
+    plan = PodPlan(id=f"{number:016x}", pod_uid="0" * 36, node=node_name(node), containers=(container,))
+    limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "30000Mi", "calabash.dev/cores": "60", "cpu": "8"}
+    main = {
+        "name": "main",
+        "image": "registry.example/team/train:1.2.3",
+        "command": ["python", "-m", "train", "--config=/etc/train/config.yaml"],
+        "env": [{"name": f"SETTING_{i}", "value": f"value-{i}"} for i in range(10)],
+        "resources": {"limits": limits, "requests": limits},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {"app": "train", "team": f"team-{number % 20}"},
+            "annotations": {REQUEST: _REQUEST, PLAN: write_plan(plan)},
+        },
+        "spec": {"schedulerName": SCHEDULER, "nodeName": plan.node, "containers": [main]},
+    }
+
+
+def resource_slices(number: int, *, mig: bool = True) -> list[dict[str, Any]]:
+    """The ResourceSlices of a node: every card whole, in each mode that shares it, and as each place that MIG can cut;
+    all of a card draw on its counters, which have slices of their own."""
+    devices = [one for index in range(GPUS) for one in _offered(number, index, mig=mig)]
+    parts = [{"devices": devices[first : first + 64]} for first in range(0, len(devices), 64)]
+    counters = {"memory": {"value": "81559Mi"}, **{f"slice-{i}": {"value": "1"} for i in range(8)}}
+    sets = [{"name": _card(number, index), "counters": counters} for index in range(GPUS)]
+    parts.insert(0, {"sharedCounters": sets})
+    name = node_name(number)
+    pool = {"name": name, "generation": 1, "resourceSliceCount": len(parts)}
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{name}-{place}"},
+            "spec": {"driver": "calabash.dev", "nodeName": name, "pool": pool, **part},
+        }
+        for place, part in enumerate(parts)
+    ]
+
+
+def _card(number: int, index: int) -> str:
+    return f"gpu-{number * GPUS + index:08x}"
+
+
+def _offered(number: int, index: int, *, mig: bool) -> list[dict[str, Any]]:
+    about: dict[str, Any] = {
+        "uuid": {"string": device_uuid(number, index)},
+        "model": {"string": _MODEL},
+        "productName": {"string": _MODEL},
+        "architecture": {"string": "Hopper"},
+        "index": {"int": index},
+        "island": {"string": "0"},
+        "numaNode": {"int": index // 4},
+        "driverVersion": {"version": "570.124.6"},
+        "cudaDriverVersion": {"version": "12.8.0"},
+        "computeCapability": {"version": "9.0.0"},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
+    }
+    whole = {"memory": {"value": "81559Mi"}, **{f"slice-{i}": {"value": "1"} for i in range(8)}}
+    shared: dict[str, Any] = {"memory": {"value": "81559Mi"}, "cores": {"value": "100"}}
+
+    def one(kind: str, capacity: dict[str, Any], counters: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {
+            "name": f"{_card(number, index)}{kind}",
+            "attributes": {**about, "mode": {"string": kind or "exclusive"}},
+            "capacity": capacity,
+            "consumesCounters": [{"counterSet": _card(number, index), "counters": counters}],
+            **more,
+        }
+
+    found = [one("", {"memory": {"value": "81559Mi"}}, whole), one("-vfio", {"memory": {"value": "81559Mi"}}, whole)]
+    found += [one(f"-{mode}", shared, whole, allowMultipleAllocations=True) for mode in _COMPANIONS]
+    for name, _, size, starts, _, memory_mib in _MIG if mig else ():
+        for start in starts:
+            taken = {f"slice-{i}": {"value": "1"} for i in range(start, min(start + size, 8))}
+            place = f"-mig-{name.replace('.', '-')}-{start}"
+            memory = {"value": f"{memory_mib}Mi"}
+            found.append(one(place, {"memory": memory}, {"memory": memory, **taken}))
+    return found
+
+
+def json_bytes(*objects: Any) -> int:
+    """Their size as they are sent."""
+    return sum(len(json.dumps(one, separators=(",", ":")).encode()) for one in objects)

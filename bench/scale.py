@@ -1,0 +1,211 @@
+"""What a cluster of many nodes costs: objects, bytes, writes, watches, lists, and the planner; measured, then extrapolated.
+
+Nodes of eight cards are invented in a real API server and etcd, at a few sizes. What each thing costs (a write, an event for
+one watcher, an object of a list) is measured at each size; a straight line goes through the sizes, and its residual
+stands beside it. The planner's core is measured without an API server, at larger sizes. What a cluster of 1,000, 10,000 and
+50,000 nodes needs is the sum over what happens in it, at the rates that stand in ``_scale_model``.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+
+from tests.kube.needs import absent
+
+from bench._report import ROOT, Report, run
+from bench._scale_cluster import NAMESPACE, ScaledCluster
+from bench._scale_fit import Line, line_through
+from bench._scale_model import SIZES, Costs, demands
+from bench._scale_objects import (
+    GPU_NODES,
+    GPUS,
+    SLICES,
+    gpu_node_status,
+    json_bytes,
+    node_name,
+    resource_slices,
+)
+from calabash.kubernetes.names import PLAN
+from calabash.model.request import GpuRequest
+
+SMALL = GpuRequest(memory_mib=8192, core_percent=20)
+TOLD = 200  # writes of which the cost of one is told
+Points = dict[str, dict[int, float]]  # by what, by nodes
+
+
+def measure(report: Report) -> None:
+    """All of it."""
+    measure_sizes(report)
+    lines = measure_core(report)
+    missing = absent()
+    if missing:
+        report.fact("no real Kubernetes here", missing)
+        return
+    found: Points = defaultdict(dict)
+    sizes = ((50, 8), (100, 8)) if report.quick else ((250, 8), (1000, 8), (2500, 4))
+    for nodes, pods in sizes:
+        with ScaledCluster(nodes, pods=pods) as scaled:
+            scaled.fill()
+            measure_cluster(found, scaled)
+            measure_planner(found, scaled)
+        for name, points in found.items():
+            what, unit = name.rsplit(", ", 1)
+            report.add(f"{what} at {nodes:,} nodes", points[nodes], unit)
+    costs = Costs(
+        write_ms=_mean(found["GpuNode written in CPU of the API server, ms"]),
+        event_ms=_mean(found["event of a GpuNode for one watcher in CPU of the API server, ms"]),
+        pod_ms=_mean(found["pod planned and bound in CPU of the API server, ms"]),
+        planner_event_ms=_mean(found["use told to a planner in its CPU, ms"]),
+        listed_us=_mean(found["GpuNode listed, us"]),
+        pod_listed_us=_mean(found["pod listed, us"]),
+        etcd_bytes=line_through(found["etcd's file, bytes"]),
+        planner_mib=lines["memory"],
+        planner_start_s=lines["start"],
+    )
+    extrapolate(report, costs)
+
+
+def measure_sizes(report: Report) -> None:
+    """Of objects as they are sent."""
+    for what, status in (
+        ("idle", gpu_node_status(1, slices=0)),
+        ("a slice on each card", gpu_node_status(1)),
+        ("four slices on each card", gpu_node_status(1, slices=4)),
+        ("MIG, a slice on each card", gpu_node_status(1, mig=True)),
+    ):
+        report.add(f"status of a GpuNode, {what}", json_bytes(status), "bytes")
+    for what, mig in (("without places of MIG", False), ("with places of MIG", True)):
+        slices = resource_slices(1, mig=mig)
+        report.add(f"ResourceSlices of a node, {what}", json_bytes(*slices), "bytes", detail=f"{len(slices)} objects")
+
+
+def measure_core(report: Report) -> dict[str, Line]:
+    """The planner's memory, and how long it takes over, each in a process of its own."""
+    sizes = (250, 500, 1000) if report.quick else (1000, 2500, 5000, 10_000)
+    memory: dict[int, float] = {}
+    start: dict[int, float] = {}
+    for nodes in sizes:
+        command = [sys.executable, "-m", "bench._planner_memory", str(nodes), str(nodes * GPUS)]
+        answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+        memory[nodes], start[nodes] = float(answer[0]), float(answer[2])
+        at = f"{nodes:,} nodes, {nodes * GPUS:,} pods"
+        report.add(f"planner's memory, {at}", memory[nodes], "MiB")
+        report.add(f"planner's CPU until it decides, {at}", start[nodes], "s")
+    lines = {"memory": line_through(memory), "start": line_through(start)}
+    report.fact("planner's memory", lines["memory"].text("MiB"))
+    report.fact("planner's CPU until it decides", lines["start"].text("s"))
+    return lines
+
+
+def measure_cluster(found: Points, scaled: ScaledCluster) -> None:
+    """Writes, events and lists."""
+    nodes = scaled.nodes
+    for kind, (count, spent) in scaled.filled.items():
+        found[f"{kind} created in CPU of the API server, ms"][nodes] = 1000 * spent.api_s / count
+    stored = scaled.stored_bytes()
+    found["etcd's file, bytes"][nodes] = sum(v for k, v in stored.items() if k.startswith("apiserver_storage_size"))
+    pod = f"/api/v1/namespaces/{NAMESPACE}/pods/job-0-abcde"
+    for what, path in (
+        ("Node", f"/api/v1/nodes/{node_name(0)}"),
+        ("pod", pod),
+        ("ResourceSlice of 40 devices", f"{SLICES}/{node_name(0)}-1"),
+    ):
+        found[f"{what} in etcd, bytes"][nodes] = scaled.size_as_protobuf(path)
+    found["GpuNode in etcd, bytes"][nodes] = scaled.size_as_json(f"{GPU_NODES}/{node_name(0)}")
+    for what, path in (("Node", "/api/v1/nodes"), ("GpuNode", GPU_NODES), ("ResourceSlice", SLICES), ("pod", pod)):
+        with scaled.spending() as listing:
+            count, size = scaled.list_all(path.removesuffix("/job-0-abcde"))
+        found[f"{what} listed, us"][nodes] = 1e6 * listing[0].wall_s / count
+        found[f"{what} listed, bytes"][nodes] = size / count
+    ms: dict[int, float] = {}
+    for watchers in (0, 32):
+        with scaled.watchers(GPU_NODES, watchers) as received, scaled.spending() as telling:
+            for number in range(TOLD):
+                scaled.tell(number % nodes, 2000 + 100 * watchers + number)
+            scaled.wait_for(lambda: received.lines >= TOLD * watchers, "events")  # noqa: B023 - asked at once
+        ms[watchers] = 1000 * telling[0].api_s / TOLD
+        if watchers:
+            found["event of a GpuNode, bytes"][nodes] = received.total_bytes / received.lines
+    found["GpuNode written in CPU of the API server, ms"][nodes] = ms[0]
+    found["event of a GpuNode for one watcher in CPU of the API server, ms"][nodes] = max(0.0, (ms[32] - ms[0]) / 32)
+    found["API server's memory, MiB"][nodes] = scaled.resident_mib("apiserver")
+    found["etcd's memory, MiB"][nodes] = scaled.resident_mib("etcd")
+
+
+def measure_planner(found: Points, scaled: ScaledCluster) -> None:
+    """A planner as a program: until it leads, what it costs while nothing but use is told, and until another leads."""
+    nodes = scaled.nodes
+    began = time.monotonic()
+    scaled.start_planner("first", 7071)
+    scaled.wait_for(lambda: scaled.leads("first"), "the first planner to lead")
+    found["planner leads after its start, s"][nodes] = time.monotonic() - began
+    found["planner's CPU until it leads, s"][nodes] = scaled.cpu_s("first")
+    found["planner's memory as a program, MiB"][nodes] = scaled.resident_mib("first")
+    scaled.wait_until_quiet()  # it writes plans for the pods that were bound without
+    before, began = scaled.cpu_s("first"), time.monotonic()
+    time.sleep(5.0)  # what it costs to do nothing is a rate
+    idle = (scaled.cpu_s("first") - before) / (time.monotonic() - began)
+    before, began = scaled.cpu_s("first"), time.monotonic()
+    for number in range(3 * TOLD):
+        scaled.tell(number % nodes, 5000 + number)
+    spent = scaled.cpu_s("first") - before - idle * (time.monotonic() - began)
+    found["planner's CPU at rest, cores"][nodes] = idle
+    found["use told to a planner in its CPU, ms"][nodes] = max(0.0, 1000 * spent / (3 * TOLD))
+    _plan(found, scaled)
+    scaled.start_planner("second", 7072)
+    scaled.wait_for(lambda: "answers kube-scheduler" in scaled.cluster.log("second"), "the second planner")
+    time.sleep(1.0)  # for its lists; one that leads at once would have to make them first
+    began = time.monotonic()
+    scaled.cluster.kill("first", signal.SIGTERM)
+    scaled.wait_for(lambda: scaled.leads("second"), "the second planner to lead")
+    found["second planner leads after the first resigned, s"][nodes] = time.monotonic() - began
+    scaled.cluster.kill("second")
+
+
+def _plan(found: Points, scaled: ScaledCluster) -> None:
+    """Pods are created with our gate, planned, and bound where their nomination or their plan says."""
+    from tests.kube.planned import planned_pod  # noqa: PLC0415 - after it is known that a cluster can be
+
+    names = [f"new-{number}" for number in range(TOLD)]
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    with scaled.spending() as spent:
+        version = scaled.api.get(f"{path}?limit=1")["metadata"]["resourceVersion"]
+        seen = iter(scaled.api.watch(f"{path}?resourceVersion={version}"))
+        for name in names:
+            scaled.api.create(path, planned_pod(name, SMALL))
+        waiting = set(names)
+        for event in seen:
+            if PLAN in event["object"]["metadata"].get("annotations", {}):
+                waiting.discard(event["object"]["metadata"]["name"])
+            if not waiting:
+                break
+        del seen  # which ends the watch
+        for name in names:
+            body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": node_name(0)}}
+            scaled.api.create(f"{path}/{name}/binding", body)
+    found["pod planned and bound in CPU of the API server, ms"][scaled.nodes] = 1000 * spent[0].api_s / TOLD
+
+
+def extrapolate(report: Report, costs: Costs) -> None:
+    """What clusters of these sizes need."""
+    report.fact("etcd's file", costs.etcd_bytes.text("bytes"))
+    for nodes in SIZES:
+        for demand in demands(nodes, costs):
+            name = f"{nodes:,} nodes: {demand.what}"
+            detail = demand.how
+            if demand.at_most is None:
+                report.add(name, demand.value, demand.unit, detail=detail)
+            else:
+                report.add(name, demand.value, demand.unit, at_most=demand.at_most, detail=detail)
+
+
+def _mean(points: dict[int, float]) -> float:
+    return sum(points.values()) / len(points)
+
+
+if __name__ == "__main__":
+    run("scale", "A cluster of many nodes", measure)
