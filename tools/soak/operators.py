@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from typing import Any
 
 from tools.soak.actors import Actor
 from tools.soak.world import TENANTS, free_port, until
@@ -88,15 +89,20 @@ class Operator(Actor):
                 self.world.diary.violation(
                     "what was acknowledged stays", f"weight of {name}: {told and told['weight']}, set {weight}"
                 )
-        lines = until(lambda: self.world.ask("/v1/audit?limit=1")) and self.world.client.items("/v1/audit?after=0")
+        lines: list[Any] = []
+        while page := self._lines_after(int(lines[-1]["id"]) if lines else 0):
+            lines += page
         logged = sum(
-            line["action"] == "PUT" and "/v1/tenants/" in line["target"] and line["outcome"] < 300
-            for line in lines or ()
+            line["action"] == "PUT" and "/v1/tenants/" in line["target"] and line["outcome"] < 300 for line in lines
         )
         if logged < self.acknowledged:
             self.world.diary.violation(
                 "what was acknowledged is in the audit log", f"{logged} lines of {self.acknowledged} changes of quota"
             )
+
+    def _lines_after(self, last: int) -> list[Any]:
+        found: dict[str, list[Any]] = until(lambda: self.world.ask(f"/v1/audit?after={last}"), within_s=300)
+        return found["items"]
 
 
 class Bills(Actor):

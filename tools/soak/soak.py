@@ -45,6 +45,9 @@ class Soak:
         try:
             world.make()
             self._load(world)
+        except (SystemExit, KeyboardInterrupt):
+            say("soak", "ended by a signal: nothing is counted", aloud=True)
+            raise
         finally:
             world.over.set()
             world.remove()
@@ -122,3 +125,6 @@ class Soak:
         report.add("looks of the judges", self.looks, "looks")
         report.add("violations", len(self.diary.violations()), "", at_most=0)
         save(report, directory)
+        page = directory / "soak.md"
+        command = f"make soak MINUTES={self.seconds / 60:g} SEED={self.seed}"
+        page.write_text(page.read_text().replace("uv run python -m bench.soak", command))
