@@ -249,7 +249,7 @@ class Workers(Actor):
     def turn(self) -> None:
         memory_mib = self.random.randrange(700, 4000)
         words = [
-            "--isolation",
+            "--mode",
             "brokered",
             "--memory",
             f"{memory_mib}MiB",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from tools.soak.judging import Judges
 from tools.soak.world import World, until
 
 SETTLE_S = 120.0
+ROUNDING_EUR = 0.5  # each line of an invoice is rounded to a cent
 
 
 class Ending:
@@ -114,6 +116,20 @@ class Ending:
                     "the ledger is the use",
                     f"{tenant}: {told.get(tenant, 0.0):.3f} s told, {summed[tenant]:.3f} s in intervals",
                 )
+
+        self.bills(summed)
+
+    def bills(self, summed: Counter[str]) -> None:
+        """A GPU second costs one euro (``operators.TARIFF``), so drafts have as many euros as intervals have seconds."""
+        code, said = self.world.command("invoice", "draft", time.strftime("%Y-%m", time.gmtime()), "-o", "json")
+        if code:
+            self.found("bills are the use", said.strip())
+            return
+        billed = {draft["tenant"]: float(draft["net"]) for draft in json.loads(said)["items"]}
+        for tenant in billed.keys() | summed.keys():
+            if abs(billed.get(tenant, 0.0) - summed[tenant]) > ROUNDING_EUR:
+                told = f"{tenant}: {billed.get(tenant, 0.0):.2f} EUR for {summed[tenant]:.3f} GPU seconds"
+                self.found("bills are the use", told)
 
     def audit(self) -> None:
         code, said = self.world.command("audit", "verify")

@@ -1,0 +1,73 @@
+"""Decisions that contradict each other within one pass keep nobody from an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.binder.test_local import device
+
+from calabash.agent.snapshot import DeviceSnapshot
+from calabash.binder.binder import Binder
+from calabash.binder.local import Start, Stop
+from calabash.binder.requests import Requester
+from calabash.model.device import NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.sched import QueueSpec
+from calabash.seams.clock import VirtualClock
+
+PLACE = Placement(
+    node=NodeName("here"), mode=ModeName("vgpu"), slices=(Slice(device=device(0).uuid, memory_mib=1, core_percent=1),)
+)
+RAN = AllocationId("ran")
+
+
+class Agent:
+    """One device. Grants nothing, and says so."""
+
+    node = NodeName("here")
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.asked: list[str] = []
+
+    def devices(self) -> list[DeviceSnapshot]:
+        return [DeviceSnapshot(device=device(0), mode=None, held=())]
+
+    def records(self) -> list[Any]:
+        return []
+
+    def record(self, _: str) -> None:
+        return None
+
+    def end(self, allocation: str, *, reason: str, explanation: str) -> None:
+        del reason, explanation
+        self.ended.append(allocation)
+
+    def grant(self, record: Any) -> Any:
+        self.asked.append(record.id)
+        raise CalabashError("nothing is granted here", reason=Reason.UNSUPPORTED)
+
+
+def test_what_is_evicted_and_has_room_elsewhere_in_the_same_pass_keeps_nobody_from_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent: Any = Agent()
+    binder = Binder(agent=agent, queues=lambda: [QueueSpec(name="default")], clock=VirtualClock())
+    newcomer: list[AllocationId] = []
+
+    def decide() -> tuple[object, ...]:
+        waiting = [w.id for w in binder.waiting() if w.id not in newcomer]
+        newcomer.extend(waiting)
+        starts = [Start(id=name, placement=PLACE) for name in (RAN, *waiting)]
+        return (Stop(id=RAN, reason=Reason.RECLAIM, by=waiting[0]), *starts) if waiting else ()
+
+    monkeypatch.setattr(binder._tracker, "decide", decide)
+    request = GpuRequest(memory_mib=1, core_percent=1)
+    waiting = binder.submit(request, requester=Requester(uid=1, user="ann"), command=(), wait=True)
+    assert agent.ended == [RAN]
+    assert agent.asked == newcomer == [waiting.id]
+    with pytest.raises(CalabashError, match="nothing is granted here"):
+        waiting.answer.result(timeout=0)
+    assert binder.find(RAN) is None
