@@ -185,7 +185,8 @@ class Binder:
             self._starts.clear()
         for decision in self._tracker.decide():
             if isinstance(decision, Start):
-                self._starts.decide(decision)
+                if self._waiting.get(decision.id) is not None:  # what ran and is evicted is not started elsewhere by us
+                    self._starts.decide(decision)
             elif isinstance(decision, Stop):
                 self._evict(decision)
         ready = self._starts.take_ready(lambda other: self._agent.record(other) is None)
