@@ -30,7 +30,7 @@ from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 STEP_MILLI = 100
 SIZES_MAX = 8
 # CPU demand over supply when all devices are asked for; how much the price of spare CPU counts there
-SHORTAGE = ((0.97, 1.01, 1.04, 1.09), (0.0, 1.0, 1.0, 1.15))
+SHORTAGE = ((0.97, 1.01), (0.0, 1.0))
 LIGHT_CPU_SHARE = 0.1
 LIGHT_MEMORY_SHARE = 0.75
 HUNGRY_QUANTILE = 0.25
@@ -42,7 +42,7 @@ class SpareCpu:
 
     Attributes:
         pressure: CPU that is asked for by the time all devices are, over what there is.
-        strength: 0 (CPU is no limit), 1 (it is the limit), a little more where it is short by far.
+        strength: 0 (CPU is no limit) to 1 (it is the limit).
         card_cpu_milli, card_memory_mib: what a free card keeps for the light requests that may still come.
         milli_per_mib: CPU that goes with a MiB of host memory; 0 where memory limits nobody.
         usable_milli [k]: how much of k * STEP_MILLI spare CPU requests without devices can use.
