@@ -151,7 +151,7 @@ def report_scarce(
     for policy, runs in found.items():
         scatter = f"+-{pstdev([one.allocated for one in runs]):.2f}, least {min(one.allocated for one in runs):.2f}"
         label = f"{count} {policy}"
-        ours = goals and policy == "pgb"
+        ours = goals and policy in ("pgb", "pgb-online")
         report.add(
             f"{label}: allocated",
             mean(runs, "allocated"),
