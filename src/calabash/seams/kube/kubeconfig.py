@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
 from calabash.seams.kube.access import (
     ApiAccess,
@@ -107,12 +107,24 @@ class _ProgramReply(msgspec.Struct, frozen=True):
     status: _ProgramStatus
 
 
+def _content(text: str | bytes) -> Any:
+    """JSON or YAML as plain data. Raises ValueError. Agents are small, and in a pod none reads YAML."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        import yaml  # noqa: PLC0415
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
 def from_kubeconfig(path: Path, context: str = "") -> ApiAccess:
     """The way in that ``context`` of the file describes (its current one by default)."""
     try:
         # A timestamp or number where a string must be is refused by msgspec, not turned into one.
-        file = msgspec.convert(yaml.safe_load(read_file(path)), _File)
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        file = msgspec.convert(_content(read_file(path)), _File)
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise bad_access(f"{path}: {error}") from error
     wanted = context or file.current_context
     chosen = next((c.context for c in file.contexts or () if c.name == wanted), None)
