@@ -184,11 +184,10 @@ class Binder:
         if not self._tracker.follow(devices, self._agent.records, foreign=foreign):
             self._starts.clear()
         for decision in self._tracker.decide():
-            if isinstance(decision, Start):
-                if self._waiting.get(decision.id) is not None:  # what ran and is evicted is not started elsewhere by us
-                    self._starts.decide(decision)
-            elif isinstance(decision, Stop):
+            if isinstance(decision, Stop):
                 self._evict(decision)
+            elif isinstance(decision, Start) and self._waiting.get(decision.id):  # not what ran and is evicted
+                self._starts.decide(decision)
         ready = self._starts.take_ready(lambda other: self._agent.record(other) is None)
         return [(self._waiting[start.id], start) for start in ready]
 
