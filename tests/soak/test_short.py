@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MINUTES = "0.8"
 
 
+@pytest.mark.alone  # its programs end, renew and answer within times
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_and_nothing_doubled_while_everything_runs_and_breaks() -> None:
     seed = os.environ.get("CALABASH_SOAK_SEED", "12")

@@ -11,7 +11,7 @@ from tools.soak.actors import Actor
 from tools.soak.faults import Kind, environment_of, processes, send
 from tools.soak.world import OTHERS, SIM, World, until
 
-GRACE_S = 10
+GRACE_S = 20
 
 
 class Remote(Actor):
@@ -57,7 +57,7 @@ class Remote(Actor):
     def _reserved(self, amounts: list[str], program: list[str]) -> None:
         home = str(self.client)
         code, said = self.world.command(
-            "remote", "reserve", *amounts, "--idle", "20s", "--filter", f"model~{OTHERS}", CALABASH_HOME=home
+            "remote", "reserve", *amounts, "--idle", "60s", "--filter", f"model~{OTHERS}", CALABASH_HOME=home
         )
         self.log(f"reserve: {code} {said.strip()[:120]}")
         if code:
