@@ -91,6 +91,9 @@ def test_endings_that_have_a_reason_are_no_violations() -> None:
     ]
     assert [endings.unexplained(one, RECORD, faults) for one, faults in good] == [""] * len(good)
     assert endings.unexplained(run(code=-15), RECORD | {"reason": "reclaim"}, ()) == ""
+    gone = run(**REFUSED, code=3, remote=True, output="error: there is no reservation\n")
+    assert endings.unexplained(gone, RECORD | {"reason": "reclaim"}, ()) == ""
+    assert endings.unexplained(gone, RECORD, ()) != ""
 
 
 def test_endings_without_a_reason_are_found() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from calabash.agent.membership import group_name
 from calabash.seams.host.cgroups import find_hierarchy
 from tools.soak import accounts, endings
+from tools.soak.diary import Run
 from tools.soak.faults import processes
 from tools.soak.judging import Judges
 from tools.soak.world import World, until
@@ -87,7 +88,7 @@ class Ending:
         slices = accounts.by_slice(rows)
         self.found("use is a chain of intervals", *accounts.broken_chains(slices))
         for run in runs:
-            record = tagged.get(run.tag)
+            record = tagged.get(run.tag) or _reserved(run, records)
             if wrong := endings.unexplained(run, record, faults):
                 self.found("runs end as their users are told", f"{run.tag} {wrong}")
             if run.began and record is None and not run.remote:
@@ -194,6 +195,12 @@ class Ending:
         self.found(
             "nothing is left", *(f"{d.alloc_bytes} bytes on device {d.index}" for d in node.devices if d.alloc_bytes)
         )
+
+
+def _reserved(run: Run, records: list[Any]) -> Any:
+    """The allocation of the reservation that a remote run was on; None where it was on none."""
+    lease = run.words[run.words.index("--lease") + 1] if "--lease" in run.words else ""
+    return next((r for r in records if lease and r["command"][1:2] == [lease[:8]]), None)
 
 
 def _line(pid: int) -> str:

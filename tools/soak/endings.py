@@ -52,7 +52,7 @@ def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
     if run.harmed:
         return ""
     if not run.began and run.code >= 0:
-        return _refused(run, faults)
+        return _refused(run, record, faults)
     if run.code == 0:
         return "" if "ended" in run.said else f"ended with 0 in the middle: {run.output[-300:]!r}"
     if _harmed(run, record, faults):
@@ -74,14 +74,17 @@ def _harmed(run: Run, record: Json | None, faults: Sequence[Fault]) -> bool:
     return record["reason"] in TAKEN_BACK or any(f.device in devices or f.kind in leant for f in near)
 
 
-def _refused(run: Run, faults: Sequence[Fault]) -> str:
+def _refused(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
     lines = run.output.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
     if "Traceback" in run.output:
         return f"told its user a traceback: {run.output[-600:]!r}"
     if not errors:
         return f"ended with {run.code} and told its user nothing: {run.output[-300:]!r}"
-    if run.code == 6 and errors[-1].startswith("error: no room within"):
+    reserved = (
+        run.remote and record is not None and record["reason"] in TAKEN_BACK
+    )  # what it was to run on was taken back
+    if reserved or (run.code == 6 and errors[-1].startswith("error: no room within")):
         return ""
     if run.code == 5:
         return "" if any(line.startswith("hint: ") for line in lines) else f"refused without a hint: {errors[-1]!r}"
