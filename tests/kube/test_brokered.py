@@ -145,6 +145,7 @@ def told_slices(gpu_node: GpuNode) -> list[dict[str, Any]]:
     return [part for device in gpu_node.status()["devices"] for part in device.get("slices", ())]
 
 
+@pytest.mark.alone
 def test_a_worker_and_a_software_slice_have_each_their_share_of_a_card(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[:1]
     plans = (brokered(gpu_node, 2048, cores=70), sliced("main", memory_mib=2048, cores=30, devices=device))

@@ -222,4 +222,4 @@ def test_what_cannot_be_granted_is_told_in_the_pods_events(node: ClaimNode) -> N
         return found if "generous" in found else ""
 
     assert "hint" in node.cluster.wait_for(told, "the reason in an event")
-    assert node.gpu.slots() == []
+    node.gpu.cluster.wait_for(lambda: node.gpu.slots() == [], "no slot to be there")

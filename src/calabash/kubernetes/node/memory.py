@@ -7,7 +7,7 @@ import ctypes
 import sys
 
 _M_ARENA_MAX = -8  # malloc.h
-_ARENAS = 2
+_ARENAS = 1
 
 
 def keep_small() -> None:
