@@ -50,6 +50,8 @@ class Soak:
             raise
         finally:
             world.over.set()
+            if self.machine.networks:  # those of a soak that was broken off
+                world.command("net", "down", "--prefix", networks.prefix_of(world))
             world.remove()
         self._verdict()
         self.log.close()

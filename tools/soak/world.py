@@ -160,7 +160,7 @@ class World:
         return {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
-            "HOME": str(self.scratch),
+            "HOME": os.environ.get("HOME", str(self.scratch)),  # where OVN was fetched to
             "CALABASH_HOME": str(self.home),
         } | more
 
