@@ -77,12 +77,14 @@ def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Co
     controller.carried(vpc_with_ports(Networks(), "red").put(balancer)[0])
     key = (NetworkKind.LOAD_BALANCER, "red/web", READY)
     until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have not been seen yet"))
+    plane.central.stop("northd")  # it takes backends for ill whose ports no host has bound, whatever is written
     for well, told in (
         ((True, False), (True, "backends_ill", "1 of 2 backends are well; ill: a.p1-8080")),
         ((False, False), (False, "no_backend", "0 of 2 backends are well; ill: a.p0-8080, a.p1-8080")),
         ((True, True), (True, "backends_well", "2 of 2 backends are well")),
     ):
         until(functools.partial(is_told, controller, plane, well, told), what=str(told))
+    plane.central.start("northd")
 
 
 def is_told(controller: Controller, plane: Lab, well: tuple[bool, bool], told: tuple[bool, str, str]) -> bool:
