@@ -120,6 +120,16 @@ def test_no_free_card_is_one_line_with_the_reason_and_what_to_do(site: RemoteSit
     assert "--wait" in said
 
 
+def test_a_run_right_after_another_has_its_cards_and_waits_for_nobody_elses(site: RemoteSite, client: Terminal) -> None:
+    for _ in range(4):  # whole cards, and all that there are
+        client("run", "--remote", "--gpus", "2", "--", "true")
+    other = site.client().start("run", "--remote", "--", *HELD)
+    other.says("holding")
+    assert "--wait" in client.refused(5, "run", "--remote", "--gpus", "2", "--", "true")
+    assert other.finish() == 0
+    until(lambda: not list((client.home / "remote" / "runs").iterdir()), what="its runs to be forgotten")
+
+
 def test_a_run_that_waits_gets_the_card_that_comes_free(site: RemoteSite, client: Terminal) -> None:
     first, second = (client.start("run", "--remote", "--", *HELD) for _ in range(2))
     first.says("holding")
@@ -223,7 +233,8 @@ def test_tokens_that_are_tampered_with_revoked_expired_or_anothers_are_refused(
         return nobody.refused(4, "remote", "add", site.address, "--token", str(path))
 
     line = next(line for line in good.read_text().splitlines() if line.startswith("token"))
-    assert "signature is wrong" in refused(good.read_text().replace(line, line[:-2] + "AA"))
+    tampered = line[:-9] + ("B" if line[-9] == "A" else "A") + line[-8:]
+    assert "signature is wrong" in refused(good.read_text().replace(line, tampered))
     other = "sha256:" + "0" * 64
     certificate = next(line for line in good.read_text().splitlines() if line.startswith("certificate"))
     assert "is not the server that the token is for" in refused(

@@ -40,6 +40,7 @@ _NO_ROOM = {
     Reason.MODE_CONFLICT,
     Reason.UNHEALTHY,
 }
+_PASSES = (_NO_ROOM - _NEVER) | {Reason.QUEUE_OVER_LIMIT}
 
 
 def start_remote(
@@ -87,7 +88,22 @@ def _environment(keys: Sequence[Path]) -> dict[str, str]:
 
 
 def leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Sequence[tuple[ServerContact, Any]]:
-    """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be."""
+    """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be.
+
+    What is not free while leases of the user's own runs that have ended are being given back is asked for once more.
+    """
+    ended = account().ended_runs()
+    try:
+        return _leases(order, names, span=span)
+    except CalabashError as error:
+        ended |= account().ended_runs()
+        if not ended or error.reason not in _PASSES:
+            raise
+    account().until_returned(ended)
+    return _leases(order, names, span=span)
+
+
+def _leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Sequence[tuple[ServerContact, Any]]:
     if not span:
         return [leased(order, names)]
     wanted = msgspec.convert(order, LeaseOrder)
@@ -97,7 +113,7 @@ def leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Seq
     def look() -> list[tuple[ServerContact, ServerView]]:
         return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
 
-    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | {Reason.QUEUE_OVER_LIMIT})).seek(wanted)
+    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | _PASSES)).seek(wanted)
 
 
 def leased(order: Mapping[str, Any], names: Sequence[str]) -> tuple[ServerContact, Any]:

@@ -2,12 +2,17 @@
 
 All of it is below ``remote`` in the user's home of Calabash, readable by the user only. A program is told of its lease by the
 path of a file: neither its environment nor its command line has a secret.
+
+A run that has a lease for itself holds an empty file locked for as long as it or a descendant lives. One that is there and
+held by nobody is of a run that has ended, whose lease is being given back: whoever comes right after it waits for that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -21,9 +26,10 @@ from calabash.remote.addresses import parse_address
 from calabash.remote.contact import ServerContact
 from calabash.remote.directory import make_directory
 from calabash.remote.structfiles import read_struct, write_struct
-from calabash.seams.host.files import write_durably
+from calabash.seams.host.files import Lease, write_durably
 
-SERVERS_FILE, LEASES_DIRECTORY = "servers.json", "leases"
+SERVERS_FILE, LEASES_DIRECTORY, RUNS_DIRECTORY = "servers.json", "leases", "runs"
+_RETURN_S, _LOOK_S = 10.0, 0.02
 
 
 class KnownServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -123,11 +129,51 @@ class RemoteAccount:
         return path
 
     def forget_key(self, lease: str) -> None:
-        with contextlib.suppress(OSError):
-            (self._directory / LEASES_DIRECTORY / os.path.basename(lease)).unlink(missing_ok=True)
+        """Its run has nothing to give back any more."""
+        for directory in (LEASES_DIRECTORY, RUNS_DIRECTORY):
+            with contextlib.suppress(OSError):
+                (self._directory / directory / os.path.basename(lease)).unlink(missing_ok=True)
+
+    def hold(self, lease: str) -> int:
+        """A descriptor, to be inherited, that says for as long as any process has it open that the run of a lease lives."""
+        make_directory(self._directory)
+        make_directory(self._directory / RUNS_DIRECTORY)
+        path = self._directory / RUNS_DIRECTORY / os.path.basename(lease)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # who looks at it holds it for a moment
+        return descriptor
+
+    def ended_runs(self) -> set[str]:
+        """Leases of runs that have ended and are being given back."""
+        directory = self._directory / RUNS_DIRECTORY
+        return {path.name for path in directory.iterdir() if _ended(path)} if directory.is_dir() else set()
+
+    def until_returned(self, leases: Iterable[str], within_s: float = _RETURN_S) -> None:
+        """Wait for the leases of runs that have ended to be given back.
+
+        One that nobody gives back in time, as its keeper was killed, is waited for only once: the server ends it.
+        """
+        returning = [self._directory / RUNS_DIRECTORY / lease for lease in leases]
+        deadline = time.monotonic() + within_s
+        while returning and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            returning = [path for path in returning if _ended(path)]
+        for path in returning:
+            path.unlink(missing_ok=True)
 
     def _known(self) -> list[KnownServer]:
         return read_struct(self._path, KnownServers).servers if self._path.exists() else []
 
     def _write(self, servers: Iterable[KnownServer]) -> None:
         write_struct(self._path, KnownServers(servers=list(servers)))
+
+
+def _ended(path: Path) -> bool:
+    try:
+        run = Lease(path)
+    except FileNotFoundError:
+        return False
+    try:
+        return not run.held()
+    finally:
+        run.close()

@@ -28,19 +28,24 @@ def keep_for_this_process(
     """Keep the lease for as long as this process or a descendant of it lives. ``own``: give it back and forget its key then."""
     program = os.pidfd_open(os.getpid())
     reading, writing = os.pipe()
+    holding = None
+    if own:
+        with contextlib.suppress(OSError):  # a full disk: whoever comes after this run does not wait for its lease then
+            holding = account.hold(lease)
     child = os.fork()
     if child:
         os.close(reading)
         os.close(program)
         os.set_inheritable(writing, True)
+        if holding is not None:
+            os.set_inheritable(holding, True)
         os.waitpid(child, 0)
         return
     try:
+        os.setsid()
+        _detach({program, reading})  # before the program goes on: what it holds is held by nobody else from here on
         if os.fork():
             os._exit(0)
-        os.setsid()
-        os.close(writing)
-        _detach({program, reading})
         _keep(server, lease, max(1.0, grace_s / 4), [program, reading])
         if own:
             _give_back(server, lease)
