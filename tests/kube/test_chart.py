@@ -349,7 +349,7 @@ def test_every_class_of_devices_is_one_way_to_give_a_card_and_nvidias_are_there_
 
     ours = {
         "calabash.dev",
-        *(f"{word}.calabash.dev" for word in ("vgpu", "brokered", "mps", "timeslice", "mig", "vfio")),
+        *(f"{word}.calabash.dev" for word in ("vgpu", "brokered", "mps", "timeslice", "mig", "vfio", "observed")),
     }
     assert set(classes({})) == ours
     theirs = {"gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"}

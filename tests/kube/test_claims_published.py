@@ -44,7 +44,8 @@ class Published:
         self.kube: KubeClient = load_client(cluster.kubeconfig)
         (self.node,) = cluster.fake_nodes(1, {}, prefix="claims")
         self.publisher = SlicePublisher(self.kube, self.node)
-        self.kube.create(NAMESPACE, {"metadata": {"name": SPACE}})
+        watched = {"resource.kubernetes.io/admin-access": "true"}
+        self.kube.create(NAMESPACE, {"metadata": {"name": SPACE, "labels": watched}})
         accounts = f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"
         until(lambda: cluster.api.exists(accounts), "an account for pods")
         rendered = render({"claims": {"nvidiaClasses": True}})

@@ -28,6 +28,13 @@ def program(name: str) -> Path:
     return runnable(compiled(name, [CC, *STRICT, "-isystem", INCLUDE, source, library, "-lm"]))
 
 
+@functools.cache
+def looker() -> Path:
+    """``sim_nvml_look``, which needs no driver but NVML's library."""
+    name = "sim_nvml_look"
+    return runnable(compiled(name, [CC, *STRICT, ROOT / "tests" / "native" / f"{name}.c", "-ldl"]))
+
+
 class CudaNode:
     """A node of the test's own, and processes on it."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.kubernetes.claims.amounts import CORES, MEMORY, SLICES, consumed, consumed_mib, reserve_mib
-from calabash.kubernetes.claims.names import DRIVER, ClaimDevice, claim_devices
+from calabash.kubernetes.claims.names import DRIVER, OBSERVED, ClaimDevice, claim_devices
 from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
 from calabash.kubernetes.plan import PlannedSlice
 from calabash.model.device import Device, NodeName
@@ -200,6 +200,12 @@ def _whole(one: _Given) -> PlannedSlice:
 def _require_wishes(who: str, one: _Given) -> None:
     """What is said of how to use it must be something that its mode does."""
     found, wishes = one.device, one.wishes
+    if found.mode == OBSERVED:
+        raise CalabashError(
+            f"{who} has {found.name}, by which administrators look at the card and which gives nothing of it",
+            reason=Reason.MODE_CONFLICT,
+            hint="say adminAccess: true in the request, or ask another class",
+        )
     brokered = wishes.isolation is Isolation.BROKERED
     if brokered and found.mode not in {VGPU.name, EXCLUSIVE.name}:
         raise _unserved(who, found, "isolation brokered", "software slices and whole cards can be brokered")

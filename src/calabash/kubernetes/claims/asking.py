@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from calabash.kubernetes.claims.amounts import CORES, MEMORY, STEP_MIB, reserve_mib
 from calabash.kubernetes.claims.expressions import Demands, demands_of
-from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.names import DRIVER, OBSERVED
 from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
 from calabash.kubernetes.quantity import mib_of, parse_quantity, whole
 from calabash.model.errors import CalabashError, Reason
@@ -177,6 +177,10 @@ def _consumed_mib(asked_mib: int, mode: ModeName) -> int:
 
 def _mode(demands: Demands, capacity: Mapping[str, int]) -> ModeName:
     said = demands.text((DRIVER, "mode"))
+    if said == OBSERVED:
+        raise CalabashError(
+            "it asks to look at cards, which administrators may", hint="say adminAccess: true in the request"
+        )
     if said and said not in _MODES:
         raise CalabashError(f"mode {said[:64]!r} is not known", hint=f"one of: {', '.join(sorted(_MODES))}")
     theirs = _NVIDIA_TYPES.get(demands.text((_NVIDIA, "type")))

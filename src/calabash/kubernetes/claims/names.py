@@ -21,6 +21,7 @@ from calabash.sharing.timeslice import MODE as TIMESLICE
 from calabash.sharing.vgpu import MODE as VGPU
 
 DRIVER = GROUP
+OBSERVED = ModeName("observed")  # not given at all: administrators look at the card, whoever has it
 
 # Taints: why a device takes nothing new now.
 UNHEALTHY = f"{GROUP}/unhealthy"
@@ -78,6 +79,7 @@ def _of_card(card: str, device: Device) -> Iterator[ClaimDevice]:
         yield ClaimDevice(name=f"{card}-{mode}", device=device, mode=mode)
     yield from _services(card, device)
     yield ClaimDevice(name=f"{card}-vfio", device=device, mode=VF_MODE)
+    yield ClaimDevice(name=f"{card}-{OBSERVED}", device=device, mode=OBSERVED)
     for profile in device.mig.profiles if device.mig is not None else ():
         for start in _starts(device.mig, profile):
             name = f"{card}-mig-{_word(profile.name)}-{start}"

@@ -2,7 +2,8 @@
 
 Theory of operation. Everything that can be had of a card consumes one counter set, the card's: its memory slices one by one,
 its compute slices, its media engine; a card that MIG cannot cut has one counter. A MIG device takes what its instance takes,
-everything else takes all. The allocator charges a device that several claims share once, with its first claim. So two
+everything else takes all, but what only lets administrators look takes nothing: the allocator asks for
+counters from them, too. It charges a device that several claims share once, with its first claim. So two
 MIG instances are allocated together exactly when they fit on the card, and a card is never given in two ways at once.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calabash.kubernetes.claims.amounts import CORES, MEMORY, SLICES, STEP_MIB, reserve_mib, turns_mib
-from calabash.kubernetes.claims.names import ClaimDevice
+from calabash.kubernetes.claims.names import OBSERVED, ClaimDevice
 from calabash.model.device import Device
 from calabash.model.mig import MigProfile, run_of
 from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE
@@ -72,7 +73,9 @@ def slice_device(
         name=found.name,
         attributes=_attributes(found, facts),
         capacity=_capacity(found),
-        consumes_counters=(CounterConsumption(counter_set=facts.name, counters=_taken(found)),) if counters else (),
+        consumes_counters=(CounterConsumption(counter_set=facts.name, counters=_taken(found)),)
+        if counters and found.mode != OBSERVED
+        else (),
         taints=taints,
         allow_multiple_allocations=True if found.shared else None,
     )
@@ -131,6 +134,8 @@ def _attributes(found: ClaimDevice, facts: OfferedCard) -> dict[str, DeviceAttri
 
 
 def _capacity(found: ClaimDevice) -> dict[str, DeviceCapacity]:
+    if found.mode == OBSERVED:
+        return {}
     if not found.shared:
         return _undivided(found)
     device, profile = found.device, _profile(found)

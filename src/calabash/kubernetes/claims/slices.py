@@ -15,6 +15,7 @@ from calabash.kubernetes.claims.names import (
     CORDONED,
     DRIVER,
     KEPT,
+    OBSERVED,
     OTHER_DOOR,
     STRANGER,
     UNHEALTHY,
@@ -156,6 +157,8 @@ def _is_offered(found: ClaimDevice, state: DeviceSnapshot, features: ServerFeatu
         return found.mode == EXCLUSIVE.name and found.device.pinned in {"", found.mode}
     if found.shared and not features.shares:
         return False
+    if found.mode == OBSERVED:
+        return True
     pinned = found.device.pinned
     used = bool(state.held) and state.mode == found.mode
     return used or not pinned or mode_of_device(found.mode) == mode_of_device(ModeName(pinned))
@@ -164,6 +167,8 @@ def _is_offered(found: ClaimDevice, state: DeviceSnapshot, features: ServerFeatu
 def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tuple[DeviceTaint, ...]:
     why: list[tuple[str, str]] = []
     device = state.device
+    if found.mode == OBSERVED:  # a card that is unwell is the one to look at
+        return ()
     if device.health is not Health.HEALTHY:
         why.append((UNHEALTHY, device.health.value))
     elif state.orphans:

@@ -86,15 +86,15 @@ class EditsMaker:
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
 
     def of_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
-        """What lets a container look at cards and take nothing of them by itself: NVML, and neither CUDA nor a slice. The
-        driver wants its nodes opened for writing, whoever asks; the state of a simulated node is mounted for reading."""
+        """What lets a container look at cards and take nothing of them by itself: NVML, and neither CUDA nor a slice. Who only
+        asks writes as well: the driver wants its nodes opened for that, and the state of a simulated node."""
         env = [("NVIDIA_VISIBLE_DEVICES", "void")]
         mounts = _library_mounts([file for file in self._driver.libraries if file.name.startswith(_NVML)])
         control = [node for node in self._driver.nodes if node.name == _CONTROL]
         if self._driver.state is not None:
             state = self._driver.state
             env.append(("CALABASH_SIM", f"{SIM_INSIDE}/{state.name}"))
-            mounts.append(MountEdit(host_path=str(state.parent), container_path=SIM_INSIDE, options=_READ))
+            mounts.append(MountEdit(host_path=str(state.parent), container_path=SIM_INSIDE, options=_WRITE))
         devices = tuple(DeviceNode(path=f"/dev/{n.name}", host_path=str(n)) for n in (*control, *nodes))
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=devices)
 

@@ -67,12 +67,20 @@ class NodePods:
             return self._by_digits.get(pod_digits(uid))
 
     def any_leaves(self, allocations: Iterable[AllocationId]) -> bool:
-        """Whether the pod of any of these is gone or going: its object may end before its processes do. What a claim has is not
-        looked at: it is kept whatever its pods do."""
-        if not self.synced:
-            return False
-        pods = [self.of_allocation(allocation) for allocation in allocations if not is_of_claim(allocation)]
-        return any(pod is None or ended(pod) or pod.metadata.deletion_timestamp is not None for pod in pods)
+        """Whether the pod of any of these is gone or going: its object may end before its processes do. What a claim has is
+        kept whatever its pods do, but the kubelet gives it back when all of them have gone."""
+        return self.synced and any(map(self._leaves, allocations))
+
+    def _leaves(self, allocation: AllocationId) -> bool:
+        digits = [allocation.partition("-")[0]]
+        if is_of_claim(allocation):
+            users = self._users(allocation)
+            if users is None:
+                return False
+            digits = [pod_digits(uid) for uid in users]
+        with self._news:
+            pods = [self._by_digits.get(one) for one in digits]
+        return all(pod is None or ended(pod) or pod.metadata.deletion_timestamp is not None for pod in pods)
 
     def may_start(self, uid: str) -> bool:
         """Whether a container of it may still be started; every pod may before the pods of the node are known."""

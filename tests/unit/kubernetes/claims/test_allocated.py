@@ -85,7 +85,7 @@ def test_a_brokered_claim_is_a_slice_whoever_is_beside_it() -> None:
 
 
 def test_who_has_admin_access_sees_each_card_once_and_is_given_nothing() -> None:
-    found = plan(*(result(name, adminAccess=True) for name in (FIRST, f"{FIRST}-vgpu", SECOND)))
+    found = plan(*(result(name, adminAccess=True) for name in (FIRST, f"{FIRST}-observed", SECOND)))
     assert (found.admin_access, found.mode) == (True, "")
     assert [(s.device, s.memory_mib) for s in found.slices] == [(c.uuid, 0) for c in CARDS]
 
@@ -108,6 +108,7 @@ def test_results_of_other_drivers_are_theirs() -> None:
         ([share(f"{FIRST}-vgpu"), share(f"{SECOND}-vgpu", 4128)], (), Reason.MODE_CONFLICT, "differ in size"),
         ([share(f"{FIRST}-vgpu"), share(f"{SECOND}-vgpu", cores=0)], (), Reason.MODE_CONFLICT, "differ in"),
         ([result(FIRST), result(SECOND, adminAccess=True)], (), Reason.MODE_CONFLICT, "admin access"),
+        ([result(f"{FIRST}-observed")], (), Reason.MODE_CONFLICT, "gives nothing of it"),
         ([result(f"{FIRST}-vgpu")], (), Reason.BAD_REQUEST, "slices"),
         ([share(f"{FIRST}-vgpu", 32)], (), Reason.BAD_REQUEST, "out of range"),
         ([share(f"{FIRST}-vgpu", 10**8)], (), Reason.BAD_REQUEST, "out of range"),

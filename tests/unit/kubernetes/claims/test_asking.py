@@ -149,6 +149,7 @@ def test_requests_of_a_claim_are_one_allocation_or_refused() -> None:
         (one("vgpu", capacity=amounts(cores="101")), "cores 101 is out of range"),
         (one("mig", selectors=cel('device.attributes["calabash.dev"].profile == "huge"')), "MIG profile 'huge'"),
         (one("any", selectors=cel('device.attributes["calabash.dev"].mode == "magic"')), "mode 'magic' is not known"),
+        (one("any", selectors=cel('device.attributes["calabash.dev"].mode == "observed"')), "administrators may"),
     ],
 )
 def test_what_cannot_be_counted_is_refused_with_its_request(request_: Any, message: str) -> None:

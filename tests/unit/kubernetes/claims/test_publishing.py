@@ -170,7 +170,7 @@ def test_counters_stand_beside_devices_where_the_server_wants_that(world: World,
     [
         (("sharedCounters", "consumesCounters"), 2, "DRAPartitionableDevices"),
         (("sharedCounters", "consumesCounters", "allowMultipleAllocations"), 2, "whole cards only"),
-        (("allowMultipleAllocations",), 54, "DRAConsumableCapacity"),
+        (("allowMultipleAllocations",), 56, "DRAConsumableCapacity"),
     ],
 )
 def test_what_the_server_drops_is_not_offered_and_told(

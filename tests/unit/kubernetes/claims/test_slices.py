@@ -54,7 +54,9 @@ def taints(state: DeviceSnapshot | Device, facts: SliceFacts = FACTS) -> dict[st
 
 def test_a_card_is_offered_whole_shared_in_every_mode_cut_and_passed_through() -> None:
     found = devices_of(slices_of(snapshot(card()), FACTS))
-    assert {"", "-vgpu", "-timeslice", "-mps", "-vfio"} == {n[len(WHOLE) :] for n in found if "-mig-" not in n}
+    assert {"", "-vgpu", "-timeslice", "-mps", "-vfio", "-observed"} == {
+        n[len(WHOLE) :] for n in found if "-mig-" not in n
+    }
     geometry = GEOMETRIES["H100"]
     assert {(n) for n in found if "-mig-" in n} == {
         f"{WHOLE}-mig-{p.name.replace('+', '-').replace('.', '-')}-{s}" for p in geometry.profiles for s in p.starts
@@ -119,10 +121,18 @@ def test_what_ails_a_card_is_a_taint_and_never_takes_a_device_away() -> None:
     ):
         found = taints(state)
         assert set(found) == set(well)
+        assert found.pop(f"{WHOLE}-observed") == set(), "what is unwell is looked at"
         assert set(map(frozenset, found.values())) == {frozenset({key})}
     assert set(taints(card(), replace(FACTS, closed="cordoned"))[WHOLE]) == {names.CORDONED}
     held = holding(card(), claim_allocation("c-1"), Slice(device=card().uuid, memory_mib=1, core_percent=1))
     assert not any(taints(held, replace(FACTS, claimed={claim_allocation("c-1")})).values())
+
+
+def test_who_only_looks_takes_nothing_of_a_card_and_keeps_nobody_from_it() -> None:
+    found = devices_of(slices_of(snapshot(card()), FACTS))[f"{WHOLE}-observed"]
+    assert (found.consumes_counters, found.capacity, found.allow_multiple_allocations) == ((), {}, None)
+    assert found.attributes["mode"].string == "observed"
+    assert "gpu.nvidia.com/type" not in found.attributes
 
 
 def test_what_an_instance_that_stays_is_in_the_way_of_is_tainted() -> None:
@@ -144,9 +154,9 @@ def test_cards_below_one_pcie_root_say_so(tmp_path: Path) -> None:
 
 def test_a_card_that_its_operator_keeps_in_a_mode_is_offered_in_that_one_and_as_long_as_it_is_used() -> None:
     kept = card(pinned="vgpu")
-    assert set(taints(kept)) == {VGPU}
+    assert set(taints(kept)) == {VGPU, f"{WHOLE}-observed"}
     used = holding(kept, "c", Slice(device=kept.uuid, memory_mib=0, core_percent=0), mode="timeslice")
-    assert set(taints(used)) == {VGPU, f"{WHOLE}-timeslice"}
+    assert set(taints(used)) == {VGPU, f"{WHOLE}-timeslice", f"{WHOLE}-observed"}
 
 
 def test_a_server_without_shared_counters_is_told_of_whole_cards_that_are_well() -> None:
@@ -181,7 +191,7 @@ def test_what_the_counters_admit_together_the_agent_admits_one_by_one(
 ) -> None:
     device = card(mig=GEOMETRIES[model])
     allocator = Allocator(slices_of(snapshot(device), FACTS))
-    offered = [name for name in sorted(allocator.devices) if narrowed in name]
+    offered = [name for name in sorted(allocator.devices) if narrowed in name and not name.endswith("-observed")]
     held: list[HeldSlice] = []
     mode_now: ModeName | None = None
     for share, asked in wanted:

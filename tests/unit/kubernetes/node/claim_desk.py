@@ -129,6 +129,10 @@ class Desk:
     def see(self, pod: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=pod))
 
+    def go(self, pod: Pod) -> None:
+        """It is gone from the API server."""
+        self.pods.changed(MirrorChange(before=pod, after=None))
+
     @property
     def held(self) -> Any:
         """What the claim ``c`` has."""

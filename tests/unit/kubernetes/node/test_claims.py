@@ -283,7 +283,13 @@ def test_a_claim_is_kept_whatever_its_pods_do_until_nothing_is_allocated_to_it(d
     tenure, name = ClaimTenure(desk.book), claim_allocation(CLAIM_UID)
     assert desk.book.users(name) == {POD_UID, OTHER}
     assert tenure.holds(desk.held, 10**12)
+    for uid in (POD_UID, OTHER):
+        desk.see(pod_with(uid=uid))
     assert not desk.pods.any_leaves([name])
+    desk.see(structs.replace(ended := pod_with(uid=OTHER), status=structs.replace(ended.status, phase="Succeeded")))
+    assert not desk.pods.any_leaves([name]), "one of two is left"
+    desk.go(pod_with())
+    assert desk.pods.any_leaves([name]), "the kubelet is about to give it back"
     free = structs.replace(claim, status=structs.replace(claim.status, allocation=None))
     desk.book.saw(known_claim(free))
     assert not tenure.holds(desk.held, 10**12)
