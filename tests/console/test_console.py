@@ -110,9 +110,12 @@ def test_an_administrator_makes_a_team_by_clicking(world: World, console: Consol
     assert "mia is member" in _said(page)
     page.get_by_role("button", name="Change quota").click()
     page.get_by_role("dialog").get_by_label("Limit").fill("1.5")
+    page.get_by_role("dialog").get_by_label("Network objects").fill("vpc=2 eip=4")
     page.get_by_role("button", name="Save").click()
     assert "is set" in _said(page)
-    assert world.client.get("/v1/tenants/speech")["limit"] == 1.5
+    speech = world.client.get("/v1/tenants/speech")
+    assert (speech["limit"], speech["networks"]) == (1.5, {"vpc": 2, "eip": 4})
+    page.get_by_text("networks eip=4 vpc=2").wait_for()
     page.get_by_role("button", name="Remove").click()
     assert "no member any more" in _said(page)
     page.get_by_role("button", name="Delete", exact=True).last.click()

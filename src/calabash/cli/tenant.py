@@ -10,8 +10,7 @@ from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.queue import gpus, names
-from calabash.model.errors import CalabashError
-from calabash.model.network import NetworkKind
+from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import format_duration, parse_duration_s
 from calabash.seams.pool.client import quoted
 
@@ -107,25 +106,11 @@ def _put(name: str, options: dict[str, Any]) -> None:
     body = said(options)
     body |= {key: names(body[key]) for key in ("modes", "models", "users", "groups") if key in body}
     if "networks" in body:
-        body["networks"] = _bounds(body["networks"])
+        body["networks"] = parse_network_bounds(body["networks"])
     if "run_time" in body:
         body["run_s_max"] = parse_duration_s(body.pop("run_time"))
     client().put(f"/v1/tenants/{quoted(name)}", body)
     click.echo(name)
-
-
-def _bounds(text: str) -> dict[str, int]:
-    """``vpc=4,eip=8``. Raises CalabashError."""
-    found = {}
-    for word in filter(None, text.split(",")):
-        kind, _, most = word.strip().partition("=")
-        if kind not in set(NetworkKind) or not (most.isascii() and most.isdigit()):
-            raise CalabashError(
-                f"--networks: {word[:80]!r} is no kind with a number",
-                hint=f"like vpc=4,eip=8; kinds: {', '.join(NetworkKind)}",
-            )
-        found[kind] = int(most)
-    return found
 
 
 def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:

@@ -211,6 +211,20 @@ def project_of(tenant: str, queue: str) -> str:
     return queue[len(tenant) + 1 :] if tenant and queue.startswith(f"{tenant}/") else ""
 
 
+def parse_network_bounds(text: str) -> dict[NetworkKind, int]:
+    """``vpc=4,eip=8``, with commas or blanks between them: most objects of each kind. Raises CalabashError."""
+    found = {}
+    for word in text.replace(",", " ").split():
+        kind, _, most = word.partition("=")
+        if kind not in set(NetworkKind) or not (most.isascii() and most.isdigit() and len(most) <= 9):
+            raise CalabashError(
+                f"{word[:80]!r} is no kind of networks with a number",
+                hint=f"like vpc=4,eip=8; kinds: {', '.join(NetworkKind)}",
+            )
+        found[NetworkKind(kind)] = int(most)
+    return found
+
+
 def _check_amounts(what: str, guarantee: float, limit: float | None, weight: float) -> None:
     for name, value in (("guarantee", guarantee), ("limit", limit), ("weight", weight)):
         if value is not None and not (math.isfinite(value) and value >= 0):

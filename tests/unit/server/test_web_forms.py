@@ -31,6 +31,17 @@ def test_a_field_that_is_no_number_is_named() -> None:
         FORMS["queue"].request({"name": "a", "limit": "two"})
 
 
+def test_bounds_of_networks_are_typed_as_on_the_command_line_and_taken_away_by_none() -> None:
+    tenant = FORMS["tenant"]
+    assert tenant.request({"name": "a", "networks": "vpc=4, eip=8"})[1] == {"networks": {"vpc": 4, "eip": 8}}
+    assert tenant.request({"name": "a", "networks": "none"})[1] == {"networks": {}}
+    assert tenant.request({"name": "a", "networks": " "})[1] == {}
+    for wrong in ("vpc", "vpc=", "vpc=-1", "vpc=many", "moon=1", "vpc=9999999999"):
+        with pytest.raises(CalabashError, match=r"networks: .* is no kind of networks with a number") as told:
+            tenant.request({"name": "a", "networks": wrong})
+        assert "vpc=4,eip=8" in (told.value.hint or "")
+
+
 def test_a_form_that_does_not_say_what_it_is_about_asks_nothing() -> None:
     with pytest.raises(CalabashError, match="does not say"):
         FORMS["undrain"].request({"id": ""})

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from calabash.model.errors import CalabashError
+from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import parse_duration_s, parse_memory_mib
 
 Given = Mapping[str, str]
@@ -52,6 +53,11 @@ def flag(value: str) -> bool:
 def words(value: str) -> list[str]:
     """Names, with commas or blanks between them."""
     return [word for word in re.split(r"[\s,]+", value) if word]
+
+
+def network_bounds(value: str) -> dict[str, int]:
+    """Most objects of networks by kind; ``none`` for no bounds. Raises CalabashError."""
+    return {str(kind): most for kind, most in parse_network_bounds(text_or_none(value)).items()}
 
 
 MEMORY: Reader = parse_memory_mib

@@ -17,6 +17,7 @@ _FILTERS = {
     "moment": words.moment,
     "iso": words.iso,
     "ago": words.ago,
+    "bounds": words.bounds,
     "command": words.command,
     "hue": words.hue,
     "plural": words.plural,

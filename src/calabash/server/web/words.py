@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from zlib import crc32
 
@@ -52,6 +52,11 @@ def command(words: Sequence[str], *, characters: int = 80) -> str:
     """A command line, cut where it would fill the page."""
     line = " ".join(words) or "-"
     return line if len(line) <= characters else line[: characters - 1] + "…"
+
+
+def bounds(most: Mapping[str, int]) -> str:
+    """``eip=8 vpc=4``, as they are typed."""
+    return " ".join(f"{kind}={count}" for kind, count in sorted(most.items()))
 
 
 def hue(name: str) -> int:
