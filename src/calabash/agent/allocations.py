@@ -49,6 +49,15 @@ class _Held:
             self.final_usage = usage_of(self.record)
         return self.final_usage
 
+    @property
+    def why_it_ends(self) -> tuple[str, str]:
+        """Reason and explanation."""
+        if self.ending is not None:
+            return self.ending
+        if self.record.state is AllocationState.GRANTED:
+            return Reason.TIMEOUT, "nobody took the slice"
+        return "ended", "its last process ended"
+
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
@@ -89,16 +98,12 @@ class Allocations:
         tenure: Tenure | None = None,
         boot: str = "",
     ) -> None:
-        self._store = store
-        self._slots = slots
-        self._membership = membership
-        self._clock = clock
-        self._boot = boot
-        self._usage_of = usage_of
+        self._store, self._slots, self._membership = store, slots, membership
+        self._clock, self._boot = clock, boot
+        self._usage_of, self._occupancy = usage_of, occupancy
         self._tenure = tenure or RequesterTenure()
         self._held: dict[AllocationId, _Held] = {}
         self._orphans, self._doubtful = Orphans(slots, membership), DoubtfulEntries(store, clock)
-        self._occupancy = occupancy
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
@@ -115,6 +120,11 @@ class Allocations:
     def ending(self, allocation: AllocationId) -> bool:
         """Whether its end was asked for."""
         return (entry := self._held.get(allocation)) is not None and entry.ending is not None
+
+    def lives(self, allocation: AllocationId) -> bool:
+        """Whether it has a live member or somebody may still come for it; one that only waits for a driver does not."""
+        entry = self._held.get(allocation)
+        return entry is not None and (self._membership.populated(allocation) or self._awaited(entry))
 
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
@@ -234,16 +244,13 @@ class Allocations:
                 return
 
     def _close(self, entry: _Held) -> AllocationRecord:
-        record, ended_at = entry.record, self._clock.now_s()
-        reason, explanation = entry.ending or _ended_by_itself(record)
-        self._store.release(
-            record.id, at=ended_at, reason=reason, explanation=explanation, usage=entry.last_usage(self._usage_of)
-        )
-        del self._held[record.id]
-        self._occupancy.forget(record.id)
-        return replace(
-            record, state=AllocationState.RELEASED, ended_at=ended_at, reason=reason, explanation=explanation
-        )
+        name, at, (reason, explanation) = entry.record.id, self._clock.now_s(), entry.why_it_ends
+        usage = entry.last_usage(self._usage_of)
+        self._store.release(name, at=at, reason=reason, explanation=explanation, usage=usage)
+        del self._held[name]
+        self._occupancy.forget(name)
+        released = AllocationState.RELEASED
+        return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=explanation)
 
     def _look(self, entry: _Held) -> Seen:
         record = entry.record
@@ -256,17 +263,19 @@ class Allocations:
             entry=record.state,
             slot=self._slots.exists(record.id),
             in_use=in_use,
-            awaited=self._tenure.holds(record, self._clock.monotonic_ns() - entry.since_ns),
+            awaited=self._awaited(entry),
             ending=entry.ending is not None,
         )
 
+    def _awaited(self, entry: _Held) -> bool:
+        return self._tenure.holds(entry.record, self._clock.monotonic_ns() - entry.since_ns)
+
     def _remove_slot(self, entry: _Held) -> bool:
         """False when somebody has come after all."""
-        record = entry.record
-        if not self._membership.remove(record.id):
+        if not self._membership.remove(entry.record.id):
             return False
         self._store.add_usage(entry.last_usage(self._usage_of))  # before the slot goes, from which it is read
-        self._slots.remove(record.id)
+        self._slots.remove(entry.record.id)
         return True
 
 
@@ -284,9 +293,3 @@ def slices_on(
                 names.append(record.id)
                 mode = mode_of_device(record.placement.mode)
     return held, names, mode
-
-
-def _ended_by_itself(record: AllocationRecord) -> tuple[str, str]:
-    if record.state is AllocationState.GRANTED:
-        return Reason.TIMEOUT, "nobody took the slice"
-    return "ended", "its last process ended"

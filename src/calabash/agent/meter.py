@@ -7,8 +7,10 @@ at the grant plus the offset. Records of an allocation are numbered from 0, slic
 takes each number once. An interval that has been cut is kept until the store has it, and is not cut anew: whoever cannot know
 whether it was written writes the same again.
 
-A pool that starts reads from the store up to where its predecessor has written, and goes on from there. What ended in between
-is metered up to the last moment at which it is known to have lived: the last round of the pool before, or its own last launch.
+A pool that starts reads from the store up to where its predecessor has written, and goes on from there. What has no live member
+by then is metered up to the last moment at which it is known to have lived: the last round of the pool before, or its own last
+launch; that a driver takes longer to say that its devices are free adds nothing. No witness of the kernel's outlives a process:
+a program that ends while no pool looks is charged for no time after the pool's death unless its page says that it worked.
 The monotonic clock ends with the boot of the machine; beyond it the calendar is all there is, and it never takes back what was
 written.
 """
@@ -69,6 +71,15 @@ class Meter:
     def offset_ns(self, now_ns: int) -> int:
         """The offset of a moment, never before what is metered already."""
         return max(self.until_ns, now_ns - self.base_ns)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether nobody has seen it live since this pool started."""
+        return self.lived_until_ns is not None and not self.closed
+
+    def end_ns(self, now_ns: int) -> int:
+        """The offset up to which it is metered if it were to end at that moment."""
+        return self.offset_ns(now_ns) if self.lived_until_ns is None else self.lived_until_ns
 
     def lived(self, at_ns: int, now_offset_ns: int) -> None:
         """It did something at that moment of the monotonic clock, by its own word: this lengthens what it is metered for."""

@@ -37,10 +37,14 @@ class Meters:
         meter = self._meters[record.id] = resume_meter(record, self.now(), so_far, self._mark)
         return meter
 
-    def settled(self) -> None:
-        """Everything that is still held after the first look of this pool lives."""
-        for meter in self._meters.values():
-            meter.lived_until_ns = None
+    def settled(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
+        """What this pool sees living is metered on. The rest, which may be held until a driver says that its devices are free,
+        has ended when it was last known to live; who comes back is seen at a later round. Costs nothing once all is clear."""
+        with self._lock:
+            unseen = [(name, meter) for name, meter in self._meters.items() if meter.unseen]
+        for name, meter in unseen:
+            if lives(name):
+                meter.lived_until_ns = None
 
     def going_on(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
         """Those that are metered on; what is closed and no longer held is forgotten."""
@@ -58,7 +62,7 @@ class Meters:
             with self._lock:
                 meter = self._of(record)
                 if not meter.closed:
-                    offset_ns = meter.offset_ns(self._clock.monotonic_ns())
+                    offset_ns = meter.end_ns(self._clock.monotonic_ns())
                     meter.unwritten = meter.unwritten or meter.cut(offset_ns, measure(record))
                     due[record.id] = meter.unwritten
         return due
@@ -76,9 +80,7 @@ class Meters:
         with self._lock:
             meter = self._of(record)
             if not meter.closed:
-                until_ns = meter.lived_until_ns
-                if until_ns is None:
-                    until_ns = meter.offset_ns(self._clock.monotonic_ns())
+                until_ns = meter.end_ns(self._clock.monotonic_ns())
                 meter.unwritten = (*meter.unwritten, *meter.cut(until_ns, measure(record)))
                 meter.closed = True
             return meter.unwritten

@@ -13,8 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from tests.stand_ins import NothingListed
-
 from calabash.agent import pages, slot_content
 from calabash.agent.allocations import Allocations
 from calabash.agent.last_round import LastRound
@@ -141,6 +139,21 @@ class Living:
         return []
 
 
+class SlowToClear:
+    """A driver that lists an allocation's program until the second time that it is asked: releases come a round late."""
+
+    def __init__(self) -> None:
+        self._asked: set[AllocationId] = set()
+
+    def clear(self, record: AllocationRecord) -> bool:
+        asked = record.id in self._asked
+        self._asked.add(record.id)
+        return asked
+
+    def forget(self, allocation: AllocationId) -> None:
+        self._asked.discard(allocation)
+
+
 class MeteredDay:
     """Plays the day. ``seed`` says which."""
 
@@ -244,9 +257,12 @@ class MeteredDay:
     def _round(self) -> None:
         try:
             began = self._ledgers.meters.now()
+            self._ledgers.meters.settled(self._book.lives)
             changes = self._book.sweep()
             assert not changes.failures, changes.failures
             self._mark.write(began)
+            self._pass_until(self._now_s() + ROUND_S)  # what has ended asks the driver, and is released a round later
+            self._book.sweep()
             records = self._book.records()
             self._ledgers.tick(records)
             self._ledgers.checkpoint(records, cast("Store", self._journal))
@@ -278,14 +294,14 @@ class MeteredDay:
             slots=self._slots,
             membership=cast("Any", Living(self._programs)),
             clock=self._clock,
-            occupancy=NothingListed(),
+            occupancy=SlowToClear(),
             usage_of=self._ledgers.close,
             boot="boot",
         )
         for record in self._store.allocations():
             self._ledgers.restore(record, self._store.usage_book.so_far(record))
         self._book.recover()
-        self._ledgers.meters.settled()
+        self._ledgers.meters.settled(self._book.lives)
 
     def _step(self) -> None:
         if self._dies_in == 0:

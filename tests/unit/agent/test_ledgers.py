@@ -306,6 +306,41 @@ def test_an_interval_of_which_nobody_knows_whether_it_was_written_is_written_aga
     assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(180)
 
 
+def test_what_ended_before_its_pool_died_pays_for_nothing_while_the_next_one_asks_its_driver(tmp_path: Path) -> None:
+    clock, written = VirtualClock(), Written()
+    record = _at_grant(clock)
+    slots = _slot(tmp_path)
+    clock.advance(30)
+    mark = Meters(clock, boot="b1").now()
+    clock.advance(70)
+    ledgers = Ledgers(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
+    ledgers.restore(record, None)
+    alive: set[AllocationId] = set()
+    for _ in range(3):  # rounds in which the driver has not said that its device is free, with a checkpoint among them
+        ledgers.meters.settled(alive.__contains__)
+        ledgers.tick([record])
+        ledgers.checkpoint([record], cast("Any", written))
+        clock.advance(40)
+    written.add_usage(ledgers.close(record))
+    assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(30)
+
+
+def test_what_somebody_uses_again_after_its_pool_died_is_metered_without_a_gap(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    record = _at_grant(clock)
+    slots = _slot(tmp_path)
+    clock.advance(30)
+    mark = Meters(clock, boot="b1").now()
+    clock.advance(70)
+    ledgers = Ledgers(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
+    ledgers.restore(record, None)
+    ledgers.meters.settled(lambda _: False)
+    clock.advance(5)
+    ledgers.meters.settled(lambda _: True)
+    clock.advance(5)
+    assert sum(r.to_s - r.from_s for r in ledgers.close(record)) == pytest.approx(110)
+
+
 @pytest.mark.parametrize(("seen_alive", "metered_s"), [(False, 30), (True, 100)])
 def test_what_ended_while_no_pool_ran_is_metered_up_to_when_it_was_last_known_to_live(
     tmp_path: Path, seen_alive: bool, metered_s: float
