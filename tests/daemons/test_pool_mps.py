@@ -302,6 +302,43 @@ def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
     until(lambda: not (world.home / "mps.json").exists(), what="nothing to be written of it")
 
 
+def test_a_pool_that_is_killed_before_it_wrote_its_daemon_down_leaves_it_to_the_next_one(
+    make_world: Callable[..., World], client: str
+) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    tenant, _ = world.running(client, **mps(60))
+    ready(tenant)
+    daemon = daemon_of(world)
+    world.kill()
+    (world.home / "mps.json").unlink()
+    world.up()
+    until((service_directory(world.home) / "0/door/knock").exists, what="the door to open")
+    assert ready(world.running(client, **mps(30))[0]) == A100_SMS * 30 // 100
+    assert ask(tenant, "call") == ["0"]
+    assert daemon_of(world) == daemon
+    assert world.events("mps_daemon_died") == world.events("stranger") == []
+
+
+def test_a_server_whose_daemon_and_pool_have_died_keeps_nobody_from_its_card(
+    make_world: Callable[..., World], client: str
+) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    tenant, _ = world.running(client, **mps(60))
+    ready(tenant)
+    (pipe,) = service_directory(world.home).glob("*/pipe")
+    server, daemon = int(at_daemon(pipe, "get_server_list")), daemon_of(world)
+    world.kill()
+    os.kill(daemon, signal.SIGKILL)
+    until(partial(has_ended, daemon), what="the daemon to be gone")
+    world.up()
+    until(partial(has_ended, server), what="the server that serves nobody to end")
+    tenant.kill()
+    assert ready(world.running(client, wait_s=60, **mps(30))[0]) == A100_SMS * 30 // 100
+    assert world.events("stranger") == []
+
+
 @pytest.mark.parametrize("asked", [{"gpus": 2}, {"policy": "burst"}], ids=["two", "burst"])
 def test_what_the_service_cannot_do_is_refused_with_the_reason(
     world: World, client: str, asked: dict[str, Any]

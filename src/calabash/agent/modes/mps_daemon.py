@@ -12,7 +12,7 @@ from calabash.agent.modes.mps_served import Served
 from calabash.agent.modes.mps_shares import Share, Shares
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.mps import MpsControl, ServerLook, ServerStatus
-from calabash.seams.host.processes import Process, alive, identify, send_signal
+from calabash.seams.host.processes import Process, alive, identify, parent_of, send_signal
 
 START_S = 10.0
 LOOK_S = 0.01
@@ -54,7 +54,7 @@ class CardDaemon:
 
     def start(self) -> None:
         """Begin anew, with the share that the next server starts with. Raises CalabashError."""
-        self.end()
+        self.end()  # whoever else lives in this directory would answer in place of the one that is started here
         self._child = self.control.start(multiuser=os.geteuid() == 0)
         self.process = identify(self._child.pid)
         deadline = time.monotonic() + START_S
@@ -102,9 +102,20 @@ class CardDaemon:
         self.server, self.given = None, NOTHING
         self.clients.clear()
 
+    def adopt_unknown(self) -> Process | None:
+        """Take over the daemon that a pool started and did not live to write down: the one there is. What else lives here
+        is ended: a server whose daemon has died serves nobody and keeps the next one from the card."""
+        found = [] if self.running else self.control.daemons()
+        if found:
+            self.adopt(found[0])
+        for process in self.control.everybody():
+            if process != self.process and (self.process is None or parent_of(process.pid) != self.process.pid):
+                send_signal(process, signal.SIGKILL)
+        return self.process
+
     def end(self) -> None:
-        """And its server: one without a daemon serves nobody and keeps the next one from the card."""
-        for process in (self.process, self.server):
+        """And its servers: one without a daemon serves nobody and keeps the next one from the card."""
+        for process in (self.process, self.server, *self.control.everybody()):
             if process is not None:
                 send_signal(process, signal.SIGKILL)
         if self._child is not None:

@@ -82,9 +82,13 @@ class CardService:
         """An earlier pool has begun it: it is to be there."""
         self._begun = True
 
-    def adopt(self, daemon: Process) -> None:
-        """Take over the daemon of an earlier pool."""
-        self._daemon.adopt(daemon)
+    def adopt(self, daemon: Process | None) -> Process | None:
+        """Take over the daemon of an earlier pool; None: one that it did not live to write down. The one that there is then;
+        what lives here without it is ended."""
+        with self._lock:
+            if daemon is not None:
+                self._daemon.adopt(daemon)
+            return self._daemon.adopt_unknown()
 
     def ensure(self) -> None:
         """Daemon, server and door are there, and the server gives the least share. Raises CalabashError."""

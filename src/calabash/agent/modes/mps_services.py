@@ -6,6 +6,7 @@ next pool takes over what is still needed and ends the rest.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -22,8 +23,8 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.gpu.mps import SOCKET_PATH_MAX
-from calabash.seams.host.processes import Process, alive
+from calabash.seams.gpu.mps import SOCKET_PATH_MAX, MpsControl
+from calabash.seams.host.processes import Process, alive, send_signal
 from calabash.sharing import mps
 
 NOTES_MAX = 256
@@ -70,7 +71,7 @@ class Services:
 
     def adopt(self) -> None:
         """Take over what an earlier pool has left; what nobody needs is ended at the next look, what has ended is forgotten."""
-        left = False
+        left, known = False, dict[Place, Process]()
         for running in self._book.read():
             process = Process(pid=running.pid, start_time=running.start_time)
             place = (DeviceUuid(running.device), running.profile, running.start)
@@ -81,10 +82,25 @@ class Services:
             if service is None:
                 left = True
             else:
-                self._tools.own.add(process)
-                service.adopt(process)
+                known[place] = process
+        for service in self.all():
+            if (daemon := service.adopt(known.get(service.served.place))) is not None:
+                self._tools.own.add(daemon)
+        self._end_unknown()
         if not left:
             self.remember()
+
+    def _end_unknown(self) -> None:
+        """A pool that was killed may have started daemons that its book does not have, and that nobody needs."""
+        known = {service.served.directory for service in self.all()}
+        try:
+            directory = service_directory(self._tools.home, make=False)
+        except CalabashError:
+            return  # it is somebody else's, and nothing of ours lives there
+        for place in directory.iterdir() if directory.is_dir() else ():
+            if place.name not in known:
+                for process in MpsControl(place, "", self._tools.environment, self._tools.driver_files).everybody():
+                    send_signal(process, signal.SIGKILL)
 
     def stop(self, service: CardService) -> bool:
         """End one that is idle; False when somebody has come for it meanwhile."""
@@ -154,6 +170,7 @@ def _running(service: CardService) -> RunningDaemon | None:
     return RunningDaemon(device=device, profile=profile, start=start, pid=found.pid, start_time=found.start_time)
 
 
-def service_directory(home: Path) -> Path:
+def service_directory(home: Path, *, make: bool = True) -> Path:
     """Where sockets lie. Raises CalabashError(NOT_PERMITTED)."""
-    return socket_directory(home, "mps", longest="/99-99/pipe/control" + " " * (PATH_BYTES_MAX - SOCKET_PATH_MAX))
+    longest = "/99-99/pipe/control" + " " * (PATH_BYTES_MAX - SOCKET_PATH_MAX)
+    return socket_directory(home, "mps", longest=longest, make=make)

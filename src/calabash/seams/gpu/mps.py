@@ -17,8 +17,10 @@ from pathlib import Path
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.programs import driver_program, program_environment
+from calabash.seams.host.processes import Process, running
 
 PROGRAM = "nvidia-cuda-mps-control"
+SERVER_PROGRAM = "nvidia-cuda-mps-server"
 ASK_S = 3.0
 DEVICE = 0  # a daemon has one, and the service takes limits by number everywhere, by UUID not
 SOCKET_PATH_MAX = 90  # what remains of a socket's path when the names of its files are taken off
@@ -74,6 +76,18 @@ class MpsControl:
             "CUDA_VISIBLE_DEVICES": device,
         }
         self._read_to = 0
+
+    def daemons(self) -> list[Process]:
+        """Those that live in this directory for this device, whoever has started them: also one that was never written down."""
+        return running(PROGRAM, self._here, f"CUDA_VISIBLE_DEVICES={self._own['CUDA_VISIBLE_DEVICES']}", word="-f")
+
+    def everybody(self) -> list[Process]:
+        """All daemons and servers that live in this directory, those of a device that is no more among them."""
+        return [*running(PROGRAM, self._here, word="-f"), *running(SERVER_PROGRAM, self._here)]
+
+    @property
+    def _here(self) -> str:
+        return f"CUDA_MPS_PIPE_DIRECTORY={self.pipe}"
 
     @property
     def reach(self) -> tuple[tuple[str, str], ...]:

@@ -107,6 +107,24 @@ def children_of(pid: int) -> list[int]:
     return sorted(child for child in found if parent_of(child) == pid and start_time(child))
 
 
+def running(program: str, *variables: str, word: str = "") -> list[Process]:
+    """Processes of our own user that run a program of that name, with that word in their command and these NAME=VALUE in
+    the environment that they began with. One pass over /proc; another user's are none, whatever they call themselves."""
+    found = []
+    for entry in os.scandir(_PROC):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            if os.path.basename(words[0]) != program.encode() or (word and word.encode() not in words):
+                continue
+            environment = Path(entry.path, "environ").read_bytes().split(b"\0")
+            process = identify(int(entry.name))
+            if process and owner(process) == os.geteuid() and all(v.encode() in environment for v in variables):
+                found.append(process)
+    return found
+
+
 def namespace_pids(pid: int) -> tuple[int, ...]:
     """The pids of a process from the reader's namespace inwards; () when it is gone."""
     try:
