@@ -24,7 +24,8 @@ def main() -> int:
     parser.add_argument("--no-networks", action="store_true", help="without OVN and tenants' networks")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write soak.json and soak.md there")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(130))
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what goes on in the background with SIGINT ignored
+        signal.signal(number, lambda _number, _frame: sys.exit(130))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
     place = ROOT / "build" / "soak"
     place.mkdir(parents=True, exist_ok=True)

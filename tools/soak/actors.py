@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from calabash.model.units import MIB
+from tools.soak.calm import wait_out
 from tools.soak.diary import Run
 from tools.soak.launcher import Started
 from tools.soak.world import OTHERS, TENANTS, World, until
@@ -25,6 +26,7 @@ class Actor:
 
     name = ""
     pause_s = 1.0
+    in_calm = False  # whether it goes on while shares are measured alone
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -49,6 +51,8 @@ class Actor:
             self.prepare()
             self.prepared.set()
             while not self.world.over.is_set():
+                if not self.in_calm:
+                    wait_out(self.world)
                 self.turn()
                 self.world.over.wait(self.pause_s * (0.5 + self.random.random()))
             self.finish()

@@ -64,10 +64,12 @@ class Violation:
 
 
 class Diary:
-    """All of it. ``told`` hears of each violation once."""
+    """All of it. ``told`` hears of each violation once, ``broken`` of each fault when it begins."""
 
-    def __init__(self, told: Callable[[Violation], None] = lambda _: None) -> None:
-        self._told = told
+    def __init__(
+        self, told: Callable[[Violation], None] = lambda _: None, broken: Callable[[Fault], None] = lambda _: None
+    ) -> None:
+        self._told, self._broken = told, broken
         self._lock = threading.RLock()
         self._runs: dict[str, Run] = {}
         self._faults: list[Fault] = []
@@ -107,6 +109,7 @@ class Diary:
         begun = Fault(kind=kind, what=what, at=time.time(), until=float("inf"), device=device)
         with self._lock:
             self._open[id(begun)] = begun
+        self._broken(begun)
         try:
             yield
         finally:

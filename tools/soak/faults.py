@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.model.errors import CalabashError
+from tools.soak.calm import wait_out
 from tools.soak.world import World, until
 
 WORKER_UIDS = range(64_000, 65_534)
@@ -288,13 +289,16 @@ class Faults:
                 deck = [kind for kind in self.kinds for _ in range(max(1, round(kind.weight)))]
                 self.random.shuffle(deck)
             kind = deck.pop()
-            self.world.log.line("fault", kind.name, aloud=True)
+            wait_out(self.world)
+            if self.world.over.is_set():
+                return
+            began = time.monotonic()
             try:
                 kind.hit(self.world, self.random)
             except Exception as error:
                 self.world.diary.violation("the soak itself works", f"fault {kind.name}: {error!r}")
                 self.world.log.line("fault", f"{kind.name} failed: {error!r}", aloud=True)
-            self.world.log.line("fault", f"{kind.name} is over")
+            self.world.log.line("fault", f"{kind.name} is over after {time.monotonic() - began:.1f} s")
 
 
 def _stop(pid: int, seconds: float) -> None:

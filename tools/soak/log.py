@@ -35,7 +35,8 @@ class Log:
         with self._lock:
             did = ", ".join(f"{who} {count}" for who, count in sorted(self._minute.items()) if who != "minute")
             self._minute.clear()
-        self.line("minute", f"{what}; lines: {did or 'none'}", aloud=True)
+        self.line("minute", what, aloud=True)
+        self.line("minute", f"lines: {did or 'none'}")
 
     def close(self) -> None:
         self._file.close()

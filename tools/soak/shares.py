@@ -1,7 +1,8 @@
 """Two tenants who press on one card get what they were promised, to two points, by the card's own account.
 
 A window counts where both pressed: nothing was broken, the card was busy all the time, and no look came late. On a machine with
-other work programs come too late to keep a card busy; such windows do not count, and are told of beside those that do.
+other work programs come too late to keep a card busy; such windows do not count, and are told of beside those that do. Most of
+those that count lie in the spells of ``calm``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Shares(Actor):
 
     name = "shares"
     pause_s = 1.0
+    in_calm = True
 
     def prepare(self) -> None:
         self.device = next(d.index for d in self.world.node().devices if d.model == PRESSED)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
 from bench._report import Report, machine_facts, save
 
+from calabash.agent.modes.mps_services import service_directory
 from tools.soak import actors, faults, networks, remote
+from tools.soak.calm import Calm
 from tools.soak.diary import Diary, Violation
 from tools.soak.ending import Ending
 from tools.soak.faults import Faults
@@ -32,13 +35,17 @@ class Soak:
         self.seed, self.seconds, self.short = seed, seconds, short
         self.machine = look(networks=networks)
         self.log = Log(log, quiet=quiet)
-        self.diary = Diary(lambda one: self.log.line("judges", f"VIOLATION {one.promise}: {one.what}", aloud=True))
+        self.diary = Diary(
+            lambda one: self.log.line("judges", f"VIOLATION {one.promise}: {one.what}", aloud=True),
+            lambda one: self.log.line("fault", f"{one.kind}{': ' if one.what else ''}{one.what}", aloud=True),
+        )
         self.looks = 0
 
     def run(self) -> list[Violation]:
         """All violations."""
         say = self.log.line
-        say("soak", f"seed {self.seed}, {self.seconds / 60:g} minutes, log {self.log.path}", aloud=True)
+        begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        say("soak", f"{begun}: seed {self.seed}, {self.seconds / 60:g} minutes, log {self.log.path}", aloud=True)
         for aside in self.machine.aside:
             say("soak", f"left out: {aside}", aloud=True)
         world = World(self.machine, self.log, self.diary)
@@ -74,7 +81,7 @@ class Soak:
         for one in doing:
             one.prepared.wait()
         self.log.line("soak", f"{len(doing)} actors are there: faults begin", aloud=True)
-        later = [judges.thread, *(one.thread for one in breaking)]
+        later = [judges.thread, Calm(world).thread, *(one.thread for one in breaking)]
         for thread in later:
             thread.start()
         world.over.wait(self.seconds)
@@ -91,8 +98,14 @@ class Soak:
         except Exception as error:
             self.diary.violation("the soak itself works", f"the count: {error!r}")
         if self.diary.violations():
-            for name in ("pool.log", "pool.db"):  # for whoever looks for the cause
-                self.log.path.with_suffix(f".{name}").write_bytes((world.home / name).read_bytes())
+            self._keep(world)
+
+    def _keep(self, world: World) -> None:
+        """For whoever looks for the cause: what the pool has written, and its MPS services."""
+        logs = service_directory(world.home, make=False).glob("*/log/*.log")
+        named = {f"mps-{path.parent.parent.name}-{path.name}": path for path in logs}
+        for name, path in (named | {name: world.home / name for name in ("pool.log", "pool.db")}).items():
+            self.log.path.with_suffix(f".{name}").write_bytes(path.read_bytes())
 
     def _verdict(self) -> None:
         for name, count in sorted(self.diary.counts().items()):
@@ -127,6 +140,11 @@ class Soak:
         report.add("looks of the judges", self.looks, "looks")
         report.add("violations", len(self.diary.violations()), "", at_most=0)
         save(report, directory)
+        minutes = f"{self.seconds / 60:g}"
+        command = f"make soak MINUTES={minutes} SEED={self.seed}"
+        if self.short:
+            command = f"python -m tools.soak --short --minutes {minutes} --seed {self.seed}"
         page = directory / "soak.md"
-        command = f"make soak MINUTES={self.seconds / 60:g} SEED={self.seed}"
-        page.write_text(page.read_text().replace("uv run python -m bench.soak", command))
+        lines = page.read_text().splitlines(keepends=True)
+        lines[2] = f"`{command}`\n"  # where a benchmark's own stands
+        page.write_text("".join(lines))

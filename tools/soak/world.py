@@ -85,6 +85,7 @@ class World:
         self.client = PoolClient(self.home)
         self.console = f"127.0.0.1:{free_port()}"
         self.over = threading.Event()
+        self.calm = threading.Event()  # nothing is broken, and nobody but ``shares`` asks
         self.starting = threading.Lock()  # one start or stop of the pool at a time
         self._numbers = iter(range(1, 1 << 40))
         self._numbering = threading.Lock()
