@@ -19,6 +19,7 @@ from calabash.operations.handlers.audit import AUDIT
 from calabash.operations.handlers.audited import audited
 from calabash.operations.handlers.billing import BILLING
 from calabash.operations.handlers.changes import CHANGES
+from calabash.operations.handlers.cut_off import told_when_cut_off
 from calabash.operations.handlers.network_certificates import CERTIFICATES
 from calabash.operations.handlers.networks import NETWORKS
 from calabash.operations.handlers.notifications import NOTIFICATIONS
@@ -89,4 +90,4 @@ def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: 
         request_max_body_size=None,  # bounded where it is read
         logging_config=None,
     )
-    return audited(operations.audit, routes)
+    return audited(operations.audit, told_when_cut_off(routes))
