@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calabash.agent.membership import group_name
+from calabash.binder.binder import LOST_PLACE
 from calabash.seams.host.cgroups import find_hierarchy
 from tools.soak import accounts, endings
 from tools.soak.diary import Run
@@ -33,8 +34,9 @@ class Ending:
     def judge(self) -> None:
         self.settle()
         records = self.world.client.items("/v1/allocations?ended=1")
+        told = [record for record in records if not record["explanation"].startswith(LOST_PLACE)]
         rows = self.rows()
-        self.runs(records, rows)
+        self.runs(records, told, rows)
         self.sums(rows)
         self.audit()
         self.restart(records)
@@ -75,11 +77,12 @@ class Ending:
             journal.row_factory = sqlite3.Row
             return [dict(row) for row in journal.execute("SELECT * FROM usage")]
 
-    def runs(self, records: list[Any], rows: list[dict[str, Any]]) -> None:
-        """Each run has ended as its user was told, once, and is accounted for the time that it had."""
+    def runs(self, records: list[Any], told: list[Any], rows: list[dict[str, Any]]) -> None:
+        """Each run has ended as its user was told, once, and is accounted for the time that it had. ``told``: the grants of
+        which somebody was told."""
         runs, faults = self.world.diary.runs(), self.world.diary.faults()
-        tagged = {word: record for record in records for word in record["command"] if "-" in word}
-        doubled = Counter(run.tag for run in runs for record in records if run.tag in record["command"])
+        tagged = {word: record for record in told for word in record["command"] if "-" in word}
+        doubled = Counter(run.tag for run in runs for record in told if run.tag in record["command"])
         remote = {
             run.tag for run in runs if run.remote
         }  # one that was lost on the way to its broker is asked for again
@@ -88,7 +91,7 @@ class Ending:
         slices = accounts.by_slice(rows)
         self.found("use is a chain of intervals", *accounts.broken_chains(slices))
         for run in runs:
-            record = tagged.get(run.tag) or _reserved(run, records)
+            record = tagged.get(run.tag) or _reserved(run, told)
             if wrong := endings.unexplained(run, record, faults):
                 self.found("runs end as their users are told", f"{run.tag} {wrong}")
             if run.began and record is None and not run.remote:

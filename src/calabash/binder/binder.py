@@ -51,6 +51,7 @@ NOT_YET = {
     Reason.UNHEALTHY,
     Reason.FABRIC_HELD,
 }
+LOST_PLACE = "before anybody was told of it, it lost its place to "  # the explanation of such an end begins so
 Granting = Callable[
     [AllocationRecord], AbstractContextManager[None]
 ]  # entered around a grant; what it raises is its failure
@@ -106,8 +107,7 @@ class Binder:
         """Nobody waits for it any more; ``error`` tells whoever still does. False when it has been answered already."""
         with self._lock:
             waiting.withdrawn = why
-            told = waiting.resolve(error) if error is not None else waiting.answer.cancel()
-            if not told:
+            if not (waiting.resolve(error) if error is not None else waiting.answer.cancel()):
                 return False
             if not self._starts.being_granted(waiting.id):
                 self._forget(waiting)
@@ -210,15 +210,16 @@ class Binder:
         with self._lock:
             overtaken = self._starts.granted(waiting.id)
             self._starts.drop(waiting.id)
+            joined = True
             if overtaken is None:
                 self._tracker.started(granted.record)
+                joined = self._waiting.leave(waiting)
+            elif waiting.answer.done():
+                self._forget(waiting)
             else:
-                self._tracker.gone(waiting.id)
-            joined = self._waiting.leave(waiting)
-        if overtaken is not None:
-            message = f"{waiting.id} lost its place to {overtaken.by}"
-            waiting.resolve(CalabashError(message, reason=overtaken.reason, hint="ask again"))
-            self._agent.end(waiting.id, reason=overtaken.reason, explanation=message)
+                self._waiting.rename(waiting, new_id())
+        if overtaken is not None:  # nobody was told of it yet: whoever asked waits on where it stood
+            self._agent.end(granted.record.id, reason=overtaken.reason, explanation=LOST_PLACE + overtaken.by)
         elif not waiting.resolve(granted):
             self._agent.end(waiting.id, reason="cancelled", explanation=waiting.withdrawn)
         return joined

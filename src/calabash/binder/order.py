@@ -103,6 +103,20 @@ class WaitingRequests:
             raise
         return moved
 
+    def rename(self, waiting: WaitingRequest, name: AllocationId) -> None:
+        """Its grant was taken back before it was told of, and stands in the journal under its old name; it waits under another,
+        with the age that it has."""
+        since_s = self._tracker.submitted_at_s(waiting.id)
+        self._out(waiting)
+        del self._waiting[waiting.id]
+        waiting.id = name
+        self._waiting[name] = waiting
+        try:
+            self._in(waiting, since_s, at_once=since_s is not None)
+        except CalabashError as error:
+            self.leave(waiting)
+            waiting.resolve(error)
+
     def _out(self, waiting: WaitingRequest) -> None:
         self._tracker.gone(waiting.id)
         self._joined(self._admission.leave(waiting))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.binder.test_local import device
 
+from calabash.agent.granting import Grant
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.binder.binder import Binder
 from calabash.binder.local import Start, Stop
@@ -16,6 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.sched import QueueSpec
 from calabash.seams.clock import VirtualClock
+from calabash.sharing.protocol import Edits
 
 PLACE = Placement(
     node=NodeName("here"), mode=ModeName("vgpu"), slices=(Slice(device=device(0).uuid, memory_mib=1, core_percent=1),)
@@ -71,3 +73,46 @@ def test_what_is_evicted_and_has_room_elsewhere_in_the_same_pass_keeps_nobody_fr
     with pytest.raises(CalabashError, match="nothing is granted here"):
         waiting.answer.result(timeout=0)
     assert binder.find(RAN) is None
+
+
+def test_what_loses_its_place_while_it_is_granted_waits_on_and_gets_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent: Any = Agent()
+    binder = Binder(agent=agent, queues=lambda: [QueueSpec(name="default")], clock=VirtualClock())
+    asked: list[Any] = []
+
+    def grant(record: Any) -> Any:
+        asked.append(record)
+        if len(asked) == 1:  # somebody else is preferred meanwhile
+            binder._evict(Stop(id=record.id, reason=Reason.RECLAIM, by=AllocationId("owner")))
+        return Grant(record=record, edits=Edits())
+
+    monkeypatch.setattr(agent, "grant", grant)
+    request = GpuRequest(memory_mib=1, core_percent=1)
+    waiting = binder.submit(request, requester=Requester(uid=1, user="ann"), command=(), wait=True)
+    first, second = asked
+    assert agent.ended == [first.id]
+    assert first.id != second.id == waiting.id
+    assert waiting.answer.result(timeout=0).record is second
+    assert binder.waiting() == []
+
+
+def test_what_loses_its_place_and_is_withdrawn_while_it_is_granted_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent: Any = Agent()
+    binder = Binder(agent=agent, queues=lambda: [QueueSpec(name="default")], clock=VirtualClock())
+
+    def grant(record: Any) -> Any:
+        (waiting,) = binder.waiting()
+        binder._evict(Stop(id=record.id, reason=Reason.RECLAIM, by=AllocationId("owner")))
+        assert binder.withdraw(waiting, why="its caller went away")
+        return Grant(record=record, edits=Edits())
+
+    monkeypatch.setattr(agent, "grant", grant)
+    request = GpuRequest(memory_mib=1, core_percent=1)
+    waiting = binder.submit(request, requester=Requester(uid=1, user="ann"), command=(), wait=True)
+    assert agent.ended == [waiting.id]
+    assert waiting.answer.cancelled()
+    assert binder.waiting() == []
