@@ -24,7 +24,6 @@ PTX = b""".version 6.0
     ret;
 }
 """
-_AHEAD = 4  # launches under way: there is always work for the card
 
 
 def say(**words: float | str) -> None:
@@ -72,17 +71,17 @@ class Driver:
         self.call("cuModuleGetFunction", ctypes.byref(function), module, b"spin_ns")
         return function
 
-    def press(self, function: ctypes.c_void_p, seconds: float, kernel_us: int) -> int:
+    def press(self, function: ctypes.c_void_p, seconds: float, kernel_us: int, ahead: int) -> int:
         """Launch so that the card never runs out of work; how many launches."""
         duration_ns = ctypes.c_uint64(kernel_us * 1000)
         parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(duration_ns), ctypes.c_void_p))
-        events = [ctypes.c_void_p() for _ in range(_AHEAD)]
+        events = [ctypes.c_void_p() for _ in range(ahead)]
         for event in events:
             self.call("cuEventCreate", ctypes.byref(event), 2)
         launches, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
-            event = events[launches % _AHEAD]
-            if launches >= _AHEAD:
+            event = events[launches % ahead]
+            if launches >= ahead:
                 self.call("cuEventSynchronize", event)
             self.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
             self.call("cuEventRecord", event, None)
@@ -96,6 +95,7 @@ def main() -> None:
     parser.add_argument("--tag", required=True)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--kernel-us", type=int, default=0, help="0: leave the card alone")
+    parser.add_argument("--ahead", type=int, default=4, help="launches under way: there is always work for the card")
     parser.add_argument("--memory-mib", type=int, default=-1, help="of each device; below 0: all that is given")
     parser.add_argument("--devices", type=int, default=1)
     options = parser.parse_args()
@@ -112,7 +112,7 @@ def main() -> None:
         held, refused = held + more, refused + denied
     say(ready=time.time(), total=total.value, held=held, refused=refused)
     if function is not None:
-        launches = driver.press(function, options.seconds, options.kernel_us)
+        launches = driver.press(function, options.seconds, options.kernel_us, options.ahead)
     else:
         time.sleep(options.seconds)
         driver.call("cuCtxSynchronize")

@@ -59,7 +59,7 @@ class Shares(Actor):
 
     def turn(self) -> None:
         pair = self.random.choice(PAIRS)
-        program = ["--seconds", "16", "--kernel-us", "5000", "--memory-mib", "200"]
+        program = ["--seconds", "16", "--kernel-us", "5000", "--memory-mib", "200", "--ahead", "40"]
         begun = [
             self.begin(
                 ["--memory", "2GiB", "--cores", str(cores), "--model", PRESSED, "--wait", "30s", "--mode", "vgpu"],
