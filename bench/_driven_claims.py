@@ -30,7 +30,7 @@ from bench._starts import START_S, Shaper
 from bench._starts_left import Left, cards, specs_in
 from calabash.kubernetes.claims.amounts import reserve_mib
 from calabash.kubernetes.claims.names import DRIVER, card_names
-from calabash.kubernetes.node.claims import CLAIM_PREFIX
+from calabash.kubernetes.node.claim_desk import CLAIM_PREFIX
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
 from calabash.model.device import Device, DeviceUuid
 from calabash.sharing.vgpu import MODE as VGPU

@@ -16,9 +16,9 @@ from calabash.agent.membership_container import claim_allocation
 from calabash.agent.node import NodeAgent
 from calabash.kubernetes.claims.allocated import claim_plan
 from calabash.kubernetes.node.claim_book import known_claim
+from calabash.kubernetes.node.claim_desk import ClaimDesk
 from calabash.kubernetes.node.claim_notes import ClaimNote
 from calabash.kubernetes.node.claim_status import claim_status
-from calabash.kubernetes.node.claims import ClaimDesk
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import KubeClient
@@ -94,16 +94,25 @@ class ClaimCare:
                     self._told = error.message
 
     def _look(self, note: ClaimNote) -> None:
-        claim = self._client.get(RESOURCE_CLAIM, note.name, note.namespace)
+        with self._desk.turns.look(note.uid) as done:
+            claim = self._client.get(RESOURCE_CLAIM, note.name, note.namespace)
+            with done() as still:
+                over = self._heard(note, claim) if still else True
+        if claim is not None and not over:
+            self._tell(claim)
+
+    def _heard(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
+        """Keep what the API server says of it; whether it is over. What is over and holds nothing any more leaves nothing."""
         if claim is None or claim.metadata.uid != note.uid:
             self._desk.book.ended(note.uid)
-            if self._agent.record(claim_allocation(note.uid)) is None:
-                self._desk.clear(note.uid)
-            return
-        known = known_claim(claim)
-        self._desk.book.saw(known)
-        if not known.over:
-            self._tell(claim)
+            over = True
+        else:
+            known = known_claim(claim)
+            self._desk.book.saw(known)
+            over = known.over
+        if over and self._agent.record(claim_allocation(note.uid)) is None:
+            self._desk.clear(note.uid)
+        return over
 
     def _tell(self, claim: ResourceClaim) -> None:
         """Only what stands: a claim that is just being prepared is looked at once it is."""

@@ -14,7 +14,8 @@ from calabash.kubernetes.claims.names import DRIVER, claim_devices
 from calabash.kubernetes.claims.publishing import SlicePublisher
 from calabash.kubernetes.claims.slices import SliceFacts, pcie_roots
 from calabash.kubernetes.node.claim_care import ClaimCare
-from calabash.kubernetes.node.claims import ClaimDesk, ClaimEdits, ClaimPreparer
+from calabash.kubernetes.node.claim_desk import ClaimDesk
+from calabash.kubernetes.node.claims import ClaimEdits, ClaimPreparer
 from calabash.kubernetes.node.doorway import Doorway
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.settings import AgentSettings
@@ -75,6 +76,8 @@ class ClaimDoor:
         self._server: DraServer | None = None
 
     def start(self) -> None:
+        for left in self._desk.begin([record.id for record in self._agent.records()]):
+            self._agent.end(left, reason="ended", explanation="nothing is noted of its claim", gently=True)
         self._care.start()
         self._look()
 

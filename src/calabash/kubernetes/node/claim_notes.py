@@ -80,6 +80,13 @@ class ClaimNotes:
             with suppress(OSError):
                 self._path(uid).unlink(missing_ok=True)
 
+    def sweep(self) -> None:
+        """Remove what writers that died have left; before anybody writes."""
+        with suppress(OSError):
+            for name in os.listdir(self._directory):
+                if name.startswith(".") and name.endswith(".new"):
+                    (self._directory / name).unlink()
+
     def all(self) -> list[ClaimNote]:
         """All of them; a file that is none is not heeded."""
         try:

@@ -14,8 +14,7 @@ which counts variables ``CALABASH_CLAIM_<uid>``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Protocol
 
 from calabash.agent.membership_container import claim_allocation
@@ -23,8 +22,9 @@ from calabash.agent.node import Grant, NodeAgent
 from calabash.kubernetes.claims.allocated import ClaimPlan, ClaimRequest, claim_plan
 from calabash.kubernetes.claims.names import DRIVER
 from calabash.kubernetes.names import CDI_KIND
-from calabash.kubernetes.node.claim_book import ClaimBook, known_claim
-from calabash.kubernetes.node.claim_notes import ClaimNote, ClaimNotes
+from calabash.kubernetes.node.claim_book import known_claim
+from calabash.kubernetes.node.claim_desk import CLAIM_PREFIX, ClaimDesk
+from calabash.kubernetes.node.claim_notes import ClaimNote
 from calabash.kubernetes.node.patience import Patience
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import account_of, request_of
@@ -33,14 +33,13 @@ from calabash.kubernetes.plan import PlannedContainer
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.cdi import ContainerEdits, remove_spec, write_spec
+from calabash.seams.cdi import ContainerEdits, write_spec
 from calabash.seams.clock import Clock
 from calabash.seams.kube.claims import ResourceClaim
 from calabash.seams.kube.objects import Pod
 from calabash.seams.kubelet import ClaimRef, PreparedDevice
 from calabash.sharing.brokered import MODE as BROKERED
 
-CLAIM_PREFIX = "calabash-claim-"
 GIVEN_BACK_S = 20.0  # the kubelet waits 45 s, and asks again
 _LOOK_AGAIN_S = 0.01
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -57,22 +56,6 @@ class ClaimEdits(Protocol):
     def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
         """To look at these devices."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimDesk:
-    """What a node keeps of claims: their CDI names, who uses them, and the directory of dynamic CDI specs."""
-
-    notes: ClaimNotes
-    book: ClaimBook
-    specs: Path
-
-    def clear(self, uid: str) -> None:
-        """Nothing of a claim is left here. Raises CalabashError."""
-        if self.notes.of(uid) is not None:
-            remove_spec(self.specs, CLAIM_PREFIX + uid)
-        self.notes.forget(uid)
-        self.book.forget(uid)
 
 
 class ClaimPreparer:
@@ -113,6 +96,12 @@ class ClaimPreparer:
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Give it what was allocated to it. Raises CalabashError; the kubelet asks again."""
+        with self._desk.turns.work(claim.uid):
+            answer = self._prepared(claim)
+        self._changed(claim.uid)
+        return answer
+
+    def _prepared(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         found = self._claim(claim)
         plan = claim_plan(found, self._agent.node, [state.device for state in self._agent.devices()])
         known = known_claim(found)
@@ -129,19 +118,19 @@ class ClaimPreparer:
                 for n, r in enumerate(plan.requests)
             }
         write_spec(self._desk.specs, CLAIM_PREFIX + claim.uid, CDI_KIND, devices)
-        self._changed(claim.uid)
         return tuple(_answers(plan, note))
 
     def unprepare(self, claim: ClaimRef) -> None:
         """Release what it was granted, and wait until it is free: whoever comes next may need the room."""
-        name = claim_allocation(claim.uid)
-        self._leaving += 1
-        try:
-            if self._agent.end(name, reason="ended", explanation="its claim was given back"):
-                self._wait_for_the_end(claim)
-        finally:
-            self._leaving -= 1
-        self._desk.clear(claim.uid)
+        with self._desk.turns.work(claim.uid):
+            self._leaving += 1
+            try:
+                why = "its claim was given back"
+                if self._agent.end(claim_allocation(claim.uid), reason="ended", explanation=why):
+                    self._wait_for_the_end(claim)
+            finally:
+                self._leaving -= 1
+            self._desk.clear(claim.uid)
 
     def _wait_for_the_end(self, claim: ClaimRef) -> None:
         until_ns = self._clock.monotonic_ns() + int(GIVEN_BACK_S * 1e9)

@@ -14,8 +14,8 @@ from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.node.claim_desk import ClaimDesk
 from calabash.kubernetes.node.claim_door import ClaimDoor
-from calabash.kubernetes.node.claims import ClaimDesk
 from calabash.kubernetes.node.doorway import Doorway
 from calabash.kubernetes.node.edits import NodeEdits
 from calabash.kubernetes.node.foreign import ForeignPlugins

@@ -21,8 +21,8 @@ from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.node.cardcare import CardCare
 from calabash.kubernetes.node.claim_book import ClaimBook
+from calabash.kubernetes.node.claim_desk import ClaimDesk
 from calabash.kubernetes.node.claim_notes import ClaimNotes
-from calabash.kubernetes.node.claims import ClaimDesk
 from calabash.kubernetes.node.cordon import Cordon, bare
 from calabash.kubernetes.node.edits import EditsMaker, NodeEdits
 from calabash.kubernetes.node.happenings import NodeHappenings

@@ -15,8 +15,9 @@ from tests.unit.kubernetes.node.node_world import Agent
 from calabash.agent.membership_container import claim_allocation
 from calabash.agent.node import Grant
 from calabash.kubernetes.node.claim_book import ClaimBook
+from calabash.kubernetes.node.claim_desk import CLAIM_PREFIX, ClaimDesk
 from calabash.kubernetes.node.claim_notes import ClaimNotes
-from calabash.kubernetes.node.claims import CLAIM_PREFIX, ClaimDesk, ClaimPreparer
+from calabash.kubernetes.node.claims import ClaimPreparer
 from calabash.kubernetes.node.pods import NodePods
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
@@ -38,6 +39,7 @@ class State:
     """As much of a card's state as is asked for."""
 
     device: Device
+    cause: str = ""
 
 
 class ClaimAgent(Agent):

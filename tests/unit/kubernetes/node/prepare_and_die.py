@@ -1,6 +1,8 @@
-"""A process that prepares one claim by a real agent, and is killed at one of its steps: ``HOME STATE STEP``.
+"""A process with a real agent that prepares one claim, gives it back, or finds it gone, and is killed at a step:
+``HOME STATE WHAT STEP``.
 
-Steps are counted from 1, one before and one after each writing; 0: it is not killed, and prints its answer.
+WHAT is ``prepare``, ``unprepare`` or ``gone``. STEP is ``before`` or ``after`` and a writing; with ``none`` it is
+not killed, and prints what it has answered and what there is.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,43 +22,44 @@ from tests.unit.kubernetes.node.claim_desk import REF, Edits
 
 from calabash.agent.node import NodeAgent
 from calabash.kubernetes.claims.names import card_names
-from calabash.kubernetes.node import claims
+from calabash.kubernetes.node import claim_desk, claims
 from calabash.kubernetes.node.claim_book import ClaimBook
+from calabash.kubernetes.node.claim_care import ClaimCare
 from calabash.kubernetes.node.claim_notes import ClaimNotes
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.tenure import ClaimTenure
-from calabash.seams.cdi import write_spec
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
+from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.store import open_store
 
 NODE = "gpu-1"
+END_S = 60.0
 
 
 class Steps:
     """Kills this process at the one that was asked for."""
 
-    def __init__(self, last: int) -> None:
-        self._left = last
+    def __init__(self, last: str) -> None:
+        self._last = last
 
-    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*words: Any, **named: Any) -> Any:
-            self._step()
+            self._step(f"before {name}")
             answer = work(*words, **named)
-            self._step()
+            self._step(f"after {name}")
             return answer
 
         return watched
 
-    def _step(self) -> None:
-        self._left -= 1
-        if self._left == 0:
+    def _step(self, step: str) -> None:
+        if step == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(home: Path, state: Path, last: int) -> None:
+def main(home: Path, state: Path, what: str, last: str) -> None:
     store, book = open_store(f"sqlite:///{home}/journal.db"), ClaimBook()
     drivers = open_present(DriverOptions(sim_state=state))
     agent = NodeAgent(
@@ -71,41 +73,63 @@ def main(home: Path, state: Path, last: int) -> None:
         tenure=ClaimTenure(book),
     )
     agent.start()
-    cards = [one.device for one in agent.devices()]
-    claim = allocated(share(f"{card_names(cards)[cards[0].uuid]}-vgpu", 1056))
-    claim = structs.replace(claim, metadata=structs.replace(claim.metadata, uid=REF.uid))
-    steps = Steps(last)
-    desk = claims.ClaimDesk(notes=ClaimNotes(home / "claims"), book=book, specs=home / "cdi")
-    watched = replace(desk, notes=cast("Any", _Notes(desk.notes, steps)))
-    cast("Any", claims).write_spec = steps.around(write_spec)
-    agent._granting.grant = steps.around(agent._granting.grant)  # type: ignore[method-assign]
-    agent._parts.store.grant = steps.around(agent._parts.store.grant)  # type: ignore[method-assign]
-    preparer = claims.ClaimPreparer(
-        agent,
-        NodePods(lambda namespace, name: None, users=book.users),
-        watched,
-        SystemClock(),
-        fetch=lambda namespace, name: claim,
-        edits=Edits(),
-        pause=time.sleep,
-    )
-    answer = preparer.prepare(REF)
+    desk = claim_desk.ClaimDesk(notes=ClaimNotes(home / "claims"), book=book, specs=home / "cdi")
+    for orphan in desk.begin([record.id for record in agent.records()]):
+        agent.end(orphan, reason="ended", explanation="nothing is noted of its claim", gently=True)
+    answer: Any = ()
+    if what == "gone":
+        _until_nothing_is_held(agent, ClaimCare(MemoryKube(), agent, desk))
+    else:
+        watch(Steps(last), agent, desk)
+        preparer = _preparer(agent, desk)
+        answer = preparer.prepare(REF)
+        if what == "unprepare":
+            preparer.unprepare(REF)
     held = [[r.id, r.placement.slices[0].device, r.placement.slices[0].memory_mib] for r in agent.records()]
-    specs = {path.name: json.loads(path.read_text()) for path in (home / "cdi").iterdir()}
-    print(json.dumps({"names": [one.cdi_names for one in answer], "held": held, "specs": specs}))
+    specs = {path.name: json.loads(path.read_text()) for path in (home / "cdi").iterdir() if path.suffix == ".json"}
+    left = [p.name for d in ("cdi", "claims", "alloc") if (home / d).is_dir() for p in (home / d).iterdir()]
+    print(json.dumps({"names": [one.cdi_names for one in answer], "held": held, "specs": specs, "left": left}))
     agent.stop()
     store.close()
     for driver in drivers:
         driver.close()
 
 
-class _Notes:
-    """Those of a desk, with steps."""
+def watch(steps: Steps, agent: NodeAgent, desk: claim_desk.ClaimDesk) -> None:
+    """Every writing is a step."""
+    notes, desks, store = cast("Any", desk.notes), cast("Any", claim_desk), agent._parts.store
+    notes.keep, notes.forget = steps.around("note", notes.keep), steps.around("forget", notes.forget)
+    desks.remove_spec = steps.around("remove", desks.remove_spec)
+    written = steps.around("rename", Path.rename)
+    cast("Any", Path).rename = lambda path, to: (written if to.suffix == ".json" else os.rename)(path, to)
+    agent._granting.grant = steps.around("grant", agent._granting.grant)  # type: ignore[method-assign]
+    cast("Any", store).grant = steps.around("journal", store.grant)
+    cast("Any", store).release = steps.around("release", store.release)
 
-    def __init__(self, notes: ClaimNotes, steps: Steps) -> None:
-        self.keep = steps.around(notes.keep)
-        self.of, self.forget, self.all = notes.of, notes.forget, notes.all
+
+def _preparer(agent: NodeAgent, desk: claim_desk.ClaimDesk) -> claims.ClaimPreparer:
+    cards = [one.device for one in agent.devices()]
+    claim = allocated(share(f"{card_names(cards)[cards[0].uuid]}-vgpu", 1056))
+    claim = structs.replace(claim, metadata=structs.replace(claim.metadata, uid=REF.uid))
+    return claims.ClaimPreparer(
+        agent,
+        NodePods(lambda namespace, name: None, users=desk.book.users),
+        desk,
+        SystemClock(),
+        fetch=lambda namespace, name: claim,
+        edits=Edits(),
+        pause=time.sleep,
+    )
+
+
+def _until_nothing_is_held(agent: NodeAgent, care: ClaimCare) -> None:
+    """The API server knows no claim any more."""
+    until_s = time.monotonic() + END_S
+    care.round()
+    while agent.records() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    care.round()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -1,4 +1,5 @@
-"""An agent that is killed at any step of preparing a claim: the next one holds it once, and answers what was noted first."""
+"""An agent that is killed while it prepares a claim or gives it back: the next one holds it once, and answers what was noted
+first; and when the claim is gone, nothing of it is left."""
 
 from __future__ import annotations
 
@@ -13,30 +14,54 @@ import pytest
 
 from calabash.seams.gpu import sim
 
-# After the note, after the entry in the journal, after the grant, after the spec: what lies between leaves nothing else behind.
-STEPS = (2, 5, 6, 8)
+# What lies between two of these steps leaves nothing else behind than the first of them.
+STEPS = (
+    ("after note", "before release"),
+    ("after journal", "after release"),
+    ("after grant", "after remove"),
+    ("after rename", "before forget"),
+)
 
 
-def prepare(home: Path, step: int) -> subprocess.CompletedProcess[str]:
+def run(home: Path, what: str, step: str) -> subprocess.CompletedProcess[str]:
     state = sim.find_node(home, "lab").state
-    words = [sys.executable, "-m", "tests.unit.kubernetes.node.prepare_and_die", str(home), str(state), str(step)]
+    words = [sys.executable, "-m", "tests.unit.kubernetes.node.prepare_and_die", str(home), str(state), what, step]
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
-def answered(done: subprocess.CompletedProcess[str]) -> Any:
+def killed(home: Path, what: str, step: str) -> None:
+    done = run(home, what, step)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def answered(home: Path, what: str) -> Any:
+    done = run(home, what, "none")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_the_next_agent_ends_where_the_dead_one_would_have(tmp_path: Path, step: int) -> None:
+@pytest.mark.parametrize(("preparing", "giving_back"), STEPS)
+def test_the_next_agent_ends_where_the_dead_one_would_have(tmp_path: Path, preparing: str, giving_back: str) -> None:
     sim.create_node(tmp_path, "lab", "1xT4", seed=1)
-    assert prepare(tmp_path, step).returncode == -signal.SIGKILL
+    killed(tmp_path, "prepare", preparing)
     (noted,) = (json.loads(path.read_text())["nonce"] for path in (tmp_path / "claims").glob("[0-9]*"))
-    first = answered(prepare(tmp_path, 0))
+    first = answered(tmp_path, "prepare")
     assert len(first["held"]) == 1
     assert first["held"][0][2] == 1024
     (spec,) = first["specs"].values()
     (name,) = first["names"][0]
     assert [device["name"] for device in spec["devices"]] == [name.partition("=")[2]]
     assert noted in name
+    killed(tmp_path, "unprepare", giving_back)
+    gone = answered(tmp_path, "gone")
+    assert (gone["held"], gone["left"]) == ([], [])
+
+
+def test_half_a_file_of_a_dead_agent_and_what_has_no_note_are_gone_after_the_next_start(tmp_path: Path) -> None:
+    sim.create_node(tmp_path, "lab", "1xT4", seed=1)
+    killed(tmp_path, "prepare", "before rename")
+    assert [path.suffix for path in (tmp_path / "cdi").iterdir()] == [".new"]
+    (note,) = (tmp_path / "claims").iterdir()
+    note.rename(note.with_name(f".{note.name}.new"))
+    gone = answered(tmp_path, "gone")
+    assert (gone["held"], gone["left"]) == ([], [])
