@@ -73,7 +73,7 @@ class Carried:
         hosts = NetworkHosts(gateways=tuple(self.lab.record.gateways), resting=self.resting)
         for owner in (PLATFORM, *(vpc.name for vpc in self.book.all(Vpc))):
             platform = owner == PLATFORM
-            rows = desired_platform(self.book) if platform else desired(self.book, owner, hosts=hosts)
+            rows = desired_platform(self.book, hosts=hosts) if platform else desired(self.book, owner, hosts=hosts)
             if changes := diff(rows, self.north.actual(owner)):
                 self.north.apply(changes)
         asked = self.north.beat()

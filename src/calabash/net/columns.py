@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from calabash.net.rows import KEY, OWNER, Value
+from calabash.net.rows import GATEWAYS, KEY, OWNER, RESTING, Value
 
 NOTHING: frozenset[str] = frozenset()
 EMPTY: Mapping[str, str] = {}
@@ -38,7 +38,12 @@ OPTIONS_OF_ALL = frozenset(("bfd-min-rx", "bfd-min-tx", "bfd-mult", "svc_monitor
 
 # In the order in which rows may be made: what others point to comes first.
 TABLES: Mapping[str, OwnedTable] = {
-    "NB_Global": OwnedTable(columns={"options": EMPTY}, named=False, shared={"options": OPTIONS_OF_ALL}, single=True),
+    "NB_Global": OwnedTable(
+        columns={"options": EMPTY, "external_ids": EMPTY},
+        named=False,
+        shared={"options": OPTIONS_OF_ALL, "external_ids": frozenset((GATEWAYS, RESTING))},
+        single=True,
+    ),
     "Load_Balancer_Health_Check": OwnedTable(columns={"vip": "", "options": EMPTY}, named=False),
     "Gateway_Chassis": OwnedTable(columns={"chassis_name": "", "priority": 0}),
     "DHCP_Options": OwnedTable(columns={"cidr": "", "options": EMPTY}, named=False),

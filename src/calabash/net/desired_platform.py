@@ -20,8 +20,8 @@ from calabash.net.desired_crossing import CONSUMER, PROVIDER, SERVICE, Crossing,
 from calabash.net.desired_groups import FROM_PORT, TO_PORT, AccessEntry, add_acl
 from calabash.net.drafting import Draft
 from calabash.net.objects import NetworkObjects
-from calabash.net.rows import PLATFORM, Ref, Rows
-from calabash.net.view import of_version, one_of
+from calabash.net.rows import GATEWAYS, PLATFORM, RESTING, Ref, Rows
+from calabash.net.view import NetworkHosts, of_version, one_of
 
 # The loss of a gateway host is seen within three of these, in ms. Health checks come from a MAC that no user may have, as
 # what has it passes access lists.
@@ -32,14 +32,16 @@ ANNOUNCED = {"nat-addresses": "router"}
 OWN_DROP, OWN, CLOSED, OPEN = 1000, 1001, 2000, 2001  # priorities
 
 
-def desired_platform(networks: NetworkObjects, *, protected: tuple[Network, ...] = ()) -> Rows:
-    """All rows of the platform.
+def desired_platform(
+    networks: NetworkObjects, *, protected: tuple[Network, ...] = (), hosts: NetworkHosts | None = None
+) -> Rows:
+    """All rows of the platform. Which gateway hosts there are, and which rest, stands there for the next controller.
 
     Args:
         protected: ranges of the platform's own networks (of tunnels, of management, of metadata).
     """
     draft = Draft(PLATFORM)
-    draft.add("NB_Global", SINGLE, {"options": OPTIONS})
+    draft.add("NB_Global", SINGLE, {"options": OPTIONS, "external_ids": _told(hosts or NetworkHosts())})
     for uplink in networks.all(Uplink):
         _add_uplink(draft, uplink, protected)
     for gateway in networks.all(NetworkGateway):
@@ -49,6 +51,11 @@ def desired_platform(networks: NetworkObjects, *, protected: tuple[Network, ...]
     for crossing in crossings(networks):
         _add_endpoint(draft, crossing)
     return draft.rows()
+
+
+def _told(hosts: NetworkHosts) -> dict[str, str]:
+    told = {GATEWAYS: ",".join(hosts.gateways), RESTING: ",".join(hosts.resting)}
+    return {key: names for key, names in told.items() if names}
 
 
 def _add_uplink(draft: Draft, uplink: Uplink, protected: tuple[Network, ...]) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 OWNER = "calabash:vpc"  # external_ids: the VPC of a row, or PLATFORM for what several share
 KEY = "calabash:key"  # external_ids: the key of a row
 REVISION = "calabash:revision"  # external_ids of a VPC's router: the revision of the book when it was written
+GATEWAYS = "calabash:gateways"  # external_ids of NB_Global: all gateway hosts that are known, with commas
+RESTING = "calabash:resting"  # external_ids of NB_Global: those of them that come last in all rows, in their order
 PLATFORM = "-"
 
 

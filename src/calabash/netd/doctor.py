@@ -18,7 +18,6 @@ from calabash.net.view import NetworkHosts
 from calabash.netd.main import LOCK_FILE
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.realized import SILENT_S
-from calabash.netd.resting import resting
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
 from calabash.netd.source import PoolBook
 from calabash.seams.links.offloads import checksums_left_out
@@ -208,8 +207,10 @@ def _rows(
     connection: NetworkConnection, northbound: Northbound, southbound: Southbound, networks: Networks
 ) -> NetworkFinding:
     told = {one.name for one in southbound.chassis() if "enable-chassis-as-gw" in one.told.get("ovn-cms-options", "")}
-    gateways = tuple(connection.gateways) or tuple(sorted(told | northbound.gateways()))
-    hosts = NetworkHosts(gateways=gateways, resting=resting(northbound.gateway_orders().values()))
+    gateways = tuple(connection.gateways) or tuple(
+        sorted({*told, *northbound.gateways(), *northbound.known_gateways()})
+    )
+    hosts = NetworkHosts(gateways=gateways, resting=northbound.resting())
     around = Surroundings(hosts=hosts, protected=connection.ranges())
     wrong: list[str] = []
     for owner in sorted({PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}):

@@ -16,14 +16,14 @@ from calabash.net.rows import PLATFORM
 from calabash.net.view import NetworkHosts
 from calabash.netd.known import KnownNetworks
 from calabash.netd.realized import SILENT_S, Progress, hosts_of, progress
-from calabash.netd.resting import RestingHosts
+from calabash.netd.resting import HeldPort, RestingHosts
 from calabash.netd.source import Key
 from calabash.netd.statuses import Statuses
 from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.ovn.southbound import Southbound
 
 LATE_S = 5.0  # then it is told whom it waits for
-_AT_A_GATEWAY = "cr-"  # what OVN calls a router's port at its gateway host, before the port's name
+HELD_S = 0.25  # so often it is looked who has the ports of gateways
 
 log = structlog.get_logger(__name__)
 
@@ -57,12 +57,12 @@ class Judge:
         self._gateways = gateways
         self._resting = RestingHosts(rest_s)
         self._begun = False
+        self._held_s = 0.0
         self.hosts = NetworkHosts(gateways=gateways)
         self.pending: dict[str, Written] = {}
         self._seen_hosts: dict[str, str] = {}
         self._seen_dead: frozenset[str] = frozenset()
         self._seen_monitors: tuple[int, dict[tuple[str, int], bool | None]] = (-1, {})
-        self._gateway_seen: dict[str, str] = {}  # where each gateway's port was last, also while it is nowhere
 
     def look_at_gateways(self) -> bool:
         """Whether there are other gateway hosts than before, or others rest. One that has gone stays one: others must not take
@@ -72,10 +72,16 @@ class Judge:
         found = self._gateways
         if not found:
             told = {one.name for one in chassis if _is_gateway(one.told)}
-            found = tuple(sorted({*told, *self.hosts.gateways, *self._northbound.gateways()}))
-        if self._northbound.gateways():
-            self._look_at_resting(found, {one.name for one in chassis if one.silent_s <= SILENT_S}, now_s)
-        self._begun = True
+            rows = self._northbound
+            found = tuple(sorted({*told, *self.hosts.gateways, *rows.gateways(), *rows.known_gateways()}))
+        if not self._begun:
+            self._begin(found, now_s)
+        else:
+            self._come(set(found) - set(self.hosts.gateways), now_s)
+        if now_s - self._held_s >= HELD_S:
+            self._held_s = now_s
+            alive = {one.name: one.nb_cfg for one in chassis if one.silent_s <= SILENT_S}
+            self._resting.look(self._held_ports(), alive, self._northbound.counts()[0], now_s)
         hosts = NetworkHosts(gateways=found, resting=self._resting.hosts)
         if hosts == self.hosts:
             return False
@@ -84,16 +90,28 @@ class Judge:
         self.hosts = hosts
         return True
 
-    def _look_at_resting(self, gateways: tuple[str, ...], alive: set[str], now_s: float) -> None:
-        if not self._begun:
-            self._resting.begin(gateways, self._northbound.gateway_orders().values(), now_s)
-        elif new := set(gateways) - set(self.hosts.gateways):
+    def look_away(self) -> None:
+        """Another controller may do the work meanwhile: what it found stands in the database."""
+        self._begun = False
+
+    def _begin(self, gateways: tuple[str, ...], now_s: float) -> None:
+        self._begun = True
+        self._resting.begin([host for host in self._northbound.resting() if host in gateways], now_s)
+        if known := self._northbound.known_gateways():
+            self._come(set(gateways) - set(known), now_s)
+
+    def _come(self, new: set[str], now_s: float) -> None:
+        """They rest where there is anything yet that they would take over."""
+        if new and self._northbound.gateways():
             self._resting.come(new, now_s)
-        busy: set[str] = set()
-        if silent := set(gateways) - alive:
-            ports = self._southbound.hosts_of_ports()
-            busy = {host for name, host in ports.items() if name.startswith(_AT_A_GATEWAY)}
-        self._resting.look(silent, busy, now_s)
+
+    def _held_ports(self) -> list[HeldPort]:
+        orders = self._northbound.gateway_orders()
+        return [
+            HeldPort(name=name, order=orders[name], host=host, since_s=since_s)
+            for name, (host, since_s) in self._southbound.gateway_hosts().items()
+            if name in orders
+        ]
 
     def written(self, known: KnownNetworks, owner: str, count: int, *, changed: bool) -> None:
         """The rows are as they should be."""
@@ -172,7 +190,6 @@ class Judge:
 
     def _look_at_ports(self, known: KnownNetworks, port_hosts: dict[str, str], dead: frozenset[str]) -> None:
         names = {name for name, host in port_hosts.items() if self._seen_hosts.get(name) != host}
-        self._look_at_moved([name for name in names if name.startswith(_AT_A_GATEWAY)], port_hosts)
         names |= self._seen_hosts.keys() - port_hosts.keys()
         turned = dead ^ self._seen_dead
         names |= {name for name, host in port_hosts.items() if host in turned} if turned else set()
@@ -185,15 +202,6 @@ class Judge:
             reason = "bound" if holds else "host_silent" if host else "unbound"
             self._statuses.set(key, ConditionKind.READY, holds, reason, host=host)
         self._seen_hosts, self._seen_dead = port_hosts, dead
-
-    def _look_at_moved(self, names: list[str], port_hosts: dict[str, str]) -> None:
-        """At ports of gateways that went from one host to another."""
-        pairs = [(name, self._gateway_seen[name]) for name in names if name in self._gateway_seen]
-        self._gateway_seen.update((name, port_hosts[name]) for name in names)
-        orders = self._northbound.gateway_orders() if pairs else {}
-        for name, before in pairs:
-            order = orders.get(name.removeprefix(_AT_A_GATEWAY), ())
-            self._resting.moved(order, before, port_hosts[name], time.monotonic())
 
 
 def _is_gateway(told: dict[str, str]) -> bool:

@@ -27,5 +27,5 @@ class Surroundings:
 def planned(networks: Networks, owner: str, around: Surroundings) -> Rows:
     """Raises CalabashError for what cannot be drawn up; none for a VPC that is no more."""
     if owner == PLATFORM:
-        return desired_platform(networks, protected=around.protected)
+        return desired_platform(networks, protected=around.protected, hosts=around.hosts)
     return desired(networks, owner, hosts=around.hosts)

@@ -128,10 +128,13 @@ class Reconciler:
         if ready:
             if self._judge.look_at_gateways():
                 self._everything()
+                self._urgent = {PLATFORM: None, **self._urgent}  # who rests stands there no later than in any other row
             owners = self._batch()
             if owners:
                 self._carry_out(owners)
             self._beat()
+        else:
+            self._judge.look_away()
         if self.northbound.session.has_lock:
             self._judge.look(self._known)
         reports = self._statuses.taken()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +12,16 @@ from hypothesis import strategies as st
 from calabash.model.network import Vpc
 from calabash.net.book import Networks
 from calabash.net.view import NetworkHosts, View
-from calabash.netd.resting import RestingHosts, resting
+from calabash.netd.resting import HeldPort, RestingHosts
 
 HOSTS = ("g1", "g2", "g3", "g4")
+ALIVE = {"g1": 1, "g2": 1, "g3": 1}
+SEEDS = st.integers(0, 2**32)
+AWAY_S = st.floats(0.25, 40.0)
 VPC = Vpc(name="red", cidrs=())
 
 
+@cache
 def order(number: int, hosts: tuple[str, ...], last: tuple[str, ...] = ()) -> tuple[str, ...]:
     view = View(networks=Networks(), vpc=VPC, hosts=NetworkHosts(gateways=hosts, resting=last))
     found = list(view.priorities((), number))
@@ -35,49 +41,210 @@ def test_numbers_are_spread_over_hosts_and_a_new_one_that_rests_is_first_nowhere
     assert all(order(number, HOSTS, ("g4",))[:-1] == order(number, HOSTS[:-1]) for number in range(50))
 
 
-@given(st.permutations(HOSTS), st.integers(0, 3), st.sets(st.integers(0, 10**4), max_size=8))
-def test_who_rests_is_seen_by_rows_as_they_are_and_drawing_them_up_again_changes_none(
-    hosts: list[str], how_many: int, numbers: set[int]
-) -> None:
-    last = tuple(hosts[:how_many])
-    orders = {number: order(number, HOSTS, last) for number in numbers}
-    found = resting(orders.values())
-    assert {number: order(number, HOSTS, found) for number in numbers} == orders
+def held(host: str, *order: str, since_s: float = 0.0, name: str = "red") -> HeldPort:
+    return HeldPort(name=name, order=order, host=host, since_s=since_s)
 
 
-def test_a_host_that_loses_its_port_rests_until_it_has_been_well_for_the_time() -> None:
-    hosts = RestingHosts(rest_s=60)
-    hosts.begin(("g1", "g2"), [("g1", "g2")], 0)
-    hosts.look((), (), 60)
-    assert not hosts.hosts
-    hosts.moved(("g1", "g2"), "g2", "g1", 61)  # to the one that comes first: a fail-back
-    assert not hosts.hosts
-    hosts.moved(("g1", "g2"), "g1", "g2", 100)
+def well(rest_s: float = 60.0) -> RestingHosts:
+    """Three hosts have been well for long at the time 0."""
+    hosts = RestingHosts(rest_s=rest_s)
+    hosts.look((), ALIVE, 1, -100.0)
+    return hosts
+
+
+def test_a_host_whose_port_another_one_has_rests_until_it_has_been_well_for_the_time() -> None:
+    hosts = well()
+    hosts.look([held("g1", "g1", "g2")], ALIVE, 1, 0)
+    for now_s in (100.0, 100.9):
+        hosts.look([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, now_s)
+        assert not hosts.hosts
+    hosts.look([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, 101)
     assert hosts.hosts == ("g1",)
-    hosts.look(("g1",), ("g2",), 150)  # dead so long
-    hosts.look((), ("g2",), 209)
+    hosts.look([held("g2", "g2", "g1", since_s=100)], {"g2": 9}, 9, 150)  # dead so long
+    hosts.look([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 209.9)
     assert hosts.hosts == ("g1",)
-    hosts.look((), ("g2",), 210)
+    hosts.look([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 210)
     assert not hosts.hosts
 
 
-def test_a_silent_host_loses_nothing_that_it_has_and_one_without_ports_rests() -> None:
-    hosts = RestingHosts(rest_s=60)
-    hosts.look(("g1", "g2"), ("g1",), 0)
-    assert hosts.hosts == ("g2",)
+def test_a_break_an_order_that_is_not_carried_out_and_a_fail_back_are_no_loss() -> None:
+    hosts = well()
+    for number in range(8):  # two take it from one another
+        hosts.look([held("g2", "g1", "g2", since_s=number / 2)], ALIVE, 1, number / 2)
+    for number in range(8):  # it is to go to the other, and northd has much to do
+        hosts.look([held("g2", "g1", "g2", since_s=4)], ALIVE, 1, 4.5)
+        hosts.look([held("g2", "g2", "g1", since_s=4)], ALIVE, 1, 5 + number)
+    hosts.look([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 20)
+    hosts.look([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 40)
+    assert not hosts.hosts
+    hosts.look([held("g2", "g1", "g2", since_s=4)], {**ALIVE, "g2": 2}, 2, 41)
+    hosts.look([held("g2", "g1", "g2", since_s=4)], {**ALIVE, "g2": 2}, 2, 42)
+    assert hosts.hosts == ("g1",)
+
+
+def test_who_has_just_returned_is_not_believed_that_others_are_lost() -> None:
+    hosts = well()
+    hosts.look([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 0)
+    hosts.look([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 1)
+    assert hosts.hosts == ("g1",)
+    for number in range(100):  # it has not carried out anything since
+        hosts.look([held("g1", "g2", "g1", since_s=2)], ALIVE, 1, 2 + number)
+    back = {**ALIVE, "g1": 2}
+    for now_s in (110.0, 111.0, 114.9):
+        hosts.look([held("g1", "g2", "g1", since_s=2)], back, 1, now_s)
+        assert "g2" not in hosts.hosts
+    hosts.look([held("g1", "g2", "g1", since_s=2)], back, 1, 115)
+    hosts.look([held("g1", "g2", "g1", since_s=2)], back, 1, 116)
+    assert hosts.hosts[-1:] == ("g2",)  # then it is: the other has gone, too
 
 
 def test_of_hosts_that_rest_who_was_lost_later_stands_behind() -> None:
-    hosts = RestingHosts(rest_s=60)
-    hosts.moved(("g1", "g2", "g3"), "g1", "g2", 0)
-    hosts.moved(("g2", "g3", "g1"), "g2", "g3", 10)
+    hosts = well()
+    for now_s in (0, 1):
+        hosts.look([held("g2", "g1", "g2", "g3")], ALIVE, 1, now_s)
+    for now_s in (10, 11):
+        hosts.look([held("g3", "g2", "g3", "g1", since_s=10)], ALIVE, 1, now_s)
     assert order(1, HOSTS[:3], hosts.hosts) == ("g3", "g1", "g2")
 
 
-def test_a_controller_that_starts_has_the_new_and_those_behind_all_others_rest() -> None:
+def test_who_stands_behind_already_keeps_its_place_while_a_row_follows() -> None:
+    hosts = well()
+    for now_s in range(20):
+        hosts.look([held("g2", "g1", "g2"), held("g3", "g1", "g2", "g3", name="blue", since_s=9)], ALIVE, 1, now_s)
+    assert hosts.hosts == ("g1", "g2")
+
+
+def test_who_begins_again_has_those_rest_that_did_and_knows_since_when() -> None:
     hosts = RestingHosts(rest_s=60)
-    hosts.begin(("g1", "g2", "g3"), [("g2", "g1"), ("g2", "g1")], 0)
-    assert hosts.hosts == ("g1", "g3")
-    fresh = RestingHosts(rest_s=60)
-    fresh.begin(("g1", "g2"), [], 0)
-    assert not fresh.hosts
+    hosts.begin(("g2", "g1"), 0)
+    assert hosts.hosts == ("g2", "g1")
+    hosts.come(("g3",), 10)
+    hosts.begin(("g1", "g4"), 30)
+    assert hosts.hosts == ("g1", "g4")
+    hosts.look((), {"g1": 1, "g4": 1}, 1, 60)
+    assert list(hosts.hosts) == ["g4"]
+
+
+class Cluster:
+    """Gateway hosts as OVN has them: who believes to be the first that lives takes a port, and one that has just returned has
+    heard of nobody for up to three seconds, in which it takes what it can and others take it back; rows follow the hosts that
+    rest, and hosts follow rows, each with a delay of its own.
+    """
+
+    STEP_S = 0.25
+
+    def __init__(self, hosts: tuple[str, ...], ports: int, chance: Random, rest_s: float) -> None:
+        self.hosts, self.chance = hosts, chance
+        self.resting = RestingHosts(rest_s)
+        self.now_s, self.asked, self.told_s = 0.0, 1, 0.0
+        self.down: set[str] = set()
+        self.deaf: dict[str, float] = {}
+        self.counts = dict.fromkeys(hosts, 1)
+        self.heard = dict.fromkeys(hosts, 0.0)  # when each carried out all that it had been asked for
+        self.rows = {str(number): order(number, hosts) for number in range(ports)}
+        self.known = {host: dict(self.rows) for host in hosts}
+        self.held = {name: (row[0], 0.0) for name, row in self.rows.items()}
+        self.stood: list[tuple[str, ...]] = [()]
+
+    def lose(self, host: str) -> None:
+        self.down.add(host)
+
+    def give_back(self, host: str) -> None:
+        self.down.discard(host)
+        self.deaf[host] = self.now_s + self.chance.uniform(0, 3)
+
+    def live(self, for_s: float) -> None:
+        end_s = self.now_s + for_s
+        while self.now_s < end_s:
+            self.now_s += self.STEP_S
+            self._carry()
+            for name in self.rows:
+                self._claim(name)
+            alive = {host: self.counts[host] for host in self.hosts if self.now_s - self.heard[host] <= 6}
+            ports = [
+                HeldPort(name=name, order=row, host=self.held[name][0], since_s=self.held[name][1])
+                for name, row in self.rows.items()
+            ]
+            self.resting.look(ports, alive, self.asked, self.now_s)
+            if self.resting.hosts != self.stood[-1]:
+                self.stood.append(self.resting.hosts)
+
+    def _carry(self) -> None:
+        for name, row in self.rows.items():
+            wanted = order(int(name), self.hosts, self.resting.hosts)
+            if row != wanted and self.chance.random() < 0.5:
+                self.rows[name] = wanted
+                self.asked += 1
+        if self.now_s - self.told_s >= 3:
+            self.told_s = self.now_s
+            self.asked += 1
+        for host in set(self.hosts) - self.down:
+            if self.chance.random() < 0.6:
+                self.counts[host], self.known[host] = self.asked, dict(self.rows)
+            if self.counts[host] == self.asked:
+                self.heard[host] = self.now_s
+
+    def _claim(self, name: str) -> None:
+        """Who takes a port from another has it for half a second."""
+        host, since_s = self.held[name]
+        claiming = [one for one in self.hosts if one not in self.down and self._is_first(one, name)]
+        others = [one for one in claiming if one != host]
+        if others and (host not in claiming or self.now_s - since_s >= 0.5):
+            self.held[name] = (self.chance.choice(others), self.now_s)
+
+    def _is_first(self, host: str, name: str) -> bool:
+        row = self.known[host][name]
+        before = row[: row.index(host)]
+        return self.deaf.get(host, 0.0) > self.now_s or all(one in self.down for one in before)
+
+
+@given(SEEDS, st.sampled_from(HOSTS[:3]), st.lists(st.tuples(AWAY_S, AWAY_S), max_size=4))
+def test_the_loss_and_return_of_one_host_at_any_times_never_puts_another_one_behind_it(
+    seed: int, lost: str, times: list[tuple[float, float]]
+) -> None:
+    chance = Random(seed)
+    cluster = Cluster(HOSTS[: chance.choice((2, 3))], 3, chance, rest_s=30)
+    lost = lost if lost in cluster.hosts else cluster.hosts[0]
+    cluster.live(10)
+    for away_s, back_s in times:
+        cluster.lose(lost)
+        cluster.live(away_s)
+        cluster.give_back(lost)
+        cluster.live(back_s)
+    assert set(cluster.stood) <= {(), (lost,)}
+    losses = sum(stand == (lost,) for stand in cluster.stood)
+    assert losses <= len(times)  # it changes at most once with each
+    cluster.live(50)
+    assert cluster.stood[-1] == ()
+    before = len(cluster.stood)
+    cluster.live(30)
+    assert len(cluster.stood) == before
+
+
+@given(SEEDS, st.lists(st.tuples(st.sampled_from(HOSTS[:3]), AWAY_S), max_size=6))
+def test_whatever_is_lost_and_returns_all_have_their_places_again_when_it_is_over(
+    seed: int, turns: list[tuple[str, float]]
+) -> None:
+    cluster = Cluster(HOSTS[:3], 3, Random(seed), rest_s=30)
+    cluster.live(10)
+    for host, for_s in turns:
+        (cluster.give_back if host in cluster.down else cluster.lose)(host)
+        cluster.live(for_s)
+    for host in sorted(cluster.down):
+        cluster.give_back(host)
+    cluster.live(120)
+    assert cluster.stood[-1] == ()
+    assert all(cluster.held[name][0] == row[0] for name, row in cluster.rows.items())
+    assert len(cluster.stood) <= 1 + 4 * (len(turns) + 3)
+
+
+@given(SEEDS, st.sampled_from(HOSTS[:2]))
+def test_a_host_that_was_lost_for_long_takes_nothing_when_it_returns_before_it_has_rested(seed: int, lost: str) -> None:
+    cluster = Cluster(HOSTS[:2], 4, Random(seed), rest_s=30)
+    cluster.live(10)
+    cluster.lose(lost)
+    cluster.live(20)
+    assert cluster.resting.hosts == ((lost,) if any(row[-1] == lost for row in cluster.rows.values()) else ())
+    cluster.give_back(lost)
+    cluster.live(10)
+    assert all(host != lost for host, _ in cluster.held.values())

@@ -6,8 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.net.columns import OPTIONS_OF_ALL, SINGLE, TABLES, OwnedTable
-from calabash.net.rows import OWNER, PLATFORM, REVISION, Change, Delete, Insert, Ref, Rows, Update, Value
+from calabash.net.columns import SINGLE, TABLES, OwnedTable
+from calabash.net.rows import (
+    GATEWAYS,
+    OWNER,
+    PLATFORM,
+    RESTING,
+    REVISION,
+    Change,
+    Delete,
+    Insert,
+    Ref,
+    Rows,
+    Update,
+    Value,
+)
 from calabash.seams.ovn.index import OwnedRows
 from calabash.seams.ovn.replica import Replica, Row, RowEvent
 from calabash.seams.ovn.schema import Cardinality, ColumnType, RowId
@@ -64,7 +77,7 @@ class Northbound:
             }
             if owner == PLATFORM:
                 for columns in replica.tables.get("NB_Global", {}).values():
-                    found[GLOBAL] = {"options": columns["options"]}
+                    found[GLOBAL] = {name: columns[name] for name in TABLES["NB_Global"].columns}
             return found
 
     def revision(self, vpc: str) -> int:
@@ -93,7 +106,7 @@ class Northbound:
         with self.session.reading() as replica:
             writer = Writer(replica, self._owned, ours)
             operations: list[Mapping[str, Any]] = list(writer.operations)
-            operations += [_set_options(change) for change in changes if change.row == GLOBAL]
+            operations += [_set_for_all(change) for change in changes if change.row == GLOBAL]
             written = {change.row for change in ours if not isinstance(change, Delete)}
             for vpc, revision in (revisions or {}).items():
                 if _router(vpc) in written:  # else northd would look at everything for it
@@ -120,10 +133,24 @@ class Northbound:
         return 0, 0
 
     def gateways(self) -> frozenset[str]:
-        """Hosts that our rows know as gateways."""
+        """Hosts that our rows have as gateways."""
         with self.session.reading() as replica:
             rows = replica.tables.get("Gateway_Chassis", {}).values()
             return frozenset(str(row["chassis_name"]) for row in rows if row["external_ids"].get(OWNER))
+
+    def known_gateways(self) -> tuple[str, ...]:
+        """All gateway hosts that the controller knew when it wrote last; none: it never has."""
+        return self._told_of_all(GATEWAYS)
+
+    def resting(self) -> tuple[str, ...]:
+        """Those of them that rest, in their order."""
+        return self._told_of_all(RESTING)
+
+    def _told_of_all(self, key: str) -> tuple[str, ...]:
+        with self.session.reading() as replica:
+            rows = replica.tables.get("NB_Global", {}).values()
+            names = next((str(row["external_ids"].get(key, "")) for row in rows), "")
+            return tuple(name for name in names.split(",") if name)
 
     def gateway_orders(self) -> dict[str, tuple[str, ...]]:
         """Of each of our routers' ports that is at gateway hosts: these hosts, who comes first first."""
@@ -213,8 +240,13 @@ def _require_marked(change: Insert) -> None:
         )
 
 
-def _set_options(change: Change) -> dict[str, Any]:
-    if not isinstance(change, Update) or not isinstance(change.columns.get("options"), Mapping):
-        raise CalabashError("of NB_Global only options can be set")
-    pairs = shared_pairs("options", OPTIONS_OF_ALL, cast(Mapping[str, str], change.columns["options"]))
+def _set_for_all(change: Change) -> dict[str, Any]:
+    shared = TABLES["NB_Global"].shared
+    if not isinstance(change, Update) or not change.columns.keys() <= shared.keys():
+        raise CalabashError(f"of NB_Global only {' and '.join(shared)} can be set")
+    pairs = [
+        mutation
+        for name, value in change.columns.items()
+        for mutation in shared_pairs(name, shared[name], cast(Mapping[str, str], value))
+    ]
     return {"op": "mutate", "table": "NB_Global", "where": [], "mutations": pairs}

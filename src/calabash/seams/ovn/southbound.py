@@ -19,6 +19,7 @@ _TABLES = {
     "Service_Monitor": ("logical_port", "port", "protocol", "status"),
 }
 _STATES = {"online": True, "offline": False, "error": False}
+_AT_GATEWAYS = "cr-"  # what OVN calls a router's port at its gateway host, before the port's name
 _STEPS_MAX = 4096  # of counts whose age is known
 
 
@@ -54,6 +55,7 @@ class Southbound:
         self._changed = changed
         self._steps: list[tuple[int, float]] = []  # a count, and when it was seen first; both ascend
         self._port_hosts: dict[str, str] = {}
+        self._held: dict[str, tuple[str, float]] = {}  # ports at gateway hosts: the host, since when
         self.session = Session(remotes, "OVN_Southbound", _TABLES, credentials=credentials, told=self._told)
 
     def close(self) -> None:
@@ -89,6 +91,11 @@ class Southbound:
         with self.session.reading():
             return dict(self._port_hosts)
 
+    def gateway_hosts(self) -> dict[str, tuple[str, float]]:
+        """Of each router's port that a gateway host has: the host, and since when it has it without a break (monotonic)."""
+        with self.session.reading():
+            return dict(self._held)
+
     def monitors(self) -> dict[tuple[str, int], bool | None]:
         """Whether a port answers at a number, as the hosts that check it for load balancers see it; None: not seen yet."""
         with self.session.reading() as replica:
@@ -116,21 +123,34 @@ class Southbound:
             if not self._steps or count > self._steps[-1][0]:
                 self._steps.append((count, time.monotonic()))
                 del self._steps[:-_STEPS_MAX]
+        if not events:
+            self._held = {}  # what happened meanwhile is not known
         if not events or any(event.table == "Chassis" for event in events):
             self._port_hosts = {}
             self._bind(replica, replica.tables["Port_Binding"].values())
+            self._held = {
+                name: held for name, held in self._held.items() if f"{_AT_GATEWAYS}{name}" in self._port_hosts
+            }
         else:
             self._bind(replica, (e.after for e in events if e.table == "Port_Binding" and e.after is not None))
             for event in events:
                 if event.table == "Port_Binding" and event.after is None and event.before is not None:
-                    self._port_hosts.pop(event.before["logical_port"], None)
+                    self._forget(event.before["logical_port"])
         self._changed()
 
     def _bind(self, replica: Replica, ports: Iterable[Row]) -> None:
         chassis = replica.tables["Chassis"]
         for port in ports:
-            host = chassis.get(port["chassis"])
-            if host is not None:
-                self._port_hosts[port["logical_port"]] = host["name"]
-            else:
-                self._port_hosts.pop(port["logical_port"], None)
+            host, name = chassis.get(port["chassis"]), port["logical_port"]
+            if host is None:
+                self._forget(name)
+                continue
+            self._port_hosts[name] = host["name"]
+            if name.startswith(_AT_GATEWAYS):
+                short = name.removeprefix(_AT_GATEWAYS)
+                if self._held.get(short, ("", 0.0))[0] != host["name"]:
+                    self._held[short] = (host["name"], time.monotonic())
+
+    def _forget(self, name: str) -> None:
+        self._port_hosts.pop(name, None)
+        self._held.pop(name.removeprefix(_AT_GATEWAYS), None)
