@@ -10,8 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import permutations
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -24,7 +23,7 @@ from calabash.model.errors import CalabashError
 from calabash.net.book import Networks
 from calabash.net.differing import diff
 from calabash.net.objects import SHARED
-from calabash.net.rows import PLATFORM, Change, Rows, Update
+from calabash.net.rows import PLATFORM, Change, Update
 from calabash.net.view import NetworkHosts
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.settings import NetworkConnection, write_connection
@@ -94,9 +93,7 @@ class Endurance:
         """The owners whose rows are not what the book says now."""
         owners = {PLATFORM, *(vpc for vpc in self.networks.vpcs if vpc != SHARED), *reader.owners()}
         return [
-            owner
-            for owner in sorted(owners)
-            if all(changes for changes in self._differences(self.networks, owner, reader.actual(owner)))
+            owner for owner in sorted(owners) if diff(planned(self.networks, owner, self.around), reader.actual(owner))
         ]
 
     def _crash(self, reader: Northbound, changes: int) -> None:
@@ -123,14 +120,7 @@ class Endurance:
     def _whole(self, reader: Northbound, owner: str) -> bool:
         first, rows = reader.revision(owner), reader.actual(owner)
         books = (book for revision, book in reversed(self._books.items()) if revision >= first)
-        return any(not _but_names(changes) for book in books for changes in self._differences(book, owner, rows))
-
-    def _differences(self, book: Networks, owner: str, rows: Rows) -> Iterator[tuple[Change, ...]]:
-        """By whichever hosts rest: a controller that starts takes those that stand behind all others for resting."""
-        for count in range(len(GATEWAYS) + 1):
-            for resting in permutations(GATEWAYS, count):
-                around = replace(self.around, hosts=NetworkHosts(gateways=GATEWAYS, resting=resting))
-                yield diff(planned(book, owner, around), rows)
+        return any(not _but_names(diff(planned(book, owner, self.around), rows)) for book in books)
 
     def _change(self, count: int) -> None:
         for _ in range(count):
