@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,11 +14,16 @@ from pathlib import Path
 import pytest
 from tests.net import needs
 from tests.net.carried import Carried, eventually
+from tests.net.controller import write_book
 from tests.net.talking import Banner, asked
 
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc, kind_of
+from calabash.model.network_services import Backend, Layer, LoadBalancer
+from calabash.net.book import Networks
 from calabash.net.specs import encode
+from calabash.netd.lab import namespaces
 from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
 from calabash.netd.lab.wiring import INTERNET_ADDRESS
 
 HOSTS = ("h1",)
@@ -36,6 +42,27 @@ def carried(lab: Lab) -> Iterator[Carried]:
         )
         made.carry()
         yield made
+
+
+def two_pairs() -> Networks:
+    """An NFV gateway and a balancer that HAProxy carries out."""
+    networks = Networks()
+    for item in (
+        Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
+        Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+        Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
+        Port(name="red/a/web1"),
+        NetworkGateway(name="red/out", kind=GatewayKind.NFV, snat=True),
+        LoadBalancer(
+            name="red/l7",
+            layer=Layer.L7,
+            vip=ip_address("10.0.1.9"),
+            vip_number=80,
+            backends=(Backend(port="red/a/web1", number=80),),
+        ),
+    ):
+        networks, _ = networks.put(item)
+    return networks
 
 
 def started(home: Path, book: Path, lab: Lab) -> subprocess.Popen[bytes]:
@@ -73,3 +100,27 @@ def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
         finally:
             second.terminate()
             second.wait()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["its keeper lives", "its keeper was killed"])
+def test_a_lab_that_ends_takes_its_appliances_with_it(lab_prefix: str, tmp_path: Path, killed: bool) -> None:
+    needs.need_appliances()
+    own = "k" + lab_prefix[1:]
+    book, said = tmp_path / "book.json", tmp_path / "said"
+    write_book(book, two_pairs())
+    with Lab(prefix=own, directory=register() / own, hosts=("h1",), gateways=("g1",)) as lab:
+        keeper = started(tmp_path, book, lab)
+        try:
+            eventually(lambda: len(namespaces.named(f"{own}-g1x")) == 4, "all replicas are there", told=said.read_text)
+            if killed:
+                keeper.kill()
+                keeper.wait()
+            down = [str(Path(sys.executable).parent / "calabash"), "net", "down", "--prefix", own]
+            home = {**os.environ, "CALABASH_HOME": str(tmp_path)}
+            subprocess.run(down, check=True, stdout=subprocess.DEVNULL, env=home, timeout=60)
+            eventually(lambda: keeper.poll() is not None, "a keeper ends with its lab")
+        finally:
+            keeper.kill()
+            keeper.wait()
+    assert namespaces.named(f"{own}-") == []
+    assert not lab.directory.exists()

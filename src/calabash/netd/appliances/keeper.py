@@ -83,8 +83,7 @@ class Appliances:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Waits until no other process keeps this host, and keeps others from it until the end."""
-        self._host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Waits until no other process keeps this host, and keeps others from it until the end. Its directory is there."""
         with open(self._host.directory / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed, also by a kill
             yield

@@ -14,7 +14,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from calabash.netd.appliances.keeper import ApplianceHost, Appliances
 from calabash.netd.appliances.switch import HostSwitch
 from calabash.netd.appliances.telling import ApplianceNews
 from calabash.netd.known import KnownNetworks
+from calabash.netd.lab import record
 from calabash.netd.lab.lab import Lab
 from calabash.netd.settings import read_connection
 from calabash.netd.source import FileBook, NetworkSource, PoolBook
@@ -42,11 +45,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceSite:
-    """A host that this process keeps: the host, its switch's database, and where programs are started from."""
+    """A host that this process keeps: the host, its switch's database, and where programs are started from.
+
+    Args:
+        lasting: whether the host is there, and stays until the end of the ``with``: a lab's goes with its lab.
+    """
 
     host: ApplianceHost
     switch: str
     tools: tools.ApplianceTools
+    lasting: Callable[[], AbstractContextManager[bool]] = lambda: contextlib.nullcontext(True)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -90,8 +98,8 @@ def _run(arguments: argparse.Namespace) -> int:
     waiting.register(ended, select.POLLIN)
     if arguments.supervised:
         waiting.register(0, select.POLLIN | select.POLLHUP)
-    keeping, news = False, None
-    while not waiting.poll(EVERY_S * 1000):
+    keeping, news, gone = False, None, threading.Event()
+    while not waiting.poll(EVERY_S * 1000) and not gone.is_set():
         book.follow()
         if not keeping and (arguments.host or book.has_appliances or _are_left(arguments.lab)):
             keeping = True
@@ -99,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
             news = ApplianceNews(source.report, hosts=len(places), all_hosts=not arguments.host)
             for place in places:
                 work = (place, book, named or hosts, closed)
-                also = {"secrets": lambda name: _certificate(pool, name), "news": news}
+                also = {"secrets": lambda name: _certificate(pool, name), "news": news, "gone": gone}
                 threading.Thread(target=_keep, args=work, kwargs=also, name=place.host.name, daemon=True).start()
         if news is not None:
             news.tell()
@@ -141,20 +149,32 @@ def _keep(
     *,
     secrets: Callable[[str], bytes | None],
     news: ApplianceNews,
+    gone: threading.Event,
 ) -> None:
+    """Until the host is no more, which ``gone`` then says."""
     appliances = Appliances(place.host, switch=HostSwitch(place.switch), tools=place.tools, secrets=secrets)
     said: object = None
     pause = threading.Event()
-    with appliances.alone():
+    with contextlib.ExitStack() as held:
+        held.callback(gone.set)
+        with place.lasting() as there:
+            if not there:
+                return
+            place.host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held.enter_context(contextlib.suppress(FileNotFoundError))  # it went meanwhile
+        held.enter_context(appliances.alone())
         while not pause.wait(EVERY_S):
-            if not book.read:  # nothing is known: what runs is left as it is
-                continue
-            try:
-                sights = appliances.keep(book.known.networks, hosts, closed)
-                news.seen(place.host.name, sights)
-                told = [(sight.replica or sight.item, sight.active, sight.failure) for sight in sights]
-            except (CalabashError, OSError) as error:
-                told = [("", False, str(error))]
+            with place.lasting() as there:
+                if not there:
+                    return
+                if not book.read:  # nothing is known: what runs is left as it is
+                    continue
+                try:
+                    sights = appliances.keep(book.known.networks, hosts, closed)
+                    news.seen(place.host.name, sights)
+                    told = [(sight.replica or sight.item, sight.active, sight.failure) for sight in sights]
+                except (CalabashError, OSError) as error:
+                    told = [("", False, str(error))]
             if told != said:
                 said = told
                 for replica, active, failure in told:
@@ -168,6 +188,7 @@ def _are_left(prefix: str | None) -> bool:
 
 
 def _of_lab(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
+    lasting = partial(record.lasting, prefix, record.mark_of(prefix))
     lab = Lab.of_prefix(prefix)
     if lab is None:
         raise CalabashError(f"there is no lab {prefix}", reason=Reason.NOT_FOUND, hint="calabash net up")
@@ -181,7 +202,8 @@ def _of_lab(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
             namespace=namespaces.path_of(host.namespace),
             directory=directory / "a",
         )
-        places.append(ApplianceSite(host=made, switch=host.ovs_socket, tools=tools.cached(directory / "bin")))
+        own = tools.cached(directory / "bin")
+        places.append(ApplianceSite(host=made, switch=host.ovs_socket, tools=own, lasting=lasting))
     return places, lab.record.gateways
 
 

@@ -19,7 +19,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import daemons, namespaces, programs, starting, station, wiring
 from calabash.netd.lab.central import DAEMONS, LabCentral
 from calabash.netd.lab.host import HOST_DAEMONS, LabHost
-from calabash.netd.lab.record import LabRecord, alone, register
+from calabash.netd.lab.record import LabRecord, alone, begin_to_end, register
 from calabash.netd.lab.station import Station
 from calabash.netd.lab.vlans import VlanSwitch
 
@@ -86,7 +86,9 @@ class Lab:
                 raise
 
     def down(self) -> bool:
-        """Ends every process of the lab and takes away all that it made; whether there was anything."""
+        """Ends every process of the lab and takes away all that it made; whether there was anything. Who keeps appliances there
+        begins nothing more, and is waited for."""
+        begin_to_end(self.record.prefix)
         with alone(self.record.prefix):
             known = Lab.of_prefix(self.record.prefix)
             if known is None:

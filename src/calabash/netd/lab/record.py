@@ -24,7 +24,7 @@ _PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # of the address of a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRecord:
-    """``phase`` is "", "coming up" or "up"."""
+    """``phase`` is "", "coming up", "up" or "going down"."""
 
     prefix: str
     hosts: tuple[str, ...]
@@ -110,6 +110,49 @@ def alone(prefix: str) -> Iterator[None]:
                 if not (register() / f"{prefix}.lab").is_symlink():
                     place.unlink(missing_ok=True)
             return
+
+
+def mark_of(prefix: str) -> tuple[int, int] | None:
+    """By which a lab is told from another one of its prefix before or after it; None where there is none."""
+    try:
+        found = (register() / f"{prefix}.lab").lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+@contextlib.contextmanager
+def lasting(prefix: str, mark: tuple[int, int] | None) -> Iterator[bool]:
+    """Whether the lab of that mark is up; it then stays until the end, as who takes it away waits. Nothing may be made in one
+    that is not."""
+    with contextlib.ExitStack() as held:
+        try:
+            lock = held.enter_context(open(register() / f"{prefix}.lock"))
+        except FileNotFoundError:
+            yield False
+            return
+        if _is_up(prefix, mark):  # else who waits for the lock is not to wait for one more
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield _is_up(prefix, mark) and _is(register() / f"{prefix}.lock", lock.fileno())
+
+
+def begin_to_end(prefix: str) -> None:
+    """From now on nobody begins to make anything in a lab that is up."""
+    with contextlib.suppress(OSError):  # somebody else takes it away just now
+        directory = Path(os.readlink(register() / f"{prefix}.lab"))
+        record = LabRecord.read(directory)
+        if record is not None and record.phase == "up":
+            record.with_phase("going down").write(directory)
+
+
+def _is_up(prefix: str, mark: tuple[int, int] | None) -> bool:
+    if mark is None or mark_of(prefix) != mark:
+        return False
+    try:
+        record = LabRecord.read(Path(os.readlink(register() / f"{prefix}.lab")))
+    except OSError:
+        return False
+    return record is not None and record.phase == "up"
 
 
 def _is(place: Path, descriptor: int) -> bool:
