@@ -25,6 +25,7 @@ from calabash.kubernetes.node.daemon import read_settings
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 from calabash.kubernetes.planner.service import PlannerSettings
+from calabash.kubernetes.shards import Shard
 
 WORKLOADS = {"DaemonSet", "Deployment"}
 
@@ -94,6 +95,8 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"admission": {"certManager": {"enabled": True}}}, "/admission/certManager/issuerRef/name"),
         ({"admission": {"units": {"aliyunMemoryMib": 0}}}, "/admission/units/aliyunMemoryMib"),
         ({"planner": {"replicas": 11}}, "/planner/replicas"),
+        ({"planner": {"shards": ["Not a name"]}}, "/planner/shards/0"),
+        ({"planner": {"shards": ["a"], "handshake": "affinity"}}, "planner.shards"),
         ({"metrics": {"enabled": "yes"}}, "/metrics/enabled"),
         ({"agent": {"useEverySeconds": -1}}, "/agent/useEverySeconds"),
         ({"agent": {"serveNvidiaNames": "yes"}}, "/agent/serveNvidiaNames"),
@@ -247,6 +250,49 @@ def test_where_no_second_scheduler_may_run_there_is_none_and_nobody_has_its_righ
     assert not any("pods/binding" in rule["resources"] for rule in rules)
     settings = yaml.safe_load(one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"])
     assert settings["second_scheduler"] is False
+
+
+def test_every_pool_that_is_named_has_a_planner_and_a_scheduler_and_the_rest_has_one() -> None:
+    manifests = render({"planner": {"shards": ["a", "b-2"]}})
+    for pool in ("", "a", "b-2"):
+        shard = Shard(pool=pool)
+        suffix = f"-{pool}" if pool else ""
+        deployment = one(manifests, "Deployment", f"calabash-planner{suffix}")
+        assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] == f"planner{suffix}"
+        spec = deployment["spec"]["template"]["spec"]
+        (container,) = (c for c in spec["containers"] if c["name"] == "planner")
+        read = parsed_by_the_product("planner", container["args"])
+        assert Shard.of(read["nodes"]) == shard
+        (volume,) = spec["volumes"]
+        text = one(manifests, "ConfigMap", volume["configMap"]["name"])["data"]["scheduler.json"]
+        told = json.loads(text)
+        assert told == scheduler_configuration(
+            "http://127.0.0.1:7070", name=shard.scheduler, leaderElection=told["leaderElection"]
+        )
+        assert told["leaderElection"]["resourceName"] == read["beside"] == f"calabash-scheduler{suffix}"
+        (named,) = (r for r in rules_of(manifests, "Role") if "resourceNames" in r)
+        assert {shard.lease, read["beside"]} <= set(named["resourceNames"])
+    settings = yaml.safe_load(one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"])
+    assert msgspec.convert(settings, type=AdmissionSettings).shards == ("a", "b-2")
+
+
+def rules_of(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    found: list[Manifest] = one(manifests, kind, "calabash-planner")["rules"]
+    return found
+
+
+def test_one_planner_has_none_of_the_rights_by_which_several_share_a_cluster() -> None:
+    manifests = render()
+    assert not any(
+        {"patch", "update"} & set(r["verbs"]) and "gpunodes" in r["resources"]
+        for r in rules_of(manifests, "ClusterRole")
+    )
+    leases = rules_of(manifests, "Role")
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in leases] == [
+        (None, ["list", "create"]),
+        (["calabash-planner", "calabash-scheduler"], ["get", "patch", "update"]),
+    ]
+    assert "shards" not in one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"]
 
 
 def test_the_planner_answers_its_own_pod_alone() -> None:

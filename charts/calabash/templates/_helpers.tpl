@@ -83,6 +83,9 @@ port: {{ $admission.port }}
 {{- if ne .Values.planner.handshake "extender" }}
 second_scheduler: false
 {{- end }}
+{{- with .Values.planner.shards }}
+shards: {{ toJson . }}
+{{- end }}
 {{- if $admission.certManager.enabled }}
 certificate_dir: /etc/calabash-certificate
 {{- end }}

@@ -96,10 +96,27 @@ def require(client: KubeClient, kind: Any) -> None:
 
 def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
     """Pods that ask for devices; ``namespace`` empty: of all namespaces."""
-    from calabash.kubernetes.names import SCHEDULER  # noqa: PLC0415
     from calabash.seams.kube.objects import POD  # noqa: PLC0415
 
-    return client.list(POD, namespace, field_selector=f"spec.schedulerName={SCHEDULER}").items
+    found: list[Pod] = []
+    for scheduler in _our_schedulers(client):
+        found += client.list(POD, namespace, field_selector=f"spec.schedulerName={scheduler}").items
+    return found
+
+
+def _our_schedulers(client: KubeClient) -> list[str]:
+    """That of the cluster, and those of the pools that queues are in."""
+    from calabash.kubernetes.names import POOL, SCHEDULER  # noqa: PLC0415
+    from calabash.kubernetes.shards import scheduler_of  # noqa: PLC0415
+    from calabash.seams.kube.resources import QUEUE  # noqa: PLC0415
+
+    try:
+        queues = client.list(QUEUE, label_selector=POOL).items
+    except CalabashError as error:
+        if error.reason not in (Reason.NOT_PERMITTED, Reason.NOT_FOUND):
+            raise
+        return [SCHEDULER]
+    return sorted({SCHEDULER, *(scheduler_of(queue.metadata.labels[POOL]) for queue in queues)})
 
 
 def queues_of_namespaces(client: KubeClient, namespace: str = "") -> dict[str, str]:

@@ -68,6 +68,12 @@ _PORT = 7070
     metavar="SECONDS",
     help="No pod is moved that has not been where it is this long.",
 )
+@click.option(
+    "--nodes",
+    default="",
+    metavar="SELECTOR",
+    help="Plan the nodes of one pool, calabash.dev/pool=NAME, or those of none, !calabash.dev/pool; default: all.",
+)
 def planner(
     *,
     kubeconfig: str,
@@ -80,6 +86,7 @@ def planner(
     moves: int,
     move_after: float,
     move_rest: float,
+    nodes: str,
 ) -> None:
     """Plan a cluster's devices and answer its kube-scheduler.
 
@@ -88,6 +95,7 @@ def planner(
     """
     from calabash.kubernetes.planner.run import run_planner  # noqa: PLC0415
     from calabash.kubernetes.planner.service import Handshake, PlannerSettings  # noqa: PLC0415
+    from calabash.kubernetes.shards import Shard  # noqa: PLC0415
     from calabash.model.errors import CalabashError  # noqa: PLC0415
     from calabash.seams.kube import load_client  # noqa: PLC0415
 
@@ -98,6 +106,12 @@ def planner(
         raise CalabashError(
             f"{listen!r} is not an address of the loopback",
             hint=f"whoever reaches it may bind pods: let kube-scheduler run beside it and ask 127.0.0.1:{_PORT}",
+        )
+    shard = Shard.of(nodes)
+    if handshake == Handshake.AFFINITY and not shard.everything:
+        raise CalabashError(
+            f"--nodes {nodes} with --handshake affinity: the cluster's own kube-scheduler serves all pods alike",
+            hint="let a kube-scheduler run beside each planner: --handshake extender",
         )
     settings = PlannerSettings(
         host=host.strip("[]"),
@@ -110,6 +124,7 @@ def planner(
         moves_at_once=moves,
         move_after_s=move_after,
         move_rest_s=move_rest,
+        shard=shard,
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)
 

@@ -29,6 +29,15 @@ MOVABLE = f"{GROUP}/movable"
 QUEUE = f"{GROUP}/queue"
 QUEUES = f"{GROUP}/queues"
 
+# Label of a node: the pool that it is in, which a planner of its own may plan. Label of a queue that has no parent: the pool in
+# which its pods, and those of all queues below it, run. ``shards`` says what follows.
+POOL = f"{GROUP}/pool"
+
+# Labels of a GpuNode, where planners share a cluster: the lease of the planner that plans it; and the lease of the one from
+# whom it was taken, which is to be looked at once more before the node is planned.
+PLANNED_BY = f"{GROUP}/planned-by"
+TAKEN_FROM = f"{GROUP}/taken-from"
+
 # Label of a queue that a tenant has: the tenant. Namespaces of another are not let into it, whatever they say.
 TENANT = f"{GROUP}/tenant"
 

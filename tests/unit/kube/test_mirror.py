@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 from tests.unit.kube.world import WAIT_S, until
 
-from calabash.seams.kube import Expired, Mirror, MirrorChange
+from calabash.seams.kube import (
+    Expired,
+    Mirror,
+    MirrorChange,
+    ObjectMeta,
+    WatchEvent,
+    WatchEventType,
+    WideningMirror,
+)
 from calabash.seams.kube import mirror as module
+from calabash.seams.kube.cache import MirrorCache
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
 
@@ -307,5 +316,47 @@ def test_what_is_not_to_be_held_is_neither_held_nor_told_and_goes_when_it_change
     until(lambda: set(book.objects) == {"out"})
     assert [key[1] for key in mirror.snapshot()] == ["out"]
     assert book.told == [("in", "add"), ("out", "add"), ("in", "del")]
+    assert book.wrong == []
+    mirror.stop()
+
+
+def test_a_watch_that_is_behind_a_list_does_not_take_back_what_that_said() -> None:
+    told: list[tuple[str, str]] = []
+
+    def note(change: MirrorChange[ConfigMap]) -> None:
+        one = change.after or change.before
+        assert one is not None
+        told.append((one.metadata.uid, "gone" if change.after is None else one.metadata.resource_version))
+
+    def seen(uid: str, version: int) -> ConfigMap:
+        return ConfigMap(metadata=ObjectMeta(name="web-0", namespace="ns", uid=uid, resource_version=str(version)))
+
+    cache = MirrorCache(note, None)
+    cache.put_ahead(seen("second", 140))
+    cache.apply(WatchEvent(type=WatchEventType.MODIFIED, resource_version="105", object=seen("first", 105)))
+    cache.apply(WatchEvent(type=WatchEventType.DELETED, resource_version="110", object=seen("first", 110)))
+    cache.apply(WatchEvent(type=WatchEventType.ADDED, resource_version="130", object=seen("second", 130)))
+    cache.apply(WatchEvent(type=WatchEventType.MODIFIED, resource_version="140", object=seen("second", 140)))
+    assert told == [("second", "140")]
+    cache.apply(WatchEvent(type=WatchEventType.DELETED, resource_version="150", object=seen("second", 150)))
+    assert told == [("second", "140"), ("second", "gone")]
+
+
+def test_what_was_left_out_and_is_wanted_now_is_listed_when_somebody_asks(kube: MemoryKube, book: Book) -> None:
+    wanted: set[str] = {"a"}
+    for name in "abc":
+        add(kube, name)
+    mirror: WideningMirror[ConfigMap] = WideningMirror(
+        kube, CONFIG_MAP, on_change=book.note, only=lambda one: one.metadata.name in wanted
+    )
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    wanted |= {"b", "c"}
+    number = mirror.include("metadata.name=b")
+    until(lambda: mirror.included(number))
+    assert set(book.objects) == {"a", "b"}
+    kube.delete(CONFIG_MAP, "b", "ns")
+    until(lambda: set(book.objects) == {"a"})
+    assert mirror.lists == 1
     assert book.wrong == []
     mirror.stop()

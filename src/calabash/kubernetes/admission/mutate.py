@@ -81,7 +81,8 @@ def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetting
     for part in asked.containers if asked.door is NodeDoor.TOKENS else ():
         patch += _resources(places[part.container], part, counted=settings.second_scheduler)
     patch += _annotations(pod, asked)
-    patch += _scheduling(pod, settings)
+    pool = namespace.pools.get(asked.queue or namespace.queue, "")
+    patch += _scheduling(pod, settings, settings.scheduler_of(pool))
     return Mutation(patch=tuple(patch), warnings=warnings)
 
 
@@ -108,11 +109,11 @@ def _annotations(pod: AskingPod, asked: PodRequest) -> list[Operation]:
     return patch
 
 
-def _scheduling(pod: AskingPod, settings: AdmissionSettings) -> list[Operation]:
+def _scheduling(pod: AskingPod, settings: AdmissionSettings, scheduler: str) -> list[Operation]:
     spec = pod.spec
     patch: list[Operation] = []
-    if settings.second_scheduler and spec.scheduler_name != settings.scheduler:
-        patch.append(put("/spec/schedulerName", settings.scheduler))
+    if settings.second_scheduler and spec.scheduler_name != scheduler:
+        patch.append(put("/spec/schedulerName", scheduler))
     elif not settings.second_scheduler and spec.scheduler_name in FOREIGN_SCHEDULERS:
         patch.append(put("/spec/schedulerName", DEFAULT_SCHEDULER))
     if all(gate.name != names.PLAN_GATE for gate in spec.scheduling_gates or []):

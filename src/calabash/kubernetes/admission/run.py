@@ -23,7 +23,8 @@ from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.service import AdmissionService
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
-from calabash.kubernetes.names import TENANT
+from calabash.kubernetes.names import POOL, TENANT
+from calabash.kubernetes.shards import pool_of_queue
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
 from calabash.seams.kube.objects import NAMESPACE, Namespace
@@ -35,10 +36,17 @@ RETRY_S = 1.0
 _log = structlog.get_logger("admission")
 
 
+class OwnedQueueSpec(KubeStruct, frozen=True):
+    """Where it stands in its tree."""
+
+    parent: str = ""
+
+
 class OwnedQueue(KubeStruct, frozen=True):
-    """A queue, of which only its labels are read."""
+    """A queue, of which only its labels and its parent are read."""
 
     metadata: ObjectMeta
+    spec: OwnedQueueSpec = OwnedQueueSpec()
 
 
 OWNED_QUEUE = Kind(
@@ -76,6 +84,7 @@ class AdmissionProgram:
             client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e))
         )
         self._tenants: dict[str, str] = {}  # whose queues are, as far as they are a tenant's
+        self._pools: dict[str, str] = {}  # where their pods run, as far as that is a pool
         self._queues: Mirror[OwnedQueue] = Mirror(
             client, OWNED_QUEUE, on_change=self._queue, on_error=lambda e: _log.warning("queues", error=str(e))
         )
@@ -156,7 +165,8 @@ class AdmissionProgram:
 
     def _terms(self, namespace: Namespace) -> NamespaceTerms:
         metadata = namespace.metadata
-        return replace(namespace_terms(metadata.name, metadata.labels, metadata.annotations), tenants=self._tenants)
+        terms = namespace_terms(metadata.name, metadata.labels, metadata.annotations)
+        return replace(terms, tenants=self._tenants, pools=self._pools)
 
     def _queue(self, change: MirrorChange[OwnedQueue]) -> None:
         queue = change.after or change.before
@@ -164,6 +174,11 @@ class AdmissionProgram:
         tenant = queue.metadata.labels.get(TENANT, "") if change.after is not None else ""
         others = {name: whose for name, whose in self._tenants.items() if name != queue.metadata.name}
         self._tenants = others | ({queue.metadata.name: tenant} if tenant else {})
+        tree = {
+            one.metadata.name: (one.spec.parent, one.metadata.labels.get(POOL, ""))
+            for one in self._queues.snapshot().values()
+        }
+        self._pools = {name: pool for name in tree if (pool := pool_of_queue(name, tree))}
 
 
 def _tell_denied(namespace: str, name: str, error: CalabashError) -> None:

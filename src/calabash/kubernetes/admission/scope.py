@@ -26,7 +26,7 @@ class NamespaceTerms:
     tenant that the namespace is not of: ``tenants`` are the tenants that have queues, by queue. A namespace that nobody has
     seen says nothing. ``claims`` is what the pod's claims ask of our driver, by the names that the pod has for them: a request,
     None for nothing, an error for what cannot be counted; one that is not there yet is not in it. Where nobody has looked,
-    ``claims`` is None.
+    ``claims`` is None. ``pools`` are the pools in which the pods of queues run, by queue, as far as they are of one.
     """
 
     name: str
@@ -36,6 +36,7 @@ class NamespaceTerms:
     queues: frozenset[str] = frozenset()
     tenants: Mapping[str, str] = field(default_factory=dict)
     claims: ClaimsAsked | None = None
+    pools: Mapping[str, str] = field(default_factory=dict)
 
     def allows(self, queue: str) -> bool:
         """Whether its pods may wait in that queue."""

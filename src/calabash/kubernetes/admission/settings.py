@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, DialectSettings
+from calabash.kubernetes.names import SCHEDULER
 
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 _Name = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -26,6 +27,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         second_scheduler: pods are given to the product's own scheduler. Without it they keep theirs, and amounts of memory
             and compute, which no node offers, stand in the annotation only.
         scheduler: name of the product's own scheduler.
+        shards: pools that have a planner of their own, and a scheduler ``<scheduler>-<pool>``.
         service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
             configurations.
         host, port: where to listen; "" is every address of both families.
@@ -40,7 +42,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     planner_account: _Name = "calabash-planner"
     agent_account: _Name = "calabash-agent"
     second_scheduler: bool = True
-    scheduler: _Name = "calabash"
+    scheduler: _Name = SCHEDULER
+    shards: tuple[_Name, ...] = ()
     service: _Name = "calabash-admission"
     secret: _Name = "calabash-admission-tls"  # noqa: S105 - a name
     configuration: _Name = "calabash-admission"
@@ -53,6 +56,10 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     aliyun_memory_mib: _Unit = DEFAULT_SETTINGS.aliyun_memory_mib
     alauda_memory_mib: _Unit = DEFAULT_SETTINGS.alauda_memory_mib
     volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib
+
+    def scheduler_of(self, pool: str) -> str:
+        """The scheduler of pods whose queue is of that pool."""
+        return f"{self.scheduler}-{pool}" if pool in self.shards else self.scheduler
 
     @property
     def dialects(self) -> DialectSettings:

@@ -17,11 +17,12 @@ from calabash.agent.census import described
 from calabash.agent.membership_container import container_allocation
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.names import GPUS, SCHEDULER
+from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.node.owners import Claimant
 from calabash.kubernetes.node.placing import Placing
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.shards import is_ours
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -173,7 +174,7 @@ def choose_whole(
 
 
 def _is_ours(pod: Pod) -> bool:
-    return pod.spec.scheduler_name == SCHEDULER
+    return is_ours(pod.spec.scheduler_name)
 
 
 def _require_one_language(pod: Pod, container: str) -> None:

@@ -66,21 +66,13 @@ class Answers:
         return entry.plan.node
 
     def filter(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
-        """Where it may go of what is offered."""
-        entry = self._book.entries.get(uid)
-        if entry is None or entry.stage is Stage.RIDING:
-            return FilterAnswer(node=None, text=UNKNOWN, anywhere=entry is not None)
-        if entry.plan is None or entry.stage is Stage.PLACED or entry.stage is Stage.EVICTED:
-            return FilterAnswer(node=None, text=entry.told[1] or "it waits for devices")
-        planned = entry.plan.node
-        if planned in offered:
-            return FilterAnswer(node=planned)
-        if entry.stage not in UNBOUND:
-            return FilterAnswer(node=None, text=f"it is being bound to {planned}")
-        if len(offered) == 1 and offered[0] == nominated and not entry.stale_refused:
-            entry.stale_refused = True
-            return FilterAnswer(node=None, text=f"its plan is for {planned}")
-        return self._planned_anew(entry, offered, now_s)
+        """Where it may go of what is offered. Its claims are allocated between this answer and the question of its binding, or
+        not at all: then it is asked again."""
+        answer = self._filtered(uid, offered, nominated, now_s)
+        self._book.allocating.pop(uid, None)
+        if answer.node is not None and self._book.entries[uid].facts.claims:
+            self._book.allocating[uid] = answer.node
+        return answer
 
     def preempt(self, uid: str, offered: Collection[str]) -> list[str]:
         """Nodes on which kube-scheduler may stop others for it: the planned one."""
@@ -91,6 +83,7 @@ class Answers:
 
     def bind(self, uid: str, node: str, now_s: float) -> BindAnswer:
         """Whether it may be bound there now. Asked again by who waits, after ``let_go`` named it."""
+        self._book.allocating.pop(uid, None)
         entry = self._book.entries.get(uid)
         if entry is None:
             return BindAnswer(verdict=BindVerdict.REFUSE, text=UNKNOWN)
@@ -153,6 +146,22 @@ class Answers:
         return refused
 
     # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _filtered(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
+        entry = self._book.entries.get(uid)
+        if entry is None or entry.stage is Stage.RIDING:
+            return FilterAnswer(node=None, text=UNKNOWN, anywhere=entry is not None)
+        if entry.plan is None or entry.stage is Stage.PLACED or entry.stage is Stage.EVICTED:
+            return FilterAnswer(node=None, text=entry.told[1] or "it waits for devices")
+        planned = entry.plan.node
+        if planned in offered:
+            return FilterAnswer(node=planned)
+        if entry.stage not in UNBOUND:
+            return FilterAnswer(node=None, text=f"it is being bound to {planned}")
+        if len(offered) == 1 and offered[0] == nominated and not entry.stale_refused:
+            entry.stale_refused = True
+            return FilterAnswer(node=None, text=f"its plan is for {planned}")
+        return self._planned_anew(entry, offered, now_s)
 
     def _planned_anew(self, entry: Entry, offered: Sequence[str], now_s: float) -> FilterAnswer:
         book = self._book

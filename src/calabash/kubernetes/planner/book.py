@@ -123,6 +123,7 @@ class Book:
         self.late: dict[str, None] = {}  # whose node others chose, without a plan; see ``late``
         self.late_news = False
         self.listed: Counter[str] = Counter()  # how often a node was given to choose
+        self.allocating: dict[str, str] = {}  # nodes on which kube-scheduler may be allocating claims now, by pods
         self.unready: set[str] = set()  # nodes whose kubelet offers no devices
         self._unsaid: dict[str, float] = {}  # who is to be told about, and when
         self.started = False
@@ -153,6 +154,17 @@ class Book:
         entry.facts = facts
         self._stand(entry)
 
+    def binds_to(self, node: str) -> bool:
+        """Whether a binding to that node is being written, or claims may be being allocated there."""
+        if node in self.allocating.values():
+            return True
+        return any(self.entries[uid].stage is Stage.BINDING for uid in self.on_node.get(node, ()))
+
+    def has_claims(self, uid: str) -> bool:
+        """Whether there is such a pod and it names claims."""
+        entry = self.entries.get(uid)
+        return entry is not None and bool(entry.facts.claims)
+
     def knew(self, uid: str) -> bool:
         """Whether there is such a pod, or was a while ago: its node may still tell of what it had."""
         return uid in self.entries or uid in self._gone
@@ -167,6 +179,7 @@ class Book:
         self.placed.pop(entry.facts.uid, None)
         self.late.pop(entry.facts.uid, None)
         self._unsaid.pop(entry.facts.uid, None)
+        self.allocating.pop(entry.facts.uid, None)
         if entry.gang is not None:
             self.permits.leave(entry.facts.uid, entry.gang)
         self.entries.pop(entry.facts.uid, None)

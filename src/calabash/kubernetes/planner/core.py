@@ -32,6 +32,7 @@ from calabash.kubernetes.planner.pods import Pods, submit_anew, submit_resized
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.sweeping import swept
 from calabash.kubernetes.planner.wishes import GroupName
+from calabash.kubernetes.shards import ALL, Shard
 from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
 
 OPTIONS = Options(preempt=True, reclaim=True, reclaim_fair_share=False)
@@ -58,6 +59,7 @@ class Core:
     Args:
         new_id: makes the id of a plan.
         hold_s: how long the binding of a gang's first member waits for the last.
+        shard: the part of the cluster whose queues these are.
     """
 
     def __init__(
@@ -67,10 +69,11 @@ class Core:
         options: Options = OPTIONS,
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         hold_s: float = HOLD_S,
+        shard: Shard = ALL,
     ) -> None:
         self._options = options
         self._policy = policy
-        self.queues = KubeQueues()
+        self.queues = KubeQueues(shard)
         empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
         self.book = Book(empty, new_id=new_id, hold_s=hold_s)
         self.pods = Pods(self.book, self.queues)
@@ -191,7 +194,7 @@ class Core:
 
     def set_queues(self, queues: Iterable[QueueSeen]) -> None:
         """All queues that there are."""
-        self.queues.wanted = {queue.name: queue for queue in queues}
+        self.queues.see(queues)
         if self.book.started:
             self.queues.apply(self.book, self.heirs.queues())
         self._retry = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -71,6 +72,8 @@ class Executor:
         self._stopping = threading.Event()
         self._hurry = threading.Condition()
         self._queues: list[queue.SimpleQueue[Action | None]] = [queue.SimpleQueue() for _ in range(workers)]
+        self._written_to: Counter[str] = Counter()  # nodes for which a plan may be on its way now
+        self._counting = threading.Lock()
         self._reports: dict[str, Report] = {}
         self._reports_due = threading.Event()
         self._threads = [
@@ -107,6 +110,11 @@ class Executor:
         with self._hurry:
             self._hurry.notify_all()
 
+    def writes_for(self, node: str) -> bool:
+        """Whether a plan for that node may be on its way. One that begins later is asked for first whether it is wanted."""
+        with self._counting:
+            return self._written_to[node] > 0
+
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _pause(self, seconds: float, *, away: bool) -> None:
@@ -121,10 +129,21 @@ class Executor:
 
     def _work(self, todo: queue.SimpleQueue[Action | None]) -> None:
         while (action := todo.get()) is not None and not self._stopping.is_set():
+            node = action.plan.node if isinstance(action, ReleasePod | WritePlan) else ""
+            self._count(node, 1)
             try:
                 self._persist(action)
             except Exception as error:
                 log.exception("an action failed", pod=action.pod.text, error=str(error))
+            finally:
+                self._count(node, -1)
+
+    def _count(self, node: str, more: int) -> None:
+        if node:
+            with self._counting:
+                self._written_to[node] += more
+                if not self._written_to[node]:
+                    del self._written_to[node]
 
     def _persist(self, action: Action) -> None:
         pause_s, conflicts = _PAUSE_FIRST_S, 0

@@ -147,7 +147,8 @@ class GpuNodeSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSeen:
-    """A queue; amounts are devices, ``limit`` None is unlimited. ``tenant``: whose it is, empty: nobody's."""
+    """A queue; amounts are devices, ``limit`` None is unlimited. ``tenant``: whose it is, empty: nobody's; ``pool``: where
+    its pods run, empty: on nodes of no pool."""
 
     name: str
     parent: str = ""
@@ -155,6 +156,7 @@ class QueueSeen:
     limit: float | None = None
     weight: float = 1.0
     tenant: str = ""
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from calabash.agent.membership_container import is_of_claim
-from calabash.kubernetes.names import GPUS, GROUP, REQUEST
+from calabash.kubernetes.names import GPUS, GROUP, REQUEST, TAKEN_FROM
 from calabash.model.request import AllocationId
 from calabash.seams.kube import PodSharing
 from calabash.seams.kube.meta import ObjectMeta
@@ -75,8 +75,11 @@ class GpuNodeKeeping:
 
     def __call__(self, node: GpuNode) -> GpuNode:
         devices = tuple(self._device(one) for one in node.status.devices)
+        taken = {name: text for name, text in node.metadata.labels.items() if name == TAKEN_FROM}
         return GpuNode(
-            metadata=_bare(node.metadata), spec=node.spec, status=GpuNodeStatus(door=node.status.door, devices=devices)
+            metadata=replace(_bare(node.metadata), labels=taken),
+            spec=node.spec,
+            status=GpuNodeStatus(door=node.status.door, devices=devices),
         )
 
     def _device(self, device: GpuNodeDevice) -> GpuNodeDevice:

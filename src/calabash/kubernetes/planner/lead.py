@@ -6,6 +6,7 @@ may have led in between. Whoever decides belongs to a term, and nothing of a ter
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 
@@ -68,4 +69,5 @@ class Lead:
                 log.exception("the lease could not be asked for")
             answered = self._election.in_touch()
             self._stepped(answered)
-            self._stopping.wait(self._every_s if answered else min(self._every_s, _RETRY_S))
+            every_s = self._every_s if answered else min(self._every_s, _RETRY_S)
+            self._stopping.wait(every_s * random.uniform(0.75, 1.0))  # noqa: S311 - two that meet do not meet for ever

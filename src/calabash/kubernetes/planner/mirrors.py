@@ -8,34 +8,32 @@ from typing import Any
 
 import structlog
 
-from calabash.kubernetes.asked import GangSource
-from calabash.kubernetes.names import SCHEDULER
+from calabash.kubernetes.names import PLANNED_BY
 from calabash.kubernetes.planner.claim_mirrors import KnownClaims
 from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.planner.group_mirrors import GroupMirrors
 from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.planner.part import PartNodes
 from calabash.kubernetes.planner.reading import (
-    budget_facts,
     gpu_node_facts,
-    group_size,
     may_concern_us,
-    namespace_facts,
     node_facts,
     pod_facts,
-    queue_facts,
 )
-from calabash.seams.kube import KubeClient, Mirror, MirrorChange
-from calabash.seams.kube.groups import MemberGroup, PodGroup
-from calabash.seams.kube.objects import NAMESPACE, NODE, PDB, POD, Namespace, Node, Pod, PodDisruptionBudget
-from calabash.seams.kube.resources import GPU_NODE, QUEUE, GpuNode, KubeQueue
+from calabash.kubernetes.planner.rule_mirrors import RuleMirrors
+from calabash.kubernetes.shards import ALL, Shard
+from calabash.seams.kube import KubeClient, Mirror, MirrorChange, WideningMirror
+from calabash.seams.kube.objects import NODE, POD, Node, Pod
+from calabash.seams.kube.resources import GPU_NODE, GpuNode
 
 log = structlog.get_logger(__name__)
 
 
 class Mirrors:
-    """All that the planner watches.
+    """All that the planner watches. Of a part of the cluster these are its nodes and what is on them: devices of a node are
+    told to the core from when it is open (``part``).
 
     Args:
+        shard: the part of the cluster.
         lock: held while the core is told.
         changed: called after the core was told.
     """
@@ -47,40 +45,58 @@ class Mirrors:
         *,
         changed: Callable[[], object],
         now_s: Callable[[], float],
+        shard: Shard = ALL,
     ) -> None:
         self._client = client
+        self._shard = shard
+        self.part = PartNodes(shard, lock, tell=self._opened)
         self._lock = lock
         self._told = changed
         self._now_s = now_s
         self.core: Core | None = None
-        self._term = 0
+        self._term = self._asked_term = 0
         self.telling = False  # whether anybody leads here: else nothing need be read
-        ours = f"spec.schedulerName={SCHEDULER}"
+        ours = f"spec.schedulerName={shard.scheduler}"
         self._keep_pod = PodKeeping()
         self.pods: Mirror[Pod] = Mirror(
             client, POD, on_change=self._pod, on_error=_lost, keep=self._keep_pod, field_selector=ours
         )
-        self._others: Mirror[Pod] | None = None
-        self._nodes: Mirror[Node] = Mirror(client, NODE, on_change=self._node, on_error=_lost, keep=keep_node)
-        self._gpu_nodes: Mirror[GpuNode] = Mirror(
-            client, GPU_NODE, on_change=self._gpu_node, on_error=_lost, keep=GpuNodeKeeping()
+        self._others: WideningMirror[Pod] | None = None
+        self._nodes: Mirror[Node] = Mirror(
+            client, NODE, on_change=self._node, on_error=_lost, keep=keep_node, label_selector=shard.selector
         )
-        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=_lost)
-        self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=_lost)
-        self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=_lost)
+        self._gpu_nodes: Mirror[GpuNode] = Mirror(
+            client,
+            GPU_NODE,
+            on_change=self._gpu_node,
+            on_error=_lost,
+            keep=GpuNodeKeeping(),
+            label_selector=self.part.selector,
+        )
+        self._free: list[Mirror[GpuNode]] = []  # of a part: GpuNodes that no planner has
+        if not shard.everything:
+            free = Mirror(
+                client,
+                GPU_NODE,
+                on_change=self.part.free_seen,
+                on_error=_lost,
+                keep=lambda node: GpuNode(metadata=node.metadata),
+                label_selector=f"!{PLANNED_BY}",
+            )
+            self._free.append(free)
         self._claims = KnownClaims(lock, self._tell, self._gpu_nodes.get, now_s)
-        self._groups = GroupMirrors(client, self._installed, _lost)
+        self._rules = RuleMirrors(client, self._tell, self._claims, _lost)
 
     def watch_others(self, *, unbound: bool) -> None:
         """Before ``start``: pods of other schedulers that use devices as well; without ``unbound`` only those with a node."""
-        theirs = f"spec.schedulerName!={SCHEDULER}" + ("" if unbound else ",spec.nodeName!=")
-        self._others = Mirror(
+        theirs = f"spec.schedulerName!={self._shard.scheduler}" + ("" if unbound else ",spec.nodeName!=")
+        self._others = self.part.pods = WideningMirror(
             self._client,
             POD,
             on_change=self._pod,
             on_error=_lost,
             keep=self._keep_pod,
-            only=may_concern_us,
+            only=self._concerns_us,
             field_selector=theirs,
         )
 
@@ -88,10 +104,10 @@ class Mirrors:
         """Watch; kinds of groups from when they are installed."""
         for mirror in self._all():
             mirror.start()
-        self._groups.start()
+        self._rules.groups.start()
 
     def stop(self) -> None:
-        self._groups.stop()
+        self._rules.groups.stop()
         for mirror in self._all():
             mirror.stop()
 
@@ -101,41 +117,57 @@ class Mirrors:
 
     def untold(self) -> list[str]:
         """Kinds of which not everything has been told yet, of pods all that was written before the last ``renew``."""
-        pods = {mirror.plural for mirror in self._pods() if not mirror.renewed()}
+        pods = {mirror.plural for mirror in self._pods() if not mirror.renewed() or self._term != self._asked_term}
         others = {mirror.plural for mirror in self._all() if not mirror.synced()}
-        return sorted({*pods, *others, *(() if self._groups.synced() else ("groups and claims",))})
+        return sorted({*pods, *others, *(() if self._rules.groups.synced() else ("groups and claims",))})
 
     def renew(self, term: int) -> None:
-        """Another may have led before this term: what it wrote to pods must be known before anything is decided."""
-        if self._term != term:
-            self._term = term
-            for mirror in self._pods():
-                mirror.renew()
+        """Another may have led before this term: what it wrote to pods must be known before anything is decided. Of a part of
+        the cluster the nodes that are its own must be known before that."""
+        if self._asked_term != term:
+            self._asked_term = term
+            if not self._shard.everything:
+                self._gpu_nodes.renew()
+        if self._term == term or not (self._shard.everything or (self._nodes.synced() and self._gpu_nodes.renewed())):
+            return
+        with self._lock:
+            self.part.begin()
+        self._term = term
+        for mirror in self._pods():
+            mirror.renew()
 
     def hurry(self) -> None:
         """The API server answers again."""
-        for mirror in (*self._all(), *self._groups.mirrors()):
+        for mirror in (*self._all(), *self._rules.groups.mirrors()):
             mirror.hurry()
 
     def tell_all(self, core: Core) -> None:
         """Tell a new core everything; the caller holds the lock."""
         now_s = self._now_s()
-        for namespace in self._namespaces.snapshot().values():
-            core.namespace(namespace_facts(namespace))
-        core.set_queues([queue_facts(queue) for queue in self._queues.snapshot().values()])
-        for source, group in self._groups.snapshot():
-            core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
-        for budget in self._budgets.snapshot().values():
-            core.budget(budget_facts(budget))
+        self._rules.tell_all(core)
         for node in self._nodes.snapshot().values():
             core.node(node_facts(node), now_s)
         for devices in self._gpu_nodes.snapshot().values():
-            core.devices(gpu_node_facts(devices), now_s)
+            if self.part.has(devices.metadata.name):
+                core.devices(gpu_node_facts(devices), now_s)
         self._claims.tell_all(core)
         for pod in [pod for mirror in self._pods() for pod in mirror.snapshot().values()]:
-            facts = pod_facts(pod)
+            facts = pod_facts(pod, self._shard.scheduler)
             if facts is not None:
                 core.pod(facts, now_s)
+
+    def _opened(self, node: str) -> bool:
+        """Tell of the devices of a node, and of what claims have of them; whether they are there."""
+        devices = self._gpu_nodes.get(node)
+        if devices is not None:
+            facts = gpu_node_facts(devices)
+            self._tell(lambda core: core.devices(facts, self._now_s()))
+            self._claims.devices(node)
+        return devices is not None
+
+    def _concerns_us(self, pod: Pod) -> bool:
+        on_ours = self._shard.everything or self._nodes.get(pod.spec.node_name) is not None
+        return on_ours and may_concern_us(pod)
 
     # ---- changes --------------------------------------------------------------------------------------------------
 
@@ -143,14 +175,7 @@ class Mirrors:
         return [self.pods] if self._others is None else [self.pods, self._others]
 
     def _all(self) -> list[Mirror[Any]]:
-        return [
-            *self._pods(),
-            self._nodes,
-            self._gpu_nodes,
-            self._queues,
-            self._namespaces,
-            self._budgets,
-        ]
+        return [*self._pods(), self._nodes, self._gpu_nodes, *self._free, *self._rules.mirrors()]
 
     def _tell(self, event: Callable[[Core], object]) -> None:
         with self._lock:
@@ -168,7 +193,7 @@ class Mirrors:
             return
         if not self.telling:
             return
-        facts = pod_facts(now)
+        facts = pod_facts(now, self._shard.scheduler)
         if facts is not None:
             self._tell(lambda core: core.pod(facts, self._now_s()))
 
@@ -178,53 +203,31 @@ class Mirrors:
             facts = node_facts(now)
             if before is None or node_facts(before) != facts:  # heartbeats change nothing here
                 self._tell(lambda core: core.node(facts, self._now_s()))
+            if before is None:
+                with self._lock:
+                    self.part.came(now.metadata.name)
         elif before is not None:
             name = before.metadata.name
-            self._tell(lambda core: core.node_gone(name))
+            with self._lock:
+                self._tell(lambda core: core.node_gone(name))
+                self.part.left(name)
 
     def _gpu_node(self, change: MirrorChange[GpuNode]) -> None:
         now, before = change.after, change.before
-        if now is not None:
+        if now is None:
+            if before is not None:
+                name = before.metadata.name
+                with self._lock:
+                    self._tell(lambda core: core.devices_gone(name))
+                    self.part.label_gone(name)
+            return
+        with self._lock:
+            self.part.label_seen(now.metadata)
+            if not self.part.has(now.metadata.name):
+                return
             if before is not None and (before.spec, before.status) == (now.spec, now.status):
                 return  # what is used of the devices is not kept: most that agents tell is only that
-            facts = gpu_node_facts(now)
-            self._tell(lambda core: core.devices(facts, self._now_s()))
-        elif before is not None:
-            self._tell(lambda core: core.devices_gone(before.metadata.name))
-
-    def _queue(self, change: MirrorChange[KubeQueue]) -> None:
-        now, before = change.after, change.before
-        if now is not None and before is not None and queue_facts(now) == queue_facts(before):
-            return  # our own writing of its status
-        facts = [queue_facts(queue) for queue in self._queues.snapshot().values()]
-        self._tell(lambda core: core.set_queues(facts))
-
-    def _namespace(self, change: MirrorChange[Namespace]) -> None:
-        if change.after is not None:
-            facts = namespace_facts(change.after)
-            self._tell(lambda core: core.namespace(facts))
-
-    def _budget(self, change: MirrorChange[PodDisruptionBudget]) -> None:
-        budget = change.after or change.before
-        if budget is None:
-            return
-        facts, there = budget_facts(budget), change.after is not None
-        self._tell(lambda core: core.budget(facts, there=there))
-
-    def _installed(self, source: str, change: MirrorChange[Any]) -> None:
-        if source == "claims":
-            self._claims.claim(change)
-        elif source == "classes":
-            self._claims.device_class(change)
-        else:
-            self._group(GangSource(source), change)
-
-    def _group(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
-        group = change.after or change.before
-        if group is not None:
-            name = (source, group.metadata.namespace, group.metadata.name)
-            needed = group_size(group) if change.after is not None else None
-            self._tell(lambda core: core.group(name, needed))
+            self._opened(now.metadata.name)
 
 
 def _lost(error: Exception) -> None:

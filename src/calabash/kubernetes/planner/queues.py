@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from calabash.kubernetes.planner.book import Book, Stage
 from calabash.kubernetes.planner.facts import NamespaceSeen, PodSeen, QueueSeen
+from calabash.kubernetes.shards import ALL, Shard
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import UNLIMITED, Amount, QueueSpec
@@ -14,12 +15,27 @@ DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
 
 
 class KubeQueues:
-    """KubeQueues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs."""
+    """KubeQueues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs.
 
-    def __init__(self) -> None:
+    Args:
+        shard: the part of the cluster; queues of others are known by name only.
+    """
+
+    def __init__(self, shard: Shard = ALL) -> None:
+        self._shard = shard
+        self._elsewhere: dict[str, QueueSeen] = {}
         self.wanted: dict[str, QueueSeen] = {}
         self.namespaces: dict[str, NamespaceSeen] = {}
         self.fault = ""
+
+    def see(self, queues: Iterable[QueueSeen]) -> None:
+        """All queues that there are."""
+        self.wanted, self._elsewhere = {}, {}
+        for queue in queues:
+            if self._shard.has_queue_of(queue.pool):
+                self.wanted[queue.name] = queue
+            else:
+                self._elsewhere[queue.name] = queue
 
     def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
         """The tree; ``in_use`` names queues that must be in it."""
@@ -47,7 +63,7 @@ class KubeQueues:
             self.fault = ""
 
     def is_there(self, name: str) -> bool:
-        return name in self.wanted or name == DEFAULT_QUEUE
+        return name in self.wanted or (name == DEFAULT_QUEUE and name not in self._elsewhere)
 
     def of(self, pod: PodSeen) -> str:
         """The queue of a pod. Raises CalabashError: it is not there, or the namespace does not allow it."""
@@ -61,6 +77,13 @@ class KubeQueues:
                 hint=f"leave the queue out, or have the namespace allow {own}",
             )
         name = own or given
+        if name in self._elsewhere:
+            pool = self._elsewhere[name].pool
+            raise CalabashError(
+                f"queue {name} is of {f'pool {pool}' if pool else 'no pool'}, this planner has nodes {self._shard.selector}",
+                reason=Reason.CONFLICT,
+                hint="make the pod anew: it is then given to the planner of its queue",
+            )
         if not self.is_there(name):
             raise CalabashError(f"queue {name} does not exist", reason=Reason.NOT_FOUND, hint="kubectl get queues")
         tenant = self._tenant(name)
@@ -73,7 +96,7 @@ class KubeQueues:
         return name
 
     def _tenant(self, queue: str) -> str:
-        found = self.wanted.get(queue)
+        found = self.wanted.get(queue) or self._elsewhere.get(queue)
         return found.tenant if found is not None else ""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from sys import intern
@@ -16,7 +17,7 @@ from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
 from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import DOOR, GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER, TENANT
+from calabash.kubernetes.names import DOOR, GPUS, PLAN, PLAN_GATE, POOL, QUEUE, QUEUES, REQUEST, SCHEDULER, TENANT
 from calabash.kubernetes.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
@@ -29,6 +30,7 @@ from calabash.kubernetes.planner.facts import (
     QueueSeen,
     SliceSeen,
 )
+from calabash.kubernetes.shards import is_ours, pool_of_queue
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.mig import MigGeometry, MigInstance, MigPart, MigProfile
@@ -46,8 +48,8 @@ _REFUSAL_MAX = 300
 _TIED_TO_NODES = ("DaemonSet", "Node")
 
 
-def pod_facts(pod: Pod) -> PodSeen | None:
-    """What the planner is told of a pod; None when it asks for no devices."""
+def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
+    """What the planner is told of a pod; None when it asks for no devices. ``scheduler``: the name of who asks it."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     fault = ""
     try:
@@ -80,8 +82,8 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         remade=meta.controller is not None,
         owner=meta.controller.uid if meta.controller else "",
         movable=request is not None and request.movable and is_made_elsewhere(meta.controller),
-        own=spec.scheduler_name == SCHEDULER,
-        confined=confined_to(pod) if spec.scheduler_name != SCHEDULER else (),
+        own=spec.scheduler_name == scheduler,
+        confined=() if is_ours(spec.scheduler_name) else confined_to(pod),
         refusal=refusal_of(pod),
         claims=claims,
         labels=meta.labels,
@@ -280,7 +282,15 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
     return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices, schedulable=schedulable, door=door)
 
 
+def all_queues(queues: Iterable[KubeQueue]) -> list[QueueSeen]:
+    """All queues that there are, each with the pool that its tree is in."""
+    found = [queue_facts(queue) for queue in queues]
+    tree = {one.name: (one.parent, one.pool) for one in found}
+    return [one if one.pool == (pool := pool_of_queue(one.name, tree)) else replace(one, pool=pool) for one in found]
+
+
 def queue_facts(queue: KubeQueue) -> QueueSeen:
+    """With the pool that its own label names."""
     spec = queue.spec
     return QueueSeen(
         name=queue.metadata.name,
@@ -289,6 +299,7 @@ def queue_facts(queue: KubeQueue) -> QueueSeen:
         limit=spec.limit,
         weight=spec.weight,
         tenant=queue.metadata.labels.get(TENANT, ""),
+        pool=queue.metadata.labels.get(POOL, ""),
     )
 
 

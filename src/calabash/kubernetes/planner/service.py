@@ -20,19 +20,22 @@ import msgspec
 import structlog
 
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
+from calabash.kubernetes.planner.apart import ApartFromOthers, Neighbours
 from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
 from calabash.kubernetes.planner.core import HOLD_S, MOVE_AFTER_S, MOVE_REST_S, MOVES_AT_ONCE, options_with_moves
 from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
 from calabash.kubernetes.planner.facts import Action, PodName, SweepPod
+from calabash.kubernetes.planner.handover import Handover, HandoverThread
 from calabash.kubernetes.planner.http import SmallServer
 from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, Election
-from calabash.kubernetes.planner.orders import COMPONENT, Orders
+from calabash.kubernetes.planner.orders import Orders
 from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.term import CoreOfTerm
+from calabash.kubernetes.shards import ALL, Shard
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock, SystemClock
 from calabash.seams.kube import KubeClient
@@ -66,6 +69,7 @@ class PlannerSettings:
         scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
         handshake: who gives pods their nodes, and how they are agreed.
         status_every_s: how often the status of queues is looked at.
+        shard: the part of the cluster whose nodes and queues these are.
         moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``.
     """
 
@@ -84,6 +88,7 @@ class PlannerSettings:
     moves_at_once: int = MOVES_AT_ONCE
     move_after_s: float = MOVE_AFTER_S
     move_rest_s: float = MOVE_REST_S
+    shard: Shard = ALL
 
 
 class PlannerService(CoreOfTerm):
@@ -91,11 +96,14 @@ class PlannerService(CoreOfTerm):
 
     def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
-        lead = Lead(_candidate(client, settings), every_s=settings.renew_every_s, stepped=self._stepped)
+        neighbours = Neighbours(client, namespace=settings.namespace, now_s=time.monotonic)
+        lead = Lead(_candidate(client, settings, neighbours), every_s=settings.renew_every_s, stepped=self._stepped)
         options = options_with_moves(
             at_once=settings.moves_at_once, after_s=settings.move_after_s, rest_s=settings.move_rest_s
         )
-        super().__init__(client, lead, clock or SystemClock(), hold_s=settings.hold_s, options=options)
+        super().__init__(
+            client, lead, clock or SystemClock(), hold_s=settings.hold_s, options=options, shard=settings.shard
+        )
         self._stopping = threading.Event()
         self._away = False
         self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
@@ -104,6 +112,18 @@ class PlannerService(CoreOfTerm):
         self._executor = Executor(self._orders, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
         self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
+        self._handover = HandoverThread(
+            Handover(
+                client,
+                settings.shard,
+                self.mirrors.part,
+                busy=self._is_busy,
+                may_write=self.leads,
+                lives=neighbours.lives,
+                now_s=time.monotonic,
+            )
+        )
+        self.mirrors.part.moved = self._handover.hurry
         self._thread = threading.Thread(target=self._decide, name="planner-decide", daemon=True)
 
     def start(self) -> None:
@@ -114,12 +134,15 @@ class PlannerService(CoreOfTerm):
         self._executor.start()
         self._thread.start()
         self._queues.start()
+        if not self._settings.shard.everything:
+            self._handover.start()
 
     def stop(self, *, resign: bool = True) -> None:
         """End in order; with ``resign`` another leads at once, when nothing is being written here any more."""
         self._stopping.set()
         self._due.set()
         self.lead.stop()
+        self._handover.stop()
         self._thread.join()
         self._queues.stop()
         self.server.stop()
@@ -136,14 +159,17 @@ class PlannerService(CoreOfTerm):
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def planned(self, uid: str) -> str | None:
-        return core.answers.planned(uid) if (core := self._core) is not None else None
+        core = self._core
+        if core is None or (not self._shard.everything and core.book.has_claims(uid)):
+            return None  # of a part it is noted, under the lock, on which node claims may be allocated
+        return core.answers.planned(uid)
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
         with self._lock:
             if self._core is None:
                 return NOBODY
             if uid not in self._core.book.entries:  # not seen yet, or no business of ours
-                facts = pod_facts(msgspec.json.decode(pod, type=Pod))
+                facts = pod_facts(msgspec.json.decode(pod, type=Pod), self._shard.scheduler)
                 if facts is None:
                     return None
                 self._core.pod(facts, self._clock.now_s())
@@ -221,6 +247,12 @@ class PlannerService(CoreOfTerm):
                 self._core.pod_gone(pod.uid)
         self._due.set()
 
+    def _is_busy(self, node: str) -> bool:
+        """Whether a binding to a node, or a plan for it, is being written."""
+        with self._lock:
+            binding = self._core is not None and self._core.book.binds_to(node)
+        return binding or self._executor.writes_for(node)
+
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
@@ -258,16 +290,18 @@ class PlannerService(CoreOfTerm):
             self.server.call_soon(lambda: self.extender.refuse(refused))
 
 
-def _candidate(client: KubeClient, settings: PlannerSettings) -> Candidate:
+def _candidate(client: KubeClient, settings: PlannerSettings, neighbours: Neighbours) -> Candidate:
+    shard = settings.shard
     election = Election(
         client,
         namespace=settings.namespace,
-        name=COMPONENT,
-        identity=settings.identity or f"{COMPONENT}-{secrets.token_hex(4)}",
+        name=shard.lease,
+        identity=settings.identity or f"{shard.lease}-{secrets.token_hex(4)}",
         now_s=time.monotonic,
         term_s=settings.term_s,
     )
+    apart = ApartFromOthers(election, neighbours, shard)
     lease = settings.scheduler_lease
     if not lease:
-        return election
-    return BesideScheduler(election, client, namespace=settings.namespace, lease=lease, host=socket.gethostname())
+        return apart
+    return BesideScheduler(apart, client, namespace=settings.namespace, lease=lease, host=socket.gethostname())

@@ -11,6 +11,7 @@ import structlog
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.mirrors import Mirrors
+from calabash.kubernetes.shards import ALL, Shard
 from calabash.sched import Options
 from calabash.seams.clock import Clock
 from calabash.seams.kube import KubeClient
@@ -27,19 +28,23 @@ class CoreOfTerm:
         lead: whether, and in which term, this planner leads.
         hold_s: how long the binding of a gang's first member waits for the last.
         options: how it decides.
+        shard: the part of the cluster that it plans.
     """
 
-    def __init__(self, client: KubeClient, lead: Lead, clock: Clock, *, hold_s: float, options: Options) -> None:
+    def __init__(
+        self, client: KubeClient, lead: Lead, clock: Clock, *, hold_s: float, options: Options, shard: Shard = ALL
+    ) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._core: Core | None = None
         self._term = 0  # that the core belongs to
         self._hold_s = hold_s
         self._options = options
+        self._shard = shard
         self._due = threading.Event()
         self._decided_at = self._waited_at = time.monotonic()
         self.lead = lead
-        self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=clock.now_s)
+        self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=clock.now_s, shard=shard)
 
     def leads(self) -> bool:
         return self._core is not None and self._may_write()
@@ -68,7 +73,9 @@ class CoreOfTerm:
     def _begin(self, term: int) -> None:
         self.mirrors.telling = True
         with self._lock:
-            core = Core(new_id=lambda: secrets.token_hex(8), hold_s=self._hold_s, options=self._options)
+            core = Core(
+                new_id=lambda: secrets.token_hex(8), hold_s=self._hold_s, options=self._options, shard=self._shard
+            )
             self.mirrors.tell_all(core)
             core.start(self._clock.now_s())
             self._core = self.mirrors.core = core

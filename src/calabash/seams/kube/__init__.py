@@ -22,6 +22,7 @@ from calabash.seams.kube.protocol import (
     WatchEventType,
 )
 from calabash.seams.kube.sharing import PodSharing
+from calabash.seams.kube.widening import WideningMirror
 
 __all__ = [
     "Evicted",
@@ -43,5 +44,6 @@ __all__ = [
     "Watch",
     "WatchEvent",
     "WatchEventType",
+    "WideningMirror",
     "load_client",
 ]

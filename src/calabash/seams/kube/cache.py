@@ -41,6 +41,9 @@ class MirrorCache(Generic[T]):
         self._keep = keep
         self._lock = threading.Lock()
         self._objects: dict[ObjectKey, T] = {}
+        self._ahead: dict[
+            ObjectKey, int
+        ] = {}  # versions of objects of which the watch may still tell what they were before
 
     def snapshot(self) -> dict[ObjectKey, T]:
         """All objects as they are now."""
@@ -58,7 +61,7 @@ class MirrorCache(Generic[T]):
     def apply(self, event: WatchEvent[T]) -> None:
         """What a watch tells."""
         obj = event.object
-        if obj is None:
+        if obj is None or self._is_past(obj, event.resource_version):
             return
         if event.type is WatchEventType.DELETED:
             self._drop((obj.metadata.namespace, obj.metadata.name), obj)
@@ -85,10 +88,29 @@ class MirrorCache(Generic[T]):
         self._tell(MirrorChange(before=before, after=obj))
         return key
 
+    def put_ahead(self, obj: T) -> None:
+        """An object is so, though the watch has not come so far: what that tells of an earlier version of it, or of one of the
+        same name before it, is not heeded. Versions of one API server are in order, as it documents."""
+        version = obj.metadata.resource_version
+        if version.isdecimal():
+            self._ahead[obj.metadata.namespace, obj.metadata.name] = int(version)
+        self.put(obj)
+
     def retain(self, keys: Collection[ObjectKey]) -> None:
         """There are these and no others."""
+        self._ahead.clear()
         for key in [key for key in self._objects if key not in keys]:
             self._drop(key, None)
+
+    def _is_past(self, obj: T, version: str) -> bool:
+        key = (obj.metadata.namespace, obj.metadata.name)
+        ahead = self._ahead.get(key)
+        if ahead is None:
+            return False
+        if version.isdecimal() and int(version) < ahead:
+            return True
+        del self._ahead[key]
+        return False
 
     def _drop(self, key: ObjectKey, last: T | None) -> None:
         with self._lock:

@@ -136,8 +136,10 @@ class Mirror(Generic[T]):
                     self._version = ""
                 if not self._version:
                     self._list()
+                self._list_more()
                 self._follow()
-                quick = time.monotonic() - began < _WATCH_SHORT_S and self._answered == self._asked
+                asked = self._answered != self._asked or self._wants_more()
+                quick = time.monotonic() - began < _WATCH_SHORT_S and not asked
                 self._failures = self._failures + 1 if quick and version == self._version else 0
             except Expired as error:
                 self._version = ""
@@ -180,6 +182,13 @@ class Mirror(Generic[T]):
         self.lists += 1
         self._synced.set()
 
+    def _wants_more(self) -> bool:
+        """Whether anything is to be listed besides."""
+        return False
+
+    def _list_more(self) -> None:
+        """List it."""
+
     def _follow(self) -> None:
         if self._stopping.is_set():
             return
@@ -189,7 +198,9 @@ class Mirror(Generic[T]):
         with self._lock:
             self._watch = watch
         try:
-            if self._stopping.is_set() or self._answered != self._asked:  # there was no watch yet that could be closed
+            if (
+                self._stopping.is_set() or self._wants_more() or self._answered != self._asked
+            ):  # there was no watch yet that could be closed
                 return
             for event in watch:
                 if self._stopping.is_set():

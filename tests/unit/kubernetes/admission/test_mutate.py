@@ -346,6 +346,25 @@ def test_a_namespace_is_not_let_into_another_tenants_queue_whatever_it_says() ->
     assert not NamespaceTerms(name="x", queues=frozenset({"speech.default"}), tenants=tenants).allows("speech.default")
 
 
+def test_a_pod_is_given_to_the_planner_of_its_queues_pool_whatever_scheduler_it_names() -> None:
+    by = AdmissionSettings(shards=("a", "b"))
+    team = NamespaceTerms(
+        name="team",
+        queue="research",
+        queues=frozenset({"prod", "rest"}),
+        pools={"research": "a", "prod": "b", "rest": "c"},
+    )
+
+    def scheduler(queue: str = "", named: str = "default-scheduler", settings: AdmissionSettings = by) -> Any:
+        pod = asking({names.GPUS: "1"}, labels={names.QUEUE: queue} if queue else {})
+        pod["spec"]["schedulerName"] = named
+        return admitted(pod, namespace=team, by=settings)["spec"]["schedulerName"]
+
+    assert [scheduler(), scheduler("prod"), scheduler(named="calabash-b")] == ["calabash-a", "calabash-b", "calabash-a"]
+    assert scheduler("rest") == "calabash", "pool c has no planner of its own"
+    assert scheduler("prod", settings=OURS) == "calabash"
+
+
 @pytest.mark.parametrize(
     ("limits", "said", "level"),
     [

@@ -219,6 +219,20 @@ def test_a_claim_that_asks_nothing_of_ours_holds_its_pod_no_longer_than_until_th
     assert cluster.core.answers.bind(uid, "a", 1.0).verdict in (BindVerdict.GO, BindVerdict.DONE)
 
 
+def test_a_node_is_busy_while_claims_may_be_allocated_there() -> None:
+    cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
+    uid = cluster.with_own()
+    cluster.decide()
+    book, answers = cluster.core.book, cluster.core.answers
+    assert not book.binds_to("a")
+    assert answers.filter(uid, ["a"], "", cluster.now_s).node == "a"
+    assert book.binds_to("a")
+    cluster.core.node_gone("a")
+    assert book.binds_to("a"), "kube-scheduler does not know yet"
+    assert answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.REFUSE
+    assert not book.binds_to("a")
+
+
 def test_a_claim_that_cannot_be_counted_says_why() -> None:
     cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
     cluster.claim(

@@ -19,3 +19,17 @@ def test_it_does_not_answer_whoever_reaches_its_pod(address: str) -> None:
 def test_every_address_of_the_loopback_will_do(address: str) -> None:
     with pytest.raises(CalabashError, match="/nonexistent"):  # the next thing that it looks for
         planner.main(["--listen", address, "--kubeconfig", "/nonexistent"], standalone_mode=False)
+
+
+def test_nodes_are_those_of_a_pool_or_of_none() -> None:
+    with pytest.raises(CalabashError, match=r"the nodes of one pool, calabash.dev/pool=NAME"):
+        planner.main(["--nodes", "zone=a", "--kubeconfig", "/nonexistent"], standalone_mode=False)
+    for selector in ("calabash.dev/pool=a", "!calabash.dev/pool"):
+        with pytest.raises(CalabashError, match="/nonexistent"):  # the next thing that it looks for
+            planner.main(["--nodes", selector, "--kubeconfig", "/nonexistent"], standalone_mode=False)
+
+
+def test_a_scheduler_that_does_not_ask_has_one_planner() -> None:
+    words = ["--nodes", "calabash.dev/pool=a", "--handshake", "affinity", "--kubeconfig", "/nonexistent"]
+    with pytest.raises(CalabashError, match="serves all pods alike"):
+        planner.main(words, standalone_mode=False)

@@ -57,8 +57,10 @@ class World:
         """Its kubelet offers so many."""
         self.client.patch(NODE, node, body={"status": {"allocatable": {GPUS: str(count)}}}, subresource="status")
 
-    def pod(self, name: str, request: GpuRequest | None, *, namespace: str = "team", **spec: Any) -> Pod:
-        annotations = {REQUEST: write_request(asked(request))} if request is not None else {}
+    def pod(
+        self, name: str, request: GpuRequest | None, *, namespace: str = "team", queue: str = "", **spec: Any
+    ) -> Pod:
+        annotations = {REQUEST: write_request(asked(request, queue=queue))} if request is not None else {}
         return self.client.create(
             POD,
             {

@@ -1,0 +1,88 @@
+"""Mirrors of what binds pods besides nodes: queues, namespaces, disruption budgets, claims, and how large gangs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.planner.claim_mirrors import KnownClaims, Tell
+from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.group_mirrors import GroupMirrors
+from calabash.kubernetes.planner.reading import all_queues, budget_facts, group_size, namespace_facts, queue_facts
+from calabash.seams.kube import KubeClient, Mirror, MirrorChange
+from calabash.seams.kube.groups import MemberGroup, PodGroup
+from calabash.seams.kube.objects import NAMESPACE, PDB, Namespace, PodDisruptionBudget
+from calabash.seams.kube.resources import QUEUE, KubeQueue
+
+
+class RuleMirrors:
+    """See the module's description.
+
+    Args:
+        tell: tells the core, when there is one.
+        claims: is told of claims and their classes.
+        lost: told of every failure of a watch.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        tell: Tell,
+        claims: KnownClaims,
+        lost: Callable[[Exception], None],
+    ) -> None:
+        self._tell = tell
+        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=lost)
+        self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=lost)
+        self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=lost)
+        self._claims = claims
+        self.groups = GroupMirrors(client, self._installed, lost)
+
+    def mirrors(self) -> list[Mirror[Any]]:
+        """All but those of groups, which come when their kinds are installed."""
+        return [self._queues, self._namespaces, self._budgets]
+
+    def tell_all(self, core: Core) -> None:
+        """Tell a new core everything."""
+        for namespace in self._namespaces.snapshot().values():
+            core.namespace(namespace_facts(namespace))
+        core.set_queues(all_queues(self._queues.snapshot().values()))
+        for source, group in self.groups.snapshot():
+            core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
+        for budget in self._budgets.snapshot().values():
+            core.budget(budget_facts(budget))
+
+    def _queue(self, change: MirrorChange[KubeQueue]) -> None:
+        now, before = change.after, change.before
+        if now is not None and before is not None and queue_facts(now) == queue_facts(before):
+            return  # our own writing of its status
+        facts = all_queues(self._queues.snapshot().values())
+        self._tell(lambda core: core.set_queues(facts))
+
+    def _namespace(self, change: MirrorChange[Namespace]) -> None:
+        if change.after is not None:
+            facts = namespace_facts(change.after)
+            self._tell(lambda core: core.namespace(facts))
+
+    def _budget(self, change: MirrorChange[PodDisruptionBudget]) -> None:
+        budget = change.after or change.before
+        if budget is None:
+            return
+        facts, there = budget_facts(budget), change.after is not None
+        self._tell(lambda core: core.budget(facts, there=there))
+
+    def _installed(self, source: str, change: MirrorChange[Any]) -> None:
+        if source == "claims":
+            self._claims.claim(change)
+        elif source == "classes":
+            self._claims.device_class(change)
+        else:
+            self._group(GangSource(source), change)
+
+    def _group(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
+        group = change.after or change.before
+        if group is not None:
+            name = (source, group.metadata.namespace, group.metadata.name)
+            needed = group_size(group) if change.after is not None else None
+            self._tell(lambda core: core.group(name, needed))
