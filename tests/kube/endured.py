@@ -17,12 +17,13 @@ from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 from tests.kube.planned import Planned
 
-from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.names import PLAN, SCHEDULER
 from calabash.kubernetes.plan import PodPlan, read_plan
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 
 MEMORY_MIB = 40960  # of every invented device
-FRONT = 7069  # where kube-scheduler asks, of two planners
+FRONT = 7079  # where kube-scheduler asks, of two planners
+BOTH = {"first": "", "second": ""}
 LINES = 7443  # of a planner to the API server
 
 
@@ -235,10 +236,15 @@ import sys
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S
 from calabash.kubernetes.planner.run import run_planner
 from calabash.kubernetes.planner.service import PlannerSettings
+from calabash.kubernetes.shards import Shard
 from calabash.seams.kube import load_client
-path, port, name, term_s = sys.argv[1:]
+path, port, name, term_s, nodes = sys.argv[1:]
 settings = PlannerSettings(
-    port=int(port), identity=name, term_s=float(term_s), renew_every_s=min(RENEW_EVERY_S, float(term_s) / 5)
+    port=int(port),
+    identity=name,
+    term_s=float(term_s),
+    renew_every_s=min(RENEW_EVERY_S, float(term_s) / 5),
+    shard=Shard.of(nodes),
 )
 run_planner(load_client(path, connections=140), settings)
 """
@@ -249,20 +255,40 @@ class Replicas:
 
     Args:
         term_s: of the lease.
+        front: where kube-scheduler asks; the planners listen on the ports after it.
+        scheduler: what pods call it.
+        planners: names of the programs, and the nodes of each.
     """
 
-    def __init__(self, cluster: Cluster, *, term_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        term_s: float,
+        front: int = FRONT,
+        scheduler: str = SCHEDULER,
+        planners: Mapping[str, str] = BOTH,
+    ) -> None:
         self.cluster = cluster
-        self.ports = {"first": 7071, "second": 7072}
-        for name, port in self.ports.items():
-            words = [str(cluster.kubeconfig), str(port), name, str(term_s)]
-            cluster.start_program(name, [sys.executable, "-c", _REPLICA, *words])
+        self._term_s = term_s
+        self._scheduler = f"replicas-{scheduler}"
+        self.ports: dict[str, int] = {}
+        self._front = front
+        for name, nodes in planners.items():
+            self.add(name, nodes)
         self.leader = ""
         self._ended = threading.Event()
-        self._lines = Lines(cluster, FRONT, self._to_leader)
+        self._lines = Lines(cluster, front, self._to_leader)
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
-        cluster.add_scheduler("replicas-scheduler", scheduler_configuration(f"http://127.0.0.1:{FRONT}"))
+        cluster.add_scheduler(self._scheduler, scheduler_configuration(f"http://127.0.0.1:{front}", name=scheduler))
+
+    def add(self, name: str, nodes: str = "") -> None:
+        """One more planner, of these nodes."""
+        port = self._front + 1 + len(self.ports)
+        words = [str(self.cluster.kubeconfig), str(port), name, str(self._term_s), nodes]
+        self.cluster.start_program(name, [sys.executable, "-c", _REPLICA, *words])
+        self.ports[name] = port
 
     def wait_for_leader(self, other_than: str = "", timeout_s: float = 60) -> str:
         """Who leads, and is not this one."""
@@ -273,7 +299,7 @@ class Replicas:
         self._ended.set()
         self._thread.join(20)
         self._lines.close()
-        for name in ("replicas-scheduler", *self.ports):
+        for name in (self._scheduler, *self.ports):
             with suppress(RuntimeError, TimeoutError):
                 self.cluster.kill(name)
 
@@ -283,7 +309,7 @@ class Replicas:
 
     def _look(self) -> None:
         while not self._ended.wait(0.1):
-            now = next((name for name, port in self.ports.items() if self._leads(port)), "")
+            now = next((name for name, port in list(self.ports.items()) if self._leads(port)), "")
             if now != self.leader:
                 self.leader = now
                 self._lines.cut()

@@ -95,9 +95,7 @@ class Planned:
         self.cluster, self.api = cluster, cluster.api
         self.prefix, self._gpus = prefix, gpus
         self._install()
-        room = {GPUS: str(gpus * 64)}  # tokens: one for each device of each container
-        self.nodes = cluster.fake_nodes(nodes, room, prefix=prefix)
-        self.each(self._devices, self.nodes)
+        self.nodes = self.add_nodes(nodes, prefix=prefix)
         python = Path(sys.executable)
         options = {"--kubeconfig": str(cluster.kubeconfig), "--listen": f"127.0.0.1:{PORT}", **(planner or {})}
         words = [word for pair in options.items() for word in pair]
@@ -114,6 +112,13 @@ class Planned:
             self.cluster.wait_for(partial(self._served, plural), f"kind {kind}")
         if not self.api.exists(f"/api/v1/namespaces/{SYSTEM}"):
             self.api.create("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+
+    def add_nodes(self, count: int, **more: Any) -> list[str]:
+        """So many nodes more; see ``Cluster.fake_nodes``."""
+        room = {GPUS: str(self._gpus * 64)}  # tokens: one for each device of each container
+        names = self.cluster.fake_nodes(count, room, **more)
+        self.each(self._devices, names)
+        return names
 
     def _served(self, plural: str) -> bool:
         try:
