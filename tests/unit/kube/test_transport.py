@@ -69,6 +69,36 @@ def test_an_idle_connection_that_was_closed_is_not_used_again(server: Callable[[
         time.sleep(0.02)
 
 
+def test_connections_that_a_burst_has_left_are_closed_by_later_calls(
+    server: Callable[[Serve], Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, ended = threading.Barrier(4), threading.Semaphore(0)
+    crowd = True
+
+    def serve(line: Line) -> None:
+        while line.request():
+            if crowd:
+                together.wait(WAIT_S)
+            line.send(answer(MAP))
+        ended.release()
+
+    one = server(serve)
+    client = HttpKubeClient(one.access())
+    callers = [threading.Thread(target=client.get, args=(CONFIG_MAP, "a", "ns")) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    crowd = False
+    clock = time.monotonic
+    for later_s in (30.0, 60.0):  # connections that are idle for 45 s are old
+        monkeypatch.setattr("calabash.seams.kube.transport.time.monotonic", lambda late=later_s: clock() + late)
+        assert client.get(CONFIG_MAP, "a", "ns") is not None
+    assert all(ended.acquire(timeout=WAIT_S) for _ in range(3))
+    assert len(one.lines) == 4, "the one that was used in between is used again"
+    assert not ended.acquire(blocking=False)
+
+
 def test_a_repeatable_call_survives_a_connection_that_dies_under_it_and_a_creation_does_not(
     server: Callable[[Serve], Scripted],
 ) -> None:

@@ -126,12 +126,20 @@ class Transport:
             raise
         answer = HttpAnswer(status=connection.status, retry_after_s=connection.retry_after_s, body=body)
         if connection.reusable:
-            connection.idle_since = time.monotonic()
-            with self._lock:
-                self._idle.append(connection)
+            self._put_back(connection)
         else:
             connection.close()
         return answer
+
+    def _put_back(self, connection: HttpConnection) -> None:
+        """Keep it for the next call; what a burst of calls has left is closed by those after it."""
+        now_s = connection.idle_since = time.monotonic()
+        with self._lock:
+            self._idle.append(connection)  # oldest first
+            fresh = next(n for n, one in enumerate(self._idle) if now_s - one.idle_since < _IDLE_S)
+            old, self._idle = self._idle[:fresh], self._idle[fresh:]
+        for one in old:
+            one.close()
 
     def _request(self, order: HttpOrder, *, refused: bool) -> bytes:
         lines = [f"{order.method} {self._access.prefix}{order.target} HTTP/1.1\r\n", self._common]
