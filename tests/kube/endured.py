@@ -166,12 +166,14 @@ class Lines:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> int:
-        """End every connection; how many there were."""
+        """End every connection, and give their descriptors back; how many there were."""
         with self._lock:
             found = list(self._open)
         for one in found:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+        while any(one.fileno() >= 0 for one in found):
+            time.sleep(0.001)
         return len(found) // 2
 
     def close(self) -> None:

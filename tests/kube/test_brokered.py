@@ -19,6 +19,7 @@ from tests.native.sim_cuda_programs import program
 
 from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.plan import PlannedContainer
+from calabash.seams.host.processes import start_time
 
 FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
 RIGHT = "sim_cuda_ptx in_graphs && echo right"  # kernels run, and what they have computed is looked at
@@ -65,7 +66,7 @@ def within(got: int, limit_mib: int) -> bool:
 
 
 def workers(uid: str) -> list[int]:
-    """The processes of ours in the control groups of a pod, by their numbers here."""
+    """The processes of ours in the control groups of a pod by their numbers here, in the order in which they began."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/comm"):
         try:
@@ -74,7 +75,7 @@ def workers(uid: str) -> list[int]:
             continue
         if ours and pod_of(int(entry.parent.name)) == uid:
             found.append(int(entry.parent.name))
-    return sorted(found)
+    return sorted(found, key=lambda pid: (start_time(pid), pid))  # numbers begin anew
 
 
 def strays(uid: str, pids: list[int]) -> list[str]:

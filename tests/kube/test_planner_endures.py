@@ -50,6 +50,13 @@ def lines(reached: tuple[Planned, Lines]) -> Lines:
     return reached[1]
 
 
+@pytest.fixture(autouse=True)
+def lines_of_a_test_end_with_it(lines: Lines) -> Iterator[None]:
+    """The planner keeps connections for as many calls as it ever makes at once."""
+    yield
+    lines.cut()
+
+
 def pod(number: int) -> Json:
     return planned_pod(f"p{number:04}", KINDS[number % len(KINDS)])
 
