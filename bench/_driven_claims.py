@@ -124,6 +124,10 @@ class ClaimsNode(DrivenNode):
     def until_tainted(self, card: int) -> float:
         """Seconds from a fault of a card until its devices are published as unwell; it is well again afterwards."""
         began = time.monotonic()
+        while not self._published():
+            assert time.monotonic() - began < START_S, "the node's devices are not published"
+            time.sleep(0.05)
+        began = time.monotonic()
         assert simctl("inject", self._state, "--gpu", card, "xid", 48).returncode == 0
         while not any(device.get("taints") for device in self._published()):
             assert time.monotonic() - began < START_S, "a fault of a card is not published"

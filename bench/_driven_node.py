@@ -85,10 +85,12 @@ class DrivenNode:
         self.kubelet.stop()
         fakes.remove_nodes(self.cluster.api, [self._node])
 
-    def run(self, starts: int, faults: Sequence[Callable[[], None]]) -> None:
-        """Pods until so many starts were heard of; the faults happen on the way, evenly."""
-        with ThreadPoolExecutor(self._workers) as pool:
-            working = [pool.submit(self._work, worker) for worker in range(self._workers)]
+    def run(self, starts: int, faults: Sequence[Callable[[], None]], *, workers: int = 0) -> None:
+        """Pods until so many starts were heard of; the faults happen on the way, evenly. ``workers``: 0 for all."""
+        workers = workers or self._workers
+        self._stop.clear()
+        with ThreadPoolExecutor(workers) as pool:
+            working = [pool.submit(self._work, worker) for worker in range(workers)]
             try:
                 for number, fault in enumerate(faults, 1):
                     at = starts * number // (len(faults) + 1)

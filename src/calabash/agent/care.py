@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from calabash.agent import view
 from calabash.agent.allocations import slices_on
@@ -36,6 +36,10 @@ class Care:
             in_use=self.in_use,
             tell=self._tell,
         )
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have it called whenever the health of a card has changed; it must not wait for anything."""
+        self._parts.tidings.subscribe(changed)
 
     def find(self, name: str) -> Device:
         """A card by its index, its UUID, or the beginning of it. Raises NOT_FOUND."""

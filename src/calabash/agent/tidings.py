@@ -34,6 +34,11 @@ class Tidings:
         self._events = events
         self._membership = membership
         self._records = records
+        self._hearers: list[Callable[[], None]] = []
+
+    def subscribe(self, heard: Callable[[], None]) -> None:
+        """Have it called whenever the health of a card has changed; it may be called under a lock."""
+        self._hearers.append(heard)
 
     def tell(self, changes: Sequence[HealthChange], tenants: Collection[AllocationId] | None = None) -> None:
         """Tell what has happened; ``tenants``: whom it concerns, when that is known better than by who has a slice."""
@@ -51,6 +56,8 @@ class Tidings:
                 )
                 if change.fault and change.after in _SIGNALLED:
                     self._signal(record)
+        for heard in self._hearers if changes else ():
+            heard()
         if any(change.after is Health.HEALTHY for change in changes):
             self._events.changed()
 

@@ -44,6 +44,7 @@ class SlicePublisher:
         self._told: tuple[tuple[DeviceSnapshot, ...], SliceFacts, ServerFeatures] | None = None
         self._drawn: tuple[ResourceSliceSpec, ...] = ()
         self._generation = 0
+        self._node_is: list[dict[str, Any]] = []
         self._wanted: tuple[ResourceSliceSpec, ...] | None = None
         self._kept: dict[str, ResourceSliceSpec] = {}  # as the API server gave them back
 
@@ -133,7 +134,7 @@ class SlicePublisher:
         name, spec = slice_name(self._node, number), _in_generation(bare, self._generation)
         self._wanted = None
         try:
-            written = self._put(name, spec, self._owner())
+            written = self._put(name, spec, self._node_is or self._owner())
         finally:
             self._mirror.renew()
         self._kept[name] = _bare(written.spec)
@@ -182,7 +183,9 @@ class SlicePublisher:
         node = self._client.get(NODE, self._node)
         if node is None:
             raise CalabashError(f"node {self._node} is not in the API server", reason=Reason.NOT_FOUND)
-        return [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid, "controller": True}]
+        uid = node.metadata.uid
+        self._node_is = [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}]
+        return self._node_is
 
 
 def _in_generation(spec: ResourceSliceSpec, generation: int) -> ResourceSliceSpec:

@@ -1,14 +1,14 @@
 """Looks after claims that a node has prepared: whether they still are what they were, and what their status tells.
 
-Nobody tells a driver that a claim is gone, and claims cannot be watched by node. So each is asked for when it was prepared,
-when a card has changed its health, and else every quarter of a minute. What is over is let go of: the kubelet gives back what
-it knows, this is for what it has forgotten.
+Nobody tells a driver that a claim is gone, and claims cannot be watched by node. So each is asked for when a card has changed
+its health, and else every quarter of a minute; one that was just prepared is told of as it was fetched for that. What is
+over is let go of: the kubelet gives back what it knows, this is for what it has forgotten.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -37,7 +37,7 @@ class ClaimCare:
         self._client = client
         self._agent = agent
         self._desk = desk
-        self._due: set[str] = set()
+        self._due: dict[str, ResourceClaim | None] = {}  # by UID; as it was just fetched, if it was
         self._news = threading.Condition()
         self._stopping = False
         self._health: Mapping[DeviceUuid, Health] = {}
@@ -55,10 +55,10 @@ class ClaimCare:
         if self._thread.is_alive():
             self._thread.join()
 
-    def prepared(self, uid: str) -> None:
-        """It is to be looked at now."""
+    def prepared(self, claim: ResourceClaim) -> None:
+        """What it was given is to be told in its status."""
         with self._news:
-            self._due.add(uid)
+            self._due.setdefault(claim.metadata.uid, claim)
             self._news.notify_all()
 
     def follow(self, health: Mapping[DeviceUuid, Health]) -> None:
@@ -67,8 +67,9 @@ class ClaimCare:
             changed = bool(self._health) and health != self._health
             self._health = health
         if changed:
-            for note in self._desk.notes.all():
-                self.prepared(note.uid)
+            with self._news:
+                self._due = {note.uid: None for note in self._desk.notes.all()}
+                self._news.notify_all()
 
     def _run(self) -> None:
         while True:
@@ -76,17 +77,21 @@ class ClaimCare:
                 self._news.wait_for(lambda: self._stopping or bool(self._due), LOOK_S)
                 if self._stopping:
                     return
-                due, self._due = self._due, set()
+                due, self._due = self._due, {}
             self.round(due)
 
-    def round(self, uids: Collection[str] = ()) -> None:
+    def round(self, due: Mapping[str, ResourceClaim | None] | None = None) -> None:
         """Look at these claims, or at all."""
         for note in self._desk.notes.all():
             if self._stopping:
                 return
-            if not uids or note.uid in uids:
+            if not due or note.uid in due:
                 try:
-                    self._look(note)
+                    found = due[note.uid] if due else None
+                    if found is not None:
+                        self._tell(found)
+                    else:
+                        self._look(note)
                     self._told = ""
                 except CalabashError as error:  # as long as it fails, it is told once
                     if error.message != self._told:

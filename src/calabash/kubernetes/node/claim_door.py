@@ -110,7 +110,6 @@ class ClaimDoor:
             driver: version of the cards' driver.
         """
         self._look()
-        self._care.follow({state.device.uuid: state.device.health for state in snapshot.devices})
         if self._server is not None:
             self._server.set_health(device_health(snapshot, self._settings.node))
         if self._roots is None:
@@ -121,6 +120,11 @@ class ClaimDoor:
             claimed=frozenset(a.record.id for a in snapshot.allocations if is_of_claim(a.record.id)),
             closed=(refusal.message if refusal is not None else "") or self._closed(),
         )
+        self._offer(snapshot, facts)
+        self._care.follow({state.device.uuid: state.device.health for state in snapshot.devices})
+
+    def _offer(self, snapshot: NodeSnapshot, facts: SliceFacts) -> None:
+        """What schedulers hear comes before what claims are told."""
         try:
             if self._doorway.claims and (self.registered or self._offers):
                 self._slices.publish(snapshot, facts)

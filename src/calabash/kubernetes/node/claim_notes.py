@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.files import write_durably
+from calabash.seams.host.files import settle, write_ahead
 from calabash.seams.kubelet import ClaimRef
 
 _NONCE_BYTES = 6
@@ -49,9 +49,10 @@ class ClaimNotes:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._settled: set[str] = set()
 
     def keep(self, claim: ClaimRef) -> ClaimNote:
-        """The note of a claim; written if there is none, and then it survives a power cut. Raises CalabashError."""
+        """The note of a claim; written if there is none. Raises CalabashError."""
         path = self._path(claim.uid)
         known = _read(path)
         if known is not None:
@@ -61,14 +62,21 @@ class ClaimNotes:
         )
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_durably(path, msgspec.json.encode(note))
+            write_ahead(path, msgspec.json.encode(note))
         except OSError as error:
-            raise CalabashError(
-                f"claim {claim.namespace}/{claim.name} cannot be noted in {path}: {error.strerror}",
-                reason=Reason.DISK_FULL if error.errno in {28, 122} else Reason.BAD_FILE,
-                hint="the agent's directory must be writable; it is tried again",
-            ) from error
+            raise _unwritten(claim, path, error) from error
         return note
+
+    def settle(self, claim: ClaimRef) -> None:
+        """Its note survives a power cut from now on: before the kubelet is told its names. Raises CalabashError."""
+        if claim.uid in self._settled:
+            return
+        path = self._path(claim.uid)
+        try:
+            settle(path)
+        except OSError as error:
+            raise _unwritten(claim, path, error) from error
+        self._settled.add(claim.uid)
 
     def of(self, uid: str) -> ClaimNote | None:
         """The note of a claim, if there is one."""
@@ -76,6 +84,7 @@ class ClaimNotes:
 
     def forget(self, uid: str) -> None:
         """It is given back."""
+        self._settled.discard(uid)
         if _UID.fullmatch(uid):
             with suppress(OSError):
                 self._path(uid).unlink(missing_ok=True)
@@ -101,6 +110,14 @@ class ClaimNotes:
                 f"{uid[:64]!r} is no UID of a claim", reason=Reason.BAD_REQUEST, hint="the API server gives UIDs"
             )
         return self._directory / uid
+
+
+def _unwritten(claim: ClaimRef, path: Path, error: OSError) -> CalabashError:
+    return CalabashError(
+        f"claim {claim.namespace}/{claim.name} cannot be noted in {path}: {error.strerror}",
+        reason=Reason.DISK_FULL if error.errno in {28, 122} else Reason.BAD_FILE,
+        hint="the agent's directory must be writable; it is tried again",
+    )
 
 
 def _read(path: Path) -> ClaimNote | None:

@@ -2,8 +2,9 @@
 
 Called by the kubelet when a pod with the claim starts, again after a restart of the kubelet, and until it succeeds, so every
 step may be repeated, by another process too: the note with the claim's CDI name comes first, then the grant with its entry in
-the journal, then the file for the runtime, then the answer. The allocation is read from the API server each time, for the
-kubelet does not tell it. What is refused is read by the pod's owner, word for word, in the pod's events.
+the journal, then the file for the runtime, then the answer, before which the note is synced. The allocation is read from the
+API server each time, for the kubelet does not tell it. What is refused is read by the pod's owner, word for word, in the
+pod's events.
 
 Each request of a claim has a CDI device of its own. The slot is the same, with all slices of the claim; the variable
 ``CALABASH_REQUEST_<n>`` names those of the request by their places in it, and the shim shows what any of them names. A second
@@ -65,7 +66,7 @@ class ClaimPreparer:
         fetch: a claim by namespace and name, from the API server; None: there is none.
         edits: what containers need.
         refuse: called before anything new is granted; raises CalabashError while the node gives nothing to claims.
-        changed: told the UID of a claim that was prepared.
+        changed: told a claim that was prepared, as it was fetched.
         pause: sleeps for so many seconds.
     """
 
@@ -79,7 +80,7 @@ class ClaimPreparer:
         fetch: Callable[[str, str], ResourceClaim | None],
         edits: ClaimEdits,
         refuse: Callable[[], None] = lambda: None,
-        changed: Callable[[str], None] = lambda _uid: None,
+        changed: Callable[[ResourceClaim], None] = lambda _claim: None,
         pause: Callable[[float], None],
     ) -> None:
         self._agent = agent
@@ -97,12 +98,12 @@ class ClaimPreparer:
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Give it what was allocated to it. Raises CalabashError; the kubelet asks again."""
         with self._desk.turns.work(claim.uid):
-            answer = self._prepared(claim)
-        self._changed(claim.uid)
+            found = self._claim(claim)
+            answer = self._prepared(claim, found)
+        self._changed(found)
         return answer
 
-    def _prepared(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
-        found = self._claim(claim)
+    def _prepared(self, claim: ClaimRef, found: ResourceClaim) -> tuple[PreparedDevice, ...]:
         plan = claim_plan(found, self._agent.node, [state.device for state in self._agent.devices()])
         known = known_claim(found)
         pods = [pod for uid in known.pods if (pod := self._pods.known(uid)) is not None]
@@ -118,6 +119,7 @@ class ClaimPreparer:
                 for n, r in enumerate(plan.requests)
             }
         write_spec(self._desk.specs, CLAIM_PREFIX + claim.uid, CDI_KIND, devices)
+        self._desk.notes.settle(claim)
         return tuple(_answers(plan, note))
 
     def unprepare(self, claim: ClaimRef) -> None:

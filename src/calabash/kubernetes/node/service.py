@@ -144,6 +144,7 @@ class AgentService:
             tenure=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
             workers=settings.workers,
         )
+        agent.care.subscribe(self._news.set)
         agent.start()
         stack.callback(agent.stop)
         usage = UsageSending.to(settings.usage, store.outbox)

@@ -74,6 +74,26 @@ def sync_directory(path: Path) -> None:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file of ours as a whole; it survives a power cut and nobody else can read it. Raises OSError."""
+    _replace(path, content, durably=True)
+    sync_directory(path.parent)
+
+
+def write_ahead(path: Path, content: bytes) -> None:
+    """The same, but for the power cut: that is ``settle``'s, later and together with what else is synced. Raises OSError."""
+    _replace(path, content, durably=False)
+
+
+def settle(path: Path) -> None:
+    """A file that was written ahead, and its name, survive a power cut from now on. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(path.parent)
+
+
+def _replace(path: Path, content: bytes, *, durably: bool) -> None:
     coming = path.with_name(f".{path.name}.new")
     descriptor = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -81,11 +101,11 @@ def write_durably(path: Path, content: bytes) -> None:
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if durably:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     coming.rename(path)
-    sync_directory(path.parent)
 
 
 def free_bytes(path: Path) -> int:

@@ -94,7 +94,7 @@ class Desk:
         self.agent = ClaimAgent(*(cards or (card(0), card(1))))
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
         self.refusal: CalabashError | None = None
-        self.prepared: list[str] = []
+        self.prepared: list[ResourceClaim] = []
         self.clock = VirtualClock()
         self.start()
 

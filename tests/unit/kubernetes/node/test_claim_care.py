@@ -73,10 +73,17 @@ def world(tmp_path: Path) -> World:
 
 
 def test_what_was_given_is_told_in_the_claims_status(world: World) -> None:
-    world.care.round([CLAIM_UID])
+    world.care.round({CLAIM_UID: None})
     (told,) = world.api.told
     assert [(c["type"], c["status"]) for c in told["conditions"]] == [("Ready", "True")]
     assert (told["device"], told["data"]["mode"]) == (VGPU, "vgpu")
+
+
+def test_what_was_just_prepared_is_told_as_it_was_fetched_without_asking_again(world: World) -> None:
+    (prepared,) = world.desk.prepared
+    world.api.meanwhile = lambda: pytest.fail("it was asked for")
+    world.care.round({CLAIM_UID: prepared})
+    assert [one["device"] for one in world.api.told] == [VGPU]
 
 
 @pytest.mark.parametrize("how", ["deallocated", "deleted"])

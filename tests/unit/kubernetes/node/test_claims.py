@@ -46,7 +46,7 @@ def test_a_claim_is_granted_what_was_allocated_and_its_container_finds_it(desk: 
     (part,) = desk.held.placement.slices
     assert (part.device, part.memory_mib, part.core_percent) == (card(0).uuid, 10_240, 30)
     assert (desk.held.user, desk.held.request.tenant) == ("ml/c", "ml")
-    assert desk.prepared == [CLAIM_UID]
+    assert [one.metadata.uid for one in desk.prepared] == [CLAIM_UID]
 
 
 def test_whose_it_is_says_the_pod_that_uses_it(desk: Desk) -> None:

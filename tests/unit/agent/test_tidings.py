@@ -1,0 +1,22 @@
+"""Whoever subscribed hears of every change of a card's health, at once and of nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from calabash.agent.card import HealthChange
+from calabash.agent.events import Events
+from calabash.agent.tidings import Tidings
+from calabash.model.device import DeviceUuid, Health
+from calabash.seams.clock import VirtualClock
+
+
+def test_a_card_that_falls_ill_is_told_at_once_as_is_one_that_is_well_again() -> None:
+    none = cast("Any", None)
+    tidings = Tidings(none, Events(none, VirtualClock()), none, list)
+    heard: list[str] = []
+    tidings.subscribe(lambda: heard.append("change"))
+    for before, after in ((Health.HEALTHY, Health.DRAINING), (Health.DRAINING, Health.HEALTHY)):
+        tidings.tell([HealthChange(device=DeviceUuid("g"), before=before, after=after, cause="xid 48", tell=True)])
+    tidings.tell([])
+    assert heard == ["change", "change"]
