@@ -95,6 +95,7 @@ class Holdings:
                 await self.end(lease, why=why)
         if not len(self.book) and not self._owing:
             return
+        held = {lease.id for lease in self.book}  # what is granted while the pool answers may not be in its answer
         try:
             there = await self._allocations()
         except CalabashError:
@@ -105,7 +106,7 @@ class Holdings:
             if lease.allocation in there:
                 self._seen(lease.id).processes = len(there[lease.allocation]["pids"])
                 await self._keep_in_pool(lease)
-            elif lease.id not in self.asking:
+            elif lease.id in held:
                 await self._forget(lease, why="taken back by the pool")
 
     def held(self, claims: TokenClaims | None, lease_id: str) -> HeldLease:

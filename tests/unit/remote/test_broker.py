@@ -257,6 +257,29 @@ def test_a_lease_that_the_pool_has_taken_back_is_one_no_more(tmp_path: Path) -> 
     assert "taken back by the pool" in play(tmp_path, story).audited()
 
 
+def test_a_lease_that_is_granted_while_the_pool_says_what_is_held_is_none_that_it_has_taken_back(
+    tmp_path: Path,
+) -> None:
+    async def story(world: BrokerWorld) -> None:
+        claims = world.claims(gpus=4)
+        first = await lease(world, claims)
+        ask, later = world.pool.call, []
+
+        async def slowly(method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+            answer = await ask(method, path, body, timeout_s=timeout_s)
+            if (method, path) == ("GET", "/v1/allocations"):
+                later.append(await lease(world, claims))
+            return answer
+
+        world.pool.call = slowly  # type: ignore[method-assign]
+        await world.broker.sweep()
+        world.pool.call = ask  # type: ignore[method-assign]
+        assert [held.id for held in world.holdings] == [first.id, *(one.id for one in later)]
+        assert later
+
+    assert "taken back by the pool" not in play(tmp_path, story, cards=8).audited()
+
+
 def test_a_server_that_is_drained_takes_no_leases_also_after_a_restart(tmp_path: Path) -> None:
     async def story(world: BrokerWorld) -> None:
         claims = world.claims()
