@@ -13,6 +13,7 @@ import pytest
 from tests.daemons.world import until
 from tests.unit.agent.port_world import PortHost, held, may
 
+from calabash.agent.net.host import HostNetwork
 from calabash.agent.net.protocol import NoPorts, require_free
 from calabash.agent.net.settings import link_settings, resolver_text
 from calabash.model.errors import CalabashError, Reason
@@ -151,6 +152,20 @@ def test_a_switch_that_is_away_keeps_nobody_from_losing_the_network_and_is_clear
     assert not interfaces.present(LinkEnd(namespace=place.namespace, name="eth0"))
     host.switch.broken = False
     host.agent.round([])
+    assert host.left() == []
+
+
+@needs_root
+def test_a_host_whose_switch_was_taken_down_keeps_nothing_of_what_was_over(host: PortHost) -> None:
+    over, before = held("one", "red/a/web1"), held("before", "red/a/web2")
+    host.agent.attach(over)
+    host.agent.attach(before)
+    host.agent.close()
+    agent = HostNetwork(home=host.home, pool=host.pool, switch=lambda: None, book=host.book)
+    agent.leave(over)
+    agent.round([])
+    assert namespaces.names(f"{host.pool}.") == []
+    host.new_agent().round([])  # a switch that was only away: what was plugged in is told by it
     assert host.left() == []
 
 

@@ -77,20 +77,25 @@ class PortParts:
             ) from error
 
     def undo(self, allocation: AllocationId, ports: Sequence[str]) -> None:
-        """All that is there; nothing where nothing is. Raises CalabashError, OSError; then it is to be done again."""
+        """All that is there; nothing where nothing is. A host whose switch was taken down has nothing plugged in; one whose
+        switch only does not answer is asked again. Raises CalabashError, OSError; then it is to be done again."""
         name = self._names.namespace(allocation)
         if namespaces.exists(name):
             # Somebody may hold the namespace open: what is in it goes all the same.
             for index in range(PORTS_MAX):
                 interfaces.remove(LinkEnd(namespace=namespaces.path_of(name), name=inner(index)))
-        switch = self._opened()
+        self._switch = self._switch or self._open()
+        if self._switch is not None:
+            self._unplug(self._switch, allocation, ports)
+        shutil.rmtree(self._directory / allocation, ignore_errors=True)
+        namespaces.remove(name)
+
+    def _unplug(self, switch: PortSwitch, allocation: AllocationId, ports: Sequence[str]) -> None:
         plugged = switch.plugged()
         outer = {self._names.outer(allocation, port) for port in ports}
         outer |= {i for i, (_, owner) in plugged.items() if self._names.of_owner(owner) == allocation}
         for interface in sorted(outer & plugged.keys()):
             switch.unplug(interface)
-        shutil.rmtree(self._directory / allocation, ignore_errors=True)
-        namespaces.remove(name)
 
     def sweep(self, keep: Collection[AllocationId]) -> None:
         """Undo what is of nobody: a crash has left it. Raises as ``undo``."""
