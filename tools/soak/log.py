@@ -20,9 +20,10 @@ class Log:
         self._minute: Counter[str] = Counter()
 
     def line(self, who: str, what: str, *, aloud: bool = False) -> None:
-        """One line; ``aloud``: on the terminal, too."""
+        """One line, whatever is said in it; ``aloud``: on the terminal, too."""
         passed_s = time.monotonic() - self.began
-        text = f"{int(passed_s // 60):3d}:{passed_s % 60:06.3f}  {who:<12} {what}"
+        told = " | ".join(what.splitlines())
+        text = f"{int(passed_s // 60):3d}:{passed_s % 60:06.3f}  {who:<12} {told}"
         with self._lock:
             self._minute[who] += 1
             self._file.write(text + "\n")
