@@ -24,6 +24,7 @@ BENCHES = (
     "cli",
     "placement",
     "cpu_scarce",
+    "cpu_scarce_departures",
     "operate",
     "decisions",
     "queues",

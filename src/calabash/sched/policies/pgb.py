@@ -10,7 +10,7 @@ where it destroys the least worth, and what it destroys beyond its own price is 
            - w_host  sum_h s_h min(C / c_h, 16)       requests without devices that would still fit, while CPU is tight
            - w_model scarcity(model) G                cards that others insist on
            + w_memory sum_i |g_i - m_i|               compute without memory, memory without compute
-           - w_spare usable(S) + w_unfed max(0, -S)   spare CPU by what fits into it, while CPU is what runs out
+           - w_spare usable(S) + w_unfed max(0, -S)   spare CPU by what fits into it, while CPU runs out and little departs
 
 g_i free compute of device i and m_i free memory (both 0..1), G their sum, C free vCPU, S spare vCPU (``spare``: C less
 what light requests for G would bring, or host memory in its place). H, fed, s_b and scarcity are tables learned from
@@ -35,6 +35,7 @@ from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.policies.base import Maker, ScorerBase
 from calabash.sched.policies.spare import STEP_MILLI, SpareCpu, learn_spare
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
+from calabash.sched.policies.turnover import Turnover
 
 LEARN_FIRST = 200
 LEARN_GROWTH = 3.0
@@ -101,10 +102,13 @@ class _PgbScorer(ScorerBase):
         self._next_look = LEARN_FIRST
         self._learned = demand or Demand()
         self._ones = np.ones(cluster.width)
+        self._turnover = Turnover(cluster)
         self._adopt(neutral() if demand is None else learn(demand, cluster))
 
     # ---------------------------------------------------------------------------------------- learning
     def observe(self, shape: Shape) -> None:
+        if self._turnover.arrived() and self._tables.spare is not None:
+            self._adopt(self._tables)
         if not self._learning:
             return
         if len(self._seen) >= SHAPES_KEPT_MAX:
@@ -151,8 +155,7 @@ class _PgbScorer(ScorerBase):
         room = np.zeros((len(floor), width))
         for devices, cpu, weight in blocks:
             by_cpu = np.maximum(floor, 0) // cpu
-            by_free = np.arange(width) // devices
-            room += weight * np.minimum(by_cpu[:, None], by_free[None, :])
+            room += weight * np.minimum(by_cpu[:, None], np.arange(width) // devices)
         self._price_spare(tables.spare)
         scarce = self._spare.strength**3 if self._spare else 0.0
         room *= self._weights.block + self._weights.block_scarce * scarce
@@ -164,7 +167,7 @@ class _PgbScorer(ScorerBase):
 
     def _price_spare(self, spare: SpareCpu | None) -> None:
         """Worth in cards of spare CPU by whole steps of it, from where all cards of the widest node go without."""
-        self._spare = spare if self._weights.spare else None
+        self._spare = spare if self._weights.spare and self._turnover.fills else None
         self.note = str(self._spare or "")
         if self._spare is None:
             return

@@ -12,7 +12,8 @@ good for:
   what it leaves can still be filled exactly, and slivers are left neither by it nor by those after it.
 
 Host memory is the same in the unit of CPU: at ``milli_per_mib``, the CPU that memory-hungry requests without devices bring
-with a MiB, a node's spare is the lesser of the two. With CPU in plenty all of this is nothing (``strength`` 0).
+with a MiB, a node's spare is the lesser of the two. With CPU in plenty all of this is nothing (``strength`` 0), and so it is
+where much departs again (``turnover``): light requests are not all that still comes then, and slivers do not last.
 """
 
 from __future__ import annotations
