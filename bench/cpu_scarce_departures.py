@@ -41,7 +41,11 @@ def measure(report: Report) -> None:
     count = SCARCE if traces.published else 4 * sum(not request.shape.gpu_count for request in workload.requests)
     found = {
         policy: [one(traces, workload, count, policy, seed) for seed in some]
-        for policy, some in (("pgb", seeds), ("pgb unpriced", seeds), ("fgd", seeds[: 0 if report.quick else FGD_SEEDS]))
+        for policy, some in (
+            ("pgb", seeds),
+            ("pgb unpriced", seeds),
+            ("fgd", seeds[: 0 if report.quick else FGD_SEEDS]),
+        )
     }
     for policy, runs in found.items():
         for name, field in FIGURES.items():

@@ -4,7 +4,7 @@ Theory of operation. What a request leaves beside it on a node stays until someb
 fills this is the end, so what is left must suit what still comes. Where as much departs as arrives every gap opens again by
 itself, and a price on it only moves requests away from where they fit best: with departures it cost allocation and admitted
 fewer requests without devices. So it is measured how much of the CPU taken lately was given back. Both are found node by node
-between two looks, so what was only tried in between leaves no trace.
+between two looks, so what was only tried in between leaves no trace; nor does what takes exactly the place of its like.
 """
 
 from __future__ import annotations

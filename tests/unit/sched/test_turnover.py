@@ -1,0 +1,163 @@
+"""Turnover: whether a cluster fills, and that spare CPU has its price only then."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.policies.pgb import PgbPolicy, PgbWeights
+from calabash.sched.policies.turnover import GIVEN_BACK_MAX, LOOK_ARRIVALS, Turnover
+
+CARD = Shape(cpu_milli=6_000, memory_mib=8_000, gpu_count=1, gpu_milli=WHOLE_MILLI)
+SMALL = Shape(cpu_milli=8_000, memory_mib=16_000)
+MIDDLE = Shape(cpu_milli=12_500, memory_mib=25_000)
+DEMAND = Demand({CARD: 4, SMALL: 6, MIDDLE: 3})
+SHAPES = tuple(DEMAND.counts)
+
+
+def cluster_of(nodes: int) -> Cluster:
+    """Nodes on which CPU runs out before the cards do."""
+    made = [
+        NodeSpec(name=f"n{at}", cpu_milli=96_000, memory_mib=400_000, gpus=(GpuSpec(model="G2"),) * 4)
+        for at in range(nodes)
+    ]
+    return Cluster(made, order_seed=None)
+
+
+def look(turnover: Turnover) -> None:
+    """As many arrivals as make it look once."""
+    for _ in range(LOOK_ARRIVALS):
+        turnover.arrived()
+
+
+def seen(engine: Engine) -> None:
+    """As many arrivals as make the policy look at the cluster once."""
+    for _ in range(LOOK_ARRIVALS):
+        engine.observe(SMALL)
+
+
+def test_a_cluster_that_only_takes_fills_and_one_where_as_much_departs_does_not() -> None:
+    cluster = cluster_of(4)
+    turnover = Turnover(cluster)
+    look(turnover)
+    assert turnover.fills
+    for row in (0, 1, 2):
+        cluster.place(SMALL, NodePlacement(node=row, devices=()))
+        look(turnover)
+        assert turnover.fills
+    cluster.release(SMALL, NodePlacement(node=0, devices=()))
+    cluster.place(SMALL, NodePlacement(node=3, devices=()))
+    look(turnover)
+    assert not turnover.fills
+
+
+def test_what_is_only_tried_between_two_looks_is_neither_taken_nor_given_back() -> None:
+    cluster = cluster_of(2)
+    turnover = Turnover(cluster)
+    cluster.place(MIDDLE, NodePlacement(node=0, devices=()))
+    look(turnover)
+    for _ in range(50):
+        cluster.place(SMALL, NodePlacement(node=1, devices=()))
+        cluster.release(SMALL, NodePlacement(node=1, devices=()))
+        look(turnover)
+    assert turnover.fills
+
+
+def test_a_cluster_that_was_emptied_fills_again_once_enough_was_taken() -> None:
+    cluster = cluster_of(8)
+    turnover = Turnover(cluster)
+    places = [NodePlacement(node=row, devices=()) for row in range(8) for _ in range(12)]
+    for place in places:
+        cluster.place(SMALL, place)
+    look(turnover)
+    assert turnover.fills
+    for place in places:
+        cluster.release(SMALL, place)
+    look(turnover)
+    assert not turnover.fills
+    for _ in range(8):  # looks while it fills and keeps filling: what was given back long ago is forgotten
+        for row in range(8):
+            cluster.place(SMALL, NodePlacement(node=row, devices=()))
+        look(turnover)
+    assert not turnover.fills
+    for _ in range(40):
+        joined = f"late{cluster.node_count}"
+        row = cluster.add_node(NodeSpec(name=joined, cpu_milli=96_000, memory_mib=400_000))
+        look(turnover)  # a node that joins has given nothing back
+        for _ in range(12):
+            cluster.place(SMALL, NodePlacement(node=row, devices=()))
+        look(turnover)
+    assert turnover.fills
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))
+def test_it_fills_exactly_while_little_of_what_was_taken_came_back(steps: list[tuple[bool, int]]) -> None:
+    """One change between two looks, so that each is seen; less than one filling in all, so that none is forgotten."""
+    cluster = cluster_of(6)
+    capacity = int(cluster.cpu_milli.sum())
+    turnover = Turnover(cluster)
+    held: list[int] = []
+    taken = back = 0
+    for arrives, at in steps:
+        if taken + back + 1_000 > capacity:
+            break
+        if arrives:
+            cluster.place(Shape(cpu_milli=1_000), NodePlacement(node=at, devices=()))
+            held.append(at)
+            taken += 1_000
+        elif held:
+            cluster.release(Shape(cpu_milli=1_000), NodePlacement(node=held.pop(at % len(held)), devices=()))
+            back += 1_000
+        look(turnover)
+        assert turnover.fills == (back <= GIVEN_BACK_MAX * taken)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    arrivals=st.lists(st.sampled_from(SHAPES), min_size=20, max_size=40),
+    after=st.lists(st.sampled_from(SHAPES), max_size=12),
+    kept=st.integers(1, 6),
+)
+def test_with_departures_the_policy_prefers_what_it_prefers_without_the_price(
+    arrivals: list[Shape], after: list[Shape], kept: int
+) -> None:
+    cluster = cluster_of(4)
+    priced = Engine(cluster, PgbPolicy(demand=DEMAND))
+    plain = Engine(cluster, PgbPolicy(demand=DEMAND, weights=PgbWeights(spare=0.0)))
+    assert priced.preference.startswith("pgb (CPU is short, ")
+    held: list[tuple[Shape, NodePlacement]] = []
+    for shape in arrivals:
+        placement = priced.decide(shape)
+        assert placement is not None
+        cluster.place(shape, placement)
+        held.append((shape, placement))
+        seen(priced)
+        if len(held) > kept:
+            cluster.release(*held.pop(0))
+            seen(priced)
+    assert priced.preference == "pgb"
+    for shape in after:
+        assert all(np.array_equal(priced.scores(each), plain.scores(each)) for each in SHAPES)
+        placement = plain.best(shape)
+        if placement is not None:
+            cluster.place(shape, placement)
+
+
+def test_in_a_cluster_that_fills_spare_cpu_keeps_its_price_to_the_end() -> None:
+    cluster = cluster_of(4)
+    engine = Engine(cluster, PgbPolicy(demand=DEMAND))
+    began = engine.preference
+    assert began.startswith("pgb (CPU is short, ")
+    for shape in SHAPES * 80:
+        placement = engine.decide(shape)
+        if placement is not None:
+            cluster.place(shape, placement)
+    assert engine.decide(SMALL) is None
+    assert engine.preference == began
