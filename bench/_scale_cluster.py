@@ -74,6 +74,7 @@ class ScaledCluster:
         self.api: Api = self.cluster.api
         self._threads = self._stack.enter_context(ThreadPoolExecutor(WRITERS))
         self.filled: dict[str, tuple[int, Spent]] = {}
+        self._made: dict[tuple[int, int, int], str] = {}  # uids of pods
 
     def fill(self) -> None:
         """Create everything; ``filled`` says how many there are of each kind, and what that took."""
@@ -92,6 +93,7 @@ class ScaledCluster:
         self._create("resourceslices", lambda body: self.api.create(SLICES, body), slices)
         places = [(node, index) for index in range(self.pods) for node in numbers]
         self._create("pods", self._pod, list(enumerate(places)))
+        self._create("plans of pods", self._planned, list(self._made.items()))
 
     def _create(self, kind: str, call: Callable[[Any], object], things: Sequence[Any]) -> None:
         with self.spending() as spent:
@@ -121,7 +123,14 @@ class ScaledCluster:
 
     def _pod(self, what: tuple[int, tuple[int, int]]) -> None:
         number, (node, index) = what
-        self.api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_body(number, node, index % GPUS))
+        made = self.api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_body(number, node, index % GPUS))
+        self._made[number, node, index] = made["metadata"]["uid"]
+
+    def _planned(self, what: tuple[tuple[int, int, int], str]) -> None:
+        (number, node, index), uid = what
+        body = pod_body(number, node, index % GPUS, uid)["metadata"]
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{body['name']}"
+        self.api.patch(path, {"metadata": {"annotations": body["annotations"]}})
 
     def _served(self, plural: str) -> bool:
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bench._scale_fit import Line
 from bench._scale_objects import GPUS, gpu_node_status, json_bytes, resource_slices
 
+PARTS = (4, 16)  # pools that share a cluster
 SIZES = (1_000, 10_000, 50_000)
 USE_EVERY_S = 15.0  # the default of agents
 LEASE_EVERY_S = 10.0  # a kubelet's
@@ -35,6 +36,7 @@ class Costs:
     etcd_bytes: Line
     planner_mib: Line
     planner_start_s: Line
+    passed_over_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,24 @@ def demands(nodes: int, costs: Costs, *, use_every_s: float = USE_EVERY_S) -> It
     listed = (nodes * 2 * costs.listed_us + pods * costs.pod_listed_us) / 1e6
     yield Demand(what="lists at a planner's start", value=listed, unit="s", how="one after the other")
     yield Demand(what="planner's CPU until it decides", value=costs.planner_start_s.at(nodes), unit="s", at_most=60.0)
+    for parts in PARTS if nodes > SIZES[0] else ():
+        yield from _divided(nodes, parts, costs)
     memory = costs.planner_mib.at(nodes)
     yield Demand(what="planner's memory", value=memory, unit="MiB", at_most=PLANNER_MIB)
     yield Demand(what="planners that each have at most that", value=-(-memory // PLANNER_MIB), unit="")
+
+
+def _divided(nodes: int, parts: int, costs: Costs) -> Iterator[Demand]:
+    """What each of several planners needs, of as many nodes each. The API server cannot choose pods by the pool of their node:
+    every planner lists and is told of all that are bound, and keeps those of its own nodes."""
+    pods, own = nodes * GPUS, nodes / parts
+    each = f"each of {parts} planners"
+    memory = costs.planner_mib.at(own)
+    yield Demand(what=f"memory of {each}", value=memory, unit="MiB", at_most=PLANNER_MIB)
+    cpu = costs.planner_start_s.at(own) + pods * (1 - 1 / parts) * costs.passed_over_us / 1e6
+    yield Demand(what=f"CPU of {each} until it decides", value=cpu, unit="s", at_most=60.0)
+    listed = (own * 2 * costs.listed_us + pods * costs.pod_listed_us) / 1e6
+    yield Demand(what=f"lists at the start of {each}", value=listed, unit="s", how="one after the other")
+    labels = own * costs.write_ms / 1000
+    how = "of API servers, once, when the cluster is divided"
+    yield Demand(what=f"CPU to label the nodes of {each}", value=labels, unit="s", how=how)

@@ -8,9 +8,13 @@ from typing import Any
 import msgspec
 
 from bench._planner_memory import ASKED
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
-from calabash.kubernetes.names import PLAN, REQUEST, SCHEDULER
+from calabash.kubernetes.claims.slices import SliceFacts, slice_name, slices_of
+from calabash.kubernetes.names import PLAN, POOL, REQUEST, SCHEDULER
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.seams.kube.resources import GpuNodeDevice, GpuNodeMigProfile, GpuNodeSlice
 from calabash.sharing.registry import SHARING_MODES
 
@@ -19,7 +23,6 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 GPU_NODES = "/apis/calabash.dev/v1alpha1/gpunodes"
 _WHEN = "2026-01-01T00:00:00Z"
 _MODEL = "NVIDIA H100 80GB HBM3"
-_COMPANIONS = ("vgpu", "mps", "timeslice")
 _MIG = (
     ("1g.10gb", 1, 1, (0, 1, 2, 3, 4, 5, 6), 7, 9_856),
     ("1g.20gb", 1, 2, (0, 2, 4, 6), 4, 20_096),
@@ -55,6 +58,7 @@ def node_body(number: int, images: int = 50) -> dict[str, Any]:
         "node.kubernetes.io/instance-type": "hgx-h100-8",
         "topology.kubernetes.io/zone": f"zone-{number % 4}",
         "topology.kubernetes.io/rack": f"rack-{number // 8}",
+        POOL: "ab"[number % 2],
     }
     conditions = [
         {
@@ -150,12 +154,12 @@ def _given(number: int, index: int, which: int, used_mib: int) -> GpuNodeSlice:
     )
 
 
-def pod_body(number: int, node: int, index: int) -> dict[str, Any]:
-    """A pod that runs where its plan says, with what a container of a job has."""
+def pod_body(number: int, node: int, index: int, uid: str = "0" * 36) -> dict[str, Any]:
+    """A pod that runs where its plan says, with what a container of a job has. A plan is its pod's alone: it names its uid."""
     name = f"job-{number}-abcde"
     part = PlannedSlice(device=device_uuid(node, index), memory_mib=30_000, core_percent=60)
     container = PlannedContainer(name="main", mode="vgpu", slices=(part,))
-    plan = PodPlan(id=f"{number:016x}", pod_uid="0" * 36, node=node_name(node), containers=(container,))
+    plan = PodPlan(id=f"{number:016x}", pod_uid=uid, node=node_name(node), containers=(container,))
     limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "30000Mi", "calabash.dev/cores": "60", "cpu": "8"}
     main = {
         "name": "main",
@@ -177,65 +181,37 @@ def pod_body(number: int, node: int, index: int) -> dict[str, Any]:
 
 
 def resource_slices(number: int, *, mig: bool = True) -> list[dict[str, Any]]:
-    """The ResourceSlices of a node: every card whole, in each mode that shares it, and as each place that MIG can cut;
-    all of a card draw on its counters, which have slices of their own."""
-    devices = [one for index in range(GPUS) for one in _offered(number, index, mig=mig)]
-    parts = [{"devices": devices[first : first + 64]} for first in range(0, len(devices), 64)]
-    counters = {"memory": {"value": "81559Mi"}, **{f"slice-{i}": {"value": "1"} for i in range(8)}}
-    sets = [{"name": _card(number, index), "counters": counters} for index in range(GPUS)]
-    parts.insert(0, {"sharedCounters": sets})
+    """The ResourceSlices of a node, as its agent publishes them; ``mig``: with every place that MIG can cut."""
+    peers = [DeviceUuid(device_uuid(number, index)) for index in range(GPUS)]
+    cards = [
+        Device(
+            uuid=uuid,
+            index=index,
+            vendor="nvidia",
+            model=_MODEL,
+            memory_mib=81_559,
+            compute_capability=(9, 0),
+            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+            numa_node=index // 4,
+            nvlink_peers=tuple(peer for peer in peers if peer != uuid),
+            mig=GEOMETRIES["H100"] if mig else None,
+        )
+        for index, uuid in enumerate(peers)
+    ]
+    idle = tuple(DeviceSnapshot(device=card, mode=None, held=()) for card in cards)
     name = node_name(number)
-    pool = {"name": name, "generation": 1, "resourceSliceCount": len(parts)}
+    snapshot = NodeSnapshot(node=NodeName(name), devices=idle, allocations=(), membership="kernel", slots="tmpfs")
+    roots = {card.uuid: "pci0000:00" for card in cards}
+    facts = SliceFacts(driver_version="570.124.06", cuda_version="12.8", pcie_roots=roots)
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": f"{name}-{place}"},
-            "spec": {"driver": "calabash.dev", "nodeName": name, "pool": pool, **part},
+            "metadata": {"name": slice_name(name, place)},
+            "spec": msgspec.to_builtins(spec) | {"pool": msgspec.to_builtins(spec.pool) | {"generation": 1}},
         }
-        for place, part in enumerate(parts)
+        for place, spec in enumerate(slices_of(snapshot, facts))
     ]
-
-
-def _card(number: int, index: int) -> str:
-    return f"gpu-{number * GPUS + index:08x}"
-
-
-def _offered(number: int, index: int, *, mig: bool) -> list[dict[str, Any]]:
-    about: dict[str, Any] = {
-        "uuid": {"string": device_uuid(number, index)},
-        "model": {"string": _MODEL},
-        "productName": {"string": _MODEL},
-        "architecture": {"string": "Hopper"},
-        "index": {"int": index},
-        "island": {"string": "0"},
-        "numaNode": {"int": index // 4},
-        "driverVersion": {"version": "570.124.6"},
-        "cudaDriverVersion": {"version": "12.8.0"},
-        "computeCapability": {"version": "9.0.0"},
-        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
-    }
-    whole = {"memory": {"value": "81559Mi"}, **{f"slice-{i}": {"value": "1"} for i in range(8)}}
-    shared: dict[str, Any] = {"memory": {"value": "81559Mi"}, "cores": {"value": "100"}}
-
-    def one(kind: str, capacity: dict[str, Any], counters: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {
-            "name": f"{_card(number, index)}{kind}",
-            "attributes": {**about, "mode": {"string": kind or "exclusive"}},
-            "capacity": capacity,
-            "consumesCounters": [{"counterSet": _card(number, index), "counters": counters}],
-            **more,
-        }
-
-    found = [one("", {"memory": {"value": "81559Mi"}}, whole), one("-vfio", {"memory": {"value": "81559Mi"}}, whole)]
-    found += [one(f"-{mode}", shared, whole, allowMultipleAllocations=True) for mode in _COMPANIONS]
-    for name, _, size, starts, _, memory_mib in _MIG if mig else ():
-        for start in starts:
-            taken = {f"slice-{i}": {"value": "1"} for i in range(start, min(start + size, 8))}
-            place = f"-mig-{name.replace('.', '-')}-{start}"
-            memory = {"value": f"{memory_mib}Mi"}
-            found.append(one(place, {"memory": memory}, {"memory": memory, **taken}))
-    return found
 
 
 def json_bytes(*objects: Any) -> int:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 
+import msgspec
 from tests.kube.needs import absent
 
 from bench._report import ROOT, Report, run
@@ -27,12 +28,19 @@ from bench._scale_objects import (
     gpu_node_status,
     json_bytes,
     node_name,
+    pod_body,
     resource_slices,
 )
-from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.claims.slices import slice_name
+from calabash.kubernetes.names import PLAN, PLANNED_BY, POOL
+from calabash.kubernetes.plan import read_plan
 from calabash.model.request import GpuRequest
+from calabash.seams.kube.objects import Pod
 
 SMALL = GpuRequest(memory_mib=8192, core_percent=20)
+CORES_S = 150.0  # no larger planner is begun after that, and no larger cluster after the other
+CLUSTERS_S = 240.0
+_TWO = 250  # the smallest sizes by which there is a line
 TOLD = 200  # writes of which the cost of one is told
 Points = dict[str, dict[int, float]]  # by what, by nodes
 
@@ -41,17 +49,22 @@ def measure(report: Report) -> None:
     """All of it."""
     measure_sizes(report)
     lines = measure_core(report)
+    passed_over_us = measure_passed_over(report)
     missing = absent()
     if missing:
         report.fact("no real Kubernetes here", missing)
         return
     found: Points = defaultdict(dict)
-    sizes = ((50, 8), (100, 8)) if report.quick else ((250, 8), (1000, 8), (2500, 4))
-    for nodes, pods in sizes:
+    began = time.monotonic()
+    for nodes, pods in ((50, 8), (100, 8)) if report.quick else ((100, 8), (250, 8), (1000, 8), (2500, 4)):
+        if nodes > _TWO and time.monotonic() - began > CLUSTERS_S:
+            report.fact(f"a cluster of {nodes:,} nodes", "left out, for want of time on this machine")
+            continue
         with ScaledCluster(nodes, pods=pods) as scaled:
             scaled.fill()
             measure_cluster(found, scaled)
             measure_planner(found, scaled)
+            measure_part(found, scaled)
         for name, points in found.items():
             what, unit = name.rsplit(", ", 1)
             report.add(f"{what} at {nodes:,} nodes", points[nodes], unit)
@@ -65,6 +78,7 @@ def measure(report: Report) -> None:
         etcd_bytes=line_through(found["etcd's file, bytes"]),
         planner_mib=lines["memory"],
         planner_start_s=lines["start"],
+        passed_over_us=passed_over_us,
     )
     extrapolate(report, costs)
 
@@ -86,9 +100,13 @@ def measure_sizes(report: Report) -> None:
 def measure_core(report: Report) -> dict[str, Line]:
     """The planner's memory, and how long it takes over, each in a process of its own."""
     sizes = (250, 500, 1000) if report.quick else (1000, 2500, 5000, 10_000)
+    began = time.monotonic()
     memory: dict[int, float] = {}
     start: dict[int, float] = {}
     for nodes in sizes:
+        if time.monotonic() - began > CORES_S:
+            report.fact(f"a planner of {nodes:,} nodes", "left out, for want of time on this machine")
+            continue
         command = [sys.executable, "-m", "bench._planner_memory", str(nodes), str(nodes * GPUS)]
         answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
         memory[nodes], start[nodes] = float(answer[0]), float(answer[2])
@@ -112,7 +130,7 @@ def measure_cluster(found: Points, scaled: ScaledCluster) -> None:
     for what, path in (
         ("Node", f"/api/v1/nodes/{node_name(0)}"),
         ("pod", pod),
-        ("ResourceSlice of 40 devices", f"{SLICES}/{node_name(0)}-1"),
+        ("ResourceSlice of 40 devices", f"{SLICES}/{slice_name(node_name(0), 1)}"),
     ):
         found[f"{what} in etcd, bytes"][nodes] = scaled.size_as_protobuf(path)
     found["GpuNode in etcd, bytes"][nodes] = scaled.size_as_json(f"{GPU_NODES}/{node_name(0)}")
@@ -145,7 +163,7 @@ def measure_planner(found: Points, scaled: ScaledCluster) -> None:
     found["planner leads after its start, s"][nodes] = time.monotonic() - began
     found["planner's CPU until it leads, s"][nodes] = scaled.cpu_s("first")
     found["planner's memory as a program, MiB"][nodes] = scaled.resident_mib("first")
-    scaled.wait_until_quiet()  # it writes plans for the pods that were bound without
+    scaled.wait_until_quiet()
     before, began = scaled.cpu_s("first"), time.monotonic()
     time.sleep(5.0)  # what it costs to do nothing is a rate
     idle = (scaled.cpu_s("first") - before) / (time.monotonic() - began)
@@ -163,15 +181,18 @@ def measure_planner(found: Points, scaled: ScaledCluster) -> None:
     scaled.cluster.kill("first", signal.SIGTERM)
     scaled.wait_for(lambda: scaled.leads("second"), "the second planner to lead")
     found["second planner leads after the first resigned, s"][nodes] = time.monotonic() - began
-    scaled.cluster.kill("second")
+    scaled.cluster.kill("second", signal.SIGTERM)  # which gives its lease back: nobody waits for it
 
 
 def _plan(found: Points, scaled: ScaledCluster) -> None:
-    """Pods are created with our gate, planned, and bound where their nomination or their plan says."""
+    """Pods are created with our gate, planned, and bound where their plan says. What the API server does anyway is left out."""
     from tests.kube.planned import planned_pod  # noqa: PLC0415 - after it is known that a cluster can be
 
     names = [f"new-{number}" for number in range(TOLD)]
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    scaled.wait_until_quiet()
+    with scaled.spending() as resting:
+        time.sleep(3.0)  # what it does anyway is a rate
     with scaled.spending() as spent:
         version = scaled.api.get(f"{path}?limit=1")["metadata"]["resourceVersion"]
         seen = iter(scaled.api.watch(f"{path}?resourceVersion={version}"))
@@ -179,15 +200,48 @@ def _plan(found: Points, scaled: ScaledCluster) -> None:
             scaled.api.create(path, planned_pod(name, SMALL))
         waiting = set(names)
         for event in seen:
-            if PLAN in event["object"]["metadata"].get("annotations", {}):
-                waiting.discard(event["object"]["metadata"]["name"])
+            meta = event["object"]["metadata"]
+            if meta["name"] in waiting and PLAN in meta.get("annotations", {}):
+                waiting.discard(meta["name"])
+                node = read_plan(meta["annotations"][PLAN]).node
+                body = {"metadata": {"name": meta["name"]}, "target": {"kind": "Node", "name": node}}
+                scaled.api.create(f"{path}/{meta['name']}/binding", body)
             if not waiting:
                 break
         del seen  # which ends the watch
-        for name in names:
-            body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": node_name(0)}}
-            scaled.api.create(f"{path}/{name}/binding", body)
-    found["pod planned and bound in CPU of the API server, ms"][scaled.nodes] = 1000 * spent[0].api_s / TOLD
+    idle = resting[0].api_s / resting[0].wall_s * spent[0].wall_s
+    found["pod planned and bound in CPU of the API server, ms"][scaled.nodes] = 1000 * (spent[0].api_s - idle) / TOLD
+
+
+def measure_part(found: Points, scaled: ScaledCluster) -> None:
+    """A planner of one of two pools: until it leads, and until all nodes of its pool are labelled as its own."""
+    nodes = scaled.nodes
+    last = f"{GPU_NODES}/{node_name(nodes - 2)}"  # of the even ones, which are in its pool
+    with scaled.spending() as spent:
+        began = time.monotonic()
+        scaled.start_planner("part", 7073, "--nodes", f"{POOL}=a")
+        scaled.wait_for(lambda: scaled.leads("part"), "the planner of a part to lead")
+        found["planner of half the nodes leads after its start, s"][nodes] = time.monotonic() - began
+        found["CPU of a planner of half the nodes until it leads, s"][nodes] = scaled.cpu_s("part")
+        led = time.monotonic()
+        scaled.wait_for(lambda: PLANNED_BY in scaled.api.get(last)["metadata"].get("labels", {}), "its last node")
+        found["all its nodes are labelled after it leads, s"][nodes] = time.monotonic() - led
+    scaled.wait_until_quiet()
+    found["memory of a planner of half the nodes, MiB"][nodes] = scaled.resident_mib("part")
+    found["CPU of the API server while a planner of half the nodes begins, s"][nodes] = spent[0].api_s
+    scaled.cluster.kill("part")
+
+
+def measure_passed_over(report: Report) -> float:
+    """Microseconds of CPU for a pod of another part, which a planner of a part is sent and does not keep."""
+    text = msgspec.json.encode([pod_body(number, number, 0) for number in range(TOLD)])
+    rounds = 5 if report.quick else 50
+    began = time.process_time()
+    for _ in range(rounds):
+        msgspec.json.decode(text, type=list[Pod])
+    cost_us = 1e6 * (time.process_time() - began) / (rounds * TOLD)
+    report.add("CPU of a planner for a pod of another part", cost_us, "us")
+    return cost_us
 
 
 def extrapolate(report: Report, costs: Costs) -> None:
