@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 EVERY_S = 1.0
 AGAIN_S = 600.0  # a node of the pool that has no devices is asked for again; whoever has some from now on is seen
+HELD_S = 5.0  # so often it is asked for whether who has a node of the pool lives
 _AT_ONCE = 8
 
 
@@ -109,10 +110,9 @@ class Handover:
             return
         wanted, labelled, free = self._seen.in_pool(), self._seen.labelled(), self._seen.free()
         self._given = {n: v for n, v in self._given.items() if n in labelled and labelled[n].version == v}
-        for node in sorted((labelled.keys() - wanted) | self._given.keys()):
-            if not self._busy(node):
-                self._tried(node, self._give, labelled[node])
-        self._take_all({node: free[node] for node in wanted & free.keys()})
+        leaving = sorted((labelled.keys() - wanted) | self._given.keys())
+        self._at_once([(node, self._give, labelled[node]) for node in leaving if not self._busy(node)])
+        self._at_once([(node, self._take, free[node]) for node in sorted(wanted & free.keys())])
         for node in sorted(wanted - labelled.keys() - free.keys()):
             if self._now_s() >= self._not_before_s.get(node, 0.0):
                 self._tried(node, self._take_over)
@@ -140,14 +140,16 @@ class Handover:
         self._given[node] = seen.version
         self._write(node, seen.version, back)
 
-    def _take_all(self, nodes: dict[str, str]) -> None:
-        """Those that nobody has; many where a cluster has just been divided."""
-        if not nodes:
+    def _at_once(self, calls: list[tuple[str, Callable[..., object], Labelled | str]]) -> None:
+        """There are many where a cluster has just been divided."""
+        if not calls:
             return
-        log.info("plans nodes that nobody planned", count=len(nodes), first=min(nodes))
-        with ThreadPoolExecutor(min(_AT_ONCE, len(nodes)), thread_name_prefix="planner-nodes") as several:
-            for node in sorted(nodes):
-                several.submit(self._tried, node, self._write, nodes[node], self._mine)
+        log.info("nodes are handed over", count=len(calls), first=calls[0][0], how=calls[0][1].__name__.strip("_"))
+        with ThreadPoolExecutor(min(_AT_ONCE, len(calls)), thread_name_prefix="planner-nodes") as several:
+            list(several.map(lambda call: self._tried(*call), calls))
+
+    def _take(self, node: str, version: str) -> None:
+        self._write(node, version, self._mine)
 
     def _take_over(self, node: str) -> None:
         """One that may be another's, whose lease nobody holds any more."""
@@ -158,12 +160,11 @@ class Handover:
         self._not_before_s.pop(node, None)
         labels, version = found.metadata.labels, found.metadata.resource_version
         holder, before = labels.get(PLANNED_BY, ""), labels.get(TAKEN_FROM, "")
-        if holder in ("", self._mine) or self._lives(holder):  # the first two are seen soon
+        if holder in ("", self._mine) or self._lives(holder):  # that it is nobody's, or ours, is seen
+            self._not_before_s[node] = self._now_s() + HELD_S
             return
-        if (
-            before and before != self._mine and self._lives(before)
-        ):  # who took it from that one did not come to look again
-            self._write(node, version, before)
+        if before not in ("", self._mine) and self._lives(before):
+            self._write(node, version, before)  # who took it from that one did not come to look again
             return
         self._write(node, version, self._mine, taken_from=holder)
         log.info("plans a node of a planner that is gone", node=node, before=holder)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 
 import pytest
 
 from calabash.kubernetes.names import PLANNED_BY, POOL, TAKEN_FROM
-from calabash.kubernetes.planner.handover import AGAIN_S, Handover, Labelled
+from calabash.kubernetes.planner.handover import AGAIN_S, HELD_S, Handover, Labelled
 from calabash.kubernetes.shards import Shard
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import NODE
@@ -105,7 +107,7 @@ def begin(client: MemoryKube, pool: str, lives: Callable[[str], bool]) -> Planni
         busy=lambda node: node in found[0].bindings,
         may_write=lambda: found[0].leads,
         lives=lives,
-        now_s=lambda: 0.0,
+        now_s=partial(next, count(0.0, HELD_S)),
     )
     found.append(Planning(view, handover))
     return found[0]
