@@ -36,7 +36,7 @@ from calabash.kubernetes.node.hostdriver import (
     simulated_driver,
 )
 from calabash.kubernetes.node.installed import install
-from calabash.kubernetes.node.memory import give_back
+from calabash.kubernetes.node.memory import Tidiness
 from calabash.kubernetes.node.plugins import Plugins
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
@@ -173,10 +173,11 @@ class AgentService:
         plugins.start()
         stack.callback(cards.stop)
         cards.start()
-        give_back()
+        tidiness = Tidiness()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             self._news.clear()
+            tidiness.tend(time.monotonic())
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             snapshot = agent.snapshot()
             refusal = plugins.tend(snapshot, version)
