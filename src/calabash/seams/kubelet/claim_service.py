@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import grpc
 import grpc.aio
 
 from calabash.model.errors import CalabashError
+from calabash.seams.kubelet.followed import Followed
 from calabash.seams.kubelet.protocol import ClaimHandler, ClaimRef, DeviceHealth, PreparedDevice
 from calabash.seams.kubelet.service import refusal
 from calabash.seams.kubelet.stubs import dra_pb2 as pb
@@ -53,24 +55,7 @@ class ClaimService:
         self._threads = ThreadPoolExecutor(_THREADS, "dra-claim")
         self._running: dict[_Work, asyncio.Future[Any]] = {}
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # by UID; how many hold it or wait for it
-        self._changed = asyncio.Event()
-        self._epoch = 0
-        self.health = health_pb.NodeWatchResourcesResponse()
-
-    def set_health(self, devices: health_pb.NodeWatchResourcesResponse) -> None:
-        """Tell the kubelet, if it has not been told."""
-        if devices != self.health:
-            self.health = devices
-            self._wake()
-
-    def end_streams(self) -> None:
-        """End all streams in good order, as before the server is closed."""
-        self._epoch += 1
-        self._wake()
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self.health = Followed(health_pb.NodeWatchResourcesResponse())
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
         """The calls by name, as a server takes them: claims in both versions, health in both."""
@@ -181,19 +166,14 @@ class ClaimService:
         self, _request: health_pb.NodeWatchResourcesRequest, _context: _Context
     ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
         """All devices whenever one has changed, and now and then, for what is not repeated goes stale."""
-        epoch = self._epoch
-        while epoch == self._epoch:
-            changed = self._changed
-            told = health_pb.NodeWatchResourcesResponse()
-            told.CopyFrom(self.health)
-            now_s = int(time.time())
-            for device in told.devices:
-                device.last_updated_time = now_s
-            yield told
-            try:
-                await asyncio.wait_for(changed.wait(), HEALTH_AGAIN_S)
-            except TimeoutError:
-                continue
+        async with aclosing(self.health.follow(again_s=HEALTH_AGAIN_S)) as following:
+            async for health in following:
+                told = health_pb.NodeWatchResourcesResponse()
+                told.CopyFrom(health)
+                now_s = int(time.time())
+                for device in told.devices:
+                    device.last_updated_time = now_s
+                yield told
 
 
 def health_list(devices: Sequence[DeviceHealth]) -> health_pb.NodeWatchResourcesResponse:

@@ -61,9 +61,9 @@ class DraServer(ServingThread):
         """All devices of the driver from now on; may be called before ``start``."""
         wanted = health_list(devices)
         if self._running.is_set():
-            self._later(self._service.set_health, wanted)
+            self._later(self._service.health.set, wanted)
         else:
-            self._service.health = wanted
+            self._service.health.value = wanted
 
     @property
     def registered(self) -> bool:
@@ -93,7 +93,7 @@ class DraServer(ServingThread):
         """First nobody new is let in, then what is under way may end."""
         self._is_known = False
         await self._announcement.close()
-        self._service.end_streams()
+        self._service.health.end()
         server, self._server = self._server, None
         await stop_server(server, self._socket)
 

@@ -76,19 +76,19 @@ class DevicePluginServer(ServingThread):
         wanted = device_list(devices)
         self._devices = wanted
         if self._service is not None:
-            self._later(self._service.set_devices, wanted)
+            self._later(self._service.devices.set, wanted)
 
     @property
     def registered(self) -> bool:
         """Whether a kubelet follows the list of devices now."""
         service = self._service
-        return service is not None and service.streams > 0
+        return service is not None and service.devices.streams > 0
 
     async def _look(self) -> None:
         """Bring about what is missing: the socket, then the registration."""
         if self._service is None:
             self._service = DevicePluginService(self._handler, self._on_error)
-            self._service.set_devices(self._devices)
+            self._service.devices.set(self._devices)
         service = self._service
         if self._server is None or inode(self._socket) != self._inode:
             await self._shut()
@@ -99,10 +99,10 @@ class DevicePluginServer(ServingThread):
             self._pause = _AGAIN_S[0]
         now = time.monotonic()
         there = kubelet != (0, 0)
-        if service.streams and there:
+        if service.devices.streams and there:
             self._said, self._pause = "", _AGAIN_S[0]
-        elif there and now >= self._next_try and (now >= self._follow_by or service.followed > self._followed):
-            self._followed = service.followed
+        elif there and now >= self._next_try and (now >= self._follow_by or service.devices.begun > self._followed):
+            self._followed = service.devices.begun
             self._postpone()
             await self._register()
 
@@ -119,7 +119,7 @@ class DevicePluginServer(ServingThread):
 
     async def _shut(self) -> None:
         if self._service is not None:
-            self._service.end_streams()
+            self._service.devices.end()
         await self._announcement.close()
         server, self._server = self._server, None
         await stop_server(server, self._socket)

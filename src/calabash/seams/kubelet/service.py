@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
 from calabash.model.errors import CalabashError
+from calabash.seams.kubelet.followed import Followed
 from calabash.seams.kubelet.protocol import Allocated, PluginDevice, PluginHandler
 from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
 
@@ -35,29 +37,9 @@ class DevicePluginService:
 
     def __init__(self, handler: PluginHandler, on_fault: Callable[[Exception], None]) -> None:
         self._handler, self._on_fault = handler, on_fault
-        self._devices = pb.ListAndWatchResponse()
-        self._changed = asyncio.Event()
-        self._epoch = 0
+        self.devices = Followed(pb.ListAndWatchResponse())
         self._admitting = ThreadPoolExecutor(_ADMITTING, "device-admit")
         self._starting = ThreadPoolExecutor(_STARTING, "device-start")
-        self.streams = 0  # kubelets that follow the list now
-        self.followed = 0  # how many ever did
-
-    def set_devices(self, devices: pb.ListAndWatchResponse) -> None:
-        """Tell the kubelet a new list."""
-        if devices == self._devices:
-            return
-        self._devices = devices
-        self._wake()
-
-    def end_streams(self) -> None:
-        """End all lists in good order, as before the server is closed."""
-        self._epoch += 1
-        self._wake()
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """The calls by name, as a server takes them."""
@@ -88,16 +70,9 @@ class DevicePluginService:
         return plugin_options()
 
     async def _list(self, _request: pb.Empty, _context: _Context) -> AsyncIterator[pb.ListAndWatchResponse]:
-        self.streams += 1
-        self.followed += 1
-        epoch = self._epoch
-        try:
-            while epoch == self._epoch:
-                changed = self._changed
-                yield self._devices
-                await changed.wait()
-        finally:
-            self.streams -= 1
+        async with aclosing(self.devices.follow()) as following:
+            async for devices in following:
+                yield devices
 
     async def _allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
         reply = pb.AllocateResponse()
