@@ -127,8 +127,10 @@ class Holdings:
     async def end(self, lease: HeldLease, *, why: str, peer: str = "") -> LeaseEnd:
         """Give the allocation back; what runs in it is ended."""
         if self.book.get(lease.id) is not None:
-            await self._forget(lease, why=why, peer=peer)
-            await self.give_back(lease.allocation)
+            try:
+                await self._forget(lease, why=why, peer=peer)
+            finally:  # a disk that is full keeps no cards: a lease without an allocation is not taken up
+                await self.give_back(lease.allocation)
         return LeaseEnd(id=lease.id, ends_in_s=0.0)
 
     def entrance(self, lease_id: str, session: str, peer: str) -> tuple[str, str] | None:

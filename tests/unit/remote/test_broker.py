@@ -234,6 +234,25 @@ def test_what_could_not_be_given_back_is_given_back_when_the_pool_is_there_again
     play(tmp_path, story)
 
 
+def test_a_lease_that_ends_while_the_disk_is_full_gives_its_cards_back_all_the_same(tmp_path: Path) -> None:
+    async def story(world: BrokerWorld) -> None:
+        claims = world.claims()
+        granted = await lease(world, claims)
+
+        async def full() -> None:
+            raise CalabashError("the disk is full", reason=Reason.DISK_FULL)
+
+        world.holdings.keep = full  # type: ignore[method-assign]
+        with pytest.raises(CalabashError, match="the disk is full"):
+            await world.holdings.end(world.holdings.held(claims, granted.id), why="given back")
+        assert world.pool.allocations == {}
+        world.again()
+        await world.broker.begin()
+        assert list(world.holdings) == []
+
+    play(tmp_path, story)
+
+
 def test_a_server_that_goes_gives_back_what_it_still_owes(tmp_path: Path) -> None:
     async def story(world: BrokerWorld) -> None:
         claims = world.claims()
