@@ -29,6 +29,7 @@ STREAMS = 50
 HOLE_S, BACK_HOLE_S = 0.7, 0.1
 CALLS_HOLE_S = 1.0
 PREFIX = "bgw"
+_FOLLOWS = "Delayed start completed"  # in keepalived's log
 VIP = "10.0.1.100"
 
 
@@ -70,6 +71,7 @@ def _lost(kind: GatewayKind) -> tuple[float, int, float]:
                 hosts[name] = KeptHost(carried, name, {})
                 kept.callback(hosts[name].close)
             eventually(lambda: len(_active(hosts)) == 1, "one replica has the address")
+            eventually(lambda: all(map(_listens, hosts.values())), "the other one listens")
         with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(web, INTERNET_ADDRESS, 9000) as probe:
             eventually(lambda: probe.answered_since(0), "packets pass")
             with Streams(web, INTERNET_ADDRESS, 9000, STREAMS) as streams:
@@ -124,6 +126,7 @@ def _balancer_lost(client: str) -> float:
             hosts[name] = KeptHost(carried, name, {})
             kept.callback(hosts[name].close)
         eventually(lambda: len(_active(hosts)) == 1, "one replica has the address")
+        eventually(lambda: all(map(_listens, hosts.values())), "the other one listens")
         with contextlib.closing(Web(web, "web")), Calls(caller, VIP, 80) as calls:
             eventually(lambda: calls.answered_s(0) < float("inf"), "calls are answered")
             first = _active(hosts)[0]
@@ -135,6 +138,11 @@ def _balancer_lost(client: str) -> float:
 
 def _active(hosts: dict[str, KeptHost]) -> list[str]:
     return [name for name, one in hosts.items() if any(sight.active for sight in one.sights)]
+
+
+def _listens(host: KeptHost) -> bool:
+    """Whether the host's replica has begun to follow the other one: before, it takes nothing over."""
+    return any(_FOLLOWS in log.read_text() for log in host.directory.rglob("keepalived.log"))
 
 
 def _owner(lab: Lab) -> str:
