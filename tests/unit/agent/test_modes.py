@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -274,6 +275,25 @@ def test_a_pool_that_died_leaves_to_the_next_one_what_the_compute_mode_was(tmp_p
     assert cards.compute_mode(CARD) is ComputeMode.EXCLUSIVE_PROCESS
     again.keep_only(())
     assert cards.compute_mode(CARD) is ComputeMode.PROHIBITED
+
+
+def test_a_card_that_is_put_back_while_it_is_looked_at_stays_as_it_was_before(tmp_path: Path) -> None:
+    cards = Cards()
+    modes = _compute_modes(tmp_path, cards)
+    modes.make_exclusive(CARD)
+    look, put_back = cards.compute_mode, threading.Thread(target=modes.restore, args=(CARD,))
+
+    def looked_at(uuid: Any) -> ComputeMode:
+        found = look(uuid)
+        put_back.start()
+        put_back.join(timeout=0.2)  # nothing keeps it from going on here but what is tested
+        return found
+
+    cards.compute_mode = looked_at  # type: ignore[method-assign]
+    modes.make_exclusive(CARD)
+    put_back.join()
+    modes.keep_only(())
+    assert look(CARD) is ComputeMode.DEFAULT
 
 
 def test_what_is_not_written_down_is_not_changed(tmp_path: Path) -> None:
