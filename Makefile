@@ -42,7 +42,7 @@ examples: ready ## the property tests on new random examples, ROUNDS times (10)
 		CALABASH_EXAMPLES=random $(RUN) pytest tests -n auto -q -m "hypothesis and not alone and not system" || exit 1; done
 
 soak: ready ## everything there is on one pool of simulated cards, with random faults, for MINUTES (60); SEED is drawn and printed
-	@$(RUN) python -m tools.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
+	@$(RUN) python -m bench.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 lint: ready ## style, types, layers
 	@$(RUN) ruff check .

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.soak import accounts, endings, promises
-from tools.soak.diary import Diary, Fault, Run
-from tools.soak.shares import Measured, disturbed
+from bench.soak import accounts, endings, promises
+from bench.soak.diary import Diary, Fault, Run
+from bench.soak.shares import Measured, disturbed
 
 GIB = 1 << 30
 CARD = {"uuid": "GPU-0", "index": 0, "memory_mib": 40_000, "replicas": 2}

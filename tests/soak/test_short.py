@@ -24,7 +24,7 @@ def test_nothing_is_lost_and_nothing_doubled_while_everything_runs_and_breaks() 
     seed = os.environ.get("CALABASH_SOAK_SEED", "12")
     words = ["--minutes", MINUTES, "--seed", seed, "--short"]
     done = subprocess.run(
-        [sys.executable, "-m", "tools.soak", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.soak", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     found = re.search(r"(\d+) runs, (\d+) faults, (\d+) looks: 0 violations", done.stdout)

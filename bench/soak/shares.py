@@ -11,9 +11,9 @@ import statistics
 import time
 from dataclasses import dataclass, field
 
-from tools.soak.actors import Actor, read
-from tools.soak.diary import Fault, Run
-from tools.soak.world import PRESSED, until
+from bench.soak.actors import Actor, read
+from bench.soak.diary import Fault, Run
+from bench.soak.world import PRESSED, until
 
 POINTS = 2.0
 WINDOW_S = 2.0

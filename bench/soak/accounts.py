@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tools.soak.diary import Fault, Run
+from bench.soak.diary import Fault, Run
 
 Json = Mapping[str, Any]
 EARLY_S = 1.0  # a program says that it has begun after it was granted; clocks of one machine, rounded

@@ -12,8 +12,8 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from tools.soak.actors import Actor
-from tools.soak.world import TENANTS, free_port, until
+from bench.soak.actors import Actor
+from bench.soak.world import TENANTS, free_port, until
 
 PAGES = ("devices", "workloads", "waiting", "queues", "usage", "tenants", "audit")
 ANSWER_S = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tools.soak.world import World
+from bench.soak.world import World
 
 EVERY_S = 150.0
 LASTS_S = 40.0  # those who are on the machine end within ten seconds; the rest is measured

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.soak.calm import wait_out
+from bench.soak.world import World, until
 from calabash.model.errors import CalabashError
-from tools.soak.calm import wait_out
-from tools.soak.world import World, until
 
 WORKER_UIDS = range(64_000, 65_534)
 

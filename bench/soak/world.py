@@ -16,13 +16,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from bench.soak.diary import Diary
+from bench.soak.launcher import Launcher, Started
+from bench.soak.log import Log
+from bench.soak.machine import Machine
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import sim
 from calabash.seams.pool.client import PoolClient
-from tools.soak.diary import Diary
-from tools.soak.launcher import Launcher, Started
-from tools.soak.log import Log
-from tools.soak.machine import Machine
 
 SIM = "lab"
 PROGRAMS = ("program.py", "talker.py")

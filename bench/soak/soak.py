@@ -7,21 +7,20 @@ from collections import Counter
 from pathlib import Path
 
 from bench._report import Report, machine_facts, save
-
+from bench.soak import actors, faults, networks, remote
+from bench.soak.calm import Calm
+from bench.soak.diary import Diary, Violation
+from bench.soak.ending import Ending
+from bench.soak.faults import Faults
+from bench.soak.judging import Judges
+from bench.soak.log import Log
+from bench.soak.machine import look
+from bench.soak.networks import Networks
+from bench.soak.operators import operators
+from bench.soak.remote import Remote
+from bench.soak.shares import Shares
+from bench.soak.world import World
 from calabash.agent.modes.mps_services import service_directory
-from tools.soak import actors, faults, networks, remote
-from tools.soak.calm import Calm
-from tools.soak.diary import Diary, Violation
-from tools.soak.ending import Ending
-from tools.soak.faults import Faults
-from tools.soak.judging import Judges
-from tools.soak.log import Log
-from tools.soak.machine import look
-from tools.soak.networks import Networks
-from tools.soak.operators import operators
-from tools.soak.remote import Remote
-from tools.soak.shares import Shares
-from tools.soak.world import World
 
 TITLE = "Everything together under load, with faults"
 
@@ -143,7 +142,7 @@ class Soak:
         minutes = f"{self.seconds / 60:g}"
         command = f"make soak MINUTES={minutes} SEED={self.seed}"
         if self.short:
-            command = f"python -m tools.soak --short --minutes {minutes} --seed {self.seed}"
+            command = f"python -m bench.soak --short --minutes {minutes} --seed {self.seed}"
         page = directory / "soak.md"
         lines = page.read_text().splitlines(keepends=True)
         lines[2] = f"`{command}`\n"  # where a benchmark's own stands

@@ -1,4 +1,4 @@
-"""``python -m tools.soak --minutes 60 --seed 7``: ends with 0 when there was no violation. The log is build/soak/SEED.log."""
+"""``python -m bench.soak --minutes 60 --seed 7``: ends with 0 when there was no violation. The log is build/soak/SEED.log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from tools.soak.soak import Soak
+from bench.soak.soak import Soak
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, help="of faults and loads; drawn and printed when it is left out")
     parser.add_argument(

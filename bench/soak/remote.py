@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from tools.soak.actors import Actor
-from tools.soak.faults import Kind, environment_of, processes, send
-from tools.soak.world import OTHERS, SIM, World, until
+from bench.soak.actors import Actor
+from bench.soak.faults import Kind, environment_of, processes, send
+from bench.soak.world import OTHERS, SIM, World, until
 
 GRACE_S = 20
 

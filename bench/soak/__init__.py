@@ -1,4 +1,4 @@
-"""The whole product under load: ``python -m tools.soak --minutes 60 --seed 7``, or ``make soak``.
+"""The whole product under load: ``python -m bench.soak --minutes 60 --seed 7``, or ``make soak``.
 
 **Actors** use one pool of simulated cards in every way that there is, each through the command line or the API as a user would.
 **Faults** are drawn at random from a printed seed: processes killed and stopped, cards broken, a disk that is full. **Judges**

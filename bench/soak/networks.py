@@ -10,11 +10,11 @@ import string
 import time
 from contextlib import suppress
 
-from tools.soak.actors import Actor, Talk
-from tools.soak.diary import Run
-from tools.soak.faults import Kind, children_with, send
-from tools.soak.talker import TCP
-from tools.soak.world import OTHERS, World, until
+from bench.soak.actors import Actor, Talk
+from bench.soak.diary import Run
+from bench.soak.faults import Kind, children_with, send
+from bench.soak.talker import TCP
+from bench.soak.world import OTHERS, World, until
 
 VPCS = (("red", "vision"), ("blue", "speech"))
 ADDRESSES = {"p1": "10.0.1.11", "p2": "10.0.1.12", "p3": "10.0.1.13"}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tools.soak.diary import Fault, Run
-from tools.soak.program import FAILED
+from bench.soak.diary import Fault, Run
+from bench.soak.program import FAILED
 
 Json = Mapping[str, Any]
 AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")

@@ -12,14 +12,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from bench.soak import accounts, endings
+from bench.soak.diary import Run
+from bench.soak.faults import processes
+from bench.soak.judging import Judges
+from bench.soak.world import World, until
 from calabash.agent.membership import group_name
 from calabash.binder.binder import LOST_PLACE
 from calabash.seams.host.cgroups import find_hierarchy
-from tools.soak import accounts, endings
-from tools.soak.diary import Run
-from tools.soak.faults import processes
-from tools.soak.judging import Judges
-from tools.soak.world import World, until
 
 SETTLE_S = 120.0
 ROUNDING_EUR = 0.5  # each line of an invoice is rounded to a cent

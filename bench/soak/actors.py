@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from bench.soak.calm import wait_out
+from bench.soak.diary import Run
+from bench.soak.launcher import Started
+from bench.soak.world import OTHERS, TENANTS, World, until
 from calabash.model.units import MIB
-from tools.soak.calm import wait_out
-from tools.soak.diary import Run
-from tools.soak.launcher import Started
-from tools.soak.world import OTHERS, TENANTS, World, until
 
 Talk = tuple[Run, Started]
 PATIENCE_S = 150.0  # beyond what a run may take: the machine is busy, and pools are brought up again

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
-from tools.soak import promises
-from tools.soak.world import World
+from bench.soak import promises
+from bench.soak.world import World
 
 EVERY_S = 1.0
 
