@@ -53,6 +53,9 @@ class Soak:
             self._load(world)
         except (SystemExit, KeyboardInterrupt):
             say("soak", "ended by a signal: nothing is counted", aloud=True)
+            world.over.set()
+            if not world.pid():  # a fault: what its pool has left is ended by the next
+                world.up()
             raise
         finally:
             world.over.set()

@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,12 @@ def nothing_is_left(world: World, pids: list[int]) -> None:
     """At once, and no directory of it."""
     assert elapsed_until(lambda: gone(world, pids), what="the allocation to end") < 20 * OVER_S
     until(lambda: not list(world.home.glob("workers/*")), what="its directory to go")
+
+
+def metered_until_s(world: World, allocation: dict[str, Any]) -> float:
+    with closing(sqlite3.connect(f"file:{world.home / 'pool.db'}?mode=ro", uri=True)) as journal:
+        rows = journal.execute("SELECT to_s FROM usage WHERE allocation = ?", [allocation["id"]])
+        return max(float(to_s) for (to_s,) in rows)
 
 
 # -- what the tenant has ---------------------------------------------------------------------------------------------
@@ -326,9 +334,13 @@ def test_a_pool_that_is_killed_finds_its_workers_again(make_world: Callable[...,
     tenant, allocation = holding(world, hold)
     ended, lost = holding(world, hold)
     world.kill()
+    dead_at = time.time()
     ended.kill()
+    until(ended.dead, what="the program to end")
+    until(lambda: len([pid for pid in workers(lost, ended) if identify(pid)]) == 1, what="its worker to end")
     world.up()
     until(lambda: [a["id"] for a in world.allocations()] == [allocation["id"]], what="the ended one to be let go")
+    assert metered_until_s(world, lost) <= dead_at, "its host outlived it, and nobody pays for that"
     assert not any(identify(pid) for pid in workers(lost, ended))
     found = world.allocation_of(tenant)
     assert found is not None

@@ -94,10 +94,10 @@ class NodeAgent:
             for record in parts.store.allocations():
                 parts.ledgers.restore(record, parts.store.usage_book.so_far(record))
             self._watching.record(parts.allocations.recover())
-            parts.ledgers.meters.settled(parts.allocations.lives)
             records = parts.allocations.records()
             for name, executor in parts.modes.items():
                 executor.recover([r for r in records if r.placement.mode == name])
+            parts.ledgers.meters.settled(parts.lives)
         self._watching.start()
 
     def stop(self) -> None:

@@ -17,7 +17,7 @@ from calabash.agent.last_round import LastRound
 from calabash.agent.ledgers import Ledgers
 from calabash.agent.membership import Membership, choose_membership
 from calabash.agent.meters import Meters
-from calabash.agent.modes.protocol import ModeExecutor, NodeTools, WorkerUsers
+from calabash.agent.modes.protocol import HostingExecutor, ModeExecutor, NodeTools, WorkerUsers
 from calabash.agent.modes.registry import open_modes
 from calabash.agent.net.protocol import HostPorts, NoPorts
 from calabash.agent.occupancy import Occupancy
@@ -57,6 +57,11 @@ class NodeParts:
     environment: Mapping[str, str]
     driver_files: DriverFiles
     network: HostPorts
+
+    def lives(self, allocation: AllocationId) -> bool:
+        """Whether anybody uses an allocation or may still come for it: a process of ours that serves nobody does not."""
+        hosting = (executor for executor in self.modes.values() if isinstance(executor, HostingExecutor))
+        return self.allocations.lives(allocation) and all(executor.needs(allocation) for executor in hosting)
 
 
 def build_parts(

@@ -98,7 +98,7 @@ class Watching:
             if isinstance(executor, HostingExecutor):
                 executor.tend()
         began = parts.ledgers.meters.now()
-        parts.ledgers.meters.settled(parts.allocations.lives)
+        parts.ledgers.meters.settled(parts.lives)
         self._sweep()
         parts.last_round.write(began)
         self._arbiter.keep()

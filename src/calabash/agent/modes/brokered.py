@@ -164,6 +164,10 @@ class BrokeredExecutor(VgpuExecutor):
             self._images.bound()
             self._bounded_ns = time.monotonic_ns()
 
+    def needs(self, allocation: AllocationId) -> bool:
+        host = self._hosts.get(allocation)
+        return host is None or host.standing or host.client is None or alive(host.client) or host.serves()
+
     def stop(self) -> None:
         """Hosts go on; the next pool takes them over."""
         for host in list(self._hosts.values()):

@@ -212,6 +212,10 @@ class HostingExecutor(Protocol):
         """Ten times a second: see to what runs. Never asks a driver."""
         ...
 
+    def needs(self, allocation: AllocationId) -> bool:
+        """Whether what runs in its slot serves anybody; true where nothing of it is known."""
+        ...
+
 
 class ViewOnly:
     """A mode that promises no amounts: its slots narrow the view of devices and limit nothing."""
