@@ -16,6 +16,9 @@ Json = Mapping[str, Any]
 EARLY_S = 1.0  # a program says that it has begun after it was granted; clocks of one machine, rounded
 LATE_S = 10.0  # from the end of the last process to the pool's knowing that the card is free, on a machine under load
 AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")
+_ROUND_S = (
+    0.5  # a pool notes ten times a second what it holds: what began after its last note is not known to have lived
+)
 _SAME_S = 1e-3
 
 
@@ -55,6 +58,8 @@ def misjudged(
     late_s = LATE_S + sum(min(f.until, run.ended_at + LATE_S) - f.at for f in away)
     for part in record["slices"]:
         rows = slices.get((record["id"], part["device"]), ())
+        if not rows and any(fault.at <= run.began_at + _ROUND_S for fault in away):
+            continue
         if not rows:
             found.append(f"{run.tag}: no interval of {record['id']} on device {part['device_index']}")
             continue

@@ -129,6 +129,8 @@ def test_use_that_is_what_was_seen_is_no_violation() -> None:
 
 def test_use_that_is_lost_doubled_or_invented_is_found() -> None:
     assert "no interval" in judged([])[0]
+    assert "no interval" in judged([], fault("pool killed", 104.0, 112.0))[0], "it was known to live for 4 s"
+    assert judged([], fault("pool killed", 100.3, 104.0)) == [], "it had begun when no pool looked any more"
     assert "numbered" in " ".join(judged([row(0, 99.8, 105.0), row(2, 105.0, 110.0)]))
     assert "between two" in " ".join(judged([row(0, 99.8, 105.0), row(1, 104.0, 110.0)]))
     assert "charged until -" in " ".join(judged([row(0, 99.8, 105.0)]))

@@ -40,6 +40,7 @@ class _Held:
     ending: tuple[str, str] | None = None  # reason, explanation
     gently: bool = False  # its programs are not to be ended, only waited for
     making: bool = False  # its mode is making what it needs; it has no slot yet
+    adopted: bool = False  # granted by a pool before this one, which may not have lived to write its start down
     start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
     final_usage: Sequence[UsageRecord] | None = None
 
@@ -54,6 +55,8 @@ class _Held:
         """Reason and explanation."""
         if self.ending is not None:
             return self.ending
+        if self.record.state is AllocationState.GRANTED and self.adopted:
+            return "ended", "nobody was in the slice when a new pool looked"
         if self.record.state is AllocationState.GRANTED:
             return Reason.TIMEOUT, "nobody took the slice"
         return "ended", "its last process ended"
@@ -200,7 +203,7 @@ class Allocations:
         now_ns = self._clock.monotonic_ns()
         members = self._membership.adopt(entered.values())
         for record in entered.values():
-            self._held[record.id] = _Held(record, now_ns)
+            self._held[record.id] = _Held(record, now_ns, adopted=True)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
         self._orphans.adopt(members.union(self._slots.all()) - entered.keys())

@@ -430,6 +430,28 @@ def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_lo
     assert world.journal[name].started_at == started.started_at
 
 
+def test_what_came_and_went_while_no_pool_looked_is_not_said_to_have_been_taken_by_nobody() -> None:
+    world = World()
+    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
+
+    def pool(clock: VirtualClock) -> Allocations:
+        return Allocations(store=store, slots=slots, membership=membership, clock=clock, occupancy=NothingListed())
+
+    before, clock = pool(VirtualClock()), VirtualClock()
+    for name in ("a1", "a2"):
+        before.hold(_record(name))
+        before.grant(_spec(name))
+    again = pool(clock)
+    again.recover()
+    again.hold(_record("a3"))
+    again.grant(_spec("a3"))
+    clock.advance(3600)
+    released = {record.id: record for record in again.sweep().released}
+    assert {released[AllocationId(name)].reason for name in ("a1", "a2")} == {"ended"}
+    assert "new pool" in released[AllocationId("a1")].explanation
+    assert released[AllocationId("a3")].explanation == "nobody took the slice"
+
+
 class _Landlord:
     """Somebody whose right outlasts processes."""
 
