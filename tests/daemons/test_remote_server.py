@@ -71,7 +71,9 @@ def test_a_remote_program_is_told_of_its_lease_by_a_file_and_has_no_secret_anywh
 ) -> None:
     job = client.start("run", "--remote", *SMALL, "--", *HELD)
     job.says("holding")
-    environment = Path(f"/proc/{job.pid}/environ").read_bytes().decode().split("\0")
+    seen = Path(f"/proc/{job.pid}/environ")  # empty while a program becomes another
+    until(lambda: b"CALABASH_REMOTE=" in seen.read_bytes(), what="its environment to be there")
+    environment = seen.read_bytes().decode().split("\0")
     said = dict(line.partition("=")[::2] for line in environment)
     path = Path(said["CALABASH_REMOTE"].removeprefix("file:"))
     told = dict(line.partition("=")[::2] for line in path.read_text().splitlines())
