@@ -84,7 +84,7 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("scheduling.k8s.io", "podgroups"): {"get", "list", "watch"},
         ("scheduling.x-k8s.io", "podgroups"): {"get", "list", "watch"},
         ("scheduling.volcano.sh", "podgroups"): {"get", "list", "watch"},
-        ("coordination.k8s.io", "leases"): {"create"},
+        ("coordination.k8s.io", "leases"): {"create", "list"},
         ("coordination.k8s.io", "leases=calabash-planner"): {"get", "patch", "update"},
         ("coordination.k8s.io", "leases=calabash-scheduler"): {"get", "patch", "update"},
     },
