@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -149,17 +150,28 @@ class GpuNode:
     def offered(self, *resources: str) -> dict[str, tuple[str, ...]]:
         """What the kubelet can give out, when it has all of these: an agent that was just started has registered. What the
         API server is told lags behind, and a pod that comes too early is refused for good."""
-        kubelet = PodResources(self.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
 
         def found() -> dict[str, tuple[str, ...]]:
-            try:
-                now = kubelet.offered()
-            except CalabashError:  # it does not listen yet
-                return {}
+            now = self._offered()
             return now if set(resources) <= now.keys() else {}
 
+        return self.cluster.wait_for(found, f"{', '.join(resources)} to be offered")
+
+    def restart_agent(self, number: int = signal.SIGKILL) -> None:
+        """The agent ends, the kubelet knows that it has, and a new one is there, whose devices it can give out. A kubelet that
+        does not know yet still offers those of the former, and refuses pods a moment later."""
+        self.cluster.kill(self.agent, number)
+        self.cluster.wait_for(lambda: GPUS not in self._offered(), "the kubelet to miss the agent")
+        self.cluster.start(self.agent)
+        self.offered(GPUS)
+
+    def _offered(self) -> dict[str, tuple[str, ...]]:
+        """What the kubelet can give out now; {} where it does not listen."""
+        kubelet = PodResources(self.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
         try:
-            return self.cluster.wait_for(found, f"{', '.join(resources)} to be offered")
+            return dict(kubelet.offered())
+        except CalabashError:
+            return {}
         finally:
             kubelet.close()
 

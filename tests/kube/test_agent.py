@@ -308,6 +308,34 @@ def test_what_ended_while_the_agent_was_away_is_given_back(gpu_node: GpuNode) ->
     gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
 
 
+def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_until_a_kubelet_follows_the_next(
+    gpu_node: GpuNode,
+) -> None:
+    cluster, states = gpu_node.cluster, []
+
+    def told(*reasons: str) -> bool:
+        status = gpu_node.status()
+        (ready,) = (one for one in status["conditions"] if one["type"] == "Ready")
+        states.append((ready["reason"], ready["status"], *sorted({device["health"] for device in status["devices"]})))
+        return ready["reason"] in reasons
+
+    assert cluster.kill("agent", signal.SIGTERM) == 0
+    assert told("Stopping"), states
+    cluster.kill(gpu_node.node.kubelet)
+    try:
+        cluster.start("agent")
+        cluster.wait_for(lambda: told("Starting"), "the new agent to tell of itself")
+    finally:
+        cluster.start(gpu_node.node.kubelet)
+    cluster.wait_for(lambda: told("Serving"), "a kubelet to follow it")
+    assert set(states) == {
+        ("Stopping", "False", "unhealthy"),
+        ("Starting", "False", "unhealthy"),
+        ("Serving", "True", "healthy"),
+    }
+    gpu_node.wait_for_tokens()
+
+
 def test_the_agent_is_small(gpu_node: GpuNode) -> None:
     """After everything above: what stays resident of it, the pages shared with other programs included; of these 28 MiB are
     files that other programs of Python and gRPC have mapped, too."""

@@ -152,8 +152,7 @@ def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> N
     product.create(TEAM, user_pod("held", native("9Gi", 60), HOLD))
     product.wait(TEAM, "held", "Running")
     product.cluster.restart("planner")
-    product.cluster.restart("agent")
-    product.gpu_node.offered(GPUS)
+    product.gpu_node.restart_agent()
     product.create(TEAM, user_pod("second", native("9Gi", 60), HOLD))
     product.wait(TEAM, "second", "Running")
     devices = {slice_["device"] for name in ("held", "second") for slice_ in _planned(product, name)}
@@ -203,7 +202,7 @@ def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_
     wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card with a slice to be offered no more")
     product.create(plain, user_pod("second", {GPU: "1"}, HOLD))
     wait_for(lambda: f"Insufficient {GPU}" in product.condition(plain, "second").get("message", ""), "why it waits")
-    product.cluster.restart("agent")
+    gpu_node.restart_agent()
     assert len(gpu_node.offered(GPUS, GPU)[GPU]) == 1, "the one that is in use"
     product.create(TEAM, user_pod("beside", native("1Gi", 30), HOLD))
     product.wait(TEAM, "beside", "Running")

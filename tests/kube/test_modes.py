@@ -211,7 +211,8 @@ def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_
     start(product, "before", until_told, {"nvidia.com/mig-1g.10gb": "1"}, restart="Always")
     first = said(product, "before", 2)
     start(product, "meanwhile", FOREVER, {"nvidia.com/mig-3g.40gb": "1"}, models=A100)
-    cluster.wait_for(lambda: "nodeName" in product.pod(TEAM, "meanwhile")["spec"], "it to be bound")
+    # The kubelet refuses a pod for good that comes to it while there is no agent.
+    cluster.wait_for(lambda: "startTime" in product.pod(TEAM, "meanwhile")["status"], "the kubelet to have taken it")
     cluster.restart("agent")
     got = said(product, "meanwhile", 2)
     assert 38 * 1024 < int(got[1]) // MIB < 40 * 1024
@@ -277,7 +278,7 @@ def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(pr
     assert product.pod(TEAM, "stays")["status"]["phase"] == "Running"
     with pytest.raises(CalabashError, match="is used by"):
         drain.answer(drain.order("test"))
-    cluster.restart("agent")
+    product.gpu_node.restart_agent()
     cluster.wait_for(lambda: drain.step(time.monotonic()) == [], "the card to be empty")
     assert not product.api.exists(f"/api/v1/namespaces/{TEAM}/pods/stays")
     assert drain.answer(drain.order("test")).startswith("passed: ")

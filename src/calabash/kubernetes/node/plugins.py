@@ -97,6 +97,7 @@ class Plugins:
         )
         by_plan = ByPlan(pods, agent.node)
         self._plugin = self._server(GPUS, by_plan)
+        self._followed = False
         self._nvidia: NvidiaNames | None = None
         if settings.serve_nvidia_names:
             cards = WholeCards(agent, pods, by_plan, closed=closed)
@@ -123,6 +124,12 @@ class Plugins:
     def registered(self) -> bool:
         """Whether a kubelet takes our devices now, by the door that the node has."""
         return self._claims.registered if self._doorway.claims else self._plugin.registered
+
+    @property
+    def followed(self) -> bool:
+        """Whether a kubelet has taken our devices since the start."""
+        self._followed |= self.registered
+        return self._followed
 
     @property
     def registrations(self) -> int:

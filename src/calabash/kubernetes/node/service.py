@@ -65,6 +65,8 @@ from calabash.seams.kube.resources import GPU_NODE, GpuNode, GpuNodeOutcome
 from calabash.seams.store import open_store
 
 TICK_S = 0.5
+STARTING_S = 0.05  # until a kubelet follows
+PARTING_S = 2.0  # an API server that does not answer holds up no stop
 RETRY_S = 5.0
 LOCK_WAIT_S = 30.0
 
@@ -185,10 +187,12 @@ class AgentService:
                 self._facts(driver=version, error=refusal, orders=cards.outcomes(), door=plugins.door),
                 claims=plugins.claims_degraded,
             )
-            self._tell(snapshot, pods, facts, refusal)
+            starting = refusal is None and not plugins.followed
+            self._tell(snapshot, pods, _starting(facts) if starting else facts, refusal)
             if refusal is None and plugins.registered:
                 self._taint.tend(plugins.registrations, time.monotonic())
-            self._news.wait(TICK_S)
+            self._news.wait(STARTING_S if starting else TICK_S)
+        self._part(agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), door=plugins.door))
 
     def _mirrors(
         self, stack: ExitStack, pods: NodePods, wished: Sequence[Callable[[MirrorChange[GpuNode]], None]]
@@ -256,8 +260,22 @@ class AgentService:
         except CalabashError as failed:
             log.warning("the node's state could not be told", error=failed.message)
 
+    def _part(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> None:
+        """Say that nothing is to be placed here: a kubelet refuses pods while it has no agent."""
+        message = "the agent of this node is being stopped; what runs goes on"
+        last = Publisher(self._client.within(PARTING_S), self._settings.node)
+        try:
+            last.publish(snapshot, pods, replace(facts, ready=False, reason="Stopping", message=message))
+        except CalabashError as failed:
+            log.warning("that the agent is being stopped could not be told", error=failed.message)
+
     def _fetch(self, namespace: str, name: str) -> Pod | None:
         return self._client.get(POD, name, namespace)
+
+
+def _starting(facts: NodeFacts) -> NodeFacts:
+    """Nothing is placed where no kubelet knows of the devices: it would refuse the pods."""
+    return replace(facts, ready=False, reason="Starting", message="no kubelet follows the devices of this node yet")
 
 
 def _empty(node: str) -> NodeSnapshot:
