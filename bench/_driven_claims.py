@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -25,7 +25,7 @@ from tests.kube.gpu_node import PODS
 from tests.native.simnode import simctl
 
 from bench._driven import NotNowError, Resolver
-from bench._driven_node import DrivenNode
+from bench._driven_node import DrivenNode, serving
 from bench._starts import START_S, Shaper
 from bench._starts_left import Left, cards, specs_in
 from calabash.kubernetes.claims.amounts import reserve_mib
@@ -171,19 +171,11 @@ class ClaimsNode(DrivenNode):
     def _use(self, held: Held, user: User, *, hold: bool = False) -> socket | None:
         """One start of a container, as often tried as a kubelet would; its program's connection where it is to stay."""
         _, pod_uid = held.pods[user.pod]
-        label = self.tally.plan(pod_uid, held.of(user))
-        until = time.monotonic() + START_S
-        while True:
-            try:
-                edits = self._resolver.all(self._prepared(held, user.request))
-                break
-            except NotNowError as error:
-                self.again += 1
-                if time.monotonic() > until:
-                    self.tally.gave_up(label, str(error))
-                    return None
-                time.sleep(0.1)
-        return self._run(pod_uid, label, edits, hold=hold)
+
+        def edits() -> Mapping[str, Any]:
+            return self._resolver.all(self._prepared(held, user.request))
+
+        return self._run(pod_uid, held.of(user), edits, hold=hold)
 
     def _prepared(self, held: Held, request: str) -> set[str]:
         """The CDI devices for a container that names this request, or all. Raises NotNowError."""
@@ -306,12 +298,6 @@ def _shown(state: Path) -> list[Json]:
     return [{"uuid": card["uuid"], "memory_mib": int(card["memory_total_bytes"]) >> 20} for card in cards(state)]
 
 
-@contextmanager
-def claims_node(cluster: Cluster, *, workers: int, seed: int) -> Iterator[ClaimsNode]:
+def claims_node(cluster: Cluster, *, workers: int, seed: int) -> AbstractContextManager[ClaimsNode]:
     """Its agent serves when it is given, and is gone afterwards."""
-    node = ClaimsNode(cluster, workers=workers, seed=seed)
-    try:
-        node.begin()
-        yield node
-    finally:
-        node.end()
+    return serving(ClaimsNode(cluster, workers=workers, seed=seed))

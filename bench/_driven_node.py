@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from socket import socket
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.kube import fakes
 from tests.kube.api import Json, RefusedError
@@ -24,10 +24,12 @@ from bench._report import ROOT
 from bench._starts import GPUS, INIT, MAIN, SIDE, START_S, Shaper, Tally, WantedContainer, sees
 from bench._starts_left import Left, cards, specs_in, used_bytes
 from calabash.kubernetes.names import PLAN
-from calabash.kubernetes.plan import PodPlan, write_plan
+from calabash.kubernetes.plan import PlannedContainer, PodPlan, write_plan
 from calabash.seams.host.container_groups import find_container_hierarchy
 
 AGENT = "calabash.kubernetes.node.daemon"
+
+_Node = TypeVar("_Node", bound="DrivenNode")
 
 
 class DrivenNode:
@@ -182,11 +184,18 @@ class DrivenNode:
 
     def _start(self, uid: str, container: WantedContainer, *, hold: bool = False) -> socket | None:
         """One start of a container, as often tried as a kubelet would; its program's connection where it is to stay."""
-        label = self.tally.plan(uid, container.plan)
+        return self._run(uid, container.plan, lambda: self.kubelet.prepare(uid, container.name), hold=hold)
+
+    def _run(
+        self, uid: str, plan: PlannedContainer, ask: Callable[[], Mapping[str, Any]], *, hold: bool
+    ) -> socket | None:
+        """The program of a container, whose word is heard, with the edits that are asked for; its connection where it is to
+        stay."""
+        label = self.tally.plan(uid, plan)
         until = time.monotonic() + START_S
         while True:
             try:
-                edits = self.kubelet.prepare(uid, container.name)
+                edits = ask()
                 break
             except NotNowError as error:
                 self.again += 1
@@ -194,10 +203,6 @@ class DrivenNode:
                     self.tally.gave_up(label, str(error))
                     return None
                 time.sleep(0.1)
-        return self._run(uid, label, edits, hold=hold)
-
-    def _run(self, uid: str, label: str, edits: Mapping[str, Any], *, hold: bool) -> socket | None:
-        """The program of a container, whose word is heard; its connection where it is to stay."""
         self.tally.begun(label)
         words = ["/bin/sees", label, "-", *(["hold"] if hold else [])]
         connection = self._runtime.start(uid, next(self._numbers), edits, words)
@@ -266,10 +271,14 @@ def _spec(container: WantedContainer) -> Json:
     return {"name": container.name, "image": "sees", **always}
 
 
-@contextmanager
-def driven_node(cluster: Cluster, *, workers: int, seed: int) -> Iterator[DrivenNode]:
+def driven_node(cluster: Cluster, *, workers: int, seed: int) -> AbstractContextManager[DrivenNode]:
     """Its agent serves when it is given, and is gone afterwards."""
-    node = DrivenNode(cluster, workers=workers, seed=seed)
+    return serving(DrivenNode(cluster, workers=workers, seed=seed))
+
+
+@contextmanager
+def serving(node: _Node) -> Iterator[_Node]:
+    """Its agent serves when it is given, and is gone afterwards."""
     try:
         node.begin()
         yield node
