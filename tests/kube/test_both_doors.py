@@ -31,7 +31,8 @@ WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mo
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     """Two nodes of two cards by tokens, and two by claims: one by its label, one as its agent says."""
-    with Planned(own_control_plane, 4, 2, prefix="door", planner={"--identity": "only"}) as found:
+    options = {"--identity": "only", "--nominate-claims-from": "1"}
+    with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
         api, client = found.api, load_client(own_control_plane.kubeconfig)
         api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
         api.patch(f"/apis/calabash.dev/v1alpha1/gpunodes/{found.nodes[3]}/status", {"status": {"door": "claims"}})
@@ -165,3 +166,41 @@ def test_a_shared_claim_counts_once_and_what_another_scheduler_allocated_is_give
     assert max(Counter(given(planned, "shared") + given(planned, "alien")).values()) == 1
     remove(planned, "shared")
     remove(planned, "alien")
+
+
+@pytest.mark.parametrize("taken", ["cpu", "devices"])
+def test_a_pod_with_a_claim_goes_to_another_node_where_its_nominated_one_has_no_room(
+    planned: Planned, taken: str
+) -> None:
+    cluster, space = planned.cluster, f"no-{taken}"
+    cluster.kill("calabash-scheduler")
+    template(planned, space)
+    alone = claimer("alone")
+    alone["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    planned.create(space, [alone])
+
+    def released() -> str:
+        found = planned.pods(space)["alone"]
+        return "" if found["spec"].get("schedulingGates") else found["status"].get("nominatedNodeName", "")
+
+    first = cluster.wait_for(released, "it is nominated and released")
+    assert first in planned.nodes[2:]
+    template(planned, "first", count=2)
+    other = claimer("other")
+    if taken == "cpu":
+        other["spec"] = {"nodeName": first, "containers": [{"name": "main", "image": "localhost/busybox:1"}]}
+        other["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
+    else:  # by a scheduler that does not ask
+        del other["spec"]["schedulerName"], other["spec"]["schedulingGates"]
+        other["spec"]["nodeSelector"] = {"kubernetes.io/hostname": first}
+    del other["metadata"]["annotations"]
+    planned.create("first", [other])
+    assert planned.wait_bound("first", 1) == {"other": first}
+    cluster.start("calabash-scheduler")
+    (second,) = {*planned.nodes[2:]} - {first}
+    assert planned.wait_bound(space, 1) == {"alone": second}
+    assert [node for node, _ in given(planned, space)] == [second]
+    remove(planned, space)
+    remove(planned, "first")
+    for namespace in (space, "first"):
+        planned.api.delete(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates")

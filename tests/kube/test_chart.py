@@ -309,6 +309,7 @@ def test_the_planner_answers_its_own_pod_alone() -> None:
 def test_unless_told_the_planner_nominates_as_it_would_by_itself() -> None:
     (container,) = (c for c, _ in containers(render()) if c["name"] == "planner")
     assert f"--nominate-from={PlannerSettings().nominate_nodes_min}" in container["args"]
+    assert f"--nominate-claims-from={PlannerSettings().nominate_claims_nodes_min}" in container["args"]
 
 
 @pytest.mark.parametrize(

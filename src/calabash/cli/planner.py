@@ -32,6 +32,13 @@ _PORT = 7070
     help="Nominate pods where the cluster has so many nodes; with fewer, one write less is quicker.",
 )
 @click.option(
+    "--nominate-claims-from",
+    default=10,
+    show_default=True,
+    metavar="NODES",
+    help="The same for pods with claims, for which kube-scheduler does more on each node.",
+)
+@click.option(
     "--beside",
     default="",
     metavar="LEASE",
@@ -81,6 +88,7 @@ def planner(
     namespace: str,
     identity: str,
     nominate_from: int,
+    nominate_claims_from: int,
     beside: str,
     handshake: str,
     moves: int,
@@ -119,6 +127,7 @@ def planner(
         namespace=namespace,
         identity=identity,
         nominate_nodes_min=nominate_from,
+        nominate_claims_nodes_min=nominate_claims_from,
         scheduler_lease=beside,
         handshake=Handshake(handshake),
         moves_at_once=moves,

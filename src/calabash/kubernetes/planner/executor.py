@@ -178,7 +178,7 @@ class Executor:
             case WritePlan(pod=pod, plan=plan):
                 self._orders.write_plan(pod, plan)
             case Nominate(pod=pod, node=node):
-                if self._orders.nominates:
+                if self._orders.is_to_be_nominated(self._outcomes.seen(pod)):
                     self._orders.nominate(pod, node)
             case EvictPod(pod=pod):
                 as_, message = self._orders.evict(pod)

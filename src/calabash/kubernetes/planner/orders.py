@@ -35,7 +35,9 @@ class Orders:
     """Writes of the planner.
 
     Args:
-        nominates: whether pods are nominated before they are released: their node is then tried alone.
+        nominates: whether pods are nominated before they are released: their node is then tried alone, and the others
+            only where it has no room.
+        nominates_claims: the same for pods that name claims.
         bind_s: what a binding may take; every other write names the version that it changes, so it may come late.
         may_write: asked before every write; where it says no, LeadsNoLonger is raised instead.
     """
@@ -45,13 +47,19 @@ class Orders:
         client: KubeClient,
         *,
         nominates: bool = True,
+        nominates_claims: bool = True,
         may_write: Callable[[], bool] = lambda: True,
         bind_s: float = 30.0,
     ) -> None:
         self._client = client
         self._binding = client.within(bind_s)
         self.nominates = nominates
+        self.nominates_claims = nominates_claims
         self._may_write = may_write
+
+    def is_to_be_nominated(self, pod: Pod | None) -> bool:
+        """Whether its node is named in its status, with or without a release."""
+        return self.nominates or (self.nominates_claims and pod is not None and bool(pod.spec.resource_claims))
 
     def nominate(self, pod: PodName, node: str) -> Pod:
         """Name the node in its status."""
@@ -71,7 +79,7 @@ class Orders:
             raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
         if nodes and all(gate.name != PLAN_GATE for gate in seen.spec.scheduling_gates):
             return seen  # it was done, and nobody heard of it
-        if (self.nominates or nodes) and seen.status.nominated_node_name != plan.node:
+        if (nodes or self.is_to_be_nominated(seen)) and seen.status.nominated_node_name != plan.node:
             seen = self.nominate(pod, plan.node)
         meta: dict[str, object] = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
         spec: dict[str, object] = {}

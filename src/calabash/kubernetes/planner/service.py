@@ -64,6 +64,8 @@ class PlannerSettings:
     Args:
         nominate_nodes_min: from so many nodes on pods are nominated, so that kube-scheduler need not look at all nodes;
             below that one write less is quicker.
+        nominate_claims_nodes_min: the same for pods that name claims, for which a node costs kube-scheduler much more: for
+            each it reads the slices of all nodes.
         identity: name of this replica; empty: one of its own.
         workers: writes to the API server at a time, and bindings as many.
         scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
@@ -80,6 +82,7 @@ class PlannerSettings:
     workers: int = 64
     hold_s: float = HOLD_S
     nominate_nodes_min: int = 1000
+    nominate_claims_nodes_min: int = 10
     term_s: float = TERM_S
     renew_every_s: float = RENEW_EVERY_S
     scheduler_lease: str = ""
@@ -283,7 +286,9 @@ class PlannerService(CoreOfTerm):
             core.decide(now_s)
             actions = core.take_actions()
             refused = core.answers.expired(now_s)
-            self._orders.nominates = len(core.book.scheduler.nodes) >= self._settings.nominate_nodes_min
+            nodes = len(core.book.scheduler.nodes)
+            self._orders.nominates = nodes >= self._settings.nominate_nodes_min
+            self._orders.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
             self._decided_at = time.monotonic()
         self._executor.put(actions)
         if refused:

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
+from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.plan import read_plan
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.mirrors import Mirrors
@@ -18,7 +20,9 @@ from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 from calabash.seams.kube import KubeError
-from calabash.seams.kube.objects import EVENT, Pod
+from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM
+from calabash.seams.kube.objects import EVENT, POD, Pod
+from calabash.seams.kube.resources import GPU_NODE
 
 
 def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:
@@ -35,6 +39,40 @@ def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:
     assert world.bind(service, pod, "b") == (200, {"Error": ""})
     assert world.get("p").spec.node_name == "b"
     assert world.bind(service, pod, "b") == (200, {"Error": ""}), "asked again, answered alike"
+
+
+def test_a_pod_with_a_claim_is_nominated_from_fewer_nodes_on(world: World) -> None:
+    world.node("a")
+    world.node("b")
+    world.client.patch(GPU_NODE, "b", body={"status": {"door": "claims"}}, subresource="status")
+    whole = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'
+    selectors = [{"cel": {"expression": whole}}]
+    world.client.create(DEVICE_CLASS, {"metadata": {"name": "whole"}, "spec": {"selectors": selectors}})
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "whole"}}]
+    world.client.create(
+        RESOURCE_CLAIM, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}, "team"
+    )
+    part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuRequest())
+    by_claim = write_request(PodRequest(dialect="claims", containers=(part,), door=NodeDoor.CLAIMS))
+    body = {
+        "metadata": {"name": "claims", "annotations": {REQUEST: by_claim}},
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "schedulingGates": [{"name": PLAN_GATE}],
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}],
+        },
+    }
+    first = world.start(nominate_nodes_min=3, nominate_claims_nodes_min=2)
+    world.pod("tokens", GpuRequest())
+    world.client.create(POD, body, "team")
+    assert until(lambda: released(world, "tokens"), "released").status.nominated_node_name == ""
+    assert until(lambda: released(world, "claims"), "released").status.nominated_node_name == "b"
+    first.stop()
+    world.client.delete(POD, "claims", "team")
+    world.start(nominate_nodes_min=3, nominate_claims_nodes_min=3)
+    world.client.create(POD, body, "team")
+    assert until(lambda: released(world, "claims"), "released").status.nominated_node_name == ""
 
 
 def test_gates_of_others_stay(world: World) -> None:
