@@ -4,33 +4,43 @@
 Claims of several shapes come and go: of several cards and requests, shared by containers and by pods, restarted, deleted by
 force while a program runs, never given back; the agent is killed and the kubelet restarted on the way.
 
-**allocated**: pods with a claim each through a stock kube-scheduler on invented nodes whose slices are the agent's, beside as
-many plain pods through the same scheduler in the same run.
+**allocated**: pods with a claim each on invented nodes whose slices are the agent's: through a stock kube-scheduler alone, and
+through the planner and the kube-scheduler that asks it; beside as many plain pods through the stock one in the same run. And
+what the stock one does where the same nodes offer eight whole cards each, without counters.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
+from tests.kube.api import Json
 from tests.kube.cluster import Cluster
 from tests.kube.gpu_node import PODS
 from tests.kube.needs import absent
+from tests.kube.planned import Planned
 
 from bench._driven_claims import CLAIMS, CLASS, SLICES, claims_node
 from bench._report import Report, run
 from bench._starts_left import wait_for_nothing
 from bench.kube_starts import judge
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slices_of
+from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.names import PLAN_GATE, REQUEST, SCHEDULER
 from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.request import GpuRequest
 
+GPU_NODES = "calabash.dev/v1alpha1"
+WHOLE_CLASS = "calabash.dev"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 WORKERS = 6
 ALONE = 200  # starts of one worker alone
 FAULTS = 4  # one of each card, for one that falls ill again and again stays out of use
+TURNS = 3
 _BOUND_S = 300.0
 
 
@@ -79,30 +89,64 @@ def cards(node: int) -> tuple[Device, ...]:
     )
 
 
-def publish(cluster: Cluster, name: str, number: int) -> None:
-    """The slices of a node as its agent would write them."""
-    states = tuple(DeviceSnapshot(device=device, mode=None, held=()) for device in cards(number))
-    snapshot = NodeSnapshot(node=NodeName(name), devices=states, allocations=(), membership="kernel", slots="tmpfs")
-    for place, spec in enumerate(slices_of(snapshot, SliceFacts(driver_version="570.86.10"), ServerFeatures())):
-        body = {"metadata": {"name": f"{name}-{place}"}, "spec": msgspec.to_builtins(spec)}
-        cluster.api.create(SLICES, body)
+def publish(cluster: Cluster, names: Sequence[str], server: ServerFeatures) -> int:
+    """The slices of these nodes as their agents would write them, and no others; devices of each node."""
+    cluster.api.delete(SLICES)
+    count = 0
+    for number, name in enumerate(names):
+        states = tuple(DeviceSnapshot(device=device, mode=None, held=()) for device in cards(number))
+        snapshot = NodeSnapshot(node=NodeName(name), devices=states, allocations=(), membership="kernel", slots="tmpfs")
+        specs = slices_of(snapshot, SliceFacts(driver_version="570.86.10"), server)
+        count = sum(len(spec.devices or ()) for spec in specs)
+        for place, spec in enumerate(specs):
+            body = {"metadata": {"name": f"{name}-{place}"}, "spec": msgspec.to_builtins(spec)}
+            cluster.api.create(SLICES, body)
+    return count
 
 
-def bound_per_s(cluster: Cluster, prefix: str, count: int, *, claims: bool) -> float:
-    """So many pods, from the first that is made to the last that is bound."""
+def tell_devices(cluster: Cluster, names: Sequence[str]) -> None:
+    """The same nodes' devices as their agents would tell the planner."""
+    path = "/apis/calabash.dev/v1alpha1/gpunodes"
+    for number, name in enumerate(names):
+        told = [
+            {
+                "uuid": card.uuid,
+                "index": card.index,
+                "model": card.model,
+                "memoryMib": card.memory_mib,
+                "health": "healthy",
+            }
+            for card in cards(number)
+        ]
+        cluster.api.create(path, {"apiVersion": GPU_NODES, "kind": "GpuNode", "metadata": {"name": name}})
+        cluster.api.patch(f"{path}/{name}/status", {"status": {"devices": told, "door": NodeDoor.CLAIMS.value}})
+
+
+def pod(name: str, *, claims: bool, planned: bool) -> Json:
+    """A pod; one that asks by a claim of its own name; and one that does, as admission leaves it for the planner."""
+    meta: Json = {"name": name}
+    container: Json = {"name": "main", "image": "none.invalid/none"}
+    spec: Json = {"automountServiceAccountToken": False, "containers": [container]}
+    if claims:
+        container["resources"] = {"claims": [{"name": "gpu"}]}
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+    if planned:
+        part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuRequest())
+        asked = PodRequest(dialect="claims", containers=(part,), door=NodeDoor.CLAIMS)
+        meta["annotations"] = {REQUEST: write_request(asked)}
+        spec |= {"schedulerName": SCHEDULER, "schedulingGates": [{"name": PLAN_GATE}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def bound_per_s(cluster: Cluster, prefix: str, count: int, *, asks: Json | None = None, planned: bool = False) -> float:
+    """So many pods, from the first that is made to the last that is bound; with ``asks`` each has a claim for that."""
     names = [f"{prefix}-{n}" for n in range(count)]
-    exactly = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": "4Gi", "cores": "10"}}}
-    for name in names if claims else ():
-        spec: dict[str, Any] = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    for name in names if asks else ():
+        spec: Json = {"devices": {"requests": [{"name": "gpu", "exactly": asks}]}}
         cluster.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
     began = time.monotonic()
     for name in names:
-        container: dict[str, Any] = {"name": "main", "image": "none.invalid/none"}
-        spec = {"automountServiceAccountToken": False, "containers": [container]}
-        if claims:
-            container["resources"] = {"claims": [{"name": "gpu"}]}
-            spec["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
-        cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        cluster.api.create(PODS, pod(name, claims=asks is not None, planned=planned))
     while True:
         pods = cluster.api.get(PODS)["items"]
         if sum(pod["metadata"]["name"] in names and bool(pod["spec"].get("nodeName")) for pod in pods) == count:
@@ -112,28 +156,43 @@ def bound_per_s(cluster: Cluster, prefix: str, count: int, *, claims: bool) -> f
     took_s = time.monotonic() - began
     for name in names:
         cluster.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
-        if claims:
+        if asks:
             cluster.api.delete(f"{CLAIMS}/{name}")
     return count / took_s
 
 
 def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -> None:
     """See the module's description."""
-    for number, name in enumerate(cluster.fake_nodes(nodes, {}, prefix="slices")):
-        publish(cluster, name, number)
-    expression = f'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "{CLASS.split(".")[0]}"'
-    cluster.api.create(
-        CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
-    )
+    names = cluster.fake_nodes(nodes, {}, prefix="slices")
+    for name, mode in ((CLASS, "vgpu"), (WHOLE_CLASS, "exclusive")):
+        expression = f'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "{mode}"'
+        body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+        cluster.api.create(CLASSES, body)
+    share = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": "4Gi", "cores": "10"}}}
+    whole = {"deviceClassName": WHOLE_CLASS}
+    detail = f"{nodes} nodes of 8 cards, {pods} pods, median of {TURNS}; a stock kube-scheduler"
+    publish(cluster, names, ServerFeatures(counters=False))
+    wholes = [bound_per_s(cluster, f"whole-{turn}", pods, asks=whole) for turn in range(TURNS)]
+    devices = publish(cluster, names, ServerFeatures())
     plain, claimed = [], []
-    for turn in range(3):
-        plain.append(bound_per_s(cluster, f"plain-{turn}", pods, claims=False))
-        claimed.append(bound_per_s(cluster, f"claimed-{turn}", pods, claims=True))
-    detail = f"{nodes} nodes of 8 cards, {pods} pods, median of 3; a stock kube-scheduler"
-    report.add("allocated: plain pods bound", statistics.median(plain), "pods/s", detail=detail)
-    report.add("allocated: pods with a claim bound", statistics.median(claimed), "pods/s", detail=detail)
-    ratio = statistics.median(c / p for c, p in zip(claimed, plain, strict=True))
-    report.add("allocated: with a claim to plain", ratio, "of plain")
+    for turn in range(TURNS):
+        plain.append(bound_per_s(cluster, f"plain-{turn}", pods))
+        claimed.append(bound_per_s(cluster, f"claimed-{turn}", pods, asks=share))
+    with Planned(cluster, 0, 0, prefix="none", planner={"--identity": "only"}):
+        tell_devices(cluster, names)
+        bound_per_s(cluster, "first", 1, asks=share, planned=True)  # when it is bound, both programs lead
+        ours = [bound_per_s(cluster, f"ours-{turn}", pods, asks=share, planned=True) for turn in range(TURNS)]
+    base, stock, alone, by_us = (statistics.median(found) for found in (plain, claimed, wholes, ours))
+    without = f"{nodes} nodes of 8 devices without counters, {pods} pods, median of {TURNS}; a stock kube-scheduler"
+    report.add("allocated: plain pods bound", base, "pods/s", detail=detail)
+    report.add("allocated: pods with a claim bound", stock, "pods/s", detail=f"{detail}; {devices} devices a node")
+    report.add(
+        "allocated: pods with a claim bound, by the planner", by_us, "pods/s", detail="the same nodes and slices"
+    )
+    report.add("allocated: pods with a claim bound, whole cards without counters", alone, "pods/s", detail=without)
+    report.add("allocated: with a claim to plain", stock / base, "of plain")
+    report.add("allocated: with a claim, by the planner, to plain", by_us / base, "of plain")
+    report.add("allocated: with a claim, whole cards without counters, to plain", alone / base, "of plain")
 
 
 def measure(report: Report) -> None:
