@@ -6,7 +6,7 @@ force while a program runs, never given back; the agent is killed and the kubele
 
 **allocated**: pods with a claim each on invented nodes whose slices are the agent's: through a stock kube-scheduler alone, and
 through the planner and the kube-scheduler that asks it; beside as many plain pods through the stock one in the same run. And
-what the stock one does where the same nodes offer eight whole cards each, without counters.
+what the stock one does where the same nodes offer eight whole cards each, or keep them in one mode: without counters.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 from tests.kube.api import Json
@@ -89,12 +90,14 @@ def cards(node: int) -> tuple[Device, ...]:
     )
 
 
-def publish(cluster: Cluster, names: Sequence[str], server: ServerFeatures) -> int:
-    """The slices of these nodes as their agents would write them, and no others; devices of each node."""
+def publish(cluster: Cluster, names: Sequence[str], server: ServerFeatures, *, pinned: str = "") -> int:
+    """The slices of these nodes as their agents would write them, and no others; devices of each node. ``pinned``: the one
+    mode in which their operator keeps all cards."""
     cluster.api.delete(SLICES)
     count = 0
     for number, name in enumerate(names):
-        states = tuple(DeviceSnapshot(device=device, mode=None, held=()) for device in cards(number))
+        kept = [replace(card, pinned=pinned) for card in cards(number)]
+        states = tuple(DeviceSnapshot(device=device, mode=None, held=()) for device in kept)
         snapshot = NodeSnapshot(node=NodeName(name), devices=states, allocations=(), membership="kernel", slots="tmpfs")
         specs = slices_of(snapshot, SliceFacts(driver_version="570.86.10"), server)
         count = sum(len(spec.devices or ()) for spec in specs)
@@ -173,6 +176,8 @@ def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -
     detail = f"{nodes} nodes of 8 cards, {pods} pods, median of {TURNS}; a stock kube-scheduler"
     publish(cluster, names, ServerFeatures(counters=False))
     wholes = [bound_per_s(cluster, f"whole-{turn}", pods, asks=whole) for turn in range(TURNS)]
+    few = publish(cluster, names, ServerFeatures(), pinned="vgpu")
+    pinned = [bound_per_s(cluster, f"pinned-{turn}", pods, asks=share) for turn in range(TURNS)]
     devices = publish(cluster, names, ServerFeatures())
     plain, claimed = [], []
     for turn in range(TURNS):
@@ -182,7 +187,7 @@ def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -
         tell_devices(cluster, names)
         bound_per_s(cluster, "first", 1, asks=share, planned=True)  # when it is bound, both programs lead
         ours = [bound_per_s(cluster, f"ours-{turn}", pods, asks=share, planned=True) for turn in range(TURNS)]
-    base, stock, alone, by_us = (statistics.median(found) for found in (plain, claimed, wholes, ours))
+    base, stock, alone, kept, by_us = (statistics.median(found) for found in (plain, claimed, wholes, pinned, ours))
     without = f"{nodes} nodes of 8 devices without counters, {pods} pods, median of {TURNS}; a stock kube-scheduler"
     report.add("allocated: plain pods bound", base, "pods/s", detail=detail)
     report.add("allocated: pods with a claim bound", stock, "pods/s", detail=f"{detail}; {devices} devices a node")
@@ -190,9 +195,12 @@ def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -
         "allocated: pods with a claim bound, by the planner", by_us, "pods/s", detail="the same nodes and slices"
     )
     report.add("allocated: pods with a claim bound, whole cards without counters", alone, "pods/s", detail=without)
+    in_one = "allocated: pods with a claim bound, cards kept in one mode"
+    report.add(in_one, kept, "pods/s", detail=f"{detail}; {few} devices a node")
     report.add("allocated: with a claim to plain", stock / base, "of plain")
     report.add("allocated: with a claim, by the planner, to plain", by_us / base, "of plain")
     report.add("allocated: with a claim, whole cards without counters, to plain", alone / base, "of plain")
+    report.add("allocated: with a claim, cards kept in one mode, to plain", kept / base, "of plain")
 
 
 def measure(report: Report) -> None:

@@ -54,14 +54,14 @@ class Published:
             name = f"t-{made['metadata']['name']}"
             self.kube.create(DEVICE_CLASS, {"metadata": {"name": name}, "spec": made["spec"]})
 
-    def snapshot(self, health: Health = Health.HEALTHY) -> NodeSnapshot:
-        state = DeviceSnapshot(device=card(health=health), mode=None, held=())
+    def snapshot(self, health: Health = Health.HEALTHY, pinned: str = "") -> NodeSnapshot:
+        state = DeviceSnapshot(device=card(health=health, pinned=pinned), mode=None, held=())
         return NodeSnapshot(
             node=NodeName(self.node), devices=(state,), allocations=(), membership="kernel", slots="tmpfs"
         )
 
-    def publish(self, health: Health = Health.HEALTHY) -> None:
-        until(lambda: self.publisher.publish(self.snapshot(health), FACTS), "slices")
+    def publish(self, health: Health = Health.HEALTHY, pinned: str = "") -> None:
+        until(lambda: self.publisher.publish(self.snapshot(health, pinned), FACTS), "slices")
 
     def ask(self, name: str, of: str, amounts: Mapping[str, str] | None = None, selector: str = "") -> None:
         """A pod with a claim of its own."""
@@ -167,6 +167,25 @@ def test_a_card_that_is_unwell_takes_nothing_until_it_is_well(published: Publish
     published.publish()
     published.wait_given("ill")
     published.remove("ill")
+
+
+def test_what_was_given_while_a_card_was_kept_in_one_mode_counts_when_it_is_not_any_more(published: Published) -> None:
+    published.publish(pinned="vgpu")
+    (only,) = published.kube.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={published.node}").items
+    assert not only.spec.shared_counters
+    assert published.publisher.degraded == ""
+    published.ask("a", "vgpu.calabash.dev", TEN_GIB)
+    published.ask("whole", "calabash.dev")
+    published.wait_given("a")
+    published.wait_refused("whole")
+    published.publish()
+    published.ask("turn", "timeslice.calabash.dev")
+    published.ask("b", "vgpu.calabash.dev", TEN_GIB)
+    published.wait_given("b")
+    published.wait_refused("whole", "turn")
+    published.remove("a", "b", "turn")
+    published.wait_given("whole")
+    published.remove("whole")
 
 
 def test_claims_for_nvidias_classes_are_answered_by_what_means_the_same(published: Published) -> None:

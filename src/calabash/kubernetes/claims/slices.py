@@ -7,6 +7,7 @@ count, and its card be given again. So state is told by taints, and what a card 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -81,12 +82,16 @@ def slice_name(node: str, number: int) -> str:
 def slices_of(
     snapshot: NodeSnapshot, facts: SliceFacts, features: ServerFeatures = ServerFeatures()
 ) -> tuple[ResourceSliceSpec, ...]:
-    """The pool of the node, in generation 0 and in an order that is the same for the same devices. Empty without devices."""
+    """The pool of the node, in generation 0 and in an order that is the same for the same devices. Empty without devices.
+
+    Counters stand in it where a card can be given in more than one way. Where none can, nothing has to be kept apart, and
+    kube-scheduler does not read the slices for nodes that are not theirs, as it does those with counters.
+    """
     states = {state.device.uuid: state for state in snapshot.devices}
     cards = [state.device for state in snapshot.devices]
     names = card_names(cards)
     told = _facts(cards, names, facts)
-    offered: dict[DeviceUuid, list[SliceDevice]] = {uuid: [] for uuid in sorted(names, key=names.__getitem__)}
+    chosen: list[tuple[ClaimDevice, tuple[DeviceTaint, ...]]] = []
     for found in claim_devices(cards):
         state = states[found.device.uuid]
         if not _is_offered(found, state, features):
@@ -94,18 +99,17 @@ def slices_of(
         taints = _taints(found, state, facts)
         if taints and not features.taints and not state.held:
             continue
-        offered[found.device.uuid].append(
-            slice_device(
-                found,
-                told[found.device.uuid],
-                taints=taints if features.taints else (),
-                counters=features.counters,
-            )
-        )
+        chosen.append((found, taints if features.taints else ()))
+    ways = Counter(found.device.uuid for found, _ in chosen if found.mode != OBSERVED)
+    counters = features.counters and any(count > 1 for count in ways.values())
+    offered: dict[DeviceUuid, list[SliceDevice]] = {uuid: [] for uuid in sorted(names, key=names.__getitem__)}
+    for found, taints in chosen:
+        uuid = found.device.uuid
+        offered[uuid].append(slice_device(found, told[uuid], taints=taints, counters=counters))
     groups = [
         (counter_set(names[uuid], states[uuid].device), tuple(devices)) for uuid, devices in offered.items() if devices
     ]
-    parts = list(_apart(groups, features) if features.apart or not features.counters else _together(groups))
+    parts = list(_apart(groups, counters=counters) if features.apart or not counters else _together(groups))
     return tuple(
         ResourceSliceSpec(
             driver=DRIVER,
@@ -204,9 +208,9 @@ _Group = tuple[CounterSet, tuple[SliceDevice, ...]]
 _Part = tuple[tuple[CounterSet, ...], tuple[SliceDevice, ...]]
 
 
-def _apart(groups: Sequence[_Group], features: ServerFeatures) -> Iterator[_Part]:
+def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
     """First the counters, then all devices, those of a card in one slice: what ails a card is then a change of one."""
-    sets = [one for one, _ in groups] if features.counters else []
+    sets = [one for one, _ in groups] if counters else []
     for at in range(0, len(sets), COUNTER_SETS_MAX):
         yield tuple(sets[at : at + COUNTER_SETS_MAX]), ()
     devices: list[SliceDevice] = []

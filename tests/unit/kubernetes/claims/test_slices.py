@@ -40,6 +40,7 @@ from calabash.sharing.registry import fits, mode_of_device
 
 FACTS = SliceFacts(driver_version="570.86.10", cuda_version="12.8")
 WHOLE, VGPU = "gpu-00000000", "gpu-00000000-vgpu"
+APART, TOGETHER = ServerFeatures(), ServerFeatures(apart=False)
 STRANGER = Stranger(device=card().uuid, process=Process(pid=7, start_time=1), used_mib=100, uid=0, command="train")
 
 
@@ -159,6 +160,26 @@ def test_a_card_that_its_operator_keeps_in_a_mode_is_offered_in_that_one_and_as_
     assert set(taints(used)) == {VGPU, f"{WHOLE}-timeslice", f"{WHOLE}-observed"}
 
 
+@pytest.mark.parametrize("mode", ["exclusive", "vgpu", "timeslice", "mps", "passthrough"])
+def test_counters_stand_beside_cards_that_can_be_given_in_more_than_one_way_and_beside_no_others(mode: str) -> None:
+    kept, other = card(0, pinned=mode), card(1, pinned=mode)
+    for specs in (slices_of(snapshot(kept, other), FACTS, features) for features in (APART, TOGETHER)):
+        assert len(devices_of(specs)) == 4, "each in its mode, and to be looked at"
+        assert not any(device.consumes_counters for device in devices_of(specs).values())
+        assert not any(spec.shared_counters for spec in specs)
+    for specs in (slices_of(snapshot(kept, card(1)), FACTS, features) for features in (APART, TOGETHER)):
+        given_out = [one for name, one in devices_of(specs).items() if not name.endswith("-observed")]
+        assert all(device.consumes_counters for device in given_out)
+        assert len([one for spec in specs for one in spec.shared_counters]) == 2
+
+
+def test_a_card_that_is_still_used_otherwise_than_it_is_kept_has_counters() -> None:
+    kept = card(pinned="vgpu")
+    used = holding(kept, "c", Slice(device=kept.uuid, memory_mib=0, core_percent=0), mode="timeslice")
+    found = devices_of(slices_of(snapshot(used), FACTS))
+    assert found[VGPU].consumes_counters == found[f"{WHOLE}-timeslice"].consumes_counters != ()
+
+
 def test_a_server_without_shared_counters_is_told_of_whole_cards_that_are_well() -> None:
     old = ServerFeatures(counters=False, shares=False, taints=False)
     specs = slices_of(snapshot(card(0), card(1, health=Health.SUSPECT)), FACTS, old)
@@ -185,11 +206,12 @@ AMOUNTS = st.fixed_dictionaries(
     st.sampled_from(sorted(GEOMETRIES)),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), AMOUNTS), max_size=24),
     st.sampled_from(["", "vgpu", "mps", "timeslice", "mig"]),
+    st.booleans(),
 )
 def test_what_the_counters_admit_together_the_agent_admits_one_by_one(
-    model: str, wanted: list[tuple[float, dict[str, str]]], narrowed: str
+    model: str, wanted: list[tuple[float, dict[str, str]]], narrowed: str, kept: bool
 ) -> None:
-    device = card(mig=GEOMETRIES[model])
+    device = card(mig=GEOMETRIES[model], pinned=narrowed if kept else "")
     allocator = Allocator(slices_of(snapshot(device), FACTS))
     offered = [name for name in sorted(allocator.devices) if narrowed in name and not name.endswith("-observed")]
     held: list[HeldSlice] = []
