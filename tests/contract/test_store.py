@@ -98,12 +98,23 @@ def test_a_grant_can_be_repeated_without_changing_what_happened_since(store: Sto
 
 def test_the_program_of_a_held_allocation_is_remembered(store: Store) -> None:
     store.grant(_record())
-    store.set_program(AllocationId("a1"), pid=12, start_time=1 << 40)
+    store.note(AllocationId("a1"), program=(12, 1 << 40))
     found = store.allocations()[0]
     assert (found.program_pid, found.program_start_time) == (12, 1 << 40)
     store.release(AllocationId("a1"), at=1.0, reason="done", explanation="")
-    store.set_program(AllocationId("a1"), pid=13, start_time=1)
+    store.note(AllocationId("a1"), program=(13, 1))
     assert store.allocations(ended=True)[0].program_pid == 12
+
+
+def test_why_a_held_allocation_is_being_ended_is_remembered_until_it_is_released(store: Store) -> None:
+    store.grant(_record())
+    store.note(AllocationId("a1"), end=("reclaim", "its devices were needed"))
+    (held,) = store.allocations()
+    assert (held.state, held.reason, held.explanation) == (_record().state, "reclaim", "its devices were needed")
+    store.release(AllocationId("a1"), at=1.0, reason="reclaim", explanation="said again")
+    store.note(AllocationId("a1"), end=("other", ""))
+    (ended,) = store.allocations(ended=True)
+    assert (ended.reason, ended.explanation) == ("reclaim", "said again")
 
 
 def test_states_only_move_forward(store: Store) -> None:

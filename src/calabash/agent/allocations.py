@@ -38,6 +38,7 @@ class _Held:
     record: AllocationRecord
     since_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
+    end_noted: bool = False  # the journal has why it ends
     gently: bool = False  # its programs are not to be ended, only waited for
     making: bool = False  # its mode is making what it needs; it has no slot yet
     adopted: bool = False  # granted by a pool before this one, which may not have lived to write its start down
@@ -49,6 +50,22 @@ class _Held:
         if self.final_usage is None:
             self.final_usage = usage_of(self.record)
         return self.final_usage
+
+    def note_end(self, store: Store) -> Sequence[CalabashError]:
+        """Journal why, before its programs are ended: they may be gone when the next pool looks, and their user asks why. A
+        journal that cannot be written keeps nobody running; what it failed of."""
+        if self.ending is None or self.end_noted:
+            return ()
+        try:
+            store.note(self.record.id, end=self.ending)
+        except CalabashError as error:
+            return (error,)
+        self.end_noted = True
+        return ()
+
+    def awaited(self, tenure: Tenure, clock: Clock) -> bool:
+        """Whether somebody may still come for it."""
+        return tenure.holds(self.record, clock.monotonic_ns() - self.since_ns)
 
     @property
     def why_it_ends(self) -> tuple[str, str]:
@@ -118,16 +135,18 @@ class Allocations:
 
     def making(self, allocation: AllocationId) -> bool:
         """Whether its mode is still making what it needs."""
-        return (entry := self._held.get(allocation)) is not None and entry.making
+        return bool((entry := self._held.get(allocation)) and entry.making)
 
-    def ending(self, allocation: AllocationId) -> bool:
-        """Whether its end was asked for."""
-        return (entry := self._held.get(allocation)) is not None and entry.ending is not None
+    def ending(self, allocation: AllocationId) -> tuple[str, str] | None:
+        """Reason and explanation with which its end was asked for; None: it was not."""
+        return entry.ending if (entry := self._held.get(allocation)) else None
 
     def lives(self, allocation: AllocationId) -> bool:
         """Whether it has a live member or somebody may still come for it; one that only waits for a driver does not."""
         entry = self._held.get(allocation)
-        return entry is not None and (self._membership.populated(allocation) or self._awaited(entry))
+        return entry is not None and (
+            self._membership.populated(allocation) or entry.awaited(self._tenure, self._clock)
+        )
 
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
@@ -188,7 +207,7 @@ class Allocations:
             return None
         if program is not None:
             if self._membership.form == "lease":  # the kernel remembers by itself who the program is
-                self._store.set_program(allocation, pid=program.pid, start_time=program.start_time)
+                self._store.note(allocation, program=(program.pid, program.start_time))
             entry.record = replace(entry.record, program_pid=program.pid, program_start_time=program.start_time)
         if entry.record.state is AllocationState.GRANTED:
             # Whoever starts does not wait for the disk: that it runs is seen again after a crash.
@@ -203,7 +222,8 @@ class Allocations:
         now_ns = self._clock.monotonic_ns()
         members = self._membership.adopt(entered.values())
         for record in entered.values():
-            self._held[record.id] = _Held(record, now_ns, adopted=True)
+            ending = (record.reason, record.explanation) if record.reason else None
+            self._held[record.id] = _Held(record, now_ns, ending, end_noted=ending is not None, adopted=True)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
         self._orphans.adopt(members.union(self._slots.all()) - entered.keys())
@@ -235,6 +255,7 @@ class Allocations:
                 changes.started.append(entry.record)
             elif step is LifecycleStep.END_PROGRAMS:
                 if not entry.gently:
+                    changes.failures += entry.note_end(self._store)
                     changes.to_end.append(entry.record)
                 return
             elif step is LifecycleStep.REMOVE_SLOT:
@@ -247,13 +268,12 @@ class Allocations:
                 return
 
     def _close(self, entry: _Held) -> AllocationRecord:
-        name, at, (reason, explanation) = entry.record.id, self._clock.now_s(), entry.why_it_ends
-        usage = entry.last_usage(self._usage_of)
-        self._store.release(name, at=at, reason=reason, explanation=explanation, usage=usage)
+        at, (reason, why), usage = self._clock.now_s(), entry.why_it_ends, entry.last_usage(self._usage_of)
+        name, released = entry.record.id, AllocationState.RELEASED
+        self._store.release(name, at=at, reason=reason, explanation=why, usage=usage)
         del self._held[name]
         self._occupancy.forget(name)
-        released = AllocationState.RELEASED
-        return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=explanation)
+        return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
 
     def _look(self, entry: _Held) -> Seen:
         record = entry.record
@@ -266,12 +286,9 @@ class Allocations:
             entry=record.state,
             slot=self._slots.exists(record.id),
             in_use=in_use,
-            awaited=self._awaited(entry),
+            awaited=entry.awaited(self._tenure, self._clock),
             ending=entry.ending is not None,
         )
-
-    def _awaited(self, entry: _Held) -> bool:
-        return self._tenure.holds(entry.record, self._clock.monotonic_ns() - entry.since_ns)
 
     def _remove_slot(self, entry: _Held) -> bool:
         """False when somebody has come after all."""

@@ -10,6 +10,7 @@ from calabash.agent import view
 from calabash.agent.card_settings import CardSettings
 from calabash.agent.care import Care
 from calabash.agent.cutting import Cutting
+from calabash.agent.gone import gone
 from calabash.agent.granting import Grant, Granting
 from calabash.agent.membership import Membership
 from calabash.agent.modes.protocol import WorkerUsers
@@ -21,7 +22,7 @@ from calabash.agent.tenure import Tenure
 from calabash.agent.watching import Watching
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import NodeName
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
@@ -138,20 +139,30 @@ class NodeAgent:
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
         """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.
 
-        Raises CalabashError(NOT_FOUND) when the allocation is not held any more or the process has ended.
+        Raises CalabashError when the allocation is not held any more (RECLAIM, PREEMPT, CONFLICT with the reason of its end,
+        NOT_FOUND where none is known) or the process has ended (NOT_FOUND).
         """
-        before = self._parts.allocations.get(allocation)
+        allocations = self._parts.allocations
+        before = allocations.get(allocation)
         if before is None:
-            raise _not_held(allocation)
+            raise self._gone(allocation)
         # Without the lock: the kernel may take some milliseconds. An allocation that ends meanwhile ends this one too.
-        self._parts.membership.enter(allocation, process)
+        try:
+            self._parts.membership.enter(allocation, process)
+        except CalabashError:
+            if allocations.get(allocation) is None or allocations.ending(allocation):
+                raise self._gone(allocation) from None
+            raise
         with self._parts.lock:
-            after = self._parts.allocations.started(allocation, process)
+            after = allocations.started(allocation, process)
         if after is None:
-            raise _not_held(allocation)
+            raise self._gone(allocation)
         if before.state is not after.state:
             self.event("started", allocation=allocation)
         return after
+
+    def _gone(self, allocation: AllocationId) -> CalabashError:
+        return gone(self._parts.allocations, self._parts.store, allocation)
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
         """End its programs (``gently``: wait for them) and release it; False when it is not held."""
@@ -188,8 +199,3 @@ class NodeAgent:
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Have it called, without any lock, whenever room may have appeared."""
         self._parts.events.subscribe(changed)
-
-
-def _not_held(allocation: str) -> CalabashError:
-    message = f"there is no allocation {allocation!r} held"
-    return CalabashError(message, reason=Reason.NOT_FOUND, hint="see `calabash ps`")

@@ -167,7 +167,7 @@ def build_parts(
         changed=events.changed,
         slot_of=slots.path,
         join=join,
-        ending=allocations.ending,
+        ending=lambda allocation: allocations.ending(allocation) is not None,
         over=over,
         workers=workers,
     )

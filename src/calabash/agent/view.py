@@ -80,7 +80,7 @@ def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool) 
         record=record,
         use=tuple(parts.ledgers.use(record)),
         processes=(*_tenants(record), *parts.membership.processes(record.id)) if processes else (),
-        ending=parts.allocations.ending(record.id),
+        ending=parts.allocations.ending(record.id) is not None,
         leaving=_leaving(parts, record),
     )
 

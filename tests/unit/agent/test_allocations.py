@@ -14,6 +14,7 @@ from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
 from calabash.agent.allocations import Allocations
+from calabash.agent.gone import gone
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership_lease import LeaseMembership
 from calabash.agent.tenure import GRANT_GRACE_NS
@@ -37,6 +38,7 @@ class World:
         self.slots: set[AllocationId] = set()
         self.holders: dict[AllocationId, int] = {}
         self.billed: list[AllocationId] = []
+        self.ended: set[AllocationId] = set()  # whose programs were ended because somebody released them
         self.crash_in = -1
         self.fail_in = -1
 
@@ -72,9 +74,20 @@ class FakeStore:
             self.world.may_fail()
             self.world.step()
 
+    def note(self, allocation: AllocationId, *, end: tuple[str, str]) -> None:
+        self.world.may_fail()
+        self.world.step()
+        held = self.world.journal[allocation]
+        self.world.journal[allocation] = replace(held, reason=end[0], explanation=end[1])
+        self.world.step()
+
+    def allocation(self, allocation: AllocationId) -> AllocationRecord | None:
+        return self.world.journal.get(allocation)
+
     def release(self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Any = ()) -> None:
         held = {AllocationState.GRANTED, AllocationState.RUNNING}
-        self._move(allocation, held, state=AllocationState.RELEASED, ended_at=at, reason=reason)
+        released = AllocationState.RELEASED
+        self._move(allocation, held, state=released, ended_at=at, reason=reason, explanation=explanation)
 
     def _move(self, allocation: AllocationId, before: set[AllocationState], **changes: Any) -> None:
         self.world.may_fail()
@@ -248,6 +261,7 @@ class JournalMachine(RuleBasedStateMachine):
         else:
             for record in changes.to_end:
                 self.world.holders[record.id] = 0
+                self.world.ended.add(record.id)
         finally:
             self.world.crash_in = -1
 
@@ -288,6 +302,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert self.world.slots == set()
         assert all(r.state is AllocationState.RELEASED for r in self.world.journal.values())
         assert set(self.world.billed) == set(self.world.journal)
+        assert {self.world.journal[a].reason for a in self.world.ended} <= {"released"}
 
 
 TestJournalMachine = JournalMachine.TestCase
@@ -450,6 +465,52 @@ def test_what_came_and_went_while_no_pool_looked_is_not_said_to_have_been_taken_
     assert {released[AllocationId(name)].reason for name in ("a1", "a2")} == {"ended"}
     assert "new pool" in released[AllocationId("a1")].explanation
     assert released[AllocationId("a3")].explanation == "nobody took the slice"
+
+
+def test_why_programs_are_ended_is_journalled_before_they_are_and_what_the_next_pool_says() -> None:
+    world = World()
+    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
+
+    def pool() -> Allocations:
+        return Allocations(
+            store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
+        )
+
+    name = AllocationId("a1")
+    before = pool()
+    before.hold(_record(name))
+    before.grant(_spec(name))
+    world.holders[name] = 1
+    before.end(name, reason="reclaim", explanation="its devices were needed for a2")
+    world.fail_in = 0
+    full = before.sweep()
+    assert [record.id for record in full.to_end] == [name], "a full disk keeps nobody running"
+    assert [failure.reason for failure in full.failures] == [Reason.DISK_FULL]
+    assert [record.id for record in before.sweep().to_end] == [name]
+    world.holders[name] = 0  # the signal was on its way when the pool died
+    (released,) = pool().recover().released
+    assert (released.reason, released.explanation) == ("reclaim", "its devices were needed for a2")
+
+
+def test_whoever_comes_for_a_slice_that_was_taken_back_hears_why() -> None:
+    world = World()
+    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
+    allocations = Allocations(
+        store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
+    )
+    assert gone(allocations, store, AllocationId("a0")).reason is Reason.NOT_FOUND
+    for name, reason, told in (("a1", "reclaim", Reason.RECLAIM), ("a2", "drained", Reason.CONFLICT)):
+        allocations.hold(_record(name))
+        allocations.grant(_spec(name))
+        allocations.end(AllocationId(name), reason=reason, explanation=f"needed for {name}")
+        ending = gone(allocations, store, AllocationId(name))
+        allocations.sweep()
+        assert allocations.get(AllocationId(name)) is None
+        ended = gone(allocations, store, AllocationId(name))
+        assert (ended.reason, ended.message) == (ending.reason, ending.message)
+        assert ended.reason is told
+        assert ended.message == f"allocation {name} was taken back before its program began: needed for {name}"
+        assert ended.hint
 
 
 class _Landlord:

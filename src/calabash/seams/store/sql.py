@@ -100,12 +100,19 @@ class Store:
         with self._database.transaction() as connection:
             connection.execute(self._advance(allocation, AllocationState.RUNNING).values(started_at=at))
 
-    def set_program(self, allocation: AllocationId, *, pid: int, start_time: int) -> None:
-        """Remember the program of a held allocation."""
-        table = tables.allocations
+    def note(
+        self, allocation: AllocationId, *, program: tuple[int, int] | None = None, end: tuple[str, str] | None = None
+    ) -> None:
+        """Remember of a held allocation its program (pid, start time), or why it is being ended (reason, explanation), which
+        its release says again."""
+        table, values = tables.allocations, dict[str, object]()
+        if program is not None:
+            values |= {"program_pid": program[0], "program_start_time": program[1]}
+        if end is not None:
+            values |= {"reason": end[0], "explanation": end[1]}
         change = sa.update(table).where(table.c.id == allocation, table.c.state != AllocationState.RELEASED.value)
         with self._database.transaction() as connection:
-            connection.execute(change.values(program_pid=pid, program_start_time=start_time))
+            connection.execute(change.values(values))
 
     def release(
         self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Sequence[UsageRecord] = ()
