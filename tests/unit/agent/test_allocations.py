@@ -168,6 +168,14 @@ def _spec(name: str) -> slot_content.SlotSpec:
     return slot_content.SlotSpec(allocation=AllocationId(name), devices=(slot_content.SlotDevice(uuid=CARD),))
 
 
+def _pool(world: World, clock: VirtualClock | None = None) -> Allocations:
+    """One that begins in that world."""
+    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
+    return Allocations(
+        store=store, slots=slots, membership=membership, clock=clock or VirtualClock(), occupancy=NothingListed()
+    )
+
+
 class JournalMachine(RuleBasedStateMachine):
     """Grants, programs that come and go, failures and crashes at random points; then everything ends."""
 
@@ -181,12 +189,8 @@ class JournalMachine(RuleBasedStateMachine):
 
     def _allocations(self) -> Allocations:
         if self.allocations is None:
-            store, slots = cast("Any", FakeStore(self.world)), cast("Any", FakeSlots(self.world))
             self.world.crash_in = self.world.fail_in = -1
-            membership = cast("Any", FakeMembership(self.world))
-            self.allocations = Allocations(
-                store=store, slots=slots, membership=membership, clock=self.clock, occupancy=NothingListed()
-            )
+            self.allocations = _pool(self.world, self.clock)
             self.allocations.recover()
         return self.allocations
 
@@ -420,14 +424,7 @@ def test_the_last_interval_is_written_with_the_release() -> None:
 
 def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_loses_nothing() -> None:
     world = World()
-    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
-
-    def pool() -> Allocations:
-        return Allocations(
-            store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
-        )
-
-    allocations = pool()
+    allocations = _pool(world)
     name = AllocationId("a1")
     allocations.hold(_record(name))
     allocations.grant(_spec(name))
@@ -437,7 +434,7 @@ def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_lo
     assert started is not None
     assert started.state is AllocationState.RUNNING
     assert world.journal[name].state is AllocationState.GRANTED
-    again = pool()
+    again = _pool(world)
     again.recover()
     assert world.journal[name].state is AllocationState.RUNNING
     world.journal[name] = replace(world.journal[name], state=AllocationState.GRANTED)
@@ -447,16 +444,11 @@ def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_lo
 
 def test_what_came_and_went_while_no_pool_looked_is_not_said_to_have_been_taken_by_nobody() -> None:
     world = World()
-    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
-
-    def pool(clock: VirtualClock) -> Allocations:
-        return Allocations(store=store, slots=slots, membership=membership, clock=clock, occupancy=NothingListed())
-
-    before, clock = pool(VirtualClock()), VirtualClock()
+    before, clock = _pool(world), VirtualClock()
     for name in ("a1", "a2"):
         before.hold(_record(name))
         before.grant(_spec(name))
-    again = pool(clock)
+    again = _pool(world, clock)
     again.recover()
     again.hold(_record("a3"))
     again.grant(_spec("a3"))
@@ -469,15 +461,8 @@ def test_what_came_and_went_while_no_pool_looked_is_not_said_to_have_been_taken_
 
 def test_why_programs_are_ended_is_journalled_before_they_are_and_what_the_next_pool_says() -> None:
     world = World()
-    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
-
-    def pool() -> Allocations:
-        return Allocations(
-            store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
-        )
-
     name = AllocationId("a1")
-    before = pool()
+    before = _pool(world)
     before.hold(_record(name))
     before.grant(_spec(name))
     world.holders[name] = 1
@@ -488,16 +473,13 @@ def test_why_programs_are_ended_is_journalled_before_they_are_and_what_the_next_
     assert [failure.reason for failure in full.failures] == [Reason.DISK_FULL]
     assert [record.id for record in before.sweep().to_end] == [name]
     world.holders[name] = 0  # the signal was on its way when the pool died
-    (released,) = pool().recover().released
+    (released,) = _pool(world).recover().released
     assert (released.reason, released.explanation) == ("reclaim", "its devices were needed for a2")
 
 
 def test_whoever_comes_for_a_slice_that_was_taken_back_hears_why() -> None:
     world = World()
-    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
-    allocations = Allocations(
-        store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
-    )
+    allocations, store = _pool(world), cast("Any", FakeStore(world))
     assert gone(allocations, store, AllocationId("a0")).reason is Reason.NOT_FOUND
     for name, reason, told in (("a1", "reclaim", Reason.RECLAIM), ("a2", "drained", Reason.CONFLICT)):
         allocations.hold(_record(name))

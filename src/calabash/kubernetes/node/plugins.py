@@ -127,8 +127,7 @@ class Plugins:
 
     @property
     def followed(self) -> bool:
-        """Whether a kubelet has taken our devices since the start."""
-        self._followed |= self.registered
+        """Whether a kubelet had taken our devices at any look since the start."""
         return self._followed
 
     @property
@@ -159,6 +158,7 @@ class Plugins:
             self._nvidia.tend(snapshot.devices, gives=gives, disputed=self._foreign.offer(GPU))
         self._specs.sweep()
         self._claims.tend(snapshot, refusal=refusal, driver=driver)
+        self._followed |= self.registered
         return refusal
 
     def _server(

@@ -65,7 +65,6 @@ from calabash.seams.kube.resources import GPU_NODE, GpuNode, GpuNodeOutcome
 from calabash.seams.store import open_store
 
 TICK_S = 0.5
-STARTING_S = 0.05  # until a kubelet follows
 PARTING_S = 2.0  # an API server that does not answer holds up no stop
 RETRY_S = 5.0
 LOCK_WAIT_S = 30.0
@@ -191,7 +190,7 @@ class AgentService:
             self._tell(snapshot, pods, _starting(facts) if starting else facts, refusal)
             if refusal is None and plugins.registered:
                 self._taint.tend(plugins.registrations, time.monotonic())
-            self._news.wait(STARTING_S if starting else TICK_S)
+            self._news.wait(TICK_S)
         self._part(agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), door=plugins.door))
 
     def _mirrors(
