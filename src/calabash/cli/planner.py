@@ -26,6 +26,7 @@ _PORT = 7070
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
 @click.option(
     "--nominate-from",
+    type=click.IntRange(0, 1_000_000),
     default=1000,
     show_default=True,
     metavar="NODES",
@@ -33,6 +34,7 @@ _PORT = 7070
 )
 @click.option(
     "--nominate-claims-from",
+    type=click.IntRange(0, 1_000_000),
     default=10,
     show_default=True,
     metavar="NODES",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
 from calabash.cli.planner import planner
@@ -33,3 +34,11 @@ def test_a_scheduler_that_does_not_ask_has_one_planner() -> None:
     words = ["--nodes", "calabash.dev/pool=a", "--handshake", "affinity", "--kubeconfig", "/nonexistent"]
     with pytest.raises(CalabashError, match="serves all pods alike"):
         planner.main(words, standalone_mode=False)
+
+
+@pytest.mark.parametrize("option", ["--nominate-from", "--nominate-claims-from"])
+@pytest.mark.parametrize("nodes", ["-1", "1000001", "many"])
+def test_pods_are_nominated_from_a_number_of_nodes_on(option: str, nodes: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        planner.main([option, nodes, "--kubeconfig", "/nonexistent"], standalone_mode=False)
+    assert nodes in refused.value.message
