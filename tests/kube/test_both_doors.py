@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
-from tests.kube.api import Json
+from tests.kube.claiming import CLAIMS, claimer, given, publish, remove, template, told_claims, waits
 from tests.kube.cluster import Cluster
 from tests.kube.planned import Planned, planned_pod
 
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
-from calabash.kubernetes.claims.publishing import SlicePublisher
-from calabash.kubernetes.claims.slices import SliceFacts
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import DOOR, PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.planner.reading import gpu_node_facts
-from calabash.model.device import NodeName
+from calabash.kubernetes.names import DOOR
 from calabash.model.request import GpuRequest
-from calabash.seams.kube import load_client
-from calabash.seams.kube.resources import GPU_NODE
-
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
-WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'
 
 
 @pytest.fixture(scope="module")
@@ -33,74 +20,10 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     """Two nodes of two cards by tokens, and two by claims: one by its label, one as its agent says."""
     options = {"--identity": "only", "--nominate-claims-from": "1"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
-        api, client = found.api, load_client(own_control_plane.kubeconfig)
-        api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
-        api.patch(f"/apis/calabash.dev/v1alpha1/gpunodes/{found.nodes[3]}/status", {"status": {"door": "claims"}})
-        spec = {"selectors": [{"cel": {"expression": WHOLE}}]}
-        api.create("/apis/resource.k8s.io/v1/deviceclasses", {"metadata": {"name": "calabash.dev"}, "spec": spec})
-        for node in found.nodes[2:]:
-            told = client.get(GPU_NODE, node)
-            assert told is not None
-            states = [DeviceSnapshot(device=one.device, mode=None, held=()) for one in gpu_node_facts(told).devices]
-            snapshot = NodeSnapshot(
-                node=NodeName(node), devices=tuple(states), allocations=(), membership="kernel", slots="tmpfs"
-            )
-            publisher = SlicePublisher(client, node)
-            own_control_plane.wait_for(partial(publisher.publish, snapshot, SliceFacts()), f"slices of {node}")
+        found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
+        told_claims(found, found.nodes[3])
+        publish(found, found.nodes[2:])
         yield found
-
-
-def template(planned: Planned, namespace: str, count: int = 1) -> None:
-    planned.make_namespace(namespace)
-    exactly = {"deviceClassName": "calabash.dev", "count": count}
-    spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
-    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
-    planned.api.create(path, {"metadata": {"name": "whole"}, "spec": spec})
-
-
-def claimer(name: str, terms: GpuRequest | None = None, *, claim: str = "") -> Json:
-    """A pod as admission leaves it."""
-    request = terms or GpuRequest()
-    part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=request)
-    source = GangSource.ANNOTATION if request.gang else GangSource.NONE
-    asked = PodRequest(dialect="claims", containers=(part,), gang_source=source, door=NodeDoor.CLAIMS)
-    named = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "whole"}
-    container = {"name": "main", "image": "localhost/busybox:1", "resources": {"claims": [{"name": "gpu"}]}}
-    return {
-        "metadata": {"name": name, "annotations": {REQUEST: write_request(asked)}},
-        "spec": {
-            "schedulerName": SCHEDULER,
-            "schedulingGates": [{"name": PLAN_GATE}],
-            "containers": [container],
-            "resourceClaims": [{"name": "gpu", **named}],
-            "terminationGracePeriodSeconds": 0,
-        },
-    }
-
-
-def given(planned: Planned, namespace: str) -> list[tuple[str, str]]:
-    """All (node, device) that are allocated in a namespace."""
-    claims = planned.api.get(CLAIMS.format(namespace))["items"]
-    return [
-        (one["pool"], one["device"])
-        for claim in claims
-        for one in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-    ]
-
-
-def waits(planned: Planned, namespace: str, name: str, reason: str) -> Json:
-    def said() -> Json | None:
-        conditions = planned.pods(namespace)[name]["status"].get("conditions", [])
-        return next((c for c in conditions if c["type"] == "PodScheduled" and c["reason"] == reason), None)
-
-    found = planned.cluster.wait_for(said, f"{name} is told {reason}")
-    assert found is not None
-    return found
-
-
-def remove(planned: Planned, namespace: str) -> None:
-    planned.clear(namespace)
-    planned.cluster.wait_for(lambda: not given(planned, namespace), "its claims are free")
 
 
 def test_a_gang_of_claims_is_released_together_and_each_door_has_its_own_nodes(planned: Planned) -> None:

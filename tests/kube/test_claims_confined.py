@@ -1,0 +1,77 @@
+"""Claims where the cluster's own kube-scheduler asks nobody: they are allocated within the nodes that the planner names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from tests.kube.api import Json
+from tests.kube.claiming import claimer, given, publish, remove, template, told_claims, waits
+from tests.kube.cluster import Cluster
+from tests.kube.planned import Planned
+
+from calabash.model.request import GpuRequest
+
+STOCK = "default-scheduler"
+
+
+@pytest.fixture(scope="module")
+def planned(own_control_plane: Cluster) -> Iterator[Planned]:
+    """Three nodes of two cards, all by claims."""
+    options = {"--handshake": "affinity", "--identity": "only"}
+    with Planned(own_control_plane, 3, 2, prefix="confined", planner=options) as found:
+        for node in found.nodes:
+            told_claims(found, node)
+        publish(found, found.nodes)
+        yield found
+
+
+def confined_to(pod: Json) -> set[str]:
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return {value for term in required["nodeSelectorTerms"] for value in term["matchFields"][0]["values"]}
+
+
+def asking(name: str, terms: GpuRequest | None = None) -> Json:
+    return claimer(name, terms, scheduler=STOCK)
+
+
+def test_a_gang_is_released_together_inside_its_nodes_and_who_finds_none_waits(planned: Planned) -> None:
+    template(planned, "gang")
+    gang = GpuRequest(gang="g", gang_size=4)
+    planned.create("gang", [asking(f"p{i}", gang) for i in range(3)])
+    waits(planned, "gang", "p0", "GangIncomplete")
+    assert planned.bound("gang") == {}
+    assert given(planned, "gang") == []
+    planned.create("gang", [asking("p3", gang)])
+    bound = planned.wait_bound("gang", 4)
+    for name, pod in planned.pods("gang").items():
+        assert bound[name] in confined_to(pod)
+    assert Counter(bound.values()) == Counter(node for node, _ in given(planned, "gang"))
+    planned.create("gang", [asking(f"q{i}") for i in range(3)])
+    planned.wait_bound("gang", 6)
+    assert max(Counter(given(planned, "gang")).values()) == 1
+    last = next(name for name in planned.pods("gang") if name not in planned.bound("gang"))
+    waits(planned, "gang", last, "NoCapacity")
+    planned.api.delete("/api/v1/namespaces/gang/pods/p0", {"gracePeriodSeconds": 0})
+    cluster = planned.cluster
+    cluster.wait_for(lambda: last in planned.bound("gang"), f"{last} has what p0 gave back")
+    assert max(Counter(given(planned, "gang")).values()) == 1
+    remove(planned, "gang")
+
+
+def test_what_goes_past_the_planner_is_given_to_nobody_else(planned: Planned) -> None:
+    template(planned, "alien")
+    aliens = [asking(f"a{i}") for i in range(5)]
+    for alien in aliens:
+        del alien["metadata"]["annotations"], alien["spec"]["schedulingGates"]
+    planned.create("alien", aliens)
+    planned.wait_bound("alien", 5)
+    planned.make_namespace("ours")
+    template(planned, "ours", count=2)
+    planned.create("ours", [asking("two")])
+    waits(planned, "ours", "two", "NoCapacity")
+    remove(planned, "alien")
+    planned.wait_bound("ours", 1)
+    assert len(given(planned, "ours")) == 2
+    remove(planned, "ours")
