@@ -142,6 +142,10 @@ class GpuNode:
         self.offered(GPUS)
         self.cluster.wait_for(lambda: self.tokens() > 0, "tokens of the node")
 
+    def wait_until_served(self) -> None:
+        """Until pods get what they ask for, after the agent or the kubelet was started again."""
+        self.wait_for_tokens()
+
     def tokens(self, resource: str = GPUS) -> int:
         """How many slices the kubelet believes that it can give out, or how many of another resource."""
         status = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")["status"]
@@ -203,7 +207,7 @@ class GpuNode:
     def run(
         self,
         plan: Sequence[PlannedContainer],
-        scripts: Mapping[str, str],
+        scripts: Mapping[str, str | Mapping[str, Any]],
         *,
         init: Sequence[str] = (),
         sidecars: Sequence[str] = (),
@@ -211,13 +215,14 @@ class GpuNode:
         each: Mapping[str, Any] | None = None,
         restart: str = "Never",
     ) -> str:
-        """Makes a pod, plans it and binds it to the node; its name. ``scripts``: container -> what its shell runs.
+        """Makes a pod whose containers have what ``plan`` says; its name. ``scripts``: container -> what its shell runs, or
+        its image and whatever else it is.
 
         ``more`` is of the pod's spec, ``each`` of every container.
         """
         name = f"pod{next(_numbers)}"
-        asked = {c.name: c for c in plan}
-        containers = {c: {**_container(c, script, asked.get(c)), **(each or {})} for c, script in scripts.items()}
+        asked = {c.name: self._asks(c) for c in plan}
+        containers = {c: {**_container(c, what), **asked.get(c, {}), **(each or {})} for c, what in scripts.items()}
         for sidecar in sidecars:
             containers[sidecar]["restartPolicy"] = "Always"
         early = [*init, *sidecars]
@@ -226,13 +231,22 @@ class GpuNode:
             "containers": [containers[c] for c in scripts if c not in early],
             "restartPolicy": restart,
             "terminationGracePeriodSeconds": 0,
-            "schedulingGates": [{"name": PLAN_GATE}],
             **(more or {}),
         }
-        made = self.cluster.api.create(
-            PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        )
-        uid = made["metadata"]["uid"]
+        self._place({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, plan)
+        return name
+
+    def _asks(self, planned: PlannedContainer) -> dict[str, Any]:
+        """How a container asks for what it is to have."""
+        part = planned.slices[0]
+        limits = {GPUS: str(len(planned.slices)), MEMORY: f"{part.memory_mib}Mi", CORES: str(part.core_percent)}
+        return {"resources": {"limits": limits}}
+
+    def _place(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
+        """Makes a pod, plans it and binds it to the node."""
+        name = pod["metadata"]["name"]
+        pod["spec"]["schedulingGates"] = [{"name": PLAN_GATE}]
+        uid = self.cluster.api.create(PODS, pod)["metadata"]["uid"]
         metadata: dict[str, Any] = {}
         if plan:
             text = write_plan(PodPlan(id="1", pod_uid=uid, node=self.node.name, containers=tuple(plan)))
@@ -245,7 +259,6 @@ class GpuNode:
         except RefusedError as refused:
             if refused.status != 409:  # the scheduler of the cluster was as fast, and there is one node only
                 raise
-        return name
 
     def wait(self, name: str, *phases: str) -> str:
         """Until the pod has one of the phases; which."""
@@ -286,10 +299,7 @@ class GpuNode:
         self.cluster.wait_for(lambda: not self.cluster.api.exists(f"{PODS}/{name}"), f"the end of pod {name}")
 
 
-def _container(name: str, script: str, planned: PlannedContainer | None) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "image": CUDA, "command": ["sh", "-c", script]}
-    if planned is not None:
-        part = planned.slices[0]
-        limits = {GPUS: str(len(planned.slices)), MEMORY: f"{part.memory_mib}Mi", CORES: str(part.core_percent)}
-        made["resources"] = {"limits": limits}
-    return made
+def _container(name: str, what: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(what, str):
+        return {"name": name, "image": CUDA, "command": ["sh", "-c", what]}
+    return {"name": name, **what}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.nvidia_programs import BUILD_S, built
 from tests.kube import programs
 from tests.kube.cluster import Cluster
-from tests.kube.gpu_node import CUDA, DISTROLESS, MIB, PODS, GpuNode, sliced
+from tests.kube.containers import FILL, HOLD, Containers
+from tests.kube.gpu_node import CUDA, PODS, GpuNode, sliced
 from tests.kube.measured import shares
 from tests.kube.needs import need
 from tests.kube.node import RealNode
@@ -25,8 +23,6 @@ from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS, STARTUP_TAINT
 from calabash.seams.gpu.library import simulated_library_dir
 
-FILL = "exec load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
-HOLD = "sleep 1000"
 KERNEL_NS = 1_000_000
 
 
@@ -47,172 +43,10 @@ def no_pods_left(gpu_node: GpuNode) -> Iterator[None]:
         gpu_node.delete(pod["metadata"]["name"])
 
 
-def got_mib(log: str) -> int:
-    """What ``FILL`` has got."""
-    return int(log.rsplit(maxsplit=1)[-1]) // MIB
-
-
-def within(got: int, limit_mib: int) -> bool:
-    """A context takes a part of the limit; nothing is had beyond it."""
-    return limit_mib - 200 <= got <= limit_mib
-
-
-def test_a_pod_gets_its_slice_and_not_more(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    name = gpu_node.run([sliced("main", memory_mib=1024, devices=[device])], {"main": FILL})
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
-    assert within(got_mib(gpu_node.log(name)), 1024)
-    gpu_node.delete(name)
-    gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
-    assert gpu_node.card()["used_bytes"] == 0
-
-
-def test_neighbours_on_one_card_have_each_their_own(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    sizes = (512, 1024, 2048)
-    names = [
-        gpu_node.run([sliced("main", memory_mib=size, cores=20, devices=[device])], {"main": FILL}) for size in sizes
-    ]
-    for name, size in zip(names, sizes, strict=True):
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
-        assert within(got_mib(gpu_node.log(name)), size)
-        gpu_node.delete(name)
-
-
-def test_init_sidecar_and_main_containers_have_each_their_own(gpu_node: GpuNode) -> None:
-    first, second = gpu_node.devices()
-    plan = [
-        sliced("early", memory_mib=600, devices=[first]),
-        sliced("side", memory_mib=700, devices=[second]),
-        sliced("main", memory_mib=900, devices=[first]),
-        sliced("pair", memory_mib=500, devices=[first, second]),
-    ]
-    scripts = {"early": FILL, "side": f"load fill 2; {HOLD}", "main": FILL, "pair": FILL}
-    name = gpu_node.run(plan, scripts, init=["early"], sidecars=["side"])
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
-    for container, size in (("early", 600), ("side", 700), ("main", 900), ("pair", 500)):
-        assert within(got_mib(gpu_node.log(name, container)), size), container
-    gpu_node.delete(name)
-
-
-def test_a_container_that_is_started_again_has_the_same(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    script = "load fill 2 > /dev/termination-log; exit 1"
-    name = gpu_node.run([sliced("main", memory_mib=800, devices=[device])], {"main": script}, restart="Always")
-
-    def second_end() -> str:
-        statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
-        again = bool(statuses) and int(statuses[0]["restartCount"]) >= 1 and "waiting" in statuses[0]["state"]
-        return str(statuses[0]["lastState"]["terminated"]["message"]) if again else ""
-
-    assert within(got_mib(gpu_node.cluster.wait_for(second_end, "the end of its second run")), 800)
-    gpu_node.delete(name)
-
-
-def test_init_containers_run_again_with_what_is_theirs_when_the_sandbox_is_made_again(gpu_node: GpuNode) -> None:
-    """As after a restart of the machine: the API server still says that they have ended well."""
-    first, second = gpu_node.devices()
-    plan = [sliced("early", memory_mib=600, devices=[first]), sliced("main", memory_mib=500, devices=[second])]
-    name = gpu_node.run(plan, {"early": FILL, "main": f"load fill 2; {HOLD}"}, init=["early"], restart="Always")
-    gpu_node.wait(name, "Running")
-    time.sleep(2)  # what a pod tells of its containers is in whole seconds
-    uid = gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"]
-    (sandbox,) = (int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_sandbox(path.parent, uid))
-    os.kill(sandbox, signal.SIGKILL)
-
-    def again() -> bool:
-        status = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"]
-        (main,) = status["containerStatuses"]
-        return int(main["restartCount"]) >= 1 and "running" in main["state"]
-
-    gpu_node.cluster.wait_for(again, "the pod to run again")
-    assert within(got_mib(gpu_node.log(name, "early")), 600)
-    events = gpu_node.cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}")
-    assert "unresolvable" not in events, events
-    gpu_node.delete(name)
-    gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slots to be gone")
-
-
-def _is_sandbox(process: Path, pod_uid: str) -> bool:
-    try:
-        return (process / "comm").read_text() == "pause\n" and pod_uid in (process / "cgroup").read_text()
-    except OSError:
-        return False
-
-
-def test_a_user_without_rights_on_a_root_file_system_for_reading_has_the_same(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    security = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
-    plan = [sliced("main", memory_mib=700, devices=[device])]
-    main: dict[str, Any] = {
-        "name": "main",
-        "image": CUDA,
-        "command": ["sh", "-c", f"id -u; touch /tmp/x 2>/dev/null || echo closed; {FILL}"],
-    }
-    main |= {"resources": {"limits": {GPUS: "1"}}, "securityContext": security}
-    name = gpu_node.run(plan, {}, more={"containers": [main]})
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
-    assert gpu_node.log(name).split()[0] == "1000"
-    assert "closed" in gpu_node.log(name)
-    assert within(got_mib(gpu_node.log(name)), 700)
-    gpu_node.delete(name)
-
-
-def strict(image: str, *command: str) -> dict[str, Any]:
-    """A container with no rights, whose root file system is for reading; it has a slice where it is ``main``."""
-    return {
-        "image": image,
-        "args": list(command),
-        "securityContext": {
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-
-
-def test_an_image_without_a_shell_or_anything_else_has_the_same(gpu_node: GpuNode) -> None:
-    plan = [sliced("main", memory_mib=700, devices=gpu_node.devices()[:1])]
-    main = {"name": "main", "resources": {"limits": {GPUS: "1"}}, **strict(DISTROLESS, "fill", "2")}
-    name = gpu_node.run(plan, {}, more={"containers": [main]})
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
-    assert within(got_mib(gpu_node.log(name)), 700)
-
-
-def test_a_pod_with_users_of_its_own_has_the_same(gpu_node: GpuNode) -> None:
-    if programs.runc_for_users(gpu_node.cluster.programs) is None:
-        pytest.skip(
-            "runc knows user namespaces since 1.2; hint: libseccomp-dev and pkg-config, then tools/bootstrap --tests"
-        )
-    plan = [sliced("main", memory_mib=700, devices=gpu_node.devices()[:1])]
-    main = {"name": "main", "resources": {"limits": {GPUS: "1"}}, **strict(DISTROLESS, "fill", "2")}
-    who = {"name": "who", **strict(CUDA, "cat", "/proc/self/uid_map")}
-    name = gpu_node.run(plan, {}, more={"containers": [main, who], "hostUsers": False})
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
-    first, outside, _ = gpu_node.log(name, "who").split()[:3]
-    assert first == "0"
-    assert int(outside) > 0, "its root is nobody out here"
-    assert within(got_mib(gpu_node.log(name)), 700)
-
-
-def test_root_in_a_container_cannot_change_its_limits(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    attack = (
-        "cat /etc/ld.so.preload > /etc/ld.so.preload.mine; echo > /etc/ld.so.preload; "
-        "echo x >> /run/calabash/slot/limits; rm /run/calabash/slot/limits; touch /run/calabash/slot/more; "
-        f"unset LD_PRELOAD; {FILL}"
-    )
-    name = gpu_node.run([sliced("main", memory_mib=640, devices=[device])], {"main": attack})
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
-    assert within(got_mib(gpu_node.log(name)), 640)
-    gpu_node.delete(name)
-
-
 def test_a_pod_without_a_plan_is_told_why_it_does_not_start(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[0]
-    name = gpu_node.run([], {"main": HOLD}, more={"containers": [_asking()]})
+    asking = {"image": CUDA, "command": ["sh", "-c", HOLD], "resources": {"limits": {GPUS: "1"}}}
+    name = gpu_node.run([], {"main": asking})
 
     def told() -> str:
         statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
@@ -225,11 +59,6 @@ def test_a_pod_without_a_plan_is_told_why_it_does_not_start(gpu_node: GpuNode) -
     assert gpu_node.slots() == []
     gpu_node.delete(name)
     assert gpu_node.run([sliced("main", memory_mib=64, devices=[device])], {"main": "true"})
-
-
-def _asking() -> dict[str, object]:
-    limits = {"calabash.dev/gpus": "1"}
-    return {"name": "main", "image": "localhost/cuda:1", "command": ["sh", "-c", HOLD], "resources": {"limits": limits}}
 
 
 def test_the_node_tells_who_is_on_which_device(gpu_node: GpuNode) -> None:
@@ -250,6 +79,10 @@ def test_the_node_tells_who_is_on_which_device(gpu_node: GpuNode) -> None:
     assert (condition["type"], condition["status"]) == ("Ready", "True")
     gpu_node.delete(name)
     gpu_node.cluster.wait_for(lambda: not told(), "the slice to be gone")
+
+
+class TestContainers(Containers):
+    """What they have by tokens."""
 
 
 def said(gpu_node: GpuNode, name: str) -> str:
@@ -278,34 +111,6 @@ def test_two_pods_on_one_card_have_30_and_70_percent_of_its_time(gpu_node: GpuNo
     assert [got[uid] for uid in uids] == pytest.approx(list(asked), abs=3)
     for name in names:
         gpu_node.delete(name)
-
-
-def test_running_pods_keep_their_slices_while_agent_and_kubelet_die(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    script = "load wait < /tmp/in & while [ ! -e /tmp/go ]; do sleep 0.1; done; exec load fill 2"
-    name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": f"touch /tmp/in; {script}"})
-    gpu_node.wait(name, "Running")
-    before = gpu_node.slots()
-    gpu_node.cluster.restart("agent")
-    gpu_node.cluster.restart(gpu_node.node.kubelet)
-    gpu_node.wait_for_tokens()
-    assert gpu_node.slots() == before
-    gpu_node.let_go(name)
-    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
-    assert within(got_mib(gpu_node.log(name)), 512)
-    gpu_node.delete(name)
-    gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
-
-
-def test_what_ended_while_the_agent_was_away_is_given_back(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": HOLD})
-    gpu_node.wait(name, "Running")
-    gpu_node.cluster.kill("agent")
-    gpu_node.delete(name)
-    assert len(gpu_node.slots()) == 1
-    gpu_node.cluster.start("agent")
-    gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
 
 
 def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_until_a_kubelet_follows_the_next(

@@ -1,0 +1,134 @@
+"""A real node with simulated cards and our agent, whose devices are asked for by claims."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.kube.gpu_node import CUDA, MIB, PODS, GpuNode
+from tests.kube.node import RealNode
+
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_numbers = itertools.count(1)
+
+
+class ClaimNode(GpuNode):
+    """A node whose door is that of claims: the cluster's scheduler allocates them."""
+
+    def __init__(self, node: RealNode, scratch: Path) -> None:
+        super().__init__(node, scratch, words=["--door=claims"])
+        self._made: dict[str, list[str]] = {}  # pod -> claims
+        cel = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "vgpu"'
+        self.create(
+            "/apis/resource.k8s.io/v1/deviceclasses",
+            "DeviceClass",
+            {"metadata": {"name": "vgpu"}, "spec": {"selectors": [{"cel": {"expression": cel}}]}},
+        )
+        self.cluster.wait_for(lambda: self.cluster.api.get(SLICES)["items"], "slices of the node")
+
+    def create(self, path: str, kind: str, body: dict[str, Any]) -> dict[str, Any]:
+        version = "v1" if path.startswith("/api/v1") else "resource.k8s.io/v1"
+        made: dict[str, Any] = self.cluster.api.create(path, {"apiVersion": version, "kind": kind, **body})
+        return made
+
+    def spec(self, *sizes_mib: int, cores: int = 30) -> dict[str, Any]:
+        """Of a claim with one request for each size."""
+        requests = [
+            {
+                "name": f"r{number}",
+                "exactly": {
+                    "deviceClassName": "vgpu",
+                    "capacity": {"requests": {"memory": f"{size}Mi", "cores": str(cores)}},
+                },
+            }
+            for number, size in enumerate(sizes_mib)
+        ]
+        apart = {"constraints": [{"distinctAttribute": "calabash.dev/uuid"}]} if len(sizes_mib) > 1 else {}
+        return {"devices": {"requests": requests, **apart}}
+
+    def template(self, *sizes_mib: int) -> str:
+        name = f"template{next(_numbers)}"
+        body = {"metadata": {"name": name}, "spec": {"spec": self.spec(*sizes_mib)}}
+        self.create("/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", "ResourceClaimTemplate", body)
+        return name
+
+    def claim(self, *sizes_mib: int) -> str:
+        name = f"claim{next(_numbers)}"
+        self.create(CLAIMS, "ResourceClaim", {"metadata": {"name": name}, "spec": self.spec(*sizes_mib)})
+        return name
+
+    def share(self, *scripts: str, requests: tuple[str, ...] = (), **source: str) -> str:
+        """A pod with one claim, in a container for each script; ``requests``: which of the claim's each one names."""
+        name = f"sharing{next(_numbers)}"
+        containers = [
+            {
+                "name": f"c{number}",
+                "image": CUDA,
+                "command": ["sh", "-c", script],
+                "resources": {"claims": [{"name": "gpu"} | ({"request": requests[number]} if requests else {})]},
+            }
+            for number, script in enumerate(scripts)
+        ]
+        claims = [{"name": "gpu", **source}]
+        spec = {"containers": containers, "resourceClaims": claims, "restartPolicy": "Never"}
+        spec |= {"terminationGracePeriodSeconds": 0}
+        self.create(PODS, "Pod", {"metadata": {"name": name}, "spec": spec})
+        return name
+
+    def ends(self, name: str) -> None:
+        assert self.wait(name, "Succeeded", "Failed") == "Succeeded", self.log(name, "c0")
+
+    def got_mib(self, name: str, container: str = "c0") -> int:
+        return int(self.log(name, container).rsplit(maxsplit=1)[-1]) // MIB
+
+    def free(self) -> None:
+        self.cluster.wait_for(lambda: self.slots() == [], "the slots to be gone")
+
+    def specs(self) -> list[str]:
+        listed: str = self.cluster.exec_inside("ls", "/run/cdi", beside=self.node.name)
+        return listed.split()
+
+    def delete(self, name: str) -> None:
+        """Remove the pod and the claims that were made for it by ``run``, and wait until they are gone."""
+        super().delete(name)
+        for claim in self._made.pop(name, ()):
+            self.cluster.api.delete(f"{CLAIMS}/{claim}")
+            self.cluster.wait_for(partial(self._gone, claim), f"the end of {claim}")
+
+    def wait_until_served(self) -> None:
+        self.node.wait_until_ready()
+
+    def _gone(self, claim: str) -> bool:
+        return not self.cluster.api.exists(f"{CLAIMS}/{claim}")
+
+    def _asks(self, planned: PlannedContainer) -> dict[str, Any]:
+        return {"resources": {"claims": [{"name": planned.name}]}}
+
+    def _place(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
+        """Makes a pod with a claim for each container, which the scheduler allocates and binds."""
+        name = pod["metadata"]["name"]
+        claims = {container.name: f"{name}-{container.name}" for container in plan}
+        for container in plan:
+            spec = {"devices": {"requests": [_request(number, part) for number, part in enumerate(container.slices)]}}
+            self.create(CLAIMS, "ResourceClaim", {"metadata": {"name": claims[container.name]}, "spec": spec})
+        pod["spec"]["resourceClaims"] = [{"name": c, "resourceClaimName": claim} for c, claim in claims.items()]
+        self.cluster.api.create(PODS, pod)
+        self._made[name] = list(claims.values())
+
+
+def _request(number: int, part: PlannedSlice) -> dict[str, Any]:
+    """One that only a slice of this size of this card answers."""
+    card = f'device.attributes["calabash.dev"].uuid == "{part.device}"'
+    amounts = {"memory": f"{part.memory_mib}Mi", "cores": str(part.core_percent)}
+    exactly = {
+        "deviceClassName": "vgpu",
+        "capacity": {"requests": amounts},
+        "selectors": [{"cel": {"expression": card}}],
+    }
+    return {"name": f"r{number}", "exactly": exactly}

@@ -1,0 +1,201 @@
+"""What a container has of a card on a real kubelet and containerd, by whichever door it asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube import programs
+from tests.kube.gpu_node import CUDA, DISTROLESS, MIB, PODS, GpuNode, sliced
+
+FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
+HOLD = "sleep 1000"
+
+
+def got_mib(log: str) -> int:
+    """What ``FILL`` has got."""
+    return int(log.rsplit(maxsplit=1)[-1]) // MIB
+
+
+def within(got: int, limit_mib: int) -> bool:
+    """A context takes a part of the limit; nothing is had beyond it."""
+    return limit_mib - 200 <= got <= limit_mib
+
+
+def strict(image: str, *command: str) -> dict[str, Any]:
+    """A container with no rights, whose root file system is for reading."""
+    return {
+        "image": image,
+        "args": list(command),
+        "securityContext": {
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _is_sandbox(process: Path, pod_uid: str) -> bool:
+    try:
+        return (process / "comm").read_text() == "pause\n" and pod_uid in (process / "cgroup").read_text()
+    except OSError:
+        return False
+
+
+class Containers:
+    """Of a module with a fixture ``gpu_node``. Amounts are multiples of 128 MiB, the step of claims."""
+
+    def test_a_pod_gets_its_slice_and_not_more(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        name = gpu_node.run([sliced("main", memory_mib=1024, devices=[device])], {"main": FILL})
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        assert within(got_mib(gpu_node.log(name)), 1024)
+        gpu_node.delete(name)
+        gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
+        assert gpu_node.card()["used_bytes"] == 0
+
+    def test_neighbours_on_one_card_have_each_their_own(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        sizes = (512, 1024, 2048)
+        names = [
+            gpu_node.run([sliced("main", memory_mib=size, cores=20, devices=[device])], {"main": FILL})
+            for size in sizes
+        ]
+        for name, size in zip(names, sizes, strict=True):
+            assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+            assert within(got_mib(gpu_node.log(name)), size)
+            gpu_node.delete(name)
+
+    def test_init_sidecar_and_main_containers_have_each_their_own(self, gpu_node: GpuNode) -> None:
+        first, second = gpu_node.devices()
+        plan = [
+            sliced("early", memory_mib=640, devices=[first]),
+            sliced("side", memory_mib=768, devices=[second]),
+            sliced("main", memory_mib=896, devices=[first]),
+            sliced("pair", memory_mib=512, devices=[first, second]),
+        ]
+        scripts = {"early": FILL, "side": f"load fill 2; {HOLD}", "main": FILL, "pair": FILL}
+        name = gpu_node.run(plan, scripts, init=["early"], sidecars=["side"])
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+        for container, size in (("early", 640), ("side", 768), ("main", 896), ("pair", 512)):
+            assert within(got_mib(gpu_node.log(name, container)), size), container
+        gpu_node.delete(name)
+
+    def test_a_container_that_is_started_again_has_the_same(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        script = "load fill 2 > /dev/termination-log; exit 1"
+        name = gpu_node.run([sliced("main", memory_mib=768, devices=[device])], {"main": script}, restart="Always")
+
+        def second_end() -> str:
+            statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
+            again = bool(statuses) and int(statuses[0]["restartCount"]) >= 1 and "waiting" in statuses[0]["state"]
+            return str(statuses[0]["lastState"]["terminated"]["message"]) if again else ""
+
+        assert within(got_mib(gpu_node.cluster.wait_for(second_end, "the end of its second run")), 768)
+        gpu_node.delete(name)
+
+    def test_init_containers_run_again_with_what_is_theirs_when_the_sandbox_is_made_again(
+        self, gpu_node: GpuNode
+    ) -> None:
+        """As after a restart of the machine: the API server still says that they have ended well."""
+        first, second = gpu_node.devices()
+        plan = [sliced("early", memory_mib=640, devices=[first]), sliced("main", memory_mib=512, devices=[second])]
+        name = gpu_node.run(plan, {"early": FILL, "main": f"load fill 2; {HOLD}"}, init=["early"], restart="Always")
+        gpu_node.wait(name, "Running")
+        time.sleep(2)  # what a pod tells of its containers is in whole seconds
+        uid = gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"]
+        (sandbox,) = (
+            int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_sandbox(path.parent, uid)
+        )
+        os.kill(sandbox, signal.SIGKILL)
+
+        def again() -> bool:
+            status = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"]
+            (main,) = status["containerStatuses"]
+            return int(main["restartCount"]) >= 1 and "running" in main["state"]
+
+        gpu_node.cluster.wait_for(again, "the pod to run again")
+        assert within(got_mib(gpu_node.log(name, "early")), 640)
+        events = gpu_node.cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}")
+        assert "unresolvable" not in events, events
+        gpu_node.delete(name)
+        gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slots to be gone")
+
+    def test_a_user_without_rights_on_a_root_file_system_for_reading_has_the_same(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        security = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
+        plan = [sliced("main", memory_mib=768, devices=[device])]
+        script = f"id -u; touch /tmp/x 2>/dev/null || echo closed; {FILL}"
+        name = gpu_node.run(plan, {"main": script}, each={"securityContext": security})
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        assert gpu_node.log(name).split()[0] == "1000"
+        assert "closed" in gpu_node.log(name)
+        assert within(got_mib(gpu_node.log(name)), 768)
+        gpu_node.delete(name)
+
+    def test_an_image_without_a_shell_or_anything_else_has_the_same(self, gpu_node: GpuNode) -> None:
+        plan = [sliced("main", memory_mib=768, devices=gpu_node.devices()[:1])]
+        name = gpu_node.run(plan, {"main": strict(DISTROLESS, "fill", "2")})
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        assert within(got_mib(gpu_node.log(name)), 768)
+
+    def test_a_pod_with_users_of_its_own_has_the_same(self, gpu_node: GpuNode) -> None:
+        if programs.runc_for_users(gpu_node.cluster.programs) is None:
+            pytest.skip(
+                "runc knows user namespaces since 1.2; hint: libseccomp-dev and pkg-config, then tools/bootstrap --tests"
+            )
+        plan = [sliced("main", memory_mib=768, devices=gpu_node.devices()[:1])]
+        containers = {"main": strict(DISTROLESS, "fill", "2"), "who": strict(CUDA, "cat", "/proc/self/uid_map")}
+        name = gpu_node.run(plan, containers, more={"hostUsers": False})
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        first, outside, _ = gpu_node.log(name, "who").split()[:3]
+        assert first == "0"
+        assert int(outside) > 0, "its root is nobody out here"
+        assert within(got_mib(gpu_node.log(name)), 768)
+
+    def test_root_in_a_container_cannot_change_its_limits(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        attack = (
+            "cat /etc/ld.so.preload > /etc/ld.so.preload.mine; echo > /etc/ld.so.preload; "
+            "echo x >> /run/calabash/slot/limits; rm /run/calabash/slot/limits; touch /run/calabash/slot/more; "
+            f"unset LD_PRELOAD; {FILL}"
+        )
+        name = gpu_node.run([sliced("main", memory_mib=640, devices=[device])], {"main": attack})
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+        assert within(got_mib(gpu_node.log(name)), 640)
+        gpu_node.delete(name)
+
+    def test_running_pods_keep_their_slices_while_agent_and_kubelet_die(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        script = "load wait < /tmp/in & while [ ! -e /tmp/go ]; do sleep 0.1; done; exec load fill 2"
+        name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": f"touch /tmp/in; {script}"})
+        gpu_node.wait(name, "Running")
+        before = gpu_node.slots()
+        gpu_node.cluster.restart("agent")
+        gpu_node.cluster.restart(gpu_node.node.kubelet)
+        gpu_node.wait_until_served()
+        assert gpu_node.slots() == before
+        gpu_node.let_go(name)
+        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+        assert within(got_mib(gpu_node.log(name)), 512)
+        gpu_node.delete(name)
+        gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
+        after = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": FILL})
+        assert gpu_node.wait(after, "Succeeded", "Failed") == "Succeeded"
+        assert within(got_mib(gpu_node.log(after)), 512)
+
+    def test_what_ended_while_the_agent_was_away_is_given_back(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": HOLD})
+        gpu_node.wait(name, "Running")
+        gpu_node.cluster.kill("agent")
+        gpu_node.delete(name)
+        assert len(gpu_node.slots()) == 1
+        gpu_node.cluster.start("agent")
+        gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
