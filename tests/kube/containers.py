@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kube import programs
 from tests.kube.gpu_node import CUDA, DISTROLESS, MIB, PODS, GpuNode, sliced
+from tests.kube.measured import shares
 
 FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
 HOLD = "sleep 1000"
+KERNEL_NS = 1_000_000
 
 
 def got_mib(log: str) -> int:
@@ -46,6 +49,13 @@ def _is_sandbox(process: Path, pod_uid: str) -> bool:
         return (process / "comm").read_text() == "pause\n" and pod_uid in (process / "cgroup").read_text()
     except OSError:
         return False
+
+
+def said(gpu_node: GpuNode, name: str) -> str:
+    try:
+        return gpu_node.log(name)
+    except RuntimeError:  # its container is being made
+        return ""
 
 
 class Containers:
@@ -199,3 +209,23 @@ class Containers:
         assert len(gpu_node.slots()) == 1
         gpu_node.cluster.start("agent")
         gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
+
+    @pytest.mark.alone
+    def test_two_pods_on_one_card_have_30_and_70_percent_of_its_time(self, gpu_node: GpuNode) -> None:
+        device = gpu_node.devices()[0]
+        asked = (30, 70)
+        names = [
+            gpu_node.run(
+                [sliced("main", memory_mib=2048, cores=cores, devices=[device])],
+                {"main": f"exec load tenant 60 {KERNEL_NS}"},
+            )
+            for cores in asked
+        ]
+        for name in names:
+            gpu_node.wait(name, "Running")
+            gpu_node.cluster.wait_for(partial(said, gpu_node, name), f"{name} to have its memory")
+        uids = [gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"] for name in names]
+        got = shares(gpu_node.state, uids, 5)
+        assert [got[uid] for uid in uids] == pytest.approx(list(asked), abs=3)
+        for name in names:
+            gpu_node.delete(name)

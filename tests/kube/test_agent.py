@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.kube import programs
 from tests.kube.cluster import Cluster
 from tests.kube.containers import FILL, HOLD, Containers
 from tests.kube.gpu_node import CUDA, PODS, GpuNode, sliced
-from tests.kube.measured import shares
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.simnode import simctl
@@ -22,8 +20,6 @@ from tests.native.simnode import simctl
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS, STARTUP_TAINT
 from calabash.seams.gpu.library import simulated_library_dir
-
-KERNEL_NS = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -83,34 +79,6 @@ def test_the_node_tells_who_is_on_which_device(gpu_node: GpuNode) -> None:
 
 class TestContainers(Containers):
     """What they have by tokens."""
-
-
-def said(gpu_node: GpuNode, name: str) -> str:
-    try:
-        return gpu_node.log(name)
-    except RuntimeError:  # its container is being made
-        return ""
-
-
-@pytest.mark.alone
-def test_two_pods_on_one_card_have_30_and_70_percent_of_its_time(gpu_node: GpuNode) -> None:
-    device = gpu_node.devices()[0]
-    asked = (30, 70)
-    names = [
-        gpu_node.run(
-            [sliced("main", memory_mib=2048, cores=cores, devices=[device])],
-            {"main": f"exec load tenant 60 {KERNEL_NS}"},
-        )
-        for cores in asked
-    ]
-    for name in names:
-        gpu_node.wait(name, "Running")
-        gpu_node.cluster.wait_for(partial(said, gpu_node, name), f"{name} to have its memory")
-    uids = [gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"] for name in names]
-    got = shares(gpu_node.state, uids, 5)
-    assert [got[uid] for uid in uids] == pytest.approx(list(asked), abs=3)
-    for name in names:
-        gpu_node.delete(name)
 
 
 def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_until_a_kubelet_follows_the_next(
