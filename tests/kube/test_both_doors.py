@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -127,3 +129,20 @@ def test_a_pod_with_a_claim_goes_to_another_node_where_its_nominated_one_has_no_
     remove(planned, "first")
     for namespace in (space, "first"):
         planned.api.delete(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates")
+
+
+@pytest.mark.parametrize("program", ["planner", "calabash-scheduler"])
+def test_who_decides_is_killed_amid_pods_with_claims_and_all_are_bound_and_no_card_is_given_twice(
+    planned: Planned, program: str
+) -> None:
+    cluster, space = planned.cluster, f"killed-{program}"
+    template(planned, space)
+    moments = random.Random(1)
+    for number in range(4):
+        planned.create(space, [claimer(f"p{number}-{one}") for one in range(4)])
+        time.sleep(moments.uniform(0.0, 0.3))
+        cluster.restart(program)
+        bound = planned.wait_bound(space, 4)
+        assert set(bound.values()) == set(planned.nodes[2:])
+        assert sorted(Counter(given(planned, space)).values()) == [1, 1, 1, 1]
+        remove(planned, space)
