@@ -130,11 +130,13 @@ def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_allocated_again_
     pods = [gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (ill, well)]
     for name in pods:
         gpu_node.wait(name, "Running")
-    cluster.wait_for(lambda: health_in_status(gpu_node, pods[0]) == ["Healthy"], "the pod's device to be well")
+    cluster.wait_for(
+        lambda: all(health_in_status(gpu_node, name) == ["Healthy"] for name in pods), "the pods' devices to be well"
+    )
     assert simctl("inject", gpu_node.state, "--gpu", ill, "xid", 48).returncode == 0
     cluster.wait_for(lambda: health_in_status(gpu_node, pods[0]) == ["Unhealthy"], "the pod's device to be ill")
     assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
-    assert tainted(gpu_node) == {ill}
+    cluster.wait_for(lambda: tainted(gpu_node) == {ill}, "the card to be offered no more")
     waiting = gpu_node.run([sliced("main", memory_mib=256, devices=[ill])], {"main": FILL})
     gpu_node.delete(pods[0])
     cluster.wait_for(lambda: not tainted(gpu_node), "no card is ill, for it is idle and answers")
