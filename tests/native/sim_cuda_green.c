@@ -3,8 +3,11 @@
  */
 #include "sim_cuda_check.h"
 
+#include <math.h>
+
 #define A100_SMS 108u
 #define MIB      (1ull << 20)
+#define TRIES    4 /* of what a busy machine only makes longer */
 
 static CUdevResource whole(void)
 {
@@ -191,21 +194,29 @@ static void side_by_side(void)
     CUgreenCtx half = green(54), quarter = green(27); /* 28, by the grain */
     CUstream a = stream_of(half), b = stream_of(quarter);
     CUevent begin[2] = {event(), event()}, end[2] = {event(), event()};
-    OK(cuEventRecord(begin[0], a));
-    OK(cuEventRecord(begin[1], b));
-    spin(a, 20000000);
-    spin(b, 20000000);
-    OK(cuEventRecord(end[0], a));
-    OK(cuEventRecord(end[1], b));
-    float slow = between(begin[0], end[0]), slower = between(begin[1], end[1]);
+    float slow = 1e9f, slower = 1e9f;
+    for (int i = 0; i < TRIES; i++) {
+        OK(cuEventRecord(begin[0], a));
+        OK(cuEventRecord(begin[1], b));
+        spin(a, 20000000);
+        spin(b, 20000000);
+        OK(cuEventRecord(end[0], a));
+        OK(cuEventRecord(end[1], b));
+        slow = fminf(slow, between(begin[0], end[0]));
+        slower = fminf(slower, between(begin[1], end[1]));
+    }
     TRUE(slow > 39.0f && slow < 43.0f);
     TRUE(slower > 76.0f && slower < 82.0f);
     OK(cuGreenCtxDestroy(half));
     OK(cuGreenCtxDestroy(quarter));
-    spin(NULL, 20000000);
-    double began = now_s();
-    OK(cuCtxSynchronize());
-    TRUE(now_s() - began < 0.1); /* alone again, with all of the card */
+    double alone = 1e9;
+    for (int i = 0; i < TRIES; i++) {
+        spin(NULL, 20000000);
+        double began = now_s();
+        OK(cuCtxSynchronize());
+        alone = fmin(alone, now_s() - began);
+    }
+    TRUE(alone < 0.1); /* alone again, with all of the card */
     OK(cuDevicePrimaryCtxRelease_v2(0));
 }
 

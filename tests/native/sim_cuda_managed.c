@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #define GIB (1ull << 30)
+#define TRIES 8
 
 static const char sweep_image[] =
     ".version 8.0\n.target sm_70\n.address_size 64\n"
@@ -38,6 +39,14 @@ static double sweep(CUdeviceptr p, size_t bytes)
     return (double)ms;
 }
 
+/* The same where it lies on the card already: a busy machine only adds to what one takes. */
+static double quickest(CUdeviceptr p, size_t bytes)
+{
+    double least = 1e9;
+    for (int i = 0; i < TRIES; i++) least = fmin(least, sweep(p, bytes));
+    return least;
+}
+
 static CUdeviceptr managed(size_t bytes)
 {
     CUdeviceptr p;
@@ -50,33 +59,41 @@ static void evicted(void)
 {
     start_sweeping();
     size_t base = used_bytes();
-    CUdeviceptr a = managed(8 * GIB);
-    EQUAL(used_bytes() - base, 8 * GIB);
-    CUdeviceptr b = managed(8 * GIB);
-    size_t full = used_bytes();
-    TRUE(full - base < 16 * GIB && full - base > 14 * GIB);
-    double resident = sweep(a, 8 * GIB);
-    TRUE(resident < 40);            /* at the card's own bandwidth */
-    double first = sweep(b, 8 * GIB); /* the rest of b was never written: only a is written back */
-    double moved = (double)(8 * GIB - (full - base - 8 * GIB)) / 1e6;
+    double resident = 1e9, first = 1e9, back = 1e9, moved = 0;
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr a = managed(8 * GIB);
+        EQUAL(used_bytes() - base, 8 * GIB);
+        CUdeviceptr b = managed(8 * GIB);
+        size_t full = used_bytes();
+        TRUE(full - base < 16 * GIB && full - base > 14 * GIB);
+        moved = (double)(8 * GIB - (full - base - 8 * GIB)) / 1e6;
+        resident = fmin(resident, sweep(a, 8 * GIB));
+        first = fmin(first, sweep(b, 8 * GIB)); /* the rest of b was never written: only a is written back */
+        EQUAL(used_bytes(), full);
+        back = fmin(back, sweep(a, 8 * GIB)); /* what was evicted comes back, and as much of b goes */
+        if (i == 0) TRUE(quickest(a, 8 * GIB) < resident + 1);
+        OK(cuMemFree_v2(a));
+        OK(cuMemFree_v2(b));
+        EQUAL(used_bytes(), base);
+    }
+    TRUE(resident < 40); /* at the card's own bandwidth */
     TRUE(first > resident + moved / 16 && first < resident + moved / 8);
-    EQUAL(used_bytes(), full);
-    double back = sweep(a, 8 * GIB); /* what was evicted comes back, and as much of b goes */
     TRUE(back > resident + 2 * moved / 16 && back < resident + 2 * moved / 8);
-    TRUE(sweep(a, 8 * GIB) < resident + 1);
-    OK(cuMemFree_v2(a));
-    OK(cuMemFree_v2(b));
-    EQUAL(used_bytes(), base);
 }
 
 static void more_than_the_card(void)
 {
     start_sweeping();
-    CUdeviceptr p = managed(16 * GIB);
-    double first = sweep(p, 16 * GIB), again = sweep(p, 16 * GIB), part = sweep(p, 4 * GIB);
+    double first = 1e9, again = 1e9, part = 1e9;
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr p = managed(16 * GIB);
+        first = fmin(first, sweep(p, 16 * GIB));
+        again = fmin(again, sweep(p, 16 * GIB));
+        part = fmin(part, sweep(p, 4 * GIB));
+        OK(cuMemFree_v2(p));
+    }
     TRUE(again >= first && again > 1000); /* all of it passes through the card */
     TRUE(part < 40);
-    OK(cuMemFree_v2(p));
 }
 
 static void plain_memory_has_precedence(void)
@@ -97,13 +114,17 @@ static void prefetched(void)
     OK(cuStreamCreate(&s, 0));
     size_t base = used_bytes();
     CUdeviceptr p = managed(GIB);
-    OK(cuMemPrefetchAsync_v2(p, GIB, host, 0, s));
-    OK(cuStreamSynchronize(s));
-    EQUAL(used_bytes(), base);
-    OK(cuMemPrefetchAsync_v2(p, GIB, card, 0, s));
-    OK(cuStreamSynchronize(s));
-    EQUAL(used_bytes() - base, GIB);
-    TRUE(sweep(p, GIB) < 10);
+    double least = 1e9;
+    for (int i = 0; i < TRIES; i++) {
+        OK(cuMemPrefetchAsync_v2(p, GIB, host, 0, s));
+        OK(cuStreamSynchronize(s));
+        EQUAL(used_bytes(), base);
+        OK(cuMemPrefetchAsync_v2(p, GIB, card, 0, s));
+        OK(cuStreamSynchronize(s));
+        EQUAL(used_bytes() - base, GIB);
+        least = fmin(least, sweep(p, GIB));
+    }
+    TRUE(least < 10);
     OK(cuMemFree_v2(p));
 }
 
@@ -116,7 +137,7 @@ static void written_by_the_host(void)
     OK(cuStreamCreate(&s, 0));
     CUdeviceptr full, p = 0;
     double first = 1e9, second = 1e9;
-    for (int i = 0; i < 8; i++) { /* a busy machine only adds to what one takes */
+    for (int i = 0; i < TRIES; i++) {
         if (i) OK(cuMemFree_v2(p));
         OK(cuMemAlloc_v2(&full, 14 * GIB)); /* so that the next takes no place */
         p = managed(GIB);
@@ -158,7 +179,7 @@ static void two_processes(void)
     size_t total, left;
     OK(cuMemGetInfo_v2(&left, &total)); /* the dead one's memory is room again */
     (void)sweep(p, 10 * GIB);
-    TRUE(sweep(p, 10 * GIB) < 60);
+    TRUE(quickest(p, 10 * GIB) < 60);
 }
 
 int main(int argc, char **argv)
