@@ -58,6 +58,8 @@ class Pretended(MpsControl):
         self.asked = 0
         self.refuses_to_start = False
         self.has_no_servers = False
+        self.short_lived = 0  # so many servers die as soon as they were started
+        self.leaves = 0  # so many times the daemon dies when it is asked for a server
 
     def start(self, *, multiuser: bool) -> subprocess.Popen[bytes]:
         del multiuser
@@ -89,8 +91,17 @@ class Pretended(MpsControl):
         lives = self.server is not None and self.server.poll() is None
         if self.server is not None and lives and command == "get_server_list":
             return f"{self.server.pid}\n"
+        if command == "start_server" and not lives and self.leaves:
+            self.leaves -= 1
+            assert self.daemon is not None
+            self.daemon.kill()
+            self.daemon.wait()
+            raise CalabashError("there is no daemon", reason=Reason.NOT_FOUND)
         if command == "start_server" and not lives and not self.has_no_servers:
             self.server, self.status, self.gives = self.sleepers.one(), "ACTIVE", self.defaults
+            if self.short_lived:
+                self.short_lived -= 1
+                self.server_dies()
         if command.startswith("set_default_"):
             percent, memory = self.defaults
             self.defaults = (words[0], memory) if "percentage" in command else (percent, words[1])

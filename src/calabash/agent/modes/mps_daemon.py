@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from calabash.agent.modes.mps_clients import Clients
 from calabash.agent.modes.mps_served import Served
@@ -16,6 +18,10 @@ from calabash.seams.host.processes import Process, alive, identify, parent_of, s
 
 START_S = 10.0
 LOOK_S = 0.01
+AGAIN_S = (
+    0.5  # a server that was asked for and is not there by then has died, or is about to come: both may be asked again
+)
+T = TypeVar("T")
 NOTHING = Share(percent=0, memory_mib=0)
 
 
@@ -74,28 +80,46 @@ class CardDaemon:
                 time.sleep(LOOK_S)
 
     def serve(self) -> None:
-        """Have a server, started when there is none. Raises CalabashError when it does not come up."""
-        if self.serving and self._answers(self.server_pid):
-            return
+        """Have a server, and a daemon for it: what is not there is started, also again. Raises CalabashError when none
+        comes up."""
         deadline = time.monotonic() + START_S
-        asked = False
-        while True:
-            servers = self.control.servers()
-            if servers and self._answers(servers[0]):
-                found = identify(servers[0])
-                if found != self.server:
-                    self.server, self.given = found, NOTHING
-                return
-            if not servers and not asked:
-                self.control.start_server(os.geteuid())
-                asked = True
-            if time.monotonic() > deadline:
+        ask_at_s = 0.0
+        while not self._found_server():
+            now_s = time.monotonic()
+            if now_s > deadline:
                 raise CalabashError(
                     f"the MPS server of {self.served.name} does not come up within {START_S:g} s",
                     reason=Reason.TIMEOUT,
                     hint=f"look at {self.control.log / 'server.log'}",
                 )
-            time.sleep(LOOK_S)
+            if not self.running:
+                self.start()
+            elif now_s >= ask_at_s:
+                self._ask(lambda: self.control.start_server(os.geteuid()))
+                ask_at_s = now_s + AGAIN_S
+            else:
+                time.sleep(LOOK_S)
+
+    def _found_server(self) -> bool:
+        """Whether one serves; it is ours then."""
+        if self.serving and self._ask(lambda: self._answers(self.server_pid)):
+            return True
+        servers = self._ask(self.control.servers) if self.running else ()
+        if not servers or not self._ask(lambda: self._answers(servers[0])):
+            return False
+        found = identify(servers[0])
+        if found != self.server:
+            self.server, self.given = found, NOTHING
+        return True
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        """None where the daemon has died meanwhile. Raises CalabashError where it lives and does not answer."""
+        try:
+            return question()
+        except CalabashError as error:
+            if self.running and error.reason is not Reason.NOT_FOUND:
+                raise
+            return None
 
     def lost_server(self) -> None:
         """It is gone, and its clients with it."""

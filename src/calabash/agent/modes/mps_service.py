@@ -93,8 +93,6 @@ class CardService:
     def ensure(self) -> None:
         """Daemon, server and door are there, and the server gives the least share. Raises CalabashError."""
         with self._lock:
-            if not self._daemon.running:
-                self._daemon.start()
             self._daemon.serve()
             self._daemon.rest()
             if self._door is None:
