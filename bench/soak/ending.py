@@ -18,7 +18,6 @@ from bench.soak.faults import processes
 from bench.soak.judging import Judges
 from bench.soak.world import World, until
 from calabash.agent.membership import group_name
-from calabash.binder.binder import LOST_PLACE
 from calabash.seams.host.cgroups import find_hierarchy
 
 SETTLE_S = 120.0
@@ -34,8 +33,10 @@ class Ending:
     def judge(self) -> None:
         self.settle()
         records = self.world.client.items("/v1/allocations?ended=1")
-        told = [record for record in records if not record["explanation"].startswith(LOST_PLACE)]
-        rows = self.rows()
+        told, rows = endings.told(records), self.rows()
+        names = {record["id"] for record in told}
+        begun = [r["id"] for r in records if r["id"] not in names and r["started_at"]]
+        self.found("what began was told of", *begun)
         self.runs(records, told, rows)
         self.sums(rows)
         self.audit()

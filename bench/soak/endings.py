@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.soak.diary import Fault, Run
 from bench.soak.program import FAILED
+from calabash.binder.binder import LOST_PLACE
 
 Json = Mapping[str, Any]
 AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")
@@ -51,7 +52,7 @@ def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
         return "has not ended"
     if run.harmed:
         return ""
-    if not run.began and run.code >= 0:
+    if not run.began and not _signalled(run):
         return _refused(run, record, faults)
     if run.code == 0:
         return "" if "ended" in run.said else f"ended with 0 in the middle: {run.output[-300:]!r}"
@@ -60,6 +61,17 @@ def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
     why = f"reason {record['reason']!r} ({record['explanation']})" if record is not None else "not in the journal"
     ended = "a call failed" if run.code == FAILED else f"ended with {run.code}"
     return f"{ended}, and nobody had harmed it; {why}: {run.output[-300:]!r}"
+
+
+def told(records: Sequence[Json]) -> list[Json]:
+    """The grants of which somebody was told. One that could not be prepared, as on a card that was lost meanwhile, is granted
+    again elsewhere: under a name of its own, or under the same, and what was journalled of it is renamed."""
+    return [r for r in records if "~" not in r["id"] and not r["explanation"].startswith(LOST_PLACE)]
+
+
+def _signalled(run: Run) -> bool:
+    """Whether a signal ended it; behind a door of the pool that is told by a number, as shells do."""
+    return run.code is not None and (run.code < 0 or ("--port" in run.words and run.code > 128))
 
 
 def _harmed(run: Run, record: Json | None, faults: Sequence[Fault]) -> bool:

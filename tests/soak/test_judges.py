@@ -159,3 +159,17 @@ def test_a_diary_knows_faults_while_they_last_and_each_violation_once() -> None:
     assert not diary.faults("pool killed")[0].meets(lasting.at + 1000, lasting.at + 1001)
     assert [diary.violation("p", "x"), diary.violation("p", "x"), diary.violation("p", "y")] == [True, False, True]
     assert len(diary.violations()) == 2
+
+
+def test_a_grant_that_could_not_be_prepared_is_none_that_its_user_was_told_of() -> None:
+    first = RECORD | {"id": "a1~0123456789ab", "reason": "unhealthy", "explanation": "the driver says GPU is lost"}
+    second = RECORD | {"id": "a2", "explanation": "before anybody was told of it, it lost its place to a3"}
+    assert endings.told([first, RECORD, second]) == [RECORD]
+
+
+def test_a_signal_is_known_behind_a_door_too() -> None:
+    drained = RECORD | {"reason": "drained"}
+    behind = run(**REFUSED, code=143, words=("--port", "red/a/p1"))
+    assert endings.unexplained(behind, drained, []) == ""
+    assert "nobody had harmed it" in endings.unexplained(behind, RECORD, [])
+    assert "told its user nothing" in endings.unexplained(run(**REFUSED, code=143), drained, [])
