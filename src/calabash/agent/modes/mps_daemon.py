@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from calabash.agent.modes.mps_clients import Clients
@@ -82,9 +83,14 @@ class CardDaemon:
     def serve(self) -> None:
         """Have a server, and a daemon for it: what is not there is started, also again. Raises CalabashError when none
         comes up."""
+        if self.serving and self._ask(partial(self._answers, self.server_pid)):
+            return
         deadline = time.monotonic() + START_S
         ask_at_s = 0.0
-        while not self._found_server():
+        while True:
+            servers = self._ask(self.control.servers) if self.running else ()
+            if servers and self._ask(partial(self._answers, servers[0])) and self._take(servers[0]):
+                return
             now_s = time.monotonic()
             if now_s > deadline:
                 raise CalabashError(
@@ -94,23 +100,17 @@ class CardDaemon:
                 )
             if not self.running:
                 self.start()
-            elif now_s >= ask_at_s:
-                self._ask(lambda: self.control.start_server(os.geteuid()))
+            elif not servers and now_s >= ask_at_s:
+                self._ask(partial(self.control.start_server, os.geteuid()))
                 ask_at_s = now_s + AGAIN_S
             else:
                 time.sleep(LOOK_S)
 
-    def _found_server(self) -> bool:
-        """Whether one serves; it is ours then."""
-        if self.serving and self._ask(lambda: self._answers(self.server_pid)):
-            return True
-        servers = self._ask(self.control.servers) if self.running else ()
-        if not servers or not self._ask(lambda: self._answers(servers[0])):
-            return False
-        found = identify(servers[0])
+    def _take(self, server: int) -> bool:
+        found = identify(server)
         if found != self.server:
             self.server, self.given = found, NOTHING
-        return True
+        return found is not None
 
     def _ask(self, question: Callable[[], T]) -> T | None:
         """None where the daemon has died meanwhile. Raises CalabashError where it lives and does not answer."""
