@@ -81,16 +81,11 @@ class CardDaemon:
                 time.sleep(LOOK_S)
 
     def serve(self) -> None:
-        """Have a server, and a daemon for it: what is not there is started, also again. Raises CalabashError when none
-        comes up."""
-        if self.serving and self._ask(partial(self._answers, self.server_pid)):
-            return
+        """Have a daemon, and a server that gives the least share: what is not there is started, also again. Raises
+        CalabashError when none comes up."""
         deadline = time.monotonic() + START_S
         ask_at_s = 0.0
-        while True:
-            servers = self._ask(self.control.servers) if self.running else ()
-            if servers and self._ask(partial(self._answers, servers[0])) and self._take(servers[0]):
-                return
+        while not self._ask(self._rests):
             now_s = time.monotonic()
             if now_s > deadline:
                 raise CalabashError(
@@ -100,17 +95,24 @@ class CardDaemon:
                 )
             if not self.running:
                 self.start()
-            elif not servers and now_s >= ask_at_s:
+            elif now_s >= ask_at_s and not self._ask(self.control.servers):
                 self._ask(partial(self.control.start_server, os.geteuid()))
                 ask_at_s = now_s + AGAIN_S
             else:
                 time.sleep(LOOK_S)
 
-    def _take(self, server: int) -> bool:
-        found = identify(server)
+    def _rests(self) -> bool:
+        """Whether there is a server that answers; it is ours then, and gives the least share unless somebody is let in."""
+        server = self.server_pid if self.serving else 0
+        if not server and self.running:
+            server = next(iter(self.control.servers()), 0)
+        found = identify(server) if server and self._answers(server) else None
+        if found is None:
+            return False
         if found != self.server:
             self.server, self.given = found, NOTHING
-        return found is not None
+        self.rest()
+        return True
 
     def _ask(self, question: Callable[[], T]) -> T | None:
         """None where the daemon has died meanwhile. Raises CalabashError where it lives and does not answer."""

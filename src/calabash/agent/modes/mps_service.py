@@ -94,7 +94,6 @@ class CardService:
         """Daemon, server and door are there, and the server gives the least share. Raises CalabashError."""
         with self._lock:
             self._daemon.serve()
-            self._daemon.rest()
             if self._door is None:
                 self._door = Door(
                     self.door,
