@@ -23,6 +23,7 @@ from tests.daemons.world import NATIVE, SIM, Program, World, elapsed_until, unti
 from tests.native import remote_code_program
 from tests.native import remote_greetings as hello
 
+from calabash.agent.last_round import LastRound
 from calabash.model.units import MIB
 from calabash.seams.gpu import sim
 from calabash.seams.host.processes import identify, owner
@@ -96,6 +97,12 @@ def nothing_is_left(world: World, pids: list[int]) -> None:
     """At once, and no directory of it."""
     assert elapsed_until(lambda: gone(world, pids), what="the allocation to end") < 20 * OVER_S
     until(lambda: not list(world.home.glob("workers/*")), what="its directory to go")
+
+
+def looked_at_s(world: World) -> float:
+    """When the pool began to look at all its allocations, the last time."""
+    last = LastRound(world.home).read()
+    return last.now_s if last is not None else 0.0
 
 
 def metered_until_s(world: World, allocation: dict[str, Any]) -> float:
@@ -333,6 +340,8 @@ def test_a_pool_that_is_killed_finds_its_workers_again(make_world: Callable[...,
     world.up()
     tenant, allocation = holding(world, hold)
     ended, lost = holding(world, hold)
+    held_at = time.time()
+    until(lambda: looked_at_s(world) > held_at, what="the pool to look at what it holds")
     world.kill()
     dead_at = time.time()
     ended.kill()
