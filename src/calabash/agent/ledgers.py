@@ -24,7 +24,7 @@ from calabash.agent.slots import Slots
 from calabash.agent.snapshot import SliceUse
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceUuid
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, AllocationId, Isolation, ModeName, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
@@ -200,8 +200,9 @@ class Ledgers:
             return None
 
     def _open(self, record: AllocationRecord) -> _Ledger:
+        """Raises CalabashError: NOT_FOUND once it is closed; whoever took its records before that comes too late."""
         ledger = self._ledgers.get(record.id)
-        if ledger is None:
+        if ledger is None and self.meters.is_metered(record):
             opened = self._slots.pages(record.id)
             count = len(record.placement.slices)
             keeping = Keeping(
@@ -224,6 +225,12 @@ class Ledgers:
                 idle_from_ns=[self._clock.monotonic_ns()] * count,
             )
             self._ledgers[record.id] = ledger
+            if not self.meters.is_metered(record):  # closed meanwhile, and perhaps taken out before it was put in
+                if self._ledgers.get(record.id) is ledger:
+                    del self._ledgers[record.id]
+                ledger = None
+        if ledger is None:
+            raise CalabashError(f"allocation {record.id!r} is not metered any more", reason=Reason.NOT_FOUND)
         return ledger
 
     def _rates(self, ledger: _Ledger, now_ns: int) -> None:

@@ -25,7 +25,7 @@ class Meters:
         self._clock = clock
         self._boot = boot
         self._mark = mark
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # whoever measures asks back whether it still may
         self._meters: dict[AllocationId, Meter] = {}
 
     def now(self) -> Moment:
@@ -52,6 +52,12 @@ class Meters:
         with self._lock:
             self._meters = {name: meter for name, meter in self._meters.items() if name in held or not meter.closed}
             return [record for record in held.values() if not self._of(record).closed]
+
+    def is_metered(self, record: AllocationRecord) -> bool:
+        """Whether this very grant is metered and not closed."""
+        with self._lock:
+            meter = self._meters.get(record.id)
+            return meter is not None and not meter.closed and meter.record.granted_ns == record.granted_ns
 
     def cut(
         self, records: Iterable[AllocationRecord], measure: Measure

@@ -48,13 +48,14 @@ class FileSlots(SlotPages):
 
     def remove(self, allocation: AllocationId) -> None:
         """Take the slot away; nothing when there is none."""
-        self.drop(allocation)
         going = self.root / (_GOING + allocation)
         shutil.rmtree(going, ignore_errors=True)
         try:
             self.path(allocation).rename(going)
         except FileNotFoundError:
             return
+        finally:
+            self.drop(allocation)
         sync_directory(self.root)
         shutil.rmtree(going, ignore_errors=True)
 

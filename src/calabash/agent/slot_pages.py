@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class SlotPages:
     def __init__(self, root: Path, *, mode: int = 0o711) -> None:
         self.root = root
         self._pages: dict[AllocationId, Pages] = {}
+        self._changing = threading.Lock()
         with disk_full_is_a_reason(f"cannot make {root}"):
             root.mkdir(mode=mode, parents=True, exist_ok=True)
             root.chmod(mode)  # whatever the umask is
@@ -41,10 +43,15 @@ class SlotPages:
         found = self._pages.get(allocation)
         if found is None:
             path = self.path(allocation)
-            opened = Pages(limits=LimitsPage.of_slot(path), usage=UsagePage.of_slot(path))
-            found = self._pages.setdefault(allocation, opened)
+            with self._changing:
+                found = self._pages.get(allocation)
+                if found is None:
+                    found = Pages(limits=LimitsPage.of_slot(path), usage=UsagePage.of_slot(path))
+                    self._pages[allocation] = found
         return found
 
     def drop(self, allocation: AllocationId) -> None:
-        """Let go of its pages; whoever still reads them holds them a moment longer."""
-        self._pages.pop(allocation, None)
+        """Let go of its pages; whoever still reads them holds them a moment longer. To be called when the slot is gone:
+        nothing of it can be opened after."""
+        with self._changing:
+            self._pages.pop(allocation, None)

@@ -81,8 +81,8 @@ class TmpfsSlots(SlotPages):
 
     def remove(self, allocation: AllocationId) -> None:
         """Take the slot away; nothing when there is none. Who still maps a page keeps that memory until it ends."""
-        self.drop(allocation)
         _clear(self.path(allocation))
+        self.drop(allocation)
 
     def exists(self, allocation: AllocationId) -> bool:
         """Whether there is a whole slot of that name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.agent import pages, slot_content
+from calabash.agent import pages, slot_content, slot_pages
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
 from calabash.agent.meter import Measured
 from calabash.agent.meters import Meters
@@ -248,6 +248,7 @@ def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_adde
     part = replace(record.placement.slices[0], profile="3g.40gb", start=0)
     record = replace(record, placement=replace(record.placement, slices=(part,)))
     ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
     told_s = seen_s = 0.0
     story = ((1, 1.0, 1.0), (2, 1.0, 1.1), (3, 0.0, 1.0), (4, 1.0, 0.9), (5, 0.0, 1.0))
     for _, library_s, driver_s in story:
@@ -261,6 +262,36 @@ def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_adde
     ledgers.sample([record], cast("Any", driver))
     (interval,) = ledgers.close(record)
     assert interval.used_gpu_s == pytest.approx(5.0 / 2, abs=0.15)
+
+
+class ClosedMeanwhile(FileSlots):
+    """The slot's allocation is released while somebody opens its pages."""
+
+    release: Callable[[], object] = staticmethod(lambda: None)
+
+    def pages(self, allocation: AllocationId) -> slot_pages.Pages:
+        found, release = super().pages(allocation), self.release
+        self.release = lambda: None
+        release()
+        return found
+
+
+def test_whoever_looks_at_what_was_released_meanwhile_keeps_nothing_of_it(tmp_path: Path) -> None:
+    clock, driver, slots = VirtualClock(), Told(), ClosedMeanwhile(tmp_path)
+    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(slot_content.SlotDevice(uuid=DeviceUuid("GPU-1")),)))
+    record = _record(clock, mode="exclusive", core_percent=100)
+    ledgers = Ledgers(slots, clock)
+    ledgers.meters.going_on([record])
+    slots.release = lambda: ledgers.close(record)
+    ledgers.sample([record], cast("Any", driver))
+    assert ledgers.opened() == []
+    for _ in range(2):
+        ledgers.sample([record], cast("Any", driver))  # who took its records before
+        assert ledgers.opened() == []
+        ledgers.tick([])
+    again = replace(record, granted_ns=record.granted_ns + 1)
+    ledgers.tick([again])
+    assert len(ledgers.opened()) == 1
 
 
 def _at_grant(clock: VirtualClock, *, boot: str = "b1") -> AllocationRecord:

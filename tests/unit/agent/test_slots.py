@@ -7,6 +7,8 @@ import fcntl
 import mmap
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +16,7 @@ from typing import Any, cast
 import pytest
 from tests.stand_ins import NothingListed
 
-from calabash.agent import slot_tmpfs
+from calabash.agent import pages, slot_tmpfs
 from calabash.agent.allocations import Allocations
 from calabash.agent.ledgers import Ledgers
 from calabash.agent.slot_content import SlotDevice, SlotSpec
@@ -318,3 +320,28 @@ def test_a_pool_killed_before_any_step_of_grant_and_release_ends_clean(slots: Tm
         step += 1
     assert step > 8
     assert {(1, False, False), (1, True, False), (1, True, True), (0, False, False)} <= left_behind
+
+
+@pytest.mark.parametrize("form", ["files", "tmpfs"])
+def test_what_is_opened_while_its_slot_is_removed_is_not_kept(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    kept: FileSlots | TmpfsSlots = FileSlots(tmp_path) if form == "files" else request.getfixturevalue("slots")
+    kept.create(_spec())
+    remover = threading.Thread(target=kept.remove, args=(A,))
+    open_usage = pages.UsagePage.of_slot
+
+    def opened(path: Path) -> pages.UsagePage:
+        found = open_usage(path)
+        remover.start()
+        while kept.exists(A):
+            time.sleep(0.001)
+        remover.join(0.05)  # it may be through, if nobody keeps it from that
+        return found
+
+    monkeypatch.setattr(pages.UsagePage, "of_slot", opened)
+    assert kept.pages(A).limits.allocation == A
+    remover.join()
+    monkeypatch.setattr(pages.UsagePage, "of_slot", open_usage)
+    with pytest.raises(CalabashError):
+        kept.pages(A)
