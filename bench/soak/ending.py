@@ -34,9 +34,7 @@ class Ending:
         self.settle()
         records = self.world.client.items("/v1/allocations?ended=1")
         told, rows = endings.told(records), self.rows()
-        names = {record["id"] for record in told}
-        begun = [r["id"] for r in records if r["id"] not in names and r["started_at"]]
-        self.found("what began was told of", *begun)
+        self.found("what began was told of", *endings.begun_untold(records))
         self.runs(records, told, rows)
         self.sums(rows)
         self.audit()

@@ -13,6 +13,7 @@ from typing import Any
 from bench.soak.diary import Fault, Run
 from bench.soak.program import FAILED
 from calabash.binder.binder import LOST_PLACE
+from calabash.sharing.brokered import MODE as BROKERED
 
 Json = Mapping[str, Any]
 AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")
@@ -67,6 +68,12 @@ def told(records: Sequence[Json]) -> list[Json]:
     """The grants of which somebody was told. One that could not be prepared, as on a card that was lost meanwhile, is granted
     again elsewhere: under a name of its own, or under the same, and what was journalled of it is renamed."""
     return [r for r in records if "~" not in r["id"] and not r["explanation"].startswith(LOST_PLACE)]
+
+
+def begun_untold(records: Sequence[Json]) -> list[str]:
+    """Grants whose programs began though nobody was told of them. A worker begins before anybody is."""
+    names = {record["id"] for record in told(records)}
+    return [r["id"] for r in records if r["id"] not in names and r["started_at"] and r["mode"] != BROKERED.name]
 
 
 def _signalled(run: Run) -> bool:
