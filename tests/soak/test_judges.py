@@ -165,7 +165,8 @@ def test_a_grant_that_could_not_be_prepared_is_none_that_its_user_was_told_of() 
     first = RECORD | {"id": "a1~0123456789ab", "reason": "unhealthy", "explanation": "the driver says GPU is lost"}
     second = RECORD | {"id": "a2", "explanation": "before anybody was told of it, it lost its place to a3"}
     assert endings.told([first, RECORD, second]) == [RECORD]
-    never, begun = {"started_at": None}, {"started_at": 100.0}
+    never: dict[str, Any] = {"started_at": None}
+    begun: dict[str, Any] = {"started_at": 100.0}
     records = [first | never, RECORD | begun, second | begun | {"mode": "brokered"}]
     assert endings.begun_untold(records) == [], "the worker of the third began, as it does before anybody is told"
     assert endings.begun_untold([*records, second | begun]) == ["a2"]
