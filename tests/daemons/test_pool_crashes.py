@@ -244,8 +244,12 @@ def test_what_is_held_of_a_card_that_is_lost_when_the_pool_starts_counts_against
     (lost,) = world.devices()
     assert lost["health"] == "lost"
     assert (lost["memory_mib"], lost["model"]) == (before["memory_mib"], before["model"])
-    quota = world.client.get("/v1/quota?tenant=vision")["items"][0]
-    assert quota["allocated"] == 0.6
+
+    def allocated() -> float:
+        """As of the last decision, of which there may have been none yet."""
+        return float(world.client.get("/v1/quota?tenant=vision")["items"][0]["allocated"])
+
+    until(lambda: allocated() == 0.6, what="what is held to count against its queue")
     assert program.alive()
 
 
