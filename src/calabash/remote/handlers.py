@@ -136,7 +136,7 @@ async def renew(request: Asked, lease_id: str) -> shapes.LeaseEnd:
 async def release(request: Asked, lease_id: str) -> shapes.LeaseEnd:
     broker = _broker(request)
     held = broker.holdings.held(_holder(request, ended_too=True), lease_id)
-    return await broker.holdings.end(held, why="given back", peer=_peer(request))
+    return await broker.holdings.release(held, cut=broker.settings.on_revoke == "cut", peer=_peer(request))
 
 
 @post("/v1/drain", status_code=200)

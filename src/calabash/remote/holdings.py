@@ -133,6 +133,12 @@ class Holdings:
                 await self.give_back(lease.allocation)
         return LeaseEnd(id=lease.id, ends_in_s=0.0)
 
+    async def release(self, lease: HeldLease, *, cut: bool, peer: str) -> LeaseEnd:
+        """Its holder lets it go. ``cut``: leases end with their token, so one whose token has ended ends for that reason,
+        whoever is first."""
+        ended = self._gatekeeper.ended(lease.token, lease.expires) if cut else ""
+        return await self.end(lease, why=ended or "given back", peer=peer)
+
     def entrance(self, lease_id: str, session: str, peer: str) -> tuple[str, str] | None:
         """Where a session of a lease is handed to, and with which key; None when there is no such lease."""
         lease = self.book.get(lease_id)
