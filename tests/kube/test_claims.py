@@ -53,8 +53,8 @@ def test_a_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_
 
 def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> None:
     claim = gpu_node.claim(GIB_10)
-    first = gpu_node.share(f"{FILL}; {HOLD}", HOLD, resourceClaimName=claim)
-    gpu_node.cluster.wait_for(lambda: _said(gpu_node, first), "its memory")
+    first = gpu_node.share(f"{FILL}; echo free; {HOLD}", HOLD, resourceClaimName=claim)
+    gpu_node.cluster.wait_for(lambda: "free" in _said(gpu_node, first), "what it had to be free again")
     (slot,) = gpu_node.slots()
     second = gpu_node.share(FILL, resourceClaimName=claim)
     gpu_node.ends(second)
