@@ -106,9 +106,16 @@ class Reaper:
                 self._learn(uuid, after[key], index, look)
             keeping.limits.set_residual(index, keeping.residuals[index].see(looks))
         for key, process in known.items():
-            gone = process is None or not alive(process)
-            if gone and (process is None or process.pid not in listed):
+            if process is None:
+                gone = not self._is_listed(after[key], listed)
+            else:
+                gone = not alive(process) and process.pid not in listed
+            if gone:
                 self._library.reap(keeping.usage, after[key])
+
+    def _is_listed(self, proc: ProcUsage, listed: set[int]) -> bool:
+        """Whether a driver lists it: a container that has just come to a slot may not be among its members yet."""
+        return proc.pid_namespace not in {0, self._own_namespace} and any(_is(pid, proc) for pid in listed)
 
     def _learn(self, uuid: DeviceUuid, proc: ProcUsage, index: int, look: ProcessLook) -> None:
         """Where no card could be tried out: the least that a process with one context has held beside its own."""
@@ -129,10 +136,15 @@ class Reaper:
             return identify(proc.pid)
         members = keeping.members() if keeping.members else holders([keeping.lease])[keeping.lease]
         for pid in (p.pid for p in members):
-            if pid_namespace(pid) == proc.pid_namespace and namespace_pids(pid)[-1:] == (proc.pid,):
+            if _is(pid, proc):
                 self._library.set_host_pid(keeping.usage, proc, pid)
                 return identify(pid)
         return None
+
+
+def _is(pid: int, proc: ProcUsage) -> bool:
+    """Whether a process here is the one that calls itself so in its own namespace."""
+    return pid_namespace(pid) == proc.pid_namespace and namespace_pids(pid)[-1:] == (proc.pid,)
 
 
 def _entries(keeping: Keeping) -> Entries:
