@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent import pages, slot_content, slot_files
+from calabash.agent import pages, reap, slot_content, slot_files
 from calabash.agent.page_words import LIBRARY
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.pages_layout import ProcState
@@ -218,3 +218,26 @@ def test_figures_that_a_tenant_invents_only_describe_that_tenant(setup: Setup) -
     setup.driver.held = {1: 5000}
     setup.look()
     assert 0 <= setup.residual_mib <= 5000
+
+
+def test_who_is_no_member_yet_and_is_listed_by_the_driver_is_not_reaped(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, inside = 7, 3  # the PID namespace of a container, and the number that its process has there
+    program = subprocess.Popen(["sleep", "600"])
+    real = reap.pid_namespace
+    monkeypatch.setattr(reap, "pid_namespace", lambda *pid: elsewhere if pid == (program.pid,) else real(*pid))
+    monkeypatch.setattr(reap, "namespace_pids", lambda pid: (pid, inside))
+    setup.keeping.members = list
+    try:
+        setup.tenant(0, inside, used_mib=500)
+        setup.keeping.usage._page.proc[0].pid_namespace = elsewhere
+        setup.driver.held = {program.pid: 500}
+        setup.reaper.tick([setup.keeping])
+        assert len(setup.keeping.usage.procs()) == 1
+        setup.driver.held = {}
+        setup.reaper.tick([setup.keeping])
+        assert setup.keeping.usage.procs() == []
+    finally:
+        program.kill()
+        program.wait()
