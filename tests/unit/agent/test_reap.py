@@ -225,7 +225,7 @@ def test_who_is_no_member_yet_and_is_listed_by_the_driver_is_not_reaped(
 ) -> None:
     elsewhere, inside = 7, 3  # the PID namespace of a container, and the number that its process has there
     program = subprocess.Popen(["sleep", "600"])
-    real = reap.pid_namespace
+    real = pid_namespace
     monkeypatch.setattr(reap, "pid_namespace", lambda *pid: elsewhere if pid == (program.pid,) else real(*pid))
     monkeypatch.setattr(reap, "namespace_pids", lambda pid: (pid, inside))
     setup.keeping.members = list
