@@ -200,8 +200,10 @@ def test_a_worker_that_dies_is_its_own_pods_loss_alone_and_the_next_start_has_an
     for name in (hit, other):
         gpu_node.wait(name, "Running")
         gpu_node.cluster.wait_for(partial(said, gpu_node, name), "a program with its worker")
-    host = workers(uid_of(gpu_node, hit))[0]
+    uid = uid_of(gpu_node, hit)
+    host, *its_workers = workers(uid)
     os.kill(host, signal.SIGKILL)
+    gpu_node.cluster.wait_for(lambda: {host, *its_workers}.isdisjoint(workers(uid)), "its worker to end with it")
     for name in (hit, other):
         gpu_node.let_go(name)
     gpu_node.cluster.wait_for(lambda: status(gpu_node, hit)["restartCount"] >= 1, "its container to be started again")
