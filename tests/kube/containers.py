@@ -51,9 +51,10 @@ def _is_sandbox(process: Path, pod_uid: str) -> bool:
         return False
 
 
-def said(gpu_node: GpuNode, name: str) -> str:
+def said(gpu_node: GpuNode, name: str, container: str = "main") -> str:
+    """What a container has printed so far."""
     try:
-        return gpu_node.log(name)
+        return gpu_node.log(name, container)
     except RuntimeError:  # its container is being made
         return ""
 

@@ -82,6 +82,12 @@ def planned_pod(name: str, request: GpuRequest, *, movable: bool = False, **spec
     }
 
 
+def confined_to(pod: Json) -> list[str]:
+    """The nodes that the planner names to a scheduler which does not ask."""
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [value for term in required["nodeSelectorTerms"] for value in term["matchFields"][0]["values"]]
+
+
 class Planned:
     """The planner as a program of the cluster, and a stock kube-scheduler that asks it.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.kube.cluster import Cluster
+from tests.kube.containers import said
 from tests.kube.gpu_node import MIB, PODS, GpuNode, sliced
 from tests.kube.measured import pod_of, shares
 from tests.kube.needs import need
@@ -96,13 +97,6 @@ def uid_of(gpu_node: GpuNode, name: str) -> str:
 def status(gpu_node: GpuNode, name: str) -> dict[str, Any]:
     found: dict[str, Any] = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"]["containerStatuses"][0]
     return found
-
-
-def said(gpu_node: GpuNode, name: str) -> str:
-    try:
-        return gpu_node.log(name)
-    except RuntimeError:  # its container is being made
-        return ""
 
 
 def until_said(gpu_node: GpuNode, name: str, holds: Callable[[str], bool]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.kube import programs
 from tests.kube.claim_node import CLAIMS, SLICES, ClaimNode
 from tests.kube.cluster import Cluster
-from tests.kube.containers import FILL, HOLD, Containers, within
+from tests.kube.containers import FILL, HOLD, Containers, said, within
 from tests.kube.gpu_node import PODS, sliced
 from tests.kube.needs import need
 from tests.kube.node import RealNode
@@ -54,7 +54,7 @@ def test_a_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_
 def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> None:
     claim = gpu_node.claim(GIB_10)
     first = gpu_node.share(f"{FILL}; echo free; {HOLD}", HOLD, resourceClaimName=claim)
-    gpu_node.cluster.wait_for(lambda: "free" in _said(gpu_node, first), "what it had to be free again")
+    gpu_node.cluster.wait_for(lambda: "free" in said(gpu_node, first, "c0"), "what it had to be free again")
     (slot,) = gpu_node.slots()
     second = gpu_node.share(FILL, resourceClaimName=claim)
     gpu_node.ends(second)
@@ -67,13 +67,6 @@ def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> Non
     gpu_node.delete(second)
     gpu_node.delete(again)
     gpu_node.free()
-
-
-def _said(gpu_node: ClaimNode, name: str) -> str:
-    try:
-        return gpu_node.log(name, "c0")
-    except RuntimeError:
-        return ""
 
 
 def test_a_container_that_names_a_request_sees_the_devices_of_that_request_alone(gpu_node: ClaimNode) -> None:

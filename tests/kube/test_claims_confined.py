@@ -9,7 +9,7 @@ import pytest
 from tests.kube.api import Json
 from tests.kube.claiming import claimer, given, publish, remove, template, told_claims, waits
 from tests.kube.cluster import Cluster
-from tests.kube.planned import Planned
+from tests.kube.planned import Planned, confined_to
 
 from calabash.model.request import GpuRequest
 
@@ -25,11 +25,6 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
             told_claims(found, node)
         publish(found, found.nodes)
         yield found
-
-
-def confined_to(pod: Json) -> set[str]:
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return {value for term in required["nodeSelectorTerms"] for value in term["matchFields"][0]["values"]}
 
 
 def asking(name: str, terms: GpuRequest | None = None) -> Json:

@@ -12,7 +12,7 @@ import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
 from tests.kube.hollow import HollowKubelets
-from tests.kube.planned import Planned, planned_pod
+from tests.kube.planned import Planned, confined_to, planned_pod
 
 from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLANNED
 from calabash.kubernetes.plan import PodPlan, read_plan
@@ -53,11 +53,6 @@ def deployment(name: str, replicas: int, pod: Json) -> Json:
 def plan(pod: Json) -> PodPlan | None:
     text = pod["metadata"].get("annotations", {}).get(PLAN)
     return read_plan(text) if text else None
-
-
-def confined_to(pod: Json) -> list[str]:
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return [value for term in required["nodeSelectorTerms"] for value in term["matchFields"][0]["values"]]
 
 
 def filler(name: str, node: str) -> Json:

@@ -19,9 +19,7 @@ from calabash.seams.host.processes import Process, alive, identify, parent_of, s
 
 START_S = 10.0
 LOOK_S = 0.01
-AGAIN_S = (
-    0.5  # a server that was asked for and is not there by then has died, or is about to come: both may be asked again
-)
+AGAIN_S = 0.5  # a server that was asked for and is not there by then is asked for again
 T = TypeVar("T")
 NOTHING = Share(percent=0, memory_mib=0)
 
