@@ -6,6 +6,7 @@ install packages (debconf, perl) is left out, as nothing is ever installed there
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -82,19 +83,21 @@ def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[Deb
             "Dir::Cache::srcpkgcache": "",
         }
     apt = ["apt-get", "-q", "-y", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
-    if not architecture:
-        chosen = _download(apt, roots)
-    elif any(lists.glob("*_Packages*")):
-        try:
-            chosen = _download(apt, roots)
-        except PackagesError:
-            _run(*apt, "update")
-            chosen = _download(apt, roots)
-    else:
-        _run(*apt, "update")
-        chosen = _download(apt, roots)
+    chosen = _download_by_lists(apt, roots, lists) if architecture else _download(apt, roots)
     packages = [_read(archives / f"{n}_{v.replace(':', '%3a')}_{a}.deb") for n, v, a in chosen]
     return sorted(reached(roots, packages), key=lambda package: package.name)
+
+
+def _download_by_lists(apt: Sequence[str], roots: Sequence[str], lists: Path) -> list[tuple[str, str, str]]:
+    """Fetches lists where there are none, and where what they name cannot be had: once more if a server then fails."""
+    if any(lists.glob("*_Packages*")):
+        with contextlib.suppress(PackagesError):
+            return _download(apt, roots)
+    with contextlib.suppress(PackagesError):
+        _run(*apt, "update")
+        return _download(apt, roots)
+    _run(*apt, "update")
+    return _download(apt, roots)
 
 
 def _download(apt: Sequence[str], roots: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -30,6 +30,7 @@
 #endif
 
 #define THOROUGH_EVERY_NS 1000000000u
+#define ENTER_TRIES       8u
 
 uint64_t cb_process_start_time(int32_t pid)
 {
@@ -186,15 +187,15 @@ uint64_t cb_processes_elsewhere(int device)
     return bytes;
 }
 
-static int take_free(struct cb_usage *usage, int32_t pid)
+static int take_free(struct cb_usage *usage, int32_t pid, uint32_t *generation)
 {
     for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
         uint32_t slot = ((uint32_t)pid * 31u + i) % CB_PROCS_MAX;
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE) continue;
-        uint32_t generation = cb_generation(proc);
-        if (cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_TAKEN, generation + 1, pid))
-            return (int)slot;
+        uint32_t before = cb_generation(proc);
+        *generation = before + 1;
+        if (cb_proc_change(proc, CB_PROC_FREE, before, CB_PROC_TAKEN, *generation, pid)) return (int)slot;
     }
     return -1;
 }
@@ -210,15 +211,9 @@ static void reap_own(struct cb_usage *usage, int32_t pid, uint64_t here)
     }
 }
 
-int cb_process_enter(struct cb_usage *usage)
+/* False if somebody took us for dead meanwhile: the slot may be another's. */
+static bool become_live(struct cb_usage_proc *proc, uint32_t generation, int32_t pid, uint64_t here)
 {
-    int32_t pid = (int32_t)getpid();
-    uint64_t here = pid_namespace();
-    reap_own(usage, pid, here);
-    int slot = take_free(usage, pid);
-    if (slot < 0 && reap(usage, here, -1, true) > 0) slot = take_free(usage, pid);
-    if (slot < 0) return -1;
-    struct cb_usage_proc *proc = &usage->proc[slot];
     memset(proc->reserving_bytes, 0, sizeof(proc->reserving_bytes));
     memset(proc->context_bytes, 0, sizeof(proc->context_bytes));
     memset(proc->inflight_ns, 0, sizeof(proc->inflight_ns));
@@ -230,6 +225,20 @@ int cb_process_enter(struct cb_usage *usage)
     proc->context_count = 0;
     proc->pid_namespace = here;
     proc->start_time = cb_process_start_time(pid);
-    __atomic_store_n(&proc->state, CB_PROC_LIVE, __ATOMIC_RELEASE);
-    return slot;
+    return cb_proc_change(proc, CB_PROC_TAKEN, generation, CB_PROC_LIVE, generation, pid);
+}
+
+int cb_process_enter(struct cb_usage *usage)
+{
+    int32_t pid = (int32_t)getpid();
+    uint64_t here = pid_namespace();
+    reap_own(usage, pid, here);
+    for (unsigned tries = 0; tries < ENTER_TRIES; tries++) {
+        uint32_t generation = 0;
+        int slot = take_free(usage, pid, &generation);
+        if (slot < 0 && reap(usage, here, -1, true) > 0) slot = take_free(usage, pid, &generation);
+        if (slot < 0) return -1;
+        if (become_live(&usage->proc[slot], generation, pid, here)) return slot;
+    }
+    return -1;
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import subprocess
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.native.shim_world import pagelib, program
+from tests.native.shim_world import ROOT, pagelib, program
 
 from calabash.agent.pages_layout import UsageStruct
 
@@ -24,6 +25,13 @@ def test_three_thousand_kills_in_a_storm_of_reservations_leave_exact_books() -> 
     assert done.returncode == 0, done.stdout
     transactions, _ = done.stdout.split()
     assert int(transactions) > 3000
+
+
+@pytest.mark.parametrize(("deaths", "ends"), [(0, "in 0"), (1, "in 1"), (7, "in 7"), (8, "refused 8")])
+def test_a_process_taken_for_dead_while_it_enters_takes_another_slot(deaths: int, ends: str) -> None:
+    entered = program("enter_reaped", "-O2", f"-I{ROOT / 'build/native'}", str(ROOT / "native/shim/process.c"))
+    done = subprocess.run([entered, str(deaths)], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ends)
 
 
 @given(st.binary(min_size=512, max_size=4096), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))

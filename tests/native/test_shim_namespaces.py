@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, SUCCESS, Slot, World
 
+from calabash.seams.host.processes import InnerPid, Process, in_other_namespaces
+
 
 def namespaces_are_permitted() -> bool:
     return subprocess.run(["unshare", "-rmpf", "true"], capture_output=True, check=False).returncode == 0
@@ -57,8 +59,11 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) 
     assert slot.tenant("alloc", 300 * MIB) == str(SUCCESS)
     # unshare itself waits outside of the namespace; the holder is its only child.
     (child,) = Path(f"/proc/{inner.pid}/task/{inner.pid}/children").read_text().split()
+    name = InnerPid(namespace=proc.pid_namespace, pid=1)
+    assert in_other_namespaces()[name] == Process(pid=int(child), start_time=proc.start_time)
     os.kill(int(child), signal.SIGKILL)
     inner.communicate(timeout=60)
+    assert name not in in_other_namespaces()
 
 
 def test_the_preload_file_of_a_container_holds_every_program_whatever_its_environment(world: World) -> None:

@@ -1,13 +1,17 @@
 """Keeps the ledgers true: takes the dead off the counters and publishes residual memory.
 
 A process is dead for the ledger when the kernel no longer knows it (pid and start time) *and* the driver no longer
-lists it: only then is its memory really free. What tenants wrote about themselves is used for bookkeeping of that very
-tenant and for nothing else.
+lists it: only then is its memory really free. That nobody among the members is the process of an entry does not say that
+it is dead: who has come to a slot that others made may not be known as a member yet. All processes of the machine are
+asked then, after the entry was read. What tenants wrote about themselves is used for bookkeeping of that very tenant and
+for nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +20,24 @@ from calabash.agent import pages
 from calabash.agent.inventory import Inventory
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.pages import ProcUsage
+from calabash.agent.pages_layout import ProcState
 from calabash.agent.residual import ProcessKey, ProcessLook, Residual
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.units import MIB
-from calabash.seams.host.processes import Process, alive, holders, identify, namespace_pids, pid_namespace
+from calabash.seams.host.processes import (
+    InnerPid,
+    Process,
+    alive,
+    by_inner_pid,
+    holders,
+    identify,
+    in_other_namespaces,
+    pid_namespace,
+)
 
 CONTEXT_BYTES_MAX = 4096 * MIB
+PASS_SHARE = 0.05  # of the time, that passes over all processes take at most, whatever tenants write
 
 HostBytes = dict[int, int]  # pid in our namespace -> bytes
 Entries = dict[ProcessKey, ProcUsage]
@@ -47,9 +62,18 @@ class Keeping:
 class Reaper:
     """One look at every ledger per call of ``tick``; asks each driver once per device and look."""
 
-    def __init__(self, inventory: Inventory, library: PageLibrary, contexts: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        library: PageLibrary,
+        contexts: dict[str, int] | None = None,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._inventory = inventory
         self._library = library
+        self._now_s = now_s
+        self._next_pass_s = 0.0
         self._own_namespace = pid_namespace()
         self._context_bytes = contexts if contexts is not None else {}  # by model: cards of a model cost the same
 
@@ -73,9 +97,12 @@ class Reaper:
         before = [_entries(keeping) for keeping in everything]
         used = {uuid for keeping in everything for uuid in keeping.limits.uuids}
         truth = {uuid: self._driver_bytes(uuid) for uuid in used}
+        missing: list[tuple[Keeping, ProcUsage]] = []
         for keeping, entries in zip(everything, before, strict=True):
             with contextlib.suppress(CalabashError):
-                self._look(keeping, entries, truth)
+                missing += ((keeping, proc) for proc in self._look(keeping, entries, truth))
+        if missing and self._now_s() >= self._next_pass_s:
+            self._reap_missing(missing)
 
     def _driver_bytes(self, uuid: DeviceUuid) -> HostBytes | None:
         """Bytes per process of a device; None when it does not answer: then nothing is known, and nothing is held."""
@@ -85,9 +112,11 @@ class Reaper:
             return None
         return {p.pid: p.used_bytes for p in found}
 
-    def _look(self, keeping: Keeping, before: Entries, truth: dict[DeviceUuid, HostBytes | None]) -> None:
+    def _look(self, keeping: Keeping, before: Entries, truth: dict[DeviceUuid, HostBytes | None]) -> list[ProcUsage]:
+        """Returns the entries whose process is nobody that is known."""
         after = _entries(keeping)
-        known = {key: self._host_process(keeping, proc) for key, proc in after.items()}
+        members = functools.cache(lambda: _members(keeping))  # asked once, however many entries name nobody
+        known = {key: self._host_process(keeping, proc, members) for key, proc in after.items()}
         if keeping.is_capped:
             self.publish_context(keeping.limits)
         listed: set[int] = set()
@@ -106,16 +135,25 @@ class Reaper:
                 self._learn(uuid, after[key], index, look)
             keeping.limits.set_residual(index, keeping.residuals[index].see(looks))
         for key, process in known.items():
-            if process is None:
-                gone = not self._is_listed(after[key], listed)
-            else:
-                gone = not alive(process) and process.pid not in listed
-            if gone:
+            if process is not None and not alive(process) and process.pid not in listed:
                 self._library.reap(keeping.usage, after[key])
+        return [after[key] for key, process in known.items() if process is None]
 
-    def _is_listed(self, proc: ProcUsage, listed: set[int]) -> bool:
-        """Whether a driver lists it: a container that has just come to a slot may not be among its members yet."""
-        return proc.pid_namespace not in {0, self._own_namespace} and any(_is(pid, proc) for pid in listed)
+    def _reap_missing(self, missing: Iterable[tuple[Keeping, ProcUsage]]) -> None:
+        """Those that no process of the machine is."""
+        began_s = self._now_s()
+        there = in_other_namespaces()
+        pids = {inner.pid for inner in there}
+        for keeping, proc in missing:
+            if proc.state == ProcState.TAKEN:  # it holds nothing yet, and does not say of which namespace its pid is
+                gone = proc.pid not in pids and identify(proc.pid) is None
+            else:
+                gone = _found(proc, there) is None
+            if gone:
+                with contextlib.suppress(CalabashError):
+                    self._library.reap(keeping.usage, proc)
+        ended_s = self._now_s()
+        self._next_pass_s = ended_s + (ended_s - began_s) / PASS_SHARE
 
     def _learn(self, uuid: DeviceUuid, proc: ProcUsage, index: int, look: ProcessLook) -> None:
         """Where no card could be tried out: the least that a process with one context has held beside its own."""
@@ -126,25 +164,32 @@ class Reaper:
         if model not in self._context_bytes:
             self.learn_context(model, cost)
 
-    def _host_process(self, keeping: Keeping, proc: ProcUsage) -> Process | None:
-        """The process as this namespace knows it; None when it is gone."""
-        if proc.host_pid > 0:
-            return Process(pid=proc.host_pid, start_time=proc.start_time)
-        if proc.pid_namespace in {0, self._own_namespace}:
-            if proc.start_time:
-                return Process(pid=proc.pid, start_time=proc.start_time)
-            return identify(proc.pid)
-        members = keeping.members() if keeping.members else holders([keeping.lease])[keeping.lease]
-        for pid in (p.pid for p in members):
-            if _is(pid, proc):
-                self._library.set_host_pid(keeping.usage, proc, pid)
-                return identify(pid)
-        return None
+    def _host_process(
+        self, keeping: Keeping, proc: ProcUsage, members: Callable[[], dict[InnerPid, Process]]
+    ) -> Process | None:
+        """The process as this namespace knows it; None when it is nobody that is known."""
+        if proc.state == ProcState.TAKEN:
+            return None
+        is_ours = proc.pid_namespace in {0, self._own_namespace}
+        if proc.host_pid > 0 or is_ours:
+            pid = proc.host_pid if proc.host_pid > 0 else proc.pid
+            return Process(pid=pid, start_time=proc.start_time) if proc.start_time else identify(pid)
+        found = _found(proc, members())
+        if found is not None:
+            self._library.set_host_pid(keeping.usage, proc, found.pid)
+        return found
 
 
-def _is(pid: int, proc: ProcUsage) -> bool:
-    """Whether a process here is the one that calls itself so in its own namespace."""
-    return pid_namespace(pid) == proc.pid_namespace and namespace_pids(pid)[-1:] == (proc.pid,)
+def _members(keeping: Keeping) -> dict[InnerPid, Process]:
+    """Those that are known to belong to it."""
+    found = keeping.members() if keeping.members else holders([keeping.lease])[keeping.lease]
+    return by_inner_pid(process.pid for process in found)
+
+
+def _found(proc: ProcUsage, processes: dict[InnerPid, Process]) -> Process | None:
+    """The process that an entry names; without a start time its pid has to do."""
+    found = processes.get(InnerPid(namespace=proc.pid_namespace, pid=proc.pid))
+    return found if found is not None and proc.start_time in {0, found.start_time} else None
 
 
 def _entries(keeping: Keeping) -> Entries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
-from calabash.seams.host.processes import pid_namespace, start_time
+from calabash.seams.host.processes import InnerPid, Process, identify, pid_namespace, start_time
 
 CARD = DeviceUuid("GPU-1")
 
@@ -220,24 +221,85 @@ def test_figures_that_a_tenant_invents_only_describe_that_tenant(setup: Setup) -
     assert 0 <= setup.residual_mib <= 5000
 
 
-def test_who_is_no_member_yet_and_is_listed_by_the_driver_is_not_reaped(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere, inside = 7, 3  # the PID namespace of a container, and the number that its process has there
-    program = subprocess.Popen(["sleep", "600"])
-    real = pid_namespace
-    monkeypatch.setattr(reap, "pid_namespace", lambda *pid: elsewhere if pid == (program.pid,) else real(*pid))
-    monkeypatch.setattr(reap, "namespace_pids", lambda pid: (pid, inside))
+class Elsewhere:
+    """A program that lives in another PID namespace, as far as the reaper can see, and is no member of anything."""
+
+    inside = InnerPid(namespace=7, pid=1 << 22)  # no pid of ours is as high
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.program = subprocess.Popen(["sleep", "600"])
+        self.passes = 0
+        monkeypatch.setattr(reap, "in_other_namespaces", self.living)
+
+    def living(self) -> dict[InnerPid, Process]:
+        self.passes += 1
+        process = identify(self.program.pid)
+        return {self.inside: process} if process is not None else {}
+
+    def end(self) -> None:
+        self.program.kill()
+        self.program.wait()
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+    one = Elsewhere(monkeypatch)
+    yield one
+    one.end()
+
+
+def holds(setup: Setup, process: Elsewhere, *, used_mib: int) -> None:
+    """What a container that has come to a slot writes, before anybody knows that it is there."""
     setup.keeping.members = list
-    try:
-        setup.tenant(0, inside, used_mib=500)
-        setup.keeping.usage._page.proc[0].pid_namespace = elsewhere
-        setup.driver.held = {program.pid: 500}
-        setup.reaper.tick([setup.keeping])
-        assert len(setup.keeping.usage.procs()) == 1
-        setup.driver.held = {}
-        setup.reaper.tick([setup.keeping])
-        assert setup.keeping.usage.procs() == []
-    finally:
-        program.kill()
-        program.wait()
+    setup.tenant(0, process.inside.pid, used_mib=used_mib)
+    entry = setup.keeping.usage._page.proc[0]
+    entry.pid_namespace, entry.start_time = process.inside.namespace, start_time(process.program.pid)
+
+
+def test_who_is_no_member_yet_is_not_taken_for_dead(setup: Setup, elsewhere: Elsewhere) -> None:
+    holds(setup, elsewhere, used_mib=500)
+    setup.look()
+    assert setup.used_mib == 500, "it lives, and no driver lists it yet"
+    elsewhere.end()
+    setup.look()
+    assert (setup.used_mib, setup.keeping.usage.procs()) == (0, [])
+
+
+def test_a_namespace_and_a_pid_that_were_used_again_are_another_process(setup: Setup, elsewhere: Elsewhere) -> None:
+    holds(setup, elsewhere, used_mib=500)
+    setup.keeping.usage._page.proc[0].start_time -= 1
+    setup.look()
+    assert setup.used_mib == 0
+
+
+def test_who_is_about_to_take_an_entry_is_left_what_it_took(setup: Setup, elsewhere: Elsewhere) -> None:
+    """Its entry still says of which namespace the one before was, and when that began."""
+    for pid, namespace in ((os.getpid(), 7), (elsewhere.inside.pid, pid_namespace())):
+        setup.tenant(0, pid, used_mib=0)
+        entry = setup.keeping.usage._page.proc[0]
+        entry.state, entry.pid_namespace, entry.start_time = ProcState.TAKEN, namespace, 1
+        setup.look()
+        assert [p.pid for p in setup.keeping.usage.procs()] == [pid]
+    elsewhere.end()
+    setup.look()
+    assert setup.keeping.usage.procs() == []
+
+
+def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_processes(
+    tmp_path: Path, elsewhere: Elsewhere
+) -> None:
+    setup, clock = Setup(tmp_path / "slot"), [0.0]
+
+    def slowly() -> dict[InnerPid, Process]:
+        clock[0] += 0.1
+        return elsewhere.living()
+
+    setup.reaper = Reaper(cast("Any", setup.inventory), PageLibrary(), now_s=lambda: clock[0])
+    holds(setup, elsewhere, used_mib=500)
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(reap, "in_other_namespaces", slowly)
+        while clock[0] < 10.0:
+            setup.look()
+            clock[0] += 0.25
+    assert elsewhere.passes <= 10.0 * reap.PASS_SHARE / 0.1
+    assert setup.used_mib == 500

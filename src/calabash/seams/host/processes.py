@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IFMT, S_ISBLK, S_ISCHR
@@ -27,6 +27,14 @@ class Process:
 
     pid: int
     start_time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerPid:
+    """A pid and the inode of the PID namespace that it is one of."""
+
+    namespace: int
+    pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +151,23 @@ def pid_namespace(pid: int | None = None) -> int:
         return (_PROC / ("self" if pid is None else str(pid)) / "ns" / "pid").stat().st_ino
     except OSError:
         return 0
+
+
+def by_inner_pid(pids: Iterable[int]) -> dict[InnerPid, Process]:
+    """Those of them that live, by what they call themselves in their own namespace."""
+    found = {}
+    for pid in pids:
+        namespace, inner, process = pid_namespace(pid), namespace_pids(pid), identify(pid)
+        if namespace and inner and process is not None:
+            found[InnerPid(namespace=namespace, pid=inner[-1])] = process
+    return found
+
+
+def in_other_namespaces() -> dict[InnerPid, Process]:
+    """All that live in PID namespaces other than ours; one pass over /proc."""
+    ours = pid_namespace()
+    pids = (int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit())
+    return by_inner_pid(pid for pid in pids if pid_namespace(pid) not in {0, ours})
 
 
 def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Process], bool] = lambda _: True) -> bool:
