@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from tests.kube import programs
 from tests.kube.claim_node import CLAIMS, SLICES, ClaimNode
 from tests.kube.cluster import Cluster
-from tests.kube.containers import FILL, HOLD, Containers, said, within
+from tests.kube.containers import FILL, HOLD, KERNEL_NS, Containers, said, within
 from tests.kube.gpu_node import PODS, sliced
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.simnode import simctl
+
+from calabash.model.units import MIB
 
 GIB_10 = 10 * 1024
 
@@ -66,6 +69,25 @@ def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> Non
     assert within(gpu_node.got_mib(again), GIB_10), "what the first pod had is free"
     gpu_node.delete(second)
     gpu_node.delete(again)
+    gpu_node.free()
+
+
+def test_what_a_later_pod_holds_of_a_claim_counts_before_anybody_has_told_the_agent_of_that_pod(
+    gpu_node: ClaimNode,
+) -> None:
+    """The kubelet prepares a claim once; which pods use it the agent looks up now and then."""
+    claim = gpu_node.claim(GIB_10)
+    first = gpu_node.share(HOLD, resourceClaimName=claim)
+    gpu_node.wait(first, "Running")
+    second = gpu_node.share(f"load tenant 1000 {KERNEL_NS}", resourceClaimName=claim)
+    told = gpu_node.cluster.wait_for(lambda: said(gpu_node, second, "c0").split(), "what the second pod has got")
+    assert within(int(told[1]) // MIB, GIB_10)
+    third = gpu_node.share("for i in 1 2 3 4 5 6; do load fill 2; done; echo 0", resourceClaimName=claim)
+    gpu_node.ends(third)
+    assert sum(map(int, re.findall(r"^(\d+)$", gpu_node.log(third, "c0"), re.MULTILINE))) == 0
+    assert gpu_node.card()["used_bytes"] <= GIB_10 * MIB
+    for name in (first, second, third):
+        gpu_node.delete(name)
     gpu_node.free()
 
 

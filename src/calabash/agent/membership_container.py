@@ -9,7 +9,8 @@ those of the containers, under a name that no runtime gives.
 
 What a claim was allocated is one allocation, and whatever containers have its slot mounted are its members, in whichever pods:
 its identifier names the claim, and whoever knows the claim says which pods may use it. They come and go while it is held, so
-they are looked for again and again. A worker that serves a claim has its group beside those of the pods.
+they are looked for again and again. A pod that came since is not known to use it for some seconds: its containers are found
+as soon as one of their processes is met on a card. A worker that serves a claim has its group beside those of the pods.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from calabash.seams.host.container_groups import (
     group_names,
     join_pod,
     mounted_devices,
+    outer_names,
     pod_groups,
 )
 from calabash.seams.host.processes import Process, began_s, identify
@@ -171,13 +173,17 @@ class ContainerMembership(GroupMembership):
             return None
         with self._lock:
             known = {group.name: allocation for allocation, groups in self._found.items() for group in groups}
-        for part in name.split("/"):  # from outside inwards: groups in a container bear what names its tenant likes
+        parts = outer_names(name)
+        for part in parts:
             if part in known:
                 return known[part]
         if "pod" not in name:
             return None
         mounted = mounted_devices(pid)
-        return next((a for a, device in self._devices().items() if device in mounted), None)
+        found = next((a for a, device in self._devices().items() if device in mounted), None)
+        if found is not None and is_of_claim(found):
+            self._met(found, parts)
+        return found
 
     def remove(self, allocation: AllocationId) -> bool:
         self._pods.expire()  # nobody may have been overlooked now
@@ -217,6 +223,14 @@ class ContainerMembership(GroupMembership):
         return self._oldest(self._pods.of(pod_digits(pod_uid)))
 
     # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _met(self, allocation: AllocationId, parts: Sequence[str]) -> None:
+        """A container has it: the one whose group is among these."""
+        there = {group.name: group for pod in self._pods.all().values() for group in container_groups(pod)}
+        group = next((there[part] for part in parts if part in there), None)
+        if group is not None:
+            with self._lock:
+                self._found[allocation] = tuple(dict.fromkeys((*self._found.get(allocation, ()), group)))
 
     def _oldest(self, pod: Path | None) -> Process | None:
         """Of the containers of a pod; who serves them from outside may be older than a sandbox that was made again."""

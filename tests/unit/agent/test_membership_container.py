@@ -323,6 +323,18 @@ def test_a_container_of_a_pod_that_nobody_named_keeps_what_a_claim_has(node: Nod
     assert node.membership.processes(claim) == [identify(forgotten.pid)]
 
 
+def test_a_container_of_a_pod_that_nobody_named_yet_is_a_member_once_it_is_met_on_a_card(node: Node) -> None:
+    claim = node.claim()
+    node.users[claim] = {UID}
+    first, later = node.container(UID, "aaaa", claim), node.container(OTHER, "bbbb", claim)
+    assert node.membership.processes(claim) == [identify(first.pid)]
+    node.names[later.pid] += "/aaaa"  # what a tenant has called a group of its own
+    assert node.membership.allocation_of(later.pid) == claim
+    node.now_s += 10
+    for _ in range(2):
+        assert {p.pid for p in node.membership.processes(claim)} == {first.pid, later.pid}
+
+
 def test_while_it_is_not_known_who_uses_a_claim_any_pod_may(node: Node) -> None:
     claim = node.claim()
     process = node.container(UID, "aaaa", claim)

@@ -112,6 +112,14 @@ def container_groups(pod: Path) -> list[Path]:
     return [pod / name for name in _children(pod)]
 
 
+def outer_names(name: str) -> list[str]:
+    """The groups that a process is in (``group_names``) from outside inwards, as far as its container's: those within bear
+    what names their tenant likes."""
+    parts = name.split("/")
+    pod = next((at for at, part in enumerate(parts) if _UID.search(part)), len(parts))
+    return parts[: pod + 2]
+
+
 def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> None:
     """Move a process of ours into the group of a pod, beside its containers: what it uses counts as the pod's, the kubelet
     ends it with the pod, and whoever ends our own group does not. Raises OSError.
