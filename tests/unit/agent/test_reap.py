@@ -61,7 +61,8 @@ class Setup:
         )
         self.inventory = Inventory()
         self.driver = self.inventory.driver
-        self.reaper = Reaper(cast("Any", self.inventory), PageLibrary())
+        self.now_s = 0.0
+        self.reaper = Reaper(cast("Any", self.inventory), PageLibrary(), now_s=lambda: self.now_s)
 
     def tenant(self, index: int, pid: int, *, used_mib: int, context_mib: int = 0) -> None:
         """What a shim writes: a live process with memory, its context included."""
@@ -286,20 +287,18 @@ def test_who_is_about_to_take_an_entry_is_left_what_it_took(setup: Setup, elsewh
 
 
 def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_processes(
-    tmp_path: Path, elsewhere: Elsewhere
+    tmp_path: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup, clock = Setup(tmp_path / "slot"), [0.0]
+    setup = Setup(tmp_path / "slot")
 
     def slowly() -> dict[InnerPid, Process]:
-        clock[0] += 0.1
+        setup.now_s += 0.1
         return elsewhere.living()
 
-    setup.reaper = Reaper(cast("Any", setup.inventory), PageLibrary(), now_s=lambda: clock[0])
+    monkeypatch.setattr(reap, "in_other_namespaces", slowly)
     holds(setup, elsewhere, used_mib=500)
-    with pytest.MonkeyPatch.context() as slow:
-        slow.setattr(reap, "in_other_namespaces", slowly)
-        while clock[0] < 10.0:
-            setup.look()
-            clock[0] += 0.25
+    while setup.now_s < 10.0:
+        setup.look()
+        setup.now_s += 0.25
     assert elsewhere.passes <= 10.0 * reap.PASS_SHARE / 0.1
     assert setup.used_mib == 500
