@@ -45,6 +45,11 @@ KERNEL_NS_MAX = 10_000_000_000
 COUNT_MAX = 1_000_000
 BYTES_MAX = 1 << 48
 
+
+def _words(offset: int, count: int) -> slice:
+    return slice(offset // 8, offset // 8 + count)
+
+
 _DEVICES_OFFSET: int = UsageStruct.device.offset  # type: ignore[attr-defined]
 _PROCS_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]
 _DEMAND_OFFSET: int = UsageDeviceStruct.demand_ns.offset  # type: ignore[attr-defined]
@@ -55,7 +60,10 @@ _LIMITS_DEVICE_BYTES = ctypes.sizeof(LimitsDeviceStruct)
 _RESIDUAL_OFFSET: int = LimitsDeviceStruct.residual_bytes.offset  # type: ignore[attr-defined]
 _CONTEXT_OFFSET: int = LimitsDeviceStruct.context_bytes.offset  # type: ignore[attr-defined]
 _WORD_OFFSET: int = LimitsDeviceStruct.word.offset  # type: ignore[attr-defined]
-_PROC_BYTES = ctypes.sizeof(UsageProcStruct)
+_PROC_BYTES = ctypes.sizeof(UsageProcStruct)  # the state is its first word
+_SHARES = _words(UsageProcStruct.share.offset, 2 * DEVICES_MAX)  # type: ignore[attr-defined]  # used_bytes, sequence
+_RESERVING = _words(UsageProcStruct.reserving_bytes.offset, DEVICES_MAX)  # type: ignore[attr-defined]
+_CONTEXTS = _words(UsageProcStruct.context_bytes.offset, DEVICES_MAX)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +235,6 @@ class LimitsPage:
         return self._base + _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES
 
 
-_PROC_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]
-_PROC_BYTES = (ctypes.sizeof(UsageStruct) - _PROC_OFFSET) // PROCS_MAX  # the state is the first word of an entry
-
-
 class UsagePage:
     """The agent's view of ``usage``; reads are bounded, because a tenant wrote them.
 
@@ -323,6 +327,8 @@ class UsagePage:
 
 def _proc(index: int, data: bytes) -> ProcUsage:
     raw = UsageProcStruct.from_buffer_copy(data)
+    words = memoryview(data).cast("Q")  # a page may be full of entries: no object for each number
+    shares = words[_SHARES].tolist()
     return ProcUsage(
         index=index,
         state=ProcState(raw.state) if raw.state <= ProcState.LIVE else ProcState.TAKEN,
@@ -332,12 +338,12 @@ def _proc(index: int, data: bytes) -> ProcUsage:
         start_time=raw.start_time,
         pid_namespace=raw.pid_namespace,
         context_count=min(raw.context_count, COUNT_MAX),
-        used_bytes=tuple(min(share.used_bytes, BYTES_MAX) for share in raw.share),
-        transactions=tuple(share.sequence for share in raw.share),
-        reserving_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.reserving_bytes)),
-        context_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.context_bytes)),
+        used_bytes=_amounts(shares[0::2]),
+        transactions=tuple(shares[1::2]),
+        reserving_bytes=_amounts(words[_RESERVING].tolist()),
+        context_bytes=_amounts(words[_CONTEXTS].tolist()),
     )
 
 
-def _integers(values: ctypes.Array[ctypes.c_uint64]) -> list[int]:
-    return list(values)
+def _amounts(values: list[int]) -> tuple[int, ...]:
+    return tuple(values) if max(values) <= BYTES_MAX else tuple(min(value, BYTES_MAX) for value in values)
