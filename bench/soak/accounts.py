@@ -64,7 +64,8 @@ def misjudged(
             found.append(f"{run.tag}: no interval of {record['id']} on device {part['device_index']}")
             continue
         from_s, to_s = rows[0]["from_s"], rows[-1]["to_s"]
-        earliest = min([run.ended_at, *(f.at for f in away)])
+        said = run.said.get("ended", run.ended_at)  # whoever waits for the program may be stopped when it ends
+        earliest = min([said, run.ended_at, *(f.at for f in away)])
         if not run.asked_at - EARLY_S <= from_s <= run.began_at + EARLY_S:
             found.append(f"{run.tag}: charged from {from_s - run.began_at:+.3f} s after it began")
         if not earliest - EARLY_S <= to_s <= run.ended_at + late_s:

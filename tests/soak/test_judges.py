@@ -117,14 +117,17 @@ def row(sequence: int, from_s: float, to_s: float, **more: Any) -> dict[str, Any
     )
 
 
-def judged(rows: list[dict[str, Any]], *faults: Fault) -> list[str]:
+def judged(rows: list[dict[str, Any]], *faults: Fault, of: Run | None = None) -> list[str]:
     slices = accounts.by_slice(rows)
-    return accounts.broken_chains(slices) + accounts.misjudged(run(), RECORD, slices, faults)
+    return accounts.broken_chains(slices) + accounts.misjudged(of or run(), RECORD, slices, faults)
 
 
 def test_use_that_is_what_was_seen_is_no_violation() -> None:
     assert judged([row(0, 99.8, 105.0), row(1, 105.0, 110.2)]) == []
     assert judged([row(0, 99.8, 104.0)], fault("pool killed", 104.5, 112.0)) == [], "nobody saw its end"
+    waited_for = run(said={"begun": 100.0, "ended": 107.0})
+    assert judged([row(0, 99.8, 107.2)], of=waited_for) == [], "who waited for the program was stopped when it ended"
+    assert "charged until -" in judged([row(0, 99.8, 105.0)], of=waited_for)[0]
 
 
 def test_use_that_is_lost_doubled_or_invented_is_found() -> None:
