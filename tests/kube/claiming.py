@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from tests.kube.api import Json
 from tests.kube.planned import Planned
@@ -54,12 +55,20 @@ def template(planned: Planned, namespace: str, count: int = 1) -> None:
     planned.api.create(path, {"metadata": {"name": "whole"}, "spec": spec})
 
 
-def claimer(name: str, terms: GpuRequest | None = None, *, claim: str = "", scheduler: str = SCHEDULER) -> Json:
+def claimer(
+    name: str,
+    terms: GpuRequest | None = None,
+    *,
+    claim: str = "",
+    scheduler: str = SCHEDULER,
+    movable: bool = False,
+    **spec: Any,
+) -> Json:
     """A pod as admission leaves it; its claim is made of ``template``'s, or the one of this name."""
     request = terms or GpuRequest()
     part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=request)
     source = GangSource.ANNOTATION if request.gang else GangSource.NONE
-    asked = PodRequest(dialect="claims", containers=(part,), gang_source=source, door=NodeDoor.CLAIMS)
+    asked = PodRequest(dialect="claims", containers=(part,), gang_source=source, door=NodeDoor.CLAIMS, movable=movable)
     named = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "whole"}
     container = {"name": "main", "image": "localhost/busybox:1", "resources": {"claims": [{"name": "gpu"}]}}
     return {
@@ -70,6 +79,7 @@ def claimer(name: str, terms: GpuRequest | None = None, *, claim: str = "", sche
             "containers": [container],
             "resourceClaims": [{"name": "gpu", **named}],
             "terminationGracePeriodSeconds": 0,
+            **spec,
         },
     }
 

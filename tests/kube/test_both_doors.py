@@ -20,7 +20,7 @@ from calabash.model.request import GpuRequest
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     """Two nodes of two cards by tokens, and two by claims: one by its label, one as its agent says."""
-    options = {"--identity": "only", "--nominate-claims-from": "1"}
+    options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-rest": "0"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
         found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
         told_claims(found, found.nodes[3])
@@ -69,6 +69,65 @@ def test_a_quota_holds_a_pod_with_a_claim_back_and_says_so(planned: Planned) -> 
     planned.create("quota", [claimer("second")])
     assert "small" in waits(planned, "quota", "second", "QueueOverLimit")["message"]
     remove(planned, "quota")
+
+
+def test_a_queue_takes_back_what_it_deserves_from_pods_with_claims(planned: Planned) -> None:
+    api = planned.api
+    queue = {
+        "apiVersion": "calabash.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": "prod"},
+        "spec": {"deserved": 2},
+    }
+    api.create("/apis/calabash.dev/v1alpha1/queues", queue)
+    template(planned, "borrow")
+    planned.create("borrow", [claimer(f"b{i}") for i in range(4)])
+    planned.wait_bound("borrow", 4)
+    api.create("/api/v1/namespaces", {"metadata": {"name": "shop", "labels": {"calabash.dev/queue": "prod"}}})
+    planned.cluster.wait_for(lambda: api.exists("/api/v1/namespaces/shop/serviceaccounts/default"), "the account")
+    template(planned, "shop")
+    planned.create("shop", [claimer(f"s{i}") for i in range(3)])
+    planned.wait_bound("shop", 2)
+    assert len(planned.bound("borrow")) == 2
+    held = given(planned, "borrow") + given(planned, "shop")
+    assert sorted(Counter(held).values()) == [1, 1, 1, 1]
+    assert len(planned.bound("shop")) == 2, "the third would be more than the queue deserves"
+    remove(planned, "borrow")
+    planned.wait_bound("shop", 3)
+    remove(planned, "shop")
+
+
+def test_a_pod_with_a_claim_is_moved_so_that_a_large_one_finds_room(planned: Planned) -> None:
+    cluster, api, nodes = planned.cluster, planned.api, planned.nodes[2:]
+    pods = "/api/v1/namespaces/moved/pods"
+    template(planned, "moved")
+    fixed = [claimer(f"first-{node}", nodeSelector={"kubernetes.io/hostname": node}) for node in nodes]
+    planned.create("moved", fixed)
+    planned.wait_bound("moved", 2)
+    made = claimer("", movable=True)
+    web = {"metadata": {"labels": {"app": "web"}, **made["metadata"]}, "spec": made["spec"]}
+    del web["metadata"]["name"]
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": web}
+    api.create("/apis/apps/v1/namespaces/moved/deployments", {"metadata": {"name": "web"}, "spec": spec})
+    before = {name: node for name, node in planned.wait_bound("moved", 4).items() if name.startswith("web")}
+    for node in nodes:
+        api.delete(f"{pods}/first-{node}")
+    assert sorted(before.values()) == nodes
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "calabash.dev", "count": 2}}]
+    api.create(CLAIMS.format("moved"), {"metadata": {"name": "pair"}, "spec": {"devices": {"requests": requests}}})
+    planned.create("moved", [claimer("large", GpuRequest(count=2), claim="pair")])
+    cluster.wait_for(lambda: "large" in planned.bound("moved") and len(planned.bound("moved")) == 3, "all have nodes")
+    after = planned.bound("moved")
+    (moved,) = set(before) - set(after)
+    (heir,) = set(after) - set(before) - {"large"}
+    assert after["large"] == before[moved]
+    assert after[heir] == next(node for node in nodes if node != before[moved])
+    assert sorted(Counter(given(planned, "moved")).values()) == [1, 1, 1, 1]
+    (said,) = [e for e in api.get("/api/v1/namespaces/moved/events")["items"] if e["reason"] == "Moved"]
+    assert said["involvedObject"]["name"] == moved
+    api.delete("/apis/apps/v1/namespaces/moved/deployments/web", {"propagationPolicy": "Foreground"})
+    cluster.wait_for(lambda: set(planned.pods("moved")) == {"large"}, "the Deployment's end")
+    remove(planned, "moved")
 
 
 def test_a_shared_claim_counts_once_and_what_another_scheduler_allocated_is_given_to_nobody_else(

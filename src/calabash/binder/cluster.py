@@ -207,12 +207,14 @@ class ClusterScheduler:
     def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about everything; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
+        self._occupied.catch_up()
         self._partitions.look_ahead(self.tenancy)
         return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
         decided: list[ClusterDecision] = []
+        self._occupied.catch_up()
         self._partitions.look_ahead(self.tenancy)
         for name in newcomers:
             if self.due(now_s):
@@ -229,6 +231,7 @@ class ClusterScheduler:
     def rebind(self, allocation: AllocationId, nodes: Iterable[str], now_s: float) -> StartBundle | None:
         """What holds a place and has not begun goes to the best of these nodes; None: it waits again."""
         self.tenancy.drop(allocation)
+        self._occupied.catch_up()
         again = rebind(self.scheduler, allocation, nodes, now_s)
         if again is None:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from calabash.binder.cluster import BundleRequest, ClusterScheduler, KnownBundle, StartBundle, queued
-from calabash.binder.kinds import Choice
+from calabash.binder.kinds import Choice, Wish
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -26,15 +26,19 @@ class KeptPlace:
     devices: frozenset[DeviceUuid]
 
 
-def set_movable(cluster: ClusterScheduler, allocation: AllocationId, *, movable: bool) -> None:
+def set_movable(cluster: ClusterScheduler, allocation: AllocationId, *, movable: bool, wish: Wish) -> None:
     """Whether what holds its place may be moved; nothing when it holds none.
 
     What was adopted lies where it lies. It is moved by its own shape, to where it might have gone, or not at all.
+
+    Args:
+        wish: of whoever would start elsewhere in its stead.
     """
     known = cluster.known.get(allocation)
     if known is None or not cluster.holds(allocation) or known.request.movable is movable:
         return
     if movable:
+        known.request = replace(known.request, wish=wish)
         own = _own_choices(cluster, known)
         choice = next((c for c in own if c.layout == known.choice.layout), None)
         if choice is None:

@@ -16,6 +16,7 @@ from calabash.sharing.registry import selected
 
 SHAPES_KEPT_MAX = 16_384
 _LIST = re.compile(r"\(([^()]*)\)")
+_OTHERWISE = re.compile(r"\bhave ([^;]+?), asked ([^;]+?)(?=;|\. |$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,10 @@ class Kinds:
                 self.version += 1
 
     def plain(self, text: str) -> str:
-        """With models, which people know, for kinds; each once in a list of nothing else."""
+        """With models, which people know, for kinds; each once in a list of nothing else. Where the model is what was asked,
+        the rest of the kind is told: that is what is otherwise."""
         models = {sample.device.model for sample in self._samples.values()}
+        text = _OTHERWISE.sub(self._otherwise, text)
         for kind in sorted(self._samples, key=len, reverse=True):
             text = text.replace(kind, self._samples[kind].device.model)
 
@@ -87,6 +90,20 @@ class Kinds:
             return f"({', '.join(listed)})" if listed.keys() <= models else found[0]
 
         return _LIST.sub(once, text)
+
+    def _otherwise(self, found: re.Match[str]) -> str:
+        there, asked = found[1].split(", "), found[2].split(" or ")
+        if {self._model(kind) for kind in there}.isdisjoint(self._model(kind) for kind in asked):
+            return found[0]
+        return f"have {', '.join(map(self._parts, there))}, asked {' or '.join(map(self._parts, asked))}"
+
+    def _model(self, kind: str) -> str:
+        return self._samples[kind].device.model if kind in self._samples else kind
+
+    def _parts(self, kind: str) -> str:
+        model = self._model(kind)
+        rest = kind.removeprefix(model).replace("/", ", ").removeprefix(", ")
+        return f"{model} ({rest})" if rest else model
 
     def choices(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...]:
         """The shapes that would serve the bundle: one, or several where amounts follow the card.

@@ -177,7 +177,8 @@ class Claims:
             return replace(facts, waits_for=self._waits(waits), rides=not parts)
         if not parts:
             return replace(facts, rides=True, plan=None)
-        pins = {one.claim.node for one in used if one.claim.node}
+        theirs = [one.claim for one in used if one.claim.owner != facts.uid or not facts.node]
+        pins = {claim.node for claim in theirs if claim.node}  # what was made for it leaves its node with it
         return replace(
             facts, request=_joined(facts, parts), plan=_allocated(facts, parts) or facts.plan, pins=tuple(sorted(pins))
         )

@@ -151,5 +151,6 @@ class Wishes:
         facts = entry.facts
         if facts.movable:
             alone = entry.gang is None and not self._book.claims.sharers(facts.uid)
-            movable = entry.stage is Stage.BOUND and not facts.leaving and alone
-            set_movable(self._book.scheduler, entry.id, movable=movable)
+            movable = entry.stage is Stage.BOUND and not facts.leaving and alone and entry.bundle is not None
+            wish = self.request(entry).wish if movable else facts.wish
+            set_movable(self._book.scheduler, entry.id, movable=movable, wish=wish)

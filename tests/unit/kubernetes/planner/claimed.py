@@ -41,12 +41,12 @@ class ClaimCluster(Cluster):
         queues: Iterable[QueueSeen] = (),
         *,
         doors: dict[str, str] | None = None,
-        seed: int = 0,
+        **more: Any,
     ) -> None:
         self.claims: dict[str, ClaimSeen] = {}
         self.reserved: dict[str, set[str]] = {}
         self._doors = doors or {}
-        super().__init__(nodes, queues, seed=seed)
+        super().__init__(nodes, queues, **more)
         for name, door in self._doors.items():
             self.change_door(name, door)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.unit.kubernetes.planner.claimed import CLAIMS, WHOLE, ClaimCluster, by_claims, named, share
+from tests.unit.kubernetes.planner.owners import MOVES
 from tests.unit.kubernetes.planner.virtual import asked
 
 from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.claims import is_allocated
-from calabash.kubernetes.planner.facts import NamespaceSeen, QueueSeen, ReleasePod, UngatePod
+from calabash.kubernetes.planner.facts import EvictPod, NamespaceSeen, QueueSeen, ReleasePod, UngatePod
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest
 
@@ -178,6 +180,60 @@ def test_who_waits_for_devices_of_others_waits_until_their_claims_are_free() -> 
     cluster.free()
     cluster.settle()
     assert cluster.bound() == {owner: "a"}
+
+
+def halves(claim: bool) -> tuple[ClaimCluster, dict[str, str]]:
+    """Two nodes, on each of which a pod that may be moved has one of two devices; by a claim of its own, or by a named one."""
+    cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH, options=MOVES)
+    more: dict[str, Any] = {"owner": "web", "movable": True}
+    several = [
+        cluster.claimer(cluster.claim(f"named-{i}"), **more) if claim else cluster.with_own(**more) for i in range(4)
+    ]
+    cluster.settle()
+    nodes = cluster.bound()
+    for node in BOTH:
+        cluster.end(next(uid for uid in several if nodes[uid] == node))
+    cluster.settle()
+    assert sorted(cluster.bound().values()) == ["a", "b"]
+    return cluster, cluster.bound()
+
+
+def test_a_pod_is_moved_with_the_claim_that_was_made_for_it_and_its_heir_has_the_place_that_was_kept() -> None:
+    cluster, before = halves(claim=False)
+    large = cluster.claimer(cluster.claim("pair", replace(WHOLE, count=2)), terms=GpuRequest(count=2))
+    cluster.decide()
+    (moved,) = [action.pod.uid for action in cluster.todo if isinstance(action, EvictPod)]
+    was = before[moved]
+    (other,) = set(BOTH) - {was}
+    assert told(cluster, large)[0] is Reason.WAITS_FOR_MOVE
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    heir = cluster.with_own(owner="web", movable=True)
+    cluster.settle()
+    assert cluster.bound() == {uid: node for uid, node in before.items() if uid != moved} | {heir: other, large: was}
+    cluster.check_doors()
+    cluster.check_book()
+
+
+def test_a_pod_whose_claim_somebody_else_made_stays_where_that_is_allocated() -> None:
+    cluster, before = halves(claim=True)
+    large = cluster.claimer(cluster.claim("pair", replace(WHOLE, count=2)), terms=GpuRequest(count=2))
+    cluster.settle()
+    assert told(cluster, large)[0] is Reason.NO_CAPACITY
+    assert cluster.bound() == before
+
+
+def test_who_waits_is_told_that_the_model_is_there_by_the_other_door() -> None:
+    cluster = ClaimCluster({"a": 2, "b": 2}, doors={"a": "claims"})
+    for _ in range(3):
+        last = cluster.with_own()
+    cluster.settle()
+    message = told(cluster, last)[1]
+    assert (
+        "1: have NVIDIA A100-SXM4-40GB (40960MiB, by tokens), asked NVIDIA A100-SXM4-40GB (40960MiB, by claims)"
+        in message
+    )
+    assert "1: most free devices 0, asked 1" in message
 
 
 def test_claims_of_pods_that_nobody_asked_the_planner_for_are_counted_for_their_queue() -> None:
