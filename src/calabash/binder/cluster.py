@@ -207,14 +207,14 @@ class ClusterScheduler:
     def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about everything; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
-        self._occupied.catch_up()
+        self.count_strangers()
         self._partitions.look_ahead(self.tenancy)
         return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
         decided: list[ClusterDecision] = []
-        self._occupied.catch_up()
+        self.count_strangers()
         self._partitions.look_ahead(self.tenancy)
         for name in newcomers:
             if self.due(now_s):
@@ -222,6 +222,10 @@ class ClusterScheduler:
             if name in self.known and not self.holds(name):  # else a member of its gang was decided with it
                 decided.extend(self.translated(self.scheduler.decide(name, now_s)))
         return tuple(decided)
+
+    def count_strangers(self) -> None:
+        """What strangers hold of devices that were full, and are not any more; also before anything is decided."""
+        self._occupied.catch_up()
 
     def due(self, now_s: float) -> bool:
         """Whether everything is to be looked at."""
@@ -231,7 +235,7 @@ class ClusterScheduler:
     def rebind(self, allocation: AllocationId, nodes: Iterable[str], now_s: float) -> StartBundle | None:
         """What holds a place and has not begun goes to the best of these nodes; None: it waits again."""
         self.tenancy.drop(allocation)
-        self._occupied.catch_up()
+        self.count_strangers()
         again = rebind(self.scheduler, allocation, nodes, now_s)
         if again is None:
             return None

@@ -7,7 +7,6 @@ from calabash.model.device import NodeName
 from calabash.sched import NodePlacement, Scheduler, Shape
 from calabash.sharing.foreign import FOREIGN_MODE
 
-
 Spot = tuple[NodeName, int]  # a node, and which of its devices
 
 

@@ -193,6 +193,26 @@ def test_memory_of_strangers_is_not_planned_away_and_comes_back() -> None:
     assert starts(scheduler, 1.0)["x"].node == "a"
 
 
+@pytest.mark.parametrize("foreign_mib", [35_000, 40_960])
+def test_memory_of_strangers_that_came_beside_a_holder_is_counted_when_that_one_leaves(foreign_mib: int) -> None:
+    scheduler = ClusterScheduler([node("a", device(0))], QUEUES)
+    scheduler.submit(request("whole", GpuRequest()))
+    assert "whole" in starts(scheduler)
+    for _ in range(2):  # the agent may say so again; nothing is otherwise
+        scheduler.put_node(node("a", device(0), foreign_mib=foreign_mib))
+    scheduler.finished(AllocationId("whole"))
+    scheduler.submit(request("x", SHARE))
+    assert not starts(scheduler, 1.0)
+    scheduler.put_node(node("a", device(0)))
+    assert starts(scheduler, 2.0)["x"].node == "a"
+    scheduler.put_node(node("a", device(0), foreign_mib=foreign_mib))
+    scheduler.remove_node(NodeName("a"))
+    scheduler.finished(AllocationId("x"))
+    scheduler.put_node(node("a", device(0)))
+    scheduler.submit(request("y", GpuRequest()))
+    assert "y" in starts(scheduler, 3.0)
+
+
 def test_a_device_that_fell_ill_and_a_node_that_is_cordoned_take_nothing_new() -> None:
     scheduler = ClusterScheduler([node("a", device(0))], QUEUES)
     scheduler.put_node(node("a", device(0, health=Health.LOST)))

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.book import UNBOUND, Book, Entry, Stage
+from calabash.kubernetes.planner.claims import is_allocated
 from calabash.kubernetes.planner.decisions import Decisions
 
 UNKNOWN = "the planner does not know this pod yet"
@@ -156,8 +157,9 @@ class Answers:
         planned = entry.plan.node
         if planned in offered:
             return FilterAnswer(node=planned)
-        if entry.stage not in UNBOUND:
-            return FilterAnswer(node=None, text=f"it is being bound to {planned}")
+        if entry.stage not in UNBOUND or is_allocated(entry.plan):
+            why = "it is being bound to" if entry.stage not in UNBOUND else "its claims are allocated on"
+            return FilterAnswer(node=None, text=f"{why} {planned}")
         if len(offered) == 1 and offered[0] == nominated and not entry.stale_refused:
             entry.stale_refused = True
             return FilterAnswer(node=None, text=f"its plan is for {planned}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSourc
 from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.planner.answers import BindVerdict
+from calabash.kubernetes.planner.book import Stage
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen, PodSeen, QueueSeen, UngatePod
 from calabash.model.request import ComputePolicy, GpuRequest
@@ -149,11 +150,11 @@ class ClaimCluster(Cluster):
 
     # ---- the allocator --------------------------------------------------------------------------------------------
 
-    def held_on(self, node: str, uuid: str) -> list[tuple[str, HeldSlice]]:
-        """What the API server's objects say is held of a device, by either door: (mode, slice)."""
+    def held_on(self, node: str, uuid: str, *, without: Collection[str] = ()) -> list[tuple[str, HeldSlice]]:
+        """What the API server's objects say is held of a device, by either door: (mode, slice). ``without``: claims."""
         found: list[tuple[str, HeldSlice]] = []
         for claim in self.claims.values():
-            if claim.node == node and claim.held is not None:
+            if claim.node == node and claim.held is not None and claim.name not in without:
                 policy = ComputePolicy(claim.held.policy)
                 found += [
                     (claim.held.mode, HeldSlice(slice=s.slice(), policy=policy))
@@ -284,12 +285,16 @@ class ClaimCluster(Cluster):
                 assert cores <= 100
 
     def check_book(self) -> None:
-        """What the book counts of a device is what the claims have, and what is planned beside them."""
+        """What the next decision finds counted of a device is what the claims have, and what is planned beside them; who was
+        asked to leave holds nothing in the book."""
         book = self.core.book
+        book.scheduler.count_strangers()
+        asked = [e.facts.uid for e in book.entries.values() if e.stage is Stage.EVICTED]
+        without = {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
         for node, (_, told) in self.nodes.items():
             row = book.scheduler.scheduler.cluster.row(node)
             for number, found in enumerate(told.devices):
-                held = self.held_on(node, found.device.uuid)
+                held = self.held_on(node, found.device.uuid, without=without)
                 free = int(book.scheduler.scheduler.cluster.gpu_free_milli[row, number])
                 free_mib = int(book.scheduler.scheduler.cluster.gpu_free_mib[row, number])
                 if any(mode == "exclusive" for mode, _ in held):

@@ -103,5 +103,5 @@ class BothDoors(RuleBasedStateMachine):
                 assert theirs, (claim, holder.plan)
 
 
-BothDoors.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+BothDoors.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
 TestBothDoors = BothDoors.TestCase

@@ -69,6 +69,25 @@ def test_what_was_allocated_is_counted_and_who_was_planned_there_goes_to_other_d
     cluster.check_book()
 
 
+def test_who_has_its_claims_on_a_node_that_is_not_offered_is_not_planned_elsewhere() -> None:
+    cluster = ClaimCluster({"a": 2, "b": 2}, doors={"a": "claims"})
+    gang = GpuRequest(gang="g", gang_size=2)
+    first, second = cluster.with_own(terms=gang), cluster.with_own(terms=gang)
+    cluster.decide()
+    cluster.carry_out(cluster.todo.pop(0))
+    cluster.try_all()
+    assert [claim.node for claim in cluster.claims.values()] == ["a", ""], "it waits for the other to be bound"
+    cluster.change_door("a", "tokens")
+    cluster.try_all()
+    assert not cluster.core.book.scheduler.holds(cluster.core.book.entries[first].id), "none of the nodes is its door's"
+    answer = cluster.core.answers.filter(first, ["b"], "", cluster.now_s)
+    assert (answer.node, answer.text) == (None, "its claims are allocated on a")
+    cluster.change_door("a", "claims")
+    cluster.settle()
+    assert cluster.bound() == {first: "a", second: "a"}
+    cluster.check_book()
+
+
 def test_a_gang_of_claims_is_released_together_and_bound_together_or_not_at_all() -> None:
     cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH)
     gang = GpuRequest(gang="g", gang_size=4)
