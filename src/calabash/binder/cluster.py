@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -36,7 +37,6 @@ from calabash.sched import (
     QueueSpec,
     Request,
     Scheduler,
-    rebind,
     relabel,
     set_mig_instances,
 )
@@ -89,11 +89,13 @@ ClusterDecision = StartBundle | MoveBundle | Stop | Wait
 
 @dataclass(slots=True)
 class KnownBundle:
-    """A request, the shapes that would serve it, and the one by which it waits or has its place."""
+    """A request, the shapes that would serve it, and the one by which it waits or has its place. ``as_it_lies``: by one that
+    only says what it holds, not where it might have gone."""
 
     request: BundleRequest
     choices: tuple[Choice, ...]
     choice: Choice
+    as_it_lies: bool = False
 
 
 class ClusterScheduler:
@@ -153,7 +155,7 @@ class ClusterScheduler:
         places = [places_of(names, [s for s in slices if number[s.device] == device]) for device in devices if names]
         place = NodePlacement(node=row, devices=devices, mig_places=tuple(places))
         self.scheduler.adopt(queued(request, choice), placement=place, started_at_s=started_at_s)
-        self.known[request.id] = KnownBundle(request, (choice,), choice)
+        self.known[request.id] = KnownBundle(request, (choice,), choice, as_it_lies=True)
         self.tenancy.take(request.id, request.bundle, enumerate(placements))
 
     def finished(self, allocation: AllocationId) -> None:
@@ -165,8 +167,17 @@ class ClusterScheduler:
 
     def unbind(self, allocation: AllocationId) -> None:
         """Its start could not be carried out: it waits again and keeps its place in the order."""
+        known = self.known[allocation]
         self.scheduler.unbind(allocation)
         self.tenancy.drop(allocation)
+        if known.as_it_lies:
+            self.finished(allocation)
+            self.wait_again(known.request)
+
+    def wait_again(self, request: BundleRequest) -> None:
+        """It waits by what it asks. Where no kind of device would do, it is not known until it is submitted for another."""
+        with suppress(CalabashError):
+            self.submit(request)
 
     def knows(self, allocation: AllocationId) -> bool:
         return allocation in self.known
@@ -224,23 +235,13 @@ class ClusterScheduler:
         return tuple(decided)
 
     def count_strangers(self) -> None:
-        """What strangers hold of devices that were full, and are not any more; also before anything is decided."""
+        """Count what they hold of devices that were full, and are not any more; so before anything is decided."""
         self._occupied.catch_up()
 
     def due(self, now_s: float) -> bool:
         """Whether everything is to be looked at."""
         wake_at_s = self.scheduler.wake_at_s()
         return now_s >= self._cycle_due_s or (wake_at_s is not None and wake_at_s <= now_s)
-
-    def rebind(self, allocation: AllocationId, nodes: Iterable[str], now_s: float) -> StartBundle | None:
-        """What holds a place and has not begun goes to the best of these nodes; None: it waits again."""
-        self.tenancy.drop(allocation)
-        self.count_strangers()
-        again = rebind(self.scheduler, allocation, nodes, now_s)
-        if again is None:
-            return None
-        found = next(iter(self.translated((again,))))
-        return found if isinstance(found, StartBundle) else None
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
         """Why it waits. Raises CalabashError when it does not wait."""

@@ -43,7 +43,7 @@ def set_movable(cluster: ClusterScheduler, allocation: AllocationId, *, movable:
         choice = next((c for c in own if c.layout == known.choice.layout), None)
         if choice is None:
             return
-        known.choices, known.choice = own, choice
+        known.choices, known.choice, known.as_it_lies = own, choice, False
     known.request = replace(known.request, movable=movable)
     set_movable_in(cluster.scheduler, allocation, shape=known.choice.shape if movable else None)
 
@@ -67,7 +67,7 @@ def keep_place(cluster: ClusterScheduler, allocation: AllocationId) -> KeptPlace
     cluster.tenancy.rename(allocation, kept)
     cluster.finished(allocation)
     scheduler.adopt(queued(request, known.choice), placement=running.placement, started_at_s=running.started_at_s)
-    cluster.known[kept] = KnownBundle(request, known.choices, known.choice)
+    cluster.known[kept] = replace(known, request=request)
     node = cluster.nodes[NodeName(running.node)]
     devices = frozenset(node.devices[i].device.uuid for i in running.placement.devices)
     return KeptPlace(id=kept, node=node.name, devices=devices)
@@ -82,6 +82,6 @@ def take_over(cluster: ClusterScheduler, kept: KeptPlace, request: BundleRequest
     cluster.finished(request.id)
     scheduler.advance(now_s)
     begun = scheduler.adopt(queued(request, known.choice), placement=running.placement, started_at_s=now_s)
-    cluster.known[request.id] = KnownBundle(request, known.choices, known.choice)
+    cluster.known[request.id] = replace(known, request=request)
     started = next(iter(cluster.translated((Bind(id=request.id, node=begun.node, placement=begun.placement),))))
     return started if isinstance(started, StartBundle) else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from calabash.binder.cluster import BundleRequest, ClusterScheduler, KnownBundle, StartBundle, queued
 from calabash.binder.kinds import Wish
+from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.sched import WHOLE_MILLI, Bind
 from calabash.sched import set_evictable as set_evictable_in
@@ -47,12 +49,27 @@ def start_on(
         if placement is None:
             continue
         running = scheduler.adopt(queued(request, choice), placement=placement, started_at_s=now_s)
-        cluster.known[request.id] = KnownBundle(request, (choice,), choice)
+        cluster.known[request.id] = KnownBundle(request, (choice,), choice, as_it_lies=bound)
         bind = Bind(id=request.id, node=running.node, placement=placement)
         started = next(iter(cluster.translated((bind,))))
         if isinstance(started, StartBundle):
             return started
         cluster.finished(request.id)  # its sharing mode refuses
+    return None
+
+
+def rebind(
+    cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], now_s: float
+) -> StartBundle | None:
+    """What holds a place and has not begun goes to the best of these nodes; None: none has the room, and it waits again."""
+    request = cluster.known[allocation].request
+    cluster.finished(allocation)
+    cluster.count_strangers()
+    with suppress(CalabashError):
+        start = start_on(cluster, request, nodes, now_s)
+        if start is not None:
+            return start
+    cluster.wait_again(request)
     return None
 
 

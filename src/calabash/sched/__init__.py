@@ -24,7 +24,7 @@ from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.upkeep import rebind, relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
+from calabash.sched.upkeep import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -53,7 +53,6 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
-    "rebind",
     "relabel",
     "restore",
     "set_evictable",

@@ -10,7 +10,6 @@ from calabash.model.mig import MigInstance
 from calabash.model.request import CUT_MODES
 from calabash.sched.cluster.columns import MODE_MIG
 from calabash.sched.cluster.shape import Shape
-from calabash.sched.decisions import Bind
 from calabash.sched.scheduler import Scheduler
 
 
@@ -71,23 +70,3 @@ def set_movable(scheduler: Scheduler, request_id: str, *, shape: Shape | None = 
         raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
     shape, movable = shape or running.request.shape, shape is not None
     registry.move(replace(running, request=replace(running.request, movable=movable, shape=shape)))
-
-
-def rebind(scheduler: Scheduler, request_id: str, nodes: Iterable[str], now_s: float) -> Bind | None:
-    """What runs, and has not begun, goes to the best of these nodes instead; None: it has no room there and waits again.
-
-    Raises CalabashError when it does not run.
-    """
-    state = scheduler.state
-    running = state.registry.running(request_id)
-    if running is None:
-        raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
-    state.advance(now_s)
-    scheduler.unbind(request_id)
-    rows = [row for name in nodes if (row := state.cluster.row_of.get(name)) is not None]
-    placement = state.room.choose_among(running.request.shape, rows)
-    if placement is None:
-        return None
-    state.cluster.place(running.request.shape, placement)
-    again = state.begin(running.request, placement, state.now_s)
-    return Bind(id=request_id, node=again.node, placement=placement)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from calabash.binder.bundle import MIXED, Bundle, Layout, Part, layout
 from calabash.binder.cluster import BundleRequest, ClusterScheduler, StartBundle
 from calabash.binder.cluster_nodes import ClusterNode
+from calabash.binder.cluster_upkeep import rebind
 from calabash.binder.kinds import NodeDevice, Wish
 from calabash.binder.local import Stop, Wait
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector
+from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice
 from calabash.sched import Amount, Options, QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
@@ -177,12 +178,33 @@ def test_a_request_is_bound_again_only_where_it_may_go() -> None:
     scheduler.submit(request("x", SHARE))
     first = starts(scheduler)["x"].node
     other = next(n for n in "abc" if n != first)
-    again = scheduler.rebind(AllocationId("x"), [other], 1.0)
+    again = rebind(scheduler, AllocationId("x"), ["nowhere", other], 1.0)
     assert again is not None
     assert again.node == other
-    assert scheduler.rebind(AllocationId("x"), ["elsewhere"], 2.0) is None
+    assert rebind(scheduler, AllocationId("x"), ["elsewhere"], 2.0) is None
     assert not scheduler.holds(AllocationId("x"))
     assert "x" in starts(scheduler, 3.0)
+
+
+@pytest.mark.parametrize("again", ["unbound", "elsewhere"])
+def test_what_was_adopted_waits_and_goes_elsewhere_by_what_it_asks(again: str) -> None:
+    """Where it lies says what it holds, not where it may go."""
+    nodes = [node("a"), node("b", device(0, T4)), node("c", taints=("k=v:NoSchedule",)), node("d"), node("e")]
+    scheduler = ClusterScheduler([replace(one, labels={"name": one.name}) for one in nodes], QUEUES)
+    asked = replace(SHARE, memory_mib=8000, selector=Selector(models=(A100[0],)))
+    placement = Placement(
+        node=NodeName("a"),
+        mode=ModeName("vgpu"),
+        slices=(Slice(device=DeviceUuid("GPU-0"), memory_mib=8000, core_percent=40),),
+    )
+    wish = Wish(selector=("name in (a,b,c,e)",))
+    scheduler.adopt(request("x", asked, wish=wish), [placement], started_at_s=0.0)
+    scheduler.put_node(replace(scheduler.nodes[NodeName("a")], schedulable=False))
+    if again == "elsewhere":
+        assert rebind(scheduler, AllocationId("x"), ["b", "c", "d"], 1.0) is None
+    else:
+        scheduler.unbind(AllocationId("x"))
+    assert starts(scheduler, 2.0)["x"].node == "e"
 
 
 def test_memory_of_strangers_is_not_planned_away_and_comes_back() -> None:

@@ -18,7 +18,7 @@ from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.upkeep import rebind, relabel
+from calabash.sched.upkeep import relabel
 
 MANY = 1 << 30
 
@@ -245,21 +245,6 @@ def test_labels_and_taints_of_a_node_change_where_it_stands() -> None:
     assert not [d for d in scheduler.cycle(1.0) if isinstance(d, Bind)]
     relabel(scheduler, "n0", labels={"pool": "fast"}, taints=())
     assert [d.id for d in scheduler.cycle(2.0) if isinstance(d, Bind)] == ["x"]
-
-
-def test_what_has_not_begun_is_bound_again_within_the_nodes_that_are_left() -> None:
-    scheduler = Scheduler([node("n0"), node("n1"), node("n2")], [QueueSpec(name="a")])
-    scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
-    first = next(d.node for d in scheduler.cycle(0.0) if isinstance(d, Bind))
-    other = next(n for n in ("n0", "n1", "n2") if n != first)
-    again = rebind(scheduler, "x", ["nowhere", other], 1.0)
-    assert again is not None
-    assert again.node == other
-    assert scheduler.cluster.gpu_sum_milli.sum() == 3 * 4000 - 1000
-    assert rebind(scheduler, "x", [], 2.0) is None
-    assert scheduler.cluster.gpu_sum_milli.sum() == 3 * 4000
-    with pytest.raises(CalabashError, match="does not run"):
-        rebind(scheduler, "x", [other], 3.0)
 
 
 def test_a_gang_of_512_is_placed_well_below_a_second() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from calabash.binder.cluster_upkeep import rebind
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.book import UNBOUND, Book, Entry, Stage
 from calabash.kubernetes.planner.claims import is_allocated
@@ -168,7 +169,7 @@ class Answers:
     def _planned_anew(self, entry: Entry, offered: Sequence[str], now_s: float) -> FilterAnswer:
         book = self._book
         before = entry.plan.node if entry.plan else ""
-        start = book.scheduler.rebind(entry.id, offered, now_s)
+        start = rebind(book.scheduler, entry.id, offered, now_s)
         if start is None:
             book.wait(entry)
             count = len(offered)

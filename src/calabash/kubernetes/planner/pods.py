@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.book import SETTLED, Book, Entry, Stage
+from calabash.kubernetes.planner.claims import is_allocated
 from calabash.kubernetes.planner.facts import Nominate, PodSeen
 from calabash.kubernetes.planner.queues import KubeQueues
 from calabash.kubernetes.planner.wishes import Wishes
@@ -213,7 +214,7 @@ class Pods:
             if entry.plan is None:
                 if entry.bundle is not None:
                     self.submit(entry)
-            elif complete:
+            elif complete or is_allocated(entry.plan):  # it has its devices, whatever becomes of the others
                 entry.stage = Stage.RELEASED
                 if entry.facts.nominated != entry.plan.node:
                     book.want(Nominate(pod=entry.pod, node=entry.plan.node))

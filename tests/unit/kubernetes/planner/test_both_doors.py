@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.unit.kubernetes.planner.claimed import TOKENS, WHOLE, ClaimCluster, share
+from tests.unit.kubernetes.planner.owners import MOVES
 
 from calabash.kubernetes.planner.claims import is_allocated
 from calabash.model.request import GpuRequest
@@ -18,18 +19,19 @@ class BothDoors(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = ClaimCluster({"a": 2, "b": 2, "c": 2}, doors={"a": "tokens", "b": "claims", "c": "claims"})
+        doors = {"a": "tokens", "b": "claims", "c": "claims"}
+        self.cluster = ClaimCluster({"a": 2, "b": 2, "c": 2}, doors=doors, options=MOVES)
         self.shared = 0
 
     @rule(request=REQUESTS)
     def ask_by_token(self, request: GpuRequest) -> None:
         self.cluster.create(request, wish=TOKENS)
 
-    @rule(request=REQUESTS, gang=st.booleans())
-    def ask_by_claim(self, request: GpuRequest, gang: bool) -> None:
+    @rule(request=REQUESTS, gang=st.booleans(), movable=st.booleans())
+    def ask_by_claim(self, request: GpuRequest, gang: bool, movable: bool) -> None:
         terms = GpuRequest(gang=f"g{self.shared}", gang_size=2) if gang else None
         for _ in range(2 if gang else 1):
-            self.cluster.with_own(request, terms=terms)
+            self.cluster.with_own(request, terms=terms, owner="web", movable=movable)
         self.shared += 1
 
     @rule(request=REQUESTS, users=st.integers(1, 3))
