@@ -150,9 +150,15 @@ class Planned:
         self.make_namespace(namespace)
         self.each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
 
-    def make_namespace(self, namespace: str) -> None:
+    def make_queue(self, name: str, namespace: str, **spec: float) -> None:
+        """A queue, and a namespace whose pods stand in it."""
+        queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+        self.api.create("/apis/calabash.dev/v1alpha1/queues", queue)
+        self.make_namespace(namespace, **{"calabash.dev/queue": name})
+
+    def make_namespace(self, namespace: str, **labels: str) -> None:
         if not self.api.exists(f"/api/v1/namespaces/{namespace}"):
-            self.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+            self.api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
             self.cluster.wait_for(
                 lambda: self.api.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "its account"
             )

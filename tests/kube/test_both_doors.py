@@ -52,17 +52,7 @@ def test_a_gang_of_claims_is_released_together_and_each_door_has_its_own_nodes(p
 
 
 def test_a_quota_holds_a_pod_with_a_claim_back_and_says_so(planned: Planned) -> None:
-    api = planned.api
-    queue = {
-        "apiVersion": "calabash.dev/v1alpha1",
-        "kind": "Queue",
-        "metadata": {"name": "small"},
-        "spec": {"limit": 1},
-    }
-    api.create("/apis/calabash.dev/v1alpha1/queues", queue)
-    labels = {"calabash.dev/queue": "small"}
-    api.create("/api/v1/namespaces", {"metadata": {"name": "quota", "labels": labels}})
-    planned.cluster.wait_for(lambda: api.exists("/api/v1/namespaces/quota/serviceaccounts/default"), "the account")
+    planned.make_queue("small", "quota", limit=1)
     template(planned, "quota")
     planned.create("quota", [claimer("first")])
     planned.wait_bound("quota", 1)
@@ -72,19 +62,10 @@ def test_a_quota_holds_a_pod_with_a_claim_back_and_says_so(planned: Planned) -> 
 
 
 def test_a_queue_takes_back_what_it_deserves_from_pods_with_claims(planned: Planned) -> None:
-    api = planned.api
-    queue = {
-        "apiVersion": "calabash.dev/v1alpha1",
-        "kind": "Queue",
-        "metadata": {"name": "prod"},
-        "spec": {"deserved": 2},
-    }
-    api.create("/apis/calabash.dev/v1alpha1/queues", queue)
+    planned.make_queue("prod", "shop", deserved=2)
     template(planned, "borrow")
     planned.create("borrow", [claimer(f"b{i}") for i in range(4)])
     planned.wait_bound("borrow", 4)
-    api.create("/api/v1/namespaces", {"metadata": {"name": "shop", "labels": {"calabash.dev/queue": "prod"}}})
-    planned.cluster.wait_for(lambda: api.exists("/api/v1/namespaces/shop/serviceaccounts/default"), "the account")
     template(planned, "shop")
     planned.create("shop", [claimer(f"s{i}") for i in range(3)])
     planned.wait_bound("shop", 2)

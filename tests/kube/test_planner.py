@@ -162,18 +162,9 @@ def test_why_a_pod_waits_stands_in_its_condition_and_in_one_event(planned: Plann
 
 
 def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it(planned: Planned) -> None:
-    api = planned.api
-    queue = {
-        "apiVersion": "calabash.dev/v1alpha1",
-        "kind": "Queue",
-        "metadata": {"name": "prod"},
-        "spec": {"deserved": 200},
-    }
-    api.create("/apis/calabash.dev/v1alpha1/queues", queue)
+    planned.make_queue("prod", "shop", deserved=200)
     planned.create("borrow", [planned_pod(f"p{i:03}", GpuRequest(count=2)) for i in range(100)])
     planned.wait_bound("borrow", 100)
-    api.create("/api/v1/namespaces", {"metadata": {"name": "shop", "labels": {"calabash.dev/queue": "prod"}}})
-    planned.cluster.wait_for(lambda: api.exists("/api/v1/namespaces/shop/serviceaccounts/default"), "the account")
     planned.create("shop", [planned_pod(f"s{i}", GpuRequest(count=2)) for i in range(3)])
     planned.wait_bound("shop", 3)
     assert len(planned.bound("borrow")) == 97
