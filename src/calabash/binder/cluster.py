@@ -120,7 +120,7 @@ class ClusterScheduler:
         self.scheduler = Scheduler(
             [spec_of(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
         )
-        self._occupied = ForeignInCluster(self.scheduler)
+        self.strangers = ForeignInCluster(self.scheduler)
         self.tenancy = Tenancy()
         self._partitions = Partitions(self.scheduler)
         self.known: dict[AllocationId, KnownBundle] = {}
@@ -179,9 +179,6 @@ class ClusterScheduler:
         with suppress(CalabashError):
             self.submit(request)
 
-    def knows(self, allocation: AllocationId) -> bool:
-        return allocation in self.known
-
     def holds(self, allocation: AllocationId) -> bool:
         """Whether it has its place."""
         return allocation in self.tenancy
@@ -206,7 +203,7 @@ class ClusterScheduler:
     def remove_node(self, name: NodeName) -> None:
         """The node is gone; the caller took everything off it before."""
         if self.nodes.pop(name, None) is not None:
-            self._occupied.leave(name)
+            self.strangers.leave(name)
             self.scheduler.remove_node(name)
 
     def set_queues(self, queues: Iterable[QueueSpec]) -> None:
@@ -218,14 +215,14 @@ class ClusterScheduler:
     def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about everything; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
-        self.count_strangers()
+        self.strangers.catch_up()
         self._partitions.look_ahead(self.tenancy)
         return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
         decided: list[ClusterDecision] = []
-        self.count_strangers()
+        self.strangers.catch_up()
         self._partitions.look_ahead(self.tenancy)
         for name in newcomers:
             if self.due(now_s):
@@ -233,10 +230,6 @@ class ClusterScheduler:
             if name in self.known and not self.holds(name):  # else a member of its gang was decided with it
                 decided.extend(self.translated(self.scheduler.decide(name, now_s)))
         return tuple(decided)
-
-    def count_strangers(self) -> None:
-        """Count what they hold of devices that were full, and are not any more; so before anything is decided."""
-        self._occupied.catch_up()
 
     def due(self, now_s: float) -> bool:
         """Whether everything is to be looked at."""
@@ -257,7 +250,7 @@ class ClusterScheduler:
             earlier = before.devices[number] if before else None
             _refresh(self.scheduler, node.name, number, found, earlier)
             if (earlier.foreign_mib if earlier else 0) != found.foreign_mib:
-                self._occupied.set(node.name, number, found)
+                self.strangers.set(node.name, number, found)
         if node.schedulable is not (before.schedulable if before else True):
             self.scheduler.cordon(node.name, schedulable=node.schedulable)
 

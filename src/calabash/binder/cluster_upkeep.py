@@ -64,7 +64,7 @@ def rebind(
     """What holds a place and has not begun goes to the best of these nodes; None: none has the room, and it waits again."""
     request = cluster.known[allocation].request
     cluster.finished(allocation)
-    cluster.count_strangers()
+    cluster.strangers.catch_up()
     with suppress(CalabashError):
         start = start_on(cluster, request, nodes, now_s)
         if start is not None:

@@ -300,7 +300,7 @@ def test_what_is_held_where_there_is_no_room_is_not_adopted() -> None:
     held = starts(scheduler)["x"].placements
     with pytest.raises(CalabashError, match="cannot take"):
         scheduler.adopt(request("y", GpuRequest()), held, started_at_s=0.0)
-    assert not scheduler.knows(AllocationId("y"))
+    assert AllocationId("y") not in scheduler.known
     scheduler.finished(AllocationId("x"))
     scheduler.adopt(request("y", GpuRequest()), held, started_at_s=0.0)
     assert scheduler.holds(AllocationId("y"))

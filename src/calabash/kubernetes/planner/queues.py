@@ -54,7 +54,7 @@ class KubeQueues:
             book.scheduler.finished(entry.id)
             book.newcomers.pop(entry.id, None)
             book.put_aside(entry, Reason.NOT_FOUND, "its queue is gone")
-        used = {e.bundle.request.queue for e in book.entries.values() if e.bundle and book.scheduler.knows(e.id)}
+        used = {e.bundle.request.queue for e in book.entries.values() if e.bundle and e.id in book.scheduler.known}
         try:
             book.scheduler.set_queues(self.specs({*used, *kept}))
         except CalabashError as error:

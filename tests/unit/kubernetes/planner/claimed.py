@@ -288,7 +288,7 @@ class ClaimCluster(Cluster):
         """What the next decision finds counted of a device is what the claims have, and what is planned beside them; who was
         asked to leave holds nothing in the book."""
         book = self.core.book
-        book.scheduler.count_strangers()
+        book.scheduler.strangers.catch_up()
         asked = [e.facts.uid for e in book.entries.values() if e.stage is Stage.EVICTED]
         without = {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
         for node, (_, told) in self.nodes.items():

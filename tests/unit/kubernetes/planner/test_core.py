@@ -781,10 +781,10 @@ class Life(RuleBasedStateMachine):
                 assert entry.plan is not None
             if entry.stage is Stage.WAITING:
                 assert entry.plan is None
-                assert book.scheduler.knows(entry.id)
+                assert entry.id in book.scheduler.known
                 assert not book.scheduler.holds(entry.id)
             if entry.stage is Stage.ASIDE:
-                assert not book.scheduler.knows(entry.id)
+                assert entry.id not in book.scheduler.known
             if entry.stage is Stage.BOUND and entry.facts.plan is not None and entry.node in book.scheduler.nodes:
                 assert book.scheduler.holds(entry.id)
 
