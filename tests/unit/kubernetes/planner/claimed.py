@@ -284,13 +284,17 @@ class ClaimCluster(Cluster):
                 assert memory <= found.device.memory_mib
                 assert cores <= 100
 
+    def leaving(self) -> set[str]:
+        """Claims of pods that were asked to leave, and have not left."""
+        asked = [e.facts.uid for e in self.core.book.entries.values() if e.stage is Stage.EVICTED]
+        return {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
+
     def check_book(self) -> None:
         """What the next decision finds counted of a device is what the claims have, and what is planned beside them; who was
         asked to leave holds nothing in the book."""
         book = self.core.book
         book.scheduler.strangers.catch_up()
-        asked = [e.facts.uid for e in book.entries.values() if e.stage is Stage.EVICTED]
-        without = {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
+        without = self.leaving()
         for node, (_, told) in self.nodes.items():
             row = book.scheduler.scheduler.cluster.row(node)
             for number, found in enumerate(told.devices):

@@ -87,6 +87,7 @@ class BothDoors(RuleBasedStateMachine):
         cluster.decide()
         cluster.check_book()
         book = cluster.core.book
+        leaving = cluster.leaving()
         for claim in cluster.claims.values():
             holders = [
                 e
@@ -97,7 +98,7 @@ class BothDoors(RuleBasedStateMachine):
             users = [
                 pod for pod in cluster.pods.values() if pod.node and any(c.claim == claim.name for c in pod.claims)
             ]
-            if claim.held is not None and users:
+            if claim.held is not None and users and claim.name not in leaving:
                 (holder,) = holders
                 assert holder.plan is not None
                 assert is_allocated(holder.plan)
