@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.kube.claiming import CLAIMS, claimer, given, publish, remove, template, told_claims, waits
 from tests.kube.cluster import Cluster
+from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, planned_pod
 
 from calabash.kubernetes.names import DOOR
@@ -79,36 +80,24 @@ def test_a_queue_takes_back_what_it_deserves_from_pods_with_claims(planned: Plan
 
 
 def test_a_pod_with_a_claim_is_moved_so_that_a_large_one_finds_room(planned: Planned) -> None:
-    cluster, api, nodes = planned.cluster, planned.api, planned.nodes[2:]
-    pods = "/api/v1/namespaces/moved/pods"
-    template(planned, "moved")
-    fixed = [claimer(f"first-{node}", nodeSelector={"kubernetes.io/hostname": node}) for node in nodes]
-    planned.create("moved", fixed)
-    planned.wait_bound("moved", 2)
-    made = claimer("", movable=True)
-    web = {"metadata": {"labels": {"app": "web"}, **made["metadata"]}, "spec": made["spec"]}
-    del web["metadata"]["name"]
-    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": web}
-    api.create("/apis/apps/v1/namespaces/moved/deployments", {"metadata": {"name": "web"}, "spec": spec})
-    before = {name: node for name, node in planned.wait_bound("moved", 4).items() if name.startswith("web")}
-    for node in nodes:
-        api.delete(f"{pods}/first-{node}")
-    assert sorted(before.values()) == nodes
+    nodes = planned.nodes[2:]
+    template(planned, NAMESPACE)
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "calabash.dev", "count": 2}}]
-    api.create(CLAIMS.format("moved"), {"metadata": {"name": "pair"}, "spec": {"devices": {"requests": requests}}})
-    planned.create("moved", [claimer("large", GpuRequest(count=2), claim="pair")])
-    cluster.wait_for(lambda: "large" in planned.bound("moved") and len(planned.bound("moved")) == 3, "all have nodes")
-    after = planned.bound("moved")
-    (moved,) = set(before) - set(after)
-    (heir,) = set(after) - set(before) - {"large"}
-    assert after["large"] == before[moved]
-    assert after[heir] == next(node for node in nodes if node != before[moved])
-    assert sorted(Counter(given(planned, "moved")).values()) == [1, 1, 1, 1]
-    (said,) = [e for e in api.get("/api/v1/namespaces/moved/events")["items"] if e["reason"] == "Moved"]
-    assert said["involvedObject"]["name"] == moved
-    api.delete("/apis/apps/v1/namespaces/moved/deployments/web", {"propagationPolicy": "Foreground"})
-    cluster.wait_for(lambda: set(planned.pods("moved")) == {"large"}, "the Deployment's end")
-    remove(planned, "moved")
+    pair = {"metadata": {"name": "pair"}, "spec": {"devices": {"requests": requests}}}
+    planned.api.create(CLAIMS.format(NAMESPACE), pair)
+
+    def each_device_is_held_once() -> None:
+        assert sorted(Counter(given(planned, NAMESPACE)).values()) == [1, 1, 1, 1]
+
+    check_moved(
+        planned,
+        nodes,
+        first=[claimer(f"first-{node}", nodeSelector={"kubernetes.io/hostname": node}) for node in nodes],
+        web=claimer("", movable=True),
+        large=claimer("large", GpuRequest(count=2), claim="pair"),
+        check=each_device_is_held_once,
+    )
+    remove(planned, NAMESPACE)
 
 
 def test_a_shared_claim_counts_once_and_what_another_scheduler_allocated_is_given_to_nobody_else(

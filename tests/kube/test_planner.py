@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
+from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, devices, planned_pod
 
 from calabash.kubernetes.names import PLAN
@@ -181,35 +182,16 @@ def within(nodes: list[str], pod: Json) -> Json:
 
 
 def test_a_pod_of_a_deployment_is_moved_so_that_a_large_one_finds_room(planned: Planned) -> None:
-    cluster, api = planned.cluster, planned.api
     nodes = planned.nodes[20:22]
-    pods = "/api/v1/namespaces/moved/pods"
-    planned.create("moved", [planned_pod(f"first-{node}", WHOLE, nodeSelector=on(node)) for node in nodes])
-    planned.wait_bound("moved", 2)
-    made = within(nodes, planned_pod("", WHOLE, movable=True))
-    template = {"metadata": {"labels": {"app": "web"}, **made["metadata"]}, "spec": made["spec"]}
-    del template["metadata"]["name"]
-    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}
-    api.create("/apis/apps/v1/namespaces/moved/deployments", {"metadata": {"name": "web"}, "spec": spec})
-    before = {name: node for name, node in planned.wait_bound("moved", 4).items() if name.startswith("web")}
-    for node in nodes:
-        api.delete(f"{pods}/first-{node}")
-    assert sorted(before.values()) == nodes
-    planned.create("moved", [within(nodes, planned_pod("large", GpuRequest(count=2)))])
-    cluster.wait_for(lambda: "large" in planned.bound("moved") and len(planned.bound("moved")) == 3, "all have nodes")
-    after = planned.bound("moved")
-    (moved,) = set(before) - set(after)
-    (heir,) = set(after) - set(before) - {"large"}
-    assert after["large"] == before[moved]
-    assert after[heir] == next(node for node in nodes if node != before[moved])
-    check(planned, "moved")
-    events = api.get("/api/v1/namespaces/moved/events")["items"]
-    (said,) = [e for e in events if e["reason"] == "Moved"]
-    assert said["involvedObject"]["name"] == moved
-    assert f"moved from {after['large']} to {after[heir]}" in said["message"]
-    api.delete("/apis/apps/v1/namespaces/moved/deployments/web", {"propagationPolicy": "Foreground"})
-    cluster.wait_for(lambda: set(planned.pods("moved")) == {"large"}, "the Deployment's end")
-    remove(planned, "moved")
+    check_moved(
+        planned,
+        nodes,
+        first=[planned_pod(f"first-{node}", WHOLE, nodeSelector=on(node)) for node in nodes],
+        web=within(nodes, planned_pod("", WHOLE, movable=True)),
+        large=within(nodes, planned_pod("large", GpuRequest(count=2))),
+        check=lambda: check(planned, NAMESPACE),
+    )
+    remove(planned, NAMESPACE)
 
 
 def on(node: str) -> Json:

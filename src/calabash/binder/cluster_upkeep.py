@@ -37,6 +37,7 @@ def start_on(
     wish = Wish(tolerations=frozenset("*")) if bound else request.wish
     rows = [row for name in nodes if (row := arrays.row_of.get(name)) is not None]
     cordoned = [row for row in rows if bound and not arrays.schedulable[row]]
+    cluster.strangers.catch_up()
     scheduler.advance(now_s)
     for choice in cluster.kinds.choices(request.bundle, wish):
         for row in cordoned:
@@ -64,7 +65,6 @@ def rebind(
     """What holds a place and has not begun goes to the best of these nodes; None: none has the room, and it waits again."""
     request = cluster.known[allocation].request
     cluster.finished(allocation)
-    cluster.strangers.catch_up()
     with suppress(CalabashError):
         start = start_on(cluster, request, nodes, now_s)
         if start is not None:

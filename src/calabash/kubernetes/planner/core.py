@@ -239,7 +239,6 @@ class Core:
         for name in self._stale:
             self.fleet.recount(name, now_s)
         self._stale.clear()
-        self.book.scheduler.strangers.catch_up()
         self.pods.unshun(now_s)
         wishes = self.pods.wishes
         wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))

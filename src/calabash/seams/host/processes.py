@@ -46,6 +46,11 @@ class Peer:
     gid: int
 
 
+def _pids() -> list[int]:
+    """All that there are, in no order; what is done with one may find it gone."""
+    return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]
+
+
 def start_time(pid: int) -> int:
     """Start time of a live process, in clock ticks since boot; 0 when there is none or it is a zombie."""
     try:
@@ -111,23 +116,20 @@ def parent_of(pid: int) -> int:
 
 def children_of(pid: int) -> list[int]:
     """Pids of the living processes that a process has started; one pass over /proc, for few kernels keep a list."""
-    found = [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]
-    return sorted(child for child in found if parent_of(child) == pid and start_time(child))
+    return sorted(child for child in _pids() if parent_of(child) == pid and start_time(child))
 
 
 def running(program: str, *variables: str, word: str = "") -> list[Process]:
     """Processes of our own user that run a program of that name, with that word in their command and these NAME=VALUE in
     the environment that they began with. One pass over /proc; another user's are none, whatever they call themselves."""
     found = []
-    for entry in os.scandir(_PROC):
-        if not entry.name.isdigit():
-            continue
+    for pid in _pids():
         with contextlib.suppress(OSError):
-            words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
             if os.path.basename(words[0]) != program.encode() or (word and word.encode() not in words):
                 continue
-            environment = Path(entry.path, "environ").read_bytes().split(b"\0")
-            process = identify(int(entry.name))
+            environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            process = identify(pid)
             if process and owner(process) == os.geteuid() and all(v.encode() in environment for v in variables):
                 found.append(process)
     return found
@@ -166,8 +168,7 @@ def by_inner_pid(pids: Iterable[int]) -> dict[InnerPid, Process]:
 def in_other_namespaces() -> dict[InnerPid, Process]:
     """All that live in PID namespaces other than ours; one pass over /proc."""
     ours = pid_namespace()
-    pids = (int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit())
-    return by_inner_pid(pid for pid in pids if pid_namespace(pid) not in {0, ours})
+    return by_inner_pid(pid for pid in _pids() if pid_namespace(pid) not in {0, ours})
 
 
 def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Process], bool] = lambda _: True) -> bool:
@@ -199,7 +200,7 @@ def holders(paths: Sequence[Path]) -> dict[Path, list[Process]]:
             wanted[status.st_dev, status.st_ino] = path
     if not wanted:
         return found
-    for pid in sorted(int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()):
+    for pid in sorted(_pids()):
         opened = _open_files(pid, _file) & wanted.keys()
         process = identify(pid) if opened and pid != os.getpid() else None
         if process is not None:
@@ -220,7 +221,7 @@ def device_users(nodes: Sequence[Path]) -> dict[Path, list[Process]]:
             wanted[_identity(node.stat())] = node
     if not wanted:
         return found
-    for pid in sorted(int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()):
+    for pid in sorted(_pids()):
         opened = _open_files(pid, _identity) & wanted.keys()
         process = identify(pid) if opened else None
         if process is not None:
