@@ -137,9 +137,10 @@ class Watch:
     def close(self) -> None:
         """Ends the stream, from another thread than the one that reads it."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not the TLS socket's own: it forgets its session first, and the reader would then read ciphertext.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         except OSError as error:
-            if error.errno != errno.ENOTCONN:
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # ended by the other end; closed by the reader
                 raise
 
 
