@@ -237,6 +237,7 @@ def test_what_is_held_of_a_card_that_is_lost_when_the_pool_starts_counts_against
     world.up()
     world.client.put("/v1/tenants/vision", {"limit": 1.0})
     program, _ = world.running(hold, "500", "100", memory_mib=4096, cores=60, tenant="vision")
+    until(lambda: program.says("held 500"), what="it to hold its memory before the card is lost")
     (before,) = world.devices()
     world.kill()
     world.inject("0", "lost")
