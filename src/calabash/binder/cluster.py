@@ -167,12 +167,8 @@ class ClusterScheduler:
 
     def unbind(self, allocation: AllocationId) -> None:
         """Its start could not be carried out: it waits again and keeps its place in the order."""
-        known = self.known[allocation]
         self.scheduler.unbind(allocation)
-        self.tenancy.drop(allocation)
-        if known.as_it_lies:
-            self.finished(allocation)
-            self.wait_again(known.request)
+        self._lost(allocation)
 
     def wait_again(self, request: BundleRequest) -> None:
         """It waits by what it asks. Where no kind of device would do, it is not known until it is submitted for another."""
@@ -242,6 +238,14 @@ class ClusterScheduler:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
+    def _lost(self, allocation: AllocationId) -> None:
+        """It has no place any more; a shape that only said where it lay would take it anywhere."""
+        self.tenancy.drop(allocation)
+        known = self.known[allocation]
+        if known.as_it_lies:
+            self.finished(allocation)
+            self.wait_again(known.request)
+
     def _joined(self, node: ClusterNode, before: ClusterNode | None = None) -> None:
         """Take over what may change of a node that the scheduler has."""
         self.nodes[node.name] = node
@@ -270,7 +274,7 @@ class ClusterScheduler:
                             self.tenancy.drop(AllocationId(other.id))
                 yield self._moved(name, decision)
             elif isinstance(decision, Evict):
-                self.tenancy.drop(name)
+                self._lost(name)
                 yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by))
             elif isinstance(decision, Defer):
                 yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)

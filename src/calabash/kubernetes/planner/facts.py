@@ -62,7 +62,7 @@ class PodSeen:
 
     Args:
         request: what it asks for; None with ``fault`` when that cannot be read.
-        node: where it is bound; "" while it is not.
+        node: where it is bound; "" while it is not. bound_at_s: since when, to the second; 0 when nobody says.
         nominated: the node that its status names.
         plan: the plan in its annotation, when it is one and of this pod.
         gated: our gate holds it. held: somebody else's gate does.
@@ -89,6 +89,7 @@ class PodSeen:
     wish: Wish = ANYWHERE
     priority: int = 0
     node: str = ""
+    bound_at_s: float = 0.0
     nominated: str = ""
     plan: PodPlan | None = None
     gated: bool = False

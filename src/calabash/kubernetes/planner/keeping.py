@@ -127,4 +127,7 @@ def _slice(one: GpuNodeSlice) -> GpuNodeSlice:
 
 
 def _condition(one: Condition) -> Condition:
-    return Condition(type=intern(one.type), status=intern(one.status), reason=intern(one.reason))
+    since = one.last_transition_time if one.status == "True" else None
+    return Condition(
+        type=intern(one.type), status=intern(one.status), reason=intern(one.reason), last_transition_time=since
+    )

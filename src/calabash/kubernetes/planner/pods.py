@@ -77,7 +77,7 @@ class Pods:
         """Take over what others left: bound pods first, then plans of gangs that are complete, then who waits."""
         waiting: list[Entry] = []
         planned: dict[object, list[Entry]] = {}
-        for entry in sorted(entries, key=lambda e: (e.facts.created_at_s, e.facts.uid)):
+        for entry in sorted(entries, key=lambda e: (e.facts.bound_at_s, e.facts.created_at_s, e.facts.uid)):
             if entry.facts.node:
                 self.enter(entry, now_s)
             elif entry.facts.plan is not None and not (entry.facts.gated or entry.facts.leaving):
@@ -113,7 +113,7 @@ class Pods:
         book.wait(entry)
 
     def adopt(self, entry: Entry, plan: PodPlan | None, now_s: float) -> bool:
-        """Have it hold what the plan says; False when that is not there."""
+        """Have it hold what the plan says, and since it was bound; False when that is not there."""
         book = self._book
         bundle = entry.bundle
         if plan is None or bundle is None or (entry.facts.node and entry.facts.node != plan.node):
@@ -123,7 +123,8 @@ class Pods:
         if len(placements) < len(bundle.parts):
             return False
         try:
-            book.scheduler.adopt(self.wishes.request(entry, now_s), placements, started_at_s=now_s)
+            started_at_s = min(entry.facts.bound_at_s or now_s, now_s)
+            book.scheduler.adopt(self.wishes.request(entry, now_s), placements, started_at_s=started_at_s)
         except CalabashError:
             return False
         book.settle(entry, plan)

@@ -37,7 +37,15 @@ from calabash.model.mig import MigGeometry, MigInstance, MigPart, MigProfile
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.meta import OwnerReference
-from calabash.seams.kube.objects import Namespace, Node, Pod, PodDisruptionBudget, SelectorRequirement, Toleration
+from calabash.seams.kube.objects import (
+    Condition,
+    Namespace,
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    SelectorRequirement,
+    Toleration,
+)
 from calabash.seams.kube.resources import GpuNode, GpuNodeMigInstance, GpuNodeMigProfile, KubeQueue
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
@@ -72,6 +80,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
         wish=wish_of(pod, NodeDoor.CLAIMS if by_claims else NodeDoor.TOKENS),
         priority=spec.priority or 0,
         node=spec.node_name,
+        bound_at_s=_since(scheduled) if spec.node_name else 0.0,
         nominated=status.nominated_node_name,
         plan=plan_in(pod),
         gated=PLAN_GATE in gates,
@@ -88,6 +97,11 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
         claims=claims,
         labels=meta.labels,
     )
+
+
+def _since(scheduled: Condition | None) -> float:
+    """Since when a pod is scheduled; 0 when it is not said."""
+    return seconds(scheduled.last_transition_time) if scheduled is not None and scheduled.status == "True" else 0.0
 
 
 def may_concern_us(pod: Pod) -> bool:

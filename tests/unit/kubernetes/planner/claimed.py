@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.kubernetes.planner.virtual import Cluster, asked, device
+from tests.unit.kubernetes.planner.virtual import Cluster, asked
 
 from calabash.binder.kinds import Wish
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
@@ -53,7 +53,7 @@ class ClaimCluster(Cluster):
 
     def change_door(self, name: str, door: str) -> None:
         node, told = self.nodes[name]
-        self.nodes[name] = (replace(node, door=door, labels={"kubernetes.io/hostname": name}), told)
+        self.nodes[name] = (replace(node, door=door, labels={**node.labels, "kubernetes.io/hostname": name}), told)
         self.core.node(self.nodes[name][0], self.now_s)
 
     def restarted(self) -> Core:
@@ -70,6 +70,8 @@ class ClaimCluster(Cluster):
             core.node(node, self.now_s)
             core.devices(gpus, self.now_s)
         core.set_queues(self.queues)
+        for namespace in self.namespaces:
+            core.namespace(namespace)
         for claim in self.claims.values():
             core.claim(claim, self.now_s)
         for pod in self.pods.values():
@@ -183,7 +185,7 @@ class ClaimCluster(Cluster):
         slices: list[PlannedSlice] = []
         mode = ""
         for number in numbers:
-            one = device(number)
+            one = self.nodes[node][1].devices[number].device
             held = self.held_on(node, one.uuid)
             tokens = any(
                 s.device == one.uuid
@@ -241,7 +243,7 @@ class ClaimCluster(Cluster):
             offered = [n for n in (self.nodes if feasible is None else feasible) if self.nodes[n][0].door != "claims"]
             return super().try_one(uid, offered)
         pod = self.pods[uid]
-        rooms = [n for n in self.rooms(uid) if n not in self.full]
+        rooms = [n for n in self.rooms(uid) if n not in self.full and self.accepts(pod, n)]
         tries = [[pod.nominated]] if pod.nominated in rooms else []
         for offered in [*tries, rooms]:
             answer = self.core.answers.filter(uid, offered, pod.nominated, self.now_s)
@@ -283,6 +285,11 @@ class ClaimCluster(Cluster):
                 cores = sum(h.slice.core_percent for _, h in held)
                 assert memory <= found.device.memory_mib
                 assert cores <= 100
+
+    def requests(self, pod: PodSeen) -> list[GpuRequest]:
+        if not pod.claims:
+            return super().requests(pod)
+        return [claim.request for claim in self.used_by(pod.uid) if claim.request is not None]
 
     def leaving(self) -> set[str]:
         """Claims of pods that were asked to leave, and have not left."""

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.unit.kubernetes.planner.claimed import TOKENS, WHOLE, ClaimCluster, share
+from tests.unit.kubernetes.planner.claimed import CLAIMS, TOKENS, WHOLE, ClaimCluster, share
 from tests.unit.kubernetes.planner.owners import MOVES
 
 from calabash.kubernetes.planner.claims import is_allocated
-from calabash.model.request import GpuRequest
+from calabash.model.request import GpuRequest, Selector
 
-REQUESTS = st.sampled_from([WHOLE, share(), share(20_480, 50), GpuRequest(count=2, mode="exclusive")])  # type: ignore[arg-type]
+OTHER_MODEL = "NVIDIA H100-SXM5-40GB"
+OTHER = Selector(models=("h100",))
+REQUESTS = st.sampled_from(
+    [
+        WHOLE,
+        share(),
+        share(20_480, 50),
+        replace(WHOLE, count=2),
+        replace(WHOLE, selector=OTHER),
+        replace(share(), selector=OTHER),
+        replace(share(), selector=Selector(models_excluded=("h100",))),
+    ]
+)
+ZONES = st.sampled_from([(), (), ("zone in (a,c)",), ("zone!=c",)])
 
 
 class BothDoors(RuleBasedStateMachine):
@@ -20,18 +35,19 @@ class BothDoors(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         doors = {"a": "tokens", "b": "claims", "c": "claims"}
-        self.cluster = ClaimCluster({"a": 2, "b": 2, "c": 2}, doors=doors, options=MOVES)
+        self.cluster = ClaimCluster({"a": 2, "b": 2, "c": 2}, doors=doors, options=MOVES, models={"c": OTHER_MODEL})
         self.shared = 0
 
-    @rule(request=REQUESTS)
-    def ask_by_token(self, request: GpuRequest) -> None:
-        self.cluster.create(request, wish=TOKENS)
+    @rule(request=REQUESTS, zones=ZONES)
+    def ask_by_token(self, request: GpuRequest, zones: tuple[str, ...]) -> None:
+        self.cluster.create(request, wish=replace(TOKENS, selector=zones))
 
-    @rule(request=REQUESTS, gang=st.booleans(), movable=st.booleans())
-    def ask_by_claim(self, request: GpuRequest, gang: bool, movable: bool) -> None:
+    @rule(request=REQUESTS, gang=st.booleans(), movable=st.booleans(), zones=ZONES)
+    def ask_by_claim(self, request: GpuRequest, gang: bool, movable: bool, zones: tuple[str, ...]) -> None:
         terms = GpuRequest(gang=f"g{self.shared}", gang_size=2) if gang else None
         for _ in range(2 if gang else 1):
-            self.cluster.with_own(request, terms=terms, owner="web", movable=movable)
+            wish = replace(CLAIMS, selector=zones)
+            self.cluster.with_own(request, terms=terms, owner="web", movable=movable, wish=wish)
         self.shared += 1
 
     @rule(request=REQUESTS, users=st.integers(1, 3))
@@ -80,6 +96,10 @@ class BothDoors(RuleBasedStateMachine):
     @invariant()
     def nothing_goes_through_both_doors(self) -> None:
         self.cluster.check_doors()
+
+    @invariant()
+    def everybody_is_where_it_wished(self) -> None:
+        self.cluster.check_wishes()
 
     @invariant()
     def the_book_is_what_claims_say(self) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
 
+from calabash.binder.kinds import Wish
 from calabash.kubernetes.asked import ContainerKind, GangSource
 from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.book import Stage
@@ -25,7 +26,7 @@ from calabash.kubernetes.planner.facts import (
     WritePlan,
 )
 from calabash.model.errors import Reason
-from calabash.model.request import AllocationId, GpuRequest
+from calabash.model.request import AllocationId, GpuRequest, Selector
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=40)
 WHOLE = GpuRequest()
@@ -390,6 +391,44 @@ def test_who_has_not_begun_makes_way_without_an_eviction() -> None:
     assert cluster.core.answers.filter(first, ["a"], "", 1.0).node is None
 
 
+def test_who_made_way_before_it_began_waits_for_the_nodes_that_it_accepts_of_the_next_planner_too() -> None:
+    shop = NamespaceSeen(name="shop", queue="prod")
+    cluster = Cluster({"a": 1, "b": 1}, [QueueSeen(name="prod", deserved=1.0)], namespaces=[shop])
+    only_a = Wish(selector=("zone=a",))
+    first = cluster.create(WHOLE, wish=only_a)
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    cluster.restarted()
+    assert cluster.core.book.entries[first].stage is Stage.RELEASED
+    heir = cluster.create(WHOLE, namespace="shop", wish=only_a)
+    cluster.decide()
+    cluster.decide()
+    assert cluster.core.book.entries[first].stage is Stage.WAITING, "b is free, and not where it may go"
+    cluster.settle()
+    assert cluster.bound() == {heir: "a"}
+    cluster.end(heir)
+    cluster.settle()
+    assert cluster.bound() == {first: "a"}
+
+
+def test_the_youngest_is_stopped_first_of_the_next_planner_too() -> None:
+    shop = NamespaceSeen(name="shop", queue="prod")
+    cluster = Cluster({"a": 2}, [QueueSeen(name="prod", deserved=1.0)], namespaces=[shop])
+    late = cluster.create(WHOLE, held=True)
+    early = cluster.create(WHOLE)
+    cluster.settle()
+    cluster.now_s += 3600
+    cluster.set(replace(cluster.pods[late], held=False))
+    cluster.settle()
+    assert cluster.bound() == {early: "a", late: "a"}
+    cluster.restarted()
+    cluster.now_s += 3600
+    cluster.create(WHOLE, namespace="shop")
+    cluster.settle()
+    assert cluster.evictions == [late], "created first, and bound an hour later"
+
+
 def test_devices_of_a_pod_that_was_asked_to_leave_are_given_only_when_it_is_gone() -> None:
     cluster = Cluster({"a": 1}, [QueueSeen(name="prod", deserved=1.0)])
     old = cluster.create(WHOLE)
@@ -681,8 +720,15 @@ def replace_uid(plan: Any, uid: str) -> Any:
 
 # ---- anything, in any order ---------------------------------------------------------------------------------------
 
+OTHER_MODEL = "NVIDIA H100-SXM5-40GB"
+ONE, OTHER = Selector(models=("A100",)), Selector(models=("h100",))
+WISHES = st.sampled_from([Wish(), Wish(), Wish(selector=("zone in (b,c)",)), Wish(selector=("zone=a",))])
 REQUESTS = st.sampled_from(
     [
+        asked(GpuRequest(memory_mib=8192, core_percent=40, selector=ONE)),
+        asked(GpuRequest(memory_mib=8192, core_percent=40, selector=OTHER)),
+        asked(GpuRequest(selector=OTHER)),
+        asked(gang("o", 2, selector=OTHER)),
         asked(SHARE),
         asked(WHOLE),
         asked(GpuRequest(memory_mib=20_000, core_percent=60)),
@@ -695,20 +741,27 @@ REQUESTS = st.sampled_from(
 
 
 class Life(RuleBasedStateMachine):
-    """Random histories: pods, nodes, failures, repeated events, other planners; no device is ever promised twice."""
+    """Random histories: pods, nodes, failures, repeated events, other planners; no device is ever promised twice, and
+    nobody gets what it did not ask for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster({"a": 2, "b": 1, "c": 2}, [PROD], seed=7)
-        self.cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+        shop = NamespaceSeen(name="shop", queue="prod")
+        self.cluster = Cluster({"a": 2, "b": 1, "c": 2}, [PROD], seed=7, models={"c": OTHER_MODEL}, namespaces=[shop])
 
-    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]))
-    def create(self, request: Any, shop: bool, priority: int) -> None:
-        self.cluster.create(request, namespace="shop" if shop else "team", priority=priority)
+    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]), wish=WISHES)
+    def create(self, request: Any, shop: bool, priority: int, wish: Wish) -> None:
+        self.cluster.create(request, namespace="shop" if shop else "team", priority=priority, wish=wish)
 
     @rule()
     def decide(self) -> None:
         self.cluster.decide()
+
+    @rule()
+    def release_all(self) -> None:
+        self.cluster.decide()
+        while self.cluster.todo:
+            self.cluster.carry_out(self.cluster.todo.pop(0))
 
     @rule(pick=st.integers(0, 1000), fail=st.booleans())
     def act(self, pick: int, fail: bool) -> None:
@@ -751,10 +804,12 @@ class Life(RuleBasedStateMachine):
         bound = list(self.cluster.bound())
         self.cluster.protected = {bound[pick % len(bound)]} if bound else set()
 
-    @rule()
-    def another_planner(self) -> None:
+    @rule(lost=st.sampled_from([*"abc", "", "", ""]))
+    def another_planner(self, lost: str) -> None:
+        """It begins with the plans that it finds; a node of theirs may go then."""
         self.cluster.restarted()
-        self.cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+        if lost in self.cluster.nodes:
+            self.cluster.lose_node(lost)
 
     @rule()
     def time_passes(self) -> None:
@@ -765,6 +820,10 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def nothing_is_promised_twice(self) -> None:
         self.cluster.check()
+
+    @invariant()
+    def everybody_is_where_it_wished(self) -> None:
+        self.cluster.check_wishes()
 
     @invariant()
     def gangs_are_bound_together(self) -> None:
@@ -787,6 +846,21 @@ class Life(RuleBasedStateMachine):
                 assert entry.id not in book.scheduler.known
             if entry.stage is Stage.BOUND and entry.facts.plan is not None and entry.node in book.scheduler.nodes:
                 assert book.scheduler.holds(entry.id)
+
+    def teardown(self) -> None:
+        """Nobody waits in the end for whom a planner that begins anew finds room."""
+        self.cluster.full, self.cluster.protected = set(), set()
+        self._settle()
+        before, evictions = set(self.cluster.bound()), len(self.cluster.evictions)
+        self.another_planner("")
+        self._settle()
+        if len(self.cluster.evictions) == evictions:
+            assert set(self.cluster.bound()) <= before, set(self.cluster.bound()) - before
+
+    def _settle(self) -> None:
+        for _ in range(3):
+            self.time_passes()
+            self.cluster.settle(4)
 
 
 TestLife = Life.TestCase

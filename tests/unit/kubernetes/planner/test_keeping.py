@@ -71,6 +71,23 @@ def test_of_a_pod_the_planner_is_told_the_same(annotations: dict[str, str]) -> N
     assert kept.status.container_statuses == ()
 
 
+def test_since_when_a_pod_is_bound_is_told() -> None:
+    bound = pod(**REQUESTED)
+    bound["spec"]["nodeName"] = "n"
+    bound["status"]["conditions"] = [
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:09Z"},
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"},
+    ]
+    whole = msgspec.convert(bound, Pod)
+    told = pod_facts(PodKeeping()(whole))
+    assert told is not None
+    assert told == pod_facts(whole)
+    assert told.bound_at_s == told.created_at_s + 5
+    waiting = pod_facts(msgspec.convert(pod(**REQUESTED), Pod))
+    assert waiting is not None
+    assert waiting.bound_at_s == 0.0
+
+
 def test_annotations_of_others_and_containers_are_held_only_where_the_request_is_read_from_them() -> None:
     keep = PodKeeping()
     kept = keep(msgspec.convert(pod(**REQUESTED), Pod))

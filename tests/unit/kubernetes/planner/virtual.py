@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from calabash.binder.kinds import NodeDevice
@@ -15,6 +15,7 @@ from calabash.kubernetes.planner.facts import (
     Action,
     EvictPod,
     GpuNodeSeen,
+    NamespaceSeen,
     NodeSeen,
     Nominate,
     PodSeen,
@@ -26,26 +27,28 @@ from calabash.kubernetes.planner.facts import (
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sched import Options
+from calabash.sched.cluster.shape import parse_expression
 from calabash.sharing.protocol import HeldSlice
-from calabash.sharing.registry import fits
+from calabash.sharing.registry import fits, selected
 
 MODEL, MEMORY_MIB = "NVIDIA A100-SXM4-40GB", 40960
 
 
-def device(number: int, *, health: Health = Health.HEALTHY) -> Device:
+def device(number: int, *, health: Health = Health.HEALTHY, model: str = MODEL) -> Device:
     return Device(
         uuid=DeviceUuid(f"GPU-{number}"),
         index=number,
         vendor="nvidia",
-        model=MODEL,
+        model=model,
         memory_mib=MEMORY_MIB,
         health=health,
     )
 
 
-def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), **more: object) -> GpuNodeSeen:
+def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), model: str = MODEL, **more: object) -> GpuNodeSeen:
     devices = tuple(
-        NodeDevice(device=device(i, health=Health.LOST if i in ill else Health.HEALTHY)) for i in range(gpus)
+        NodeDevice(device=device(i, health=Health.LOST if i in ill else Health.HEALTHY, model=model))
+        for i in range(gpus)
     )
     return GpuNodeSeen(name=name, devices=devices, **more)  # type: ignore[arg-type]
 
@@ -62,24 +65,34 @@ class Cluster:
     """The API server's truth, and a planner's core that is told of it.
 
     Args:
-        nodes: devices of each node.
+        nodes: devices of each node; its label ``zone`` is its name.
         options: how its planner decides.
+        models: of the devices of nodes; ``MODEL`` where nothing is said.
     """
 
     def __init__(
-        self, nodes: dict[str, int], queues: Iterable[QueueSeen] = (), *, seed: int = 0, options: Options = OPTIONS
+        self,
+        nodes: dict[str, int],
+        queues: Iterable[QueueSeen] = (),
+        *,
+        seed: int = 0,
+        options: Options = OPTIONS,
+        models: Mapping[str, str] | None = None,
+        namespaces: Iterable[NamespaceSeen] = (),
     ) -> None:
         self.options = options
+        self.models = models or {}
+        self.namespaces = list(namespaces)
         self.random = random.Random(seed)
         self.pods: dict[str, PodSeen] = {}
-        self.nodes = {name: (NodeSeen(name=name, labels={}), gpu_node(name, gpus)) for name, gpus in nodes.items()}
+        self.nodes = {name: self._node(name, gpus) for name, gpus in nodes.items()}
         self.queues = list(queues)
         self.todo: list[Action] = []
         self.reports: list[Report] = []
         self.evictions: list[str] = []
         self.protected: set[str] = set()
         self.full: set[str] = set()  # nodes on which kube-scheduler has no room
-        self.now_s = 0.0
+        self.now_s = 1000.0  # what is bound has a time that is not 0, to the second
         self._numbers = itertools.count(1)
         self.core = self.restarted()
 
@@ -93,6 +106,8 @@ class Cluster:
             core.node(node, self.now_s)
             core.devices(gpus, self.now_s)
         core.set_queues(self.queues)
+        for namespace in self.namespaces:
+            core.namespace(namespace)
         for pod in self.pods.values():
             core.pod(pod, self.now_s)
         core.start(self.now_s)
@@ -140,9 +155,12 @@ class Cluster:
         self.core.devices_gone(name)
 
     def add_node(self, name: str, gpus: int = 2) -> None:
-        self.nodes[name] = (NodeSeen(name=name, labels={}), gpu_node(name, gpus))
+        self.nodes[name] = self._node(name, gpus)
         self.core.devices(self.nodes[name][1], self.now_s)
         self.core.node(self.nodes[name][0], self.now_s)
+
+    def _node(self, name: str, gpus: int) -> tuple[NodeSeen, GpuNodeSeen]:
+        return NodeSeen(name=name, labels={"zone": name}), gpu_node(name, gpus, model=self.models.get(name, MODEL))
 
     # ---- the planner's hands ----------------------------------------------------------------------------------------
 
@@ -192,10 +210,15 @@ class Cluster:
         for uid in self.core.answers.let_go():
             self.bind(uid)
 
+    def accepts(self, pod: PodSeen, node: str) -> bool:
+        """Whether a node is one that the pod's nodeSelector takes."""
+        return all(parse_expression(one).holds(self.nodes[node][0].labels) for one in pod.wish.selector)
+
     def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
         """One attempt: the nominated node alone, then all that have room; then the binding."""
         pod = self.pods[uid]
-        rooms = [n for n in (self.nodes if feasible is None else feasible) if n not in self.full]
+        offered_to = self.nodes if feasible is None else feasible
+        rooms = [n for n in offered_to if n not in self.full and self.accepts(pod, n)]
         tries = [[pod.nominated]] if pod.nominated in rooms else []
         for offered in [*tries, rooms]:
             answer = self.core.answers.filter(uid, offered, pod.nominated, self.now_s)
@@ -220,7 +243,7 @@ class Cluster:
         assert answer.plan.node == node
         assert self.core.answers.bind(uid, node, self.now_s).verdict is BindVerdict.GO  # asked again, answered alike
         self.core.answers.bound(uid, answer.plan.id, ok=True)
-        self.set(replace(pod, node=node, plan=answer.plan, nominated=""))
+        self.set(replace(pod, node=node, plan=answer.plan, nominated="", bound_at_s=float(int(self.now_s))))
         return node
 
     # ---- what must always hold ----------------------------------------------------------------------------------------
@@ -250,9 +273,26 @@ class Cluster:
                     request = whole or GpuRequest(
                         memory_mib=part.memory_mib, core_percent=part.core_percent, policy=held.policy
                     )
-                    answer = fits(device(int(uuid.removeprefix("GPU-"))), (before and mode) or None, before, request)  # type: ignore[arg-type]
+                    card = device(int(uuid.removeprefix("GPU-")))
+                    answer = fits(card, (before and mode) or None, before, request)  # type: ignore[arg-type]
                     assert answer == part, (uuid, held_slices)
                     before.append(held)
+
+    def check_wishes(self) -> None:
+        """Who is planned or bound is on a node that it accepts, with devices of a model that it accepts."""
+        planned = {e.facts.uid: e.plan.node for e in self.core.book.entries.values() if e.plan is not None}
+        for uid, node in {**planned, **self.bound()}.items():
+            pod = self.pods.get(uid)
+            if pod is None or node not in self.nodes:
+                continue
+            assert self.accepts(pod, node), (uid, node)
+            for request in self.requests(pod):
+                for found in self.nodes[node][1].devices:
+                    assert selected(found.device, request.selector) is None, (uid, node)
+
+    def requests(self, pod: PodSeen) -> list[GpuRequest]:
+        """What a pod asks, of devices of one node each."""
+        return [one.request for one in pod.request.containers] if pod.request is not None else []
 
     def bound(self) -> dict[str, str]:
         return {uid: pod.node for uid, pod in self.pods.items() if pod.node}
