@@ -7,7 +7,7 @@ that nothing is ever planned that a sharing mode refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait
 from calabash.binder.occupied import ForeignInCluster
 from calabash.binder.partitions import Partitions
 from calabash.binder.tenancy import Tenancy
-from calabash.model.device import Health, NodeName
+from calabash.model.device import DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, Placement
+from calabash.model.request import AllocationId, Placement, Slice
 from calabash.sched import (
     DEFAULT_POLICY,
     Bind,
@@ -150,10 +150,7 @@ class ClusterScheduler:
         slices = [part for placement in placements for part in placement.slices]
         held = [node.devices[number[uuid]].kind for uuid in used]
         choice = _adopted(self.kinds, request, held, {part.profile for part in slices})
-        row, devices = self.scheduler.cluster.row(node.name), tuple(sorted(number[uuid] for uuid in used))
-        names = choice.shape.mig_profiles
-        places = [places_of(names, [s for s in slices if number[s.device] == device]) for device in devices if names]
-        place = NodePlacement(node=row, devices=devices, mig_places=tuple(places))
+        place = _place(self.scheduler.cluster.row(node.name), number, slices, choice.shape.mig_profiles)
         self.scheduler.adopt(queued(request, choice), placement=place, started_at_s=started_at_s)
         self.known[request.id] = KnownBundle(request, (choice,), choice, as_it_lies=True)
         self.tenancy.take(request.id, request.bundle, enumerate(placements))
@@ -341,6 +338,16 @@ def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str], profiles
         if same and choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
             return _anywhere(choice)
     raise CalabashError(f"{len(held)} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
+
+
+def _place(
+    row: int, number: Mapping[DeviceUuid, int], slices: Sequence[Slice], profiles: Sequence[str]
+) -> NodePlacement:
+    """Where slices lie, in the scheduler's numbers of a node and its devices."""
+    devices = tuple(sorted({number[part.device] for part in slices}))
+    on = [[part for part in slices if number[part.device] == device] for device in devices]
+    places = tuple(places_of(profiles, parts) for parts in on) if profiles else ()
+    return NodePlacement(node=row, devices=devices, mig_places=places)
 
 
 @lru_cache(maxsize=4096)
