@@ -125,6 +125,9 @@ class BothDoors(RuleBasedStateMachine):
                 theirs = [c for c in holder.plan.containers if c.slices == claim.held.slices]
                 assert theirs, (claim, holder.plan)
 
+    def teardown(self) -> None:
+        self.cluster.check_nobody_is_forgotten(self.cluster.take_over)
+
 
 BothDoors.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
 TestBothDoors = BothDoors.TestCase
