@@ -12,7 +12,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, devices, planned_pod
 
-from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.names import PLAN, PLAN_GATE
 from calabash.kubernetes.plan import PodPlan, read_plan
 from calabash.model.request import GpuRequest
 
@@ -162,13 +162,26 @@ def test_why_a_pod_waits_stands_in_its_condition_and_in_one_event(planned: Plann
     remove(planned, "why")
 
 
-def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it(planned: Planned) -> None:
+def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it_last_though_the_planner_is_another(
+    planned: Planned,
+) -> None:
     planned.make_queue("prod", "shop", deserved=200)
-    planned.create("borrow", [planned_pod(f"p{i:03}", GpuRequest(count=2)) for i in range(100)])
+    gates = [{"name": PLAN_GATE}, {"name": "example.com/later"}]
+    late = {f"late{i}" for i in range(10)}
+    planned.create("borrow", [planned_pod(name, GpuRequest(count=2), schedulingGates=gates) for name in sorted(late)])
+    planned.create("borrow", [planned_pod(f"p{i:03}", GpuRequest(count=2)) for i in range(90)])
+    planned.wait_bound("borrow", 90)
+    time.sleep(1.1)  # since when a pod is bound is said to the second
+    for name in late:
+        planned.api.patch(f"/api/v1/namespaces/borrow/pods/{name}", {"spec": {"schedulingGates": gates[:1]}}, "merge")
     planned.wait_bound("borrow", 100)
+    planned.cluster.kill("planner")
+    planned.cluster.start("planner")
     planned.create("shop", [planned_pod(f"s{i}", GpuRequest(count=2)) for i in range(3)])
     planned.wait_bound("shop", 3)
-    assert len(planned.bound("borrow")) == 97
+    left = set(planned.bound("borrow"))
+    assert len(left) == 97
+    assert len(late - left) == 3, "created first, and bound last"
     check(planned, "shop")
     remove(planned, "borrow", "shop")
 
