@@ -113,7 +113,7 @@ class Pods:
         book.wait(entry)
 
     def adopt(self, entry: Entry, plan: PodPlan | None, now_s: float) -> bool:
-        """Have it hold what the plan says, and since it was bound; False when that is not there."""
+        """Have it hold what the plan says, from when it was bound on; False when that is not there."""
         book = self._book
         bundle = entry.bundle
         if plan is None or bundle is None or (entry.facts.node and entry.facts.node != plan.node):
