@@ -3,12 +3,11 @@
 A directory holds ``report.txt`` (the failure, captured output, the machine's load, the environment, the seed of a property
 test) and a subdirectory for each phase that failed, with copies of the files of the daemons that the test used. The files are
 
-* those of every fixture value with a method ``evidence`` (see ``Evidence``), and of such objects inside a fixture value: in
-  its attributes, in a list or dictionary, or in the variables of a factory function;
+* those of every fixture value with a method ``evidence``, and of such objects inside a fixture value (``evidence_sources``);
 * logs, journals and settings below the test's ``tmp_path``.
 
 The files are copied before fixtures are torn down. An object that is closed before the test has failed, as in a ``with``
-statement, calls ``rescue`` first. Bounds: see ``evidence_files``; ``TESTS_MAX`` tests are kept per run.
+statement, calls ``rescue`` first. ``evidence_files`` has the bounds of a copy; ``TESTS_MAX`` tests are kept per run.
 
 Under pytest-xdist workers copy and the controller prints. A worker leaves a note with the places of the files before each
 test, from which the controller keeps the evidence of a test that crashed its worker. The controller removes the evidence of
@@ -20,7 +19,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -31,107 +29,23 @@ import sys
 import threading
 import time
 import traceback
-import types
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from tests.evidence_files import TEST_BYTES_MAX, FileCopier, may_be_secret, size_of
+from tests.evidence_sources import Sources, rescuers, sources_of
 
 TESTS_MAX = 50
 KEEP = "CALABASH_FAILED_KEEP"
 PLUGIN = "calabash-evidence"
 _SLUG_MAX = 120
 _SECTION_MAX = 1 << 20
-_OBJECTS_MAX = 500
-_ITEMS_MAX = 100
-_DEPTH_MAX = 2
 _ATTRIBUTE = "calabash_evidence"
 _RUN = "calabash_evidence_run"
-_FOREIGN = frozenset({*sys.stdlib_module_names, "_pytest", "hypothesis", "playwright", "pluggy", "pytest", "xdist"})
-
-Sources = Mapping[str, Sequence[Path]]
-
-
-class Evidence(Protocol):
-    """An object of a test that writes files, such as a daemon with its home directory."""
-
-    def evidence(self) -> Iterable[Path]:
-        """Return files, and directories that are searched for logs, journals and settings. A path need not exist."""
-
-
-@functools.singledispatch
-def evidence_of(value: object) -> Iterable[Path]:
-    """Return the files and directories of an object. ``evidence_of.register`` adds a class of the product."""
-    method = getattr(type(value), "evidence", None)
-    return method(value) if isinstance(method, types.FunctionType) else ()
-
-
-# -- the files of a test -----------------------------------------------------------------------------------------------
-
-
-def sources_of(values: Mapping[str, object]) -> dict[str, list[Path]]:
-    """Return the paths of all objects with evidence in fixture values, by a label for the copies."""
-    found: dict[str, list[Path]] = {}
-    for label, value in _reachable(values):
-        try:
-            paths = [Path(path) for path in evidence_of.dispatch(type(value))(value)]
-        except Exception:  # an object that is half made, or already closed
-            continue
-        if paths:
-            found[label] = paths
-    temporary = values.get("tmp_path")
-    if isinstance(temporary, Path):
-        found["tmp_path"] = [temporary]
-    return found
-
-
-def _fixture_values(item: pytest.Item) -> dict[str, object]:
-    """Return the values of the fixtures of a test that are set up, also of those that only other fixtures asked for."""
-    definitions: Mapping[str, Any] = getattr(getattr(item, "_request", None), "_fixture_defs", {})
-    results = {name: definition.cached_result for name, definition in definitions.items()}
-    found = {name: result[0] for name, result in results.items() if result is not None and result[2] is None}
-    return {**found, **(getattr(item, "funcargs", None) or {})}
-
-
-def _reachable(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield fixture values and the objects inside them, each once, nearest first, with a label made of names."""
-    waiting = [(name, value, 0) for name, value in values.items()]
-    seen: set[int] = set()
-    for label, value, depth in waiting:  # grows meanwhile
-        if id(value) in seen or len(seen) >= _OBJECTS_MAX or isinstance(value, str | bytes | int | float | Path | type):
-            continue
-        seen.add(id(value))
-        yield label, value
-        with suppress(Exception):  # an object of unusual behaviour; it is not worth a report
-            is_container = isinstance(value, Mapping | list | tuple | set | frozenset)
-            if is_container or depth < _DEPTH_MAX:
-                inner = depth if is_container else depth + 1
-                waiting += [(f"{label}.{name}", part, inner) for name, part in _parts(value)]
-
-
-def _parts(value: object) -> list[tuple[str, object]]:
-    """Return the items of a container, the variables of a function, or the attributes of an object, with their names."""
-    if isinstance(value, Mapping):
-        return [(str(name), item) for name, item in islice(value.items(), _ITEMS_MAX)]
-    if isinstance(value, list | tuple | set | frozenset):
-        return [(str(number), item) for number, item in enumerate(islice(value, _ITEMS_MAX))]
-    if isinstance(value, types.MethodType):
-        return [("self", value.__self__)]
-    if isinstance(value, types.FunctionType):
-        return list(inspect.getclosurevars(value).nonlocals.items())
-    if isinstance(value, types.ModuleType) or type(value).__module__.partition(".")[0] in _FOREIGN:
-        return []
-    found = dict(getattr(value, "__dict__", {}))
-    for slot in [slot for kind in type(value).__mro__ for slot in kind.__dict__.get("__slots__", ())]:
-        with suppress(AttributeError):
-            found[slot] = object.__getattribute__(value, slot)
-    return list(found.items())
-
 
 # -- the directories of a run ------------------------------------------------------------------------------------------
 
@@ -262,13 +176,14 @@ def _hypothesis(item: pytest.Item) -> str:
 
 
 def _stacks() -> str:
-    """Return the stacks of all threads except this one."""
+    """Return the stacks of all threads except this one and the worker's connection to the controller."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = {ident: frame for ident, frame in sys._current_frames().items() if ident != threading.get_ident()}
-    return "\n".join(
+    stacks = [
         f"{names.get(ident, 'unknown')} ({ident})\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in frames.items()
-    )
+        for ident, frame in sys._current_frames().items()
+        if ident != threading.get_ident() and frame.f_globals.get("__name__") != "execnet.gateway_base"
+    ]
+    return "\n".join(stacks)
 
 
 def _report(head: Mapping[str, str], sections: Iterable[tuple[str, str]]) -> str:
@@ -278,6 +193,14 @@ def _report(head: Mapping[str, str], sections: Iterable[tuple[str, str]]) -> str
             cut = f"(the last {_SECTION_MAX} of {len(text)} characters)\n" if len(text) > _SECTION_MAX else ""
             lines += ["", f"---- {title} ".ljust(100, "-"), cut + text[-_SECTION_MAX:].rstrip("\n")]
     return "\n".join([*lines, "", ""])
+
+
+def _fixture_values(item: pytest.Item) -> dict[str, object]:
+    """Return the values of the fixtures of a test that are set up, also of those that only other fixtures asked for."""
+    definitions: Mapping[str, Any] = getattr(getattr(item, "_request", None), "_fixture_defs", {})
+    results = {name: definition.cached_result for name, definition in definitions.items()}
+    found = {name: result[0] for name, result in results.items() if result is not None and result[2] is None}
+    return {**found, **(getattr(item, "funcargs", None) or {})}
 
 
 # -- the plug-in -------------------------------------------------------------------------------------------------------
@@ -344,10 +267,10 @@ class EvidencePlugin:
             copier.listing.append(f"the copy ended early: {type(error).__name__}: {error}")
         return copier.listing
 
-    def rescue(self, value: object) -> None:
+    def rescue(self, value: object, error: BaseException) -> None:
         """Copy the files of an object that is about to be closed; removed at the end of the test unless it fails."""
         item = self._current
-        if item is not None:
+        if item is not None and not isinstance(error, pytest.skip.Exception):
             self._early = True
             text = "copied before the object was closed"
             self._keep(item.nodeid, "closed", sources_of({type(value).__name__: value}), {}, [("note", text)])
@@ -477,30 +400,15 @@ def _line(place: str, node_id: str) -> str:
     return f"evidence: {place}  {node_id}"
 
 
-_plugins: list[EvidencePlugin] = []
-
-
-def rescue(value: object, error: BaseException | None) -> None:
-    """Keep the files of an object that is closed because of an error, if the test that runs now fails.
-
-    Args:
-        value: an object with evidence, or one that holds such objects.
-        error: the exception, as ``__exit__`` has it; without one, or with a skip, nothing is kept.
-    """
-    if error is not None and not isinstance(error, pytest.skip.Exception):
-        for plugin in _plugins:
-            plugin.rescue(value)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Register the plug-in."""
     plugin = EvidencePlugin(config)
     config.pluginmanager.register(plugin, PLUGIN)
-    _plugins.append(plugin)
+    rescuers.append(plugin.rescue)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Let ``rescue`` forget the plug-in."""
     plugin = config.pluginmanager.get_plugin(PLUGIN)
-    if plugin in _plugins:
-        _plugins.remove(plugin)
+    if isinstance(plugin, EvidencePlugin):
+        rescuers.remove(plugin.rescue)

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 FILE_BYTES_MAX = 4 << 20
@@ -30,15 +31,17 @@ def may_be_secret(name: str) -> bool:
 
 
 def size_of(directory: Path) -> int:
-    """Return the number of bytes in all regular files below a directory."""
-    return sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    """Return the number of bytes in the copies below a directory, at most ``FILE_BYTES_MAX`` for each."""
+    files = [path for path in directory.rglob("*") if path.is_file() and not path.is_symlink()]
+    return sum(min(path.lstat().st_size, FILE_BYTES_MAX) for path in files)
 
 
 class FileCopier:
     """Copies files to a directory until ``bytes_left`` is used up. ``listing`` has a line for each file seen.
 
-    A file of more than ``FILE_BYTES_MAX`` bytes is copied from its end. A file whose name suggests a secret is listed and
-    not copied. A file that was copied under another path is not copied again.
+    Of a file of more than ``FILE_BYTES_MAX`` bytes the end is copied; a larger sparse file, such as the state of a simulated
+    node, is copied with its holes if its data are within the limit. A file whose name suggests a secret is listed and not
+    copied. A file that was copied under another path is not copied again.
     """
 
     def __init__(self, target: Path, bytes_left: int = TEST_BYTES_MAX) -> None:
@@ -95,22 +98,30 @@ class FileCopier:
             self._list(place, f"{found.st_size} bytes, not copied: its name suggests a secret")
             return
         descriptor = os.open(name, _OPEN, dir_fd=directory)
-        with open(descriptor, "rb", buffering=0) as file:
+        with open(descriptor, "rb", buffering=0):
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):  # replaced between the two calls
                 return
             self._seen.add((found.st_dev, found.st_ino))
-            wanted = min(found.st_size, FILE_BYTES_MAX)
+            extents = _data(descriptor, found.st_size)
+            wanted = sum(length for _, length in extents)
+            begin = 0
+            if wanted > FILE_BYTES_MAX:
+                begin, wanted = found.st_size - FILE_BYTES_MAX, FILE_BYTES_MAX
+                extents = [(begin, wanted)]
             if wanted > self._bytes_left:
                 self._list(place, f"{found.st_size} bytes, not copied: the limit of {TEST_BYTES_MAX} bytes is reached")
                 return
-            file.seek(found.st_size - wanted)
             target = self._target / place
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as copy:
-                for block in _blocks(descriptor, wanted):
-                    self._bytes_left -= copy.write(block)
-        partly = f", the last {wanted} copied" if wanted < found.st_size else ""
+                for offset, length in extents:
+                    copy.seek(offset - begin)
+                    for block in _blocks(descriptor, offset, length):
+                        self._bytes_left -= copy.write(block)
+                if begin + wanted < found.st_size:
+                    copy.truncate(found.st_size)  # a hole at the end
+        partly = f", the last {wanted} copied" if begin else ""
         self._list(place, f"{found.st_size} bytes{partly}")
 
     def _list(self, place: Path, text: str) -> None:
@@ -121,8 +132,23 @@ class FileCopier:
             self.listing.append("... more files are not listed")
 
 
-def _blocks(descriptor: int, size: int) -> Iterator[bytes]:
+def _data(descriptor: int, size: int) -> list[tuple[int, int]]:
+    """Return offset and length of the data of a file without its holes, up to the first that exceeds ``FILE_BYTES_MAX``."""
+    if size <= FILE_BYTES_MAX:
+        return [(0, size)]
+    found: list[tuple[int, int]] = []
+    end = total = 0
+    with suppress(OSError):  # ENXIO: a hole is at the end
+        while end < size and total <= FILE_BYTES_MAX:
+            offset = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, offset, os.SEEK_HOLE)
+            found.append((offset, end - offset))
+            total += end - offset
+    return found
+
+
+def _blocks(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
     """Read at most ``size`` bytes from a file, which may shrink or grow meanwhile."""
-    while size > 0 and (block := os.read(descriptor, min(size, _BLOCK))):
-        size -= len(block)
+    while size > 0 and (block := os.pread(descriptor, min(size, _BLOCK), offset)):
+        offset, size = offset + len(block), size - len(block)
         yield block

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.evidence import KEEP, TESTS_MAX, RunDirectory, slug_of, sources_of
+from tests.evidence import KEEP, TESTS_MAX, RunDirectory, slug_of
+from tests.evidence_sources import sources_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 _CONFTEST = '''
 import shutil
 import pytest
-from tests.evidence import rescue
+from tests.evidence_sources import rescue
 
 class Daemon:
     """A daemon with a home directory, which is removed when the daemon is closed."""

@@ -43,17 +43,29 @@ def test_single_file_is_copied_whatever_its_suffix_and_once_under_two_paths(home
 
 def test_large_file_keeps_its_end(home: Path, tmp_path: Path) -> None:
     with (home / "pool.log").open("wb") as file:
-        file.truncate(2 * FILE_BYTES_MAX)
-        file.seek(0, os.SEEK_END)
-        file.write(b"the last line\n")
+        file.write(b"-" * (2 * FILE_BYTES_MAX) + b"the last line\n")
     copier = FileCopier(tmp_path / "copy")
     copier.copy("world", home)
     content = (tmp_path / "copy/world/home/pool.log").read_bytes()
     assert len(content) == FILE_BYTES_MAX
-    assert content.endswith(b"\0the last line\n")
+    assert content.endswith(b"-the last line\n")
     assert copier.listing == [
         f"world/home/pool.log: {2 * FILE_BYTES_MAX + 14} bytes, the last {FILE_BYTES_MAX} copied",
     ]
+
+
+def test_large_file_of_few_data_is_copied_with_its_holes(home: Path, tmp_path: Path) -> None:
+    state, copied = home / "node.state", tmp_path / "copy/world/home/node.state"
+    with state.open("wb") as file:
+        for offset in (FILE_BYTES_MAX, 8 * FILE_BYTES_MAX):
+            file.seek(offset)
+            file.write(b"data")
+        file.truncate(20 * FILE_BYTES_MAX)
+    copier = FileCopier(tmp_path / "copy")
+    copier.copy("world", home)
+    assert copied.read_bytes() == state.read_bytes()
+    assert copied.stat().st_blocks * 512 < FILE_BYTES_MAX
+    assert copier.listing == [f"world/home/node.state: {20 * FILE_BYTES_MAX} bytes"]
 
 
 def test_copy_stays_within_the_limit_of_a_test(home: Path, tmp_path: Path) -> None:
