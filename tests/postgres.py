@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,6 +54,10 @@ class Server:
         subprocess.run(
             command, check=True, capture_output=True, timeout=60, user=self._user, cwd="/", env={"LC_ALL": "C"}
         )
+
+    def evidence(self) -> Iterable[Path]:
+        """Return what is kept when a test fails: the server's log."""
+        return [self.root / "log"]
 
     def start(self) -> None:
         options = f"-p {self.port} -k {self.root} -c listen_addresses=127.0.0.1 -c fsync=off -c shared_buffers=16MB"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,10 @@ class World:
     @property
     def state_file(self) -> Path:
         return self.home / "sim" / SIM / "node.state"
+
+    def evidence(self) -> Iterable[Path]:
+        """Return what is kept when a test fails: the daemons' logs, the journal and the simulated node's state."""
+        return [self.home]
 
     def command(self) -> list[str]:
         words = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(self.home)]

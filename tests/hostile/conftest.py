@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.evidence_sources import rescue
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld, stand_aside
 
@@ -34,7 +35,8 @@ def world(standing: dict[str, HostileWorld]) -> Iterator[HostileWorld]:
     try:
         yield standing["world"]
         standing["world"].settle()
-    except BaseException:
+    except BaseException as error:
+        rescue(standing["world"], error)
         standing.pop("world").close()
         raise
 

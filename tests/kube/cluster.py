@@ -16,10 +16,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tests.evidence_sources import rescue
 from tests.kube import components, fakes
 from tests.kube.api import Api, RefusedError
 from tests.kube.components import Component, Secrets
@@ -54,6 +56,7 @@ class Cluster:
             self._start(apiserver, controllers, lifecycle, users or {})
         except BaseException as error:
             error.add_note(self.logs())
+            rescue(self, error)
             self.close()
             raise
 
@@ -187,6 +190,10 @@ class Cluster:
             parts.append("\n".join([f"--- {path.name}", *tail]))
         return "\n".join(parts)
 
+    def evidence(self) -> Iterable[Path]:
+        """Return what is kept when a test fails: the components' logs."""
+        return [self.root / "log"]
+
     def close(self) -> None:
         """Ends everything inside, waits, and removes the directory."""
         self.namespaces.close()
@@ -197,6 +204,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        rescue(self, error)
         self.close()
 
 

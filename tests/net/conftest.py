@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.evidence_sources import evidence_of
 from tests.net import needs
 from tests.net.site import Site
 
+from calabash.netd.lab.central import LabCentral
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register, registered
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@evidence_of.register(Lab)
+@evidence_of.register(LabCentral)
+def _evidence_of_lab(lab: Lab | LabCentral) -> Iterable[Path]:
+    """Return what is kept when a test fails: logs of OVN and Open vSwitch, and their databases."""
+    return [lab.directory]
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.vfio.machine import EmulatedMachine, build_innermost
 from tools.emulated import AbsentError, Emulated, cache, found
 
-Cases = Mapping[str, Mapping[str, Any]]
+
+class Cases(dict[str, Mapping[str, Any]]):
+    """The answers by case, and a directory with what the machines wrote to their serial lines."""
+
+    def __init__(self, answers: Mapping[str, Mapping[str, Any]], logs: Path) -> None:
+        super().__init__(answers)
+        self._logs = logs
+
+    def evidence(self) -> Iterable[Path]:
+        """Return what is kept when a test fails."""
+        return [self._logs]
 
 
 def _parts() -> Emulated:
@@ -31,7 +42,7 @@ def _parts() -> Emulated:
 
 
 @pytest.fixture(scope="session")
-def emulated() -> Cases:
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """What was told inside: on a machine with an IOMMU, and on one without."""
     parts = _parts()
     scratch = cache() / f"run-{os.getpid()}"  # not in /tmp, over which the machine has a directory of its own
@@ -46,9 +57,11 @@ def emulated() -> Cases:
         runs = (told, bare.result())
     finally:
         shutil.rmtree(scratch)
-    for run in runs:
+    logs = tmp_path_factory.mktemp("machines")
+    for name, run in zip(("iommu", "no-iommu"), runs, strict=True):
+        (logs / f"{name}.log").write_text(run.console)
         if not any(line.startswith("end 0") for line in run.lines):
             pytest.fail(f"the machine ended early:\n{run.console[-4000:]}")
     cases = [json.loads(line) for run in runs for line in run.lines if line.startswith("{")]
     print(f"machines ran for {', '.join(f'{run.seconds:.0f} s' for run in runs)}")
-    return {case.pop("case"): case for case in cases}
+    return Cases({case.pop("case"): case for case in cases}, logs)
