@@ -15,7 +15,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -107,6 +107,12 @@ class RealNode:
         inside = PurePosixPath(path.replace("/var/run/", "/run/", 1))
         assert any(inside.is_relative_to(own) for own in _OWN), f"{path} is not the node's own"
         return self.home / "own" / inside.relative_to("/")
+
+    def evidence(self) -> Iterable[Path]:
+        """Return what is kept when a test fails: settings, the pods' logs, and the home of an agent beside the node."""
+        settings = [self.home / name for name in ("kubelet.json", "containerd.toml", "cni")]
+        inside = ("/var/log", "/var/lib/calabash", "/var/lib/simulated")
+        return [*settings, *(self.outside(path) for path in inside)]
 
     def wait_until_ready(self) -> None:
         """Until the node is Ready and nothing keeps pods off it."""
