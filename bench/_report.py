@@ -4,6 +4,10 @@ A benchmark is a module with ``def measure(report: Report) -> None`` and ``if __
 run(NAME, TITLE, measure)``. It adds figures as it finds them; each is printed at once as
 ``name  value unit  goal  ok|short``. A figure without a goal is for information. The exit code is 0 when the benchmark
 could measure, whatever came out.
+
+Goals do not depend on the speed of the machine: a time or a rate that has a goal is given as a ratio to a reference measured
+in the same run (:meth:`Report.add_ratio`, ``bench._reference``), and its absolute value is for information. An absolute time
+keeps a goal only where a timer, a term or a poll interval sets it, or where it is virtual time; its ``detail`` says which.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -79,6 +84,41 @@ class Report:
         print(figure.line(), flush=True)
         return figure
 
+    def add_ratio(
+        self,
+        name: str,
+        value: float | Sequence[float],
+        reference: float | Sequence[float],
+        unit: str,
+        *,
+        of: str,
+        at_most: float | None = None,
+        at_least: float | None = None,
+        detail: str = "",
+    ) -> Figure:
+        """Record and print the ratio of a value to a reference measured in the same run.
+
+        Args:
+            name: of the figure.
+            value: the measured value, or the values of alternating runs.
+            reference: the reference, or one for each of these runs. A sequence gives the median of the pairwise ratios.
+            unit: of the value and the reference; both, or their medians, are printed in the detail.
+            of: name of the reference.
+            at_most: goal for the ratio; or give ``at_least``.
+            at_least: goal for the ratio.
+            detail: added to the two absolute values.
+
+        Raises:
+            ValueError: if there is no reference greater than zero for each value.
+        """
+        values, references = _sequence(value), _sequence(reference)
+        if not values or len(values) != len(references) or min(references) <= 0:
+            raise ValueError(f"{name}: {len(values)} values need as many references greater than 0, got {references}")
+        ratio = statistics.median(one / other for one, other in zip(values, references, strict=True))
+        both = f"{format_value(statistics.median(values))} {unit}, {of} {format_value(statistics.median(references))} {unit}"
+        detail = f"{both}; {detail}" if detail else both
+        return self.add(name, ratio, "ratio", at_most=at_most, at_least=at_least, detail=detail)
+
     def fact(self, name: str, value: str) -> None:
         """Something about the run that is no figure: the device, a seed, why a part stood aside."""
         self.facts[name] = value
@@ -105,6 +145,11 @@ class Report:
             value = format_value(figure.value)
             lines.append(f"| {figure.name} | {value} | {figure.unit} | {figure.goal} | {verdict} | {figure.detail} |")
         return "\n".join(lines) + "\n"
+
+
+def _sequence(value: float | Sequence[float]) -> Sequence[float]:
+    """Return a single number as a sequence of one."""
+    return value if isinstance(value, Sequence) else (value,)
 
 
 def machine_facts(report: Report) -> None:

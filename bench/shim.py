@@ -1,9 +1,10 @@
-"""What the shim adds to a call, on the simulated driver (or a real one): the same program with and without it.
+"""Cost of the preloaded library for a call, on the simulated driver (or a real one): the same program with and without it.
 
-Runs alternate between the variants, so that a change of the machine hits all alike; each run gives the median of
-hundreds of batches, and the figure is the difference of the medians over the runs. *Pass-through* is a call that the
-shim does not limit, looked up as programs do, or a launch under no compute limit; *launch* is one under a limit that
-is in force and not reached (burst, nobody else there). Start-up is the whole program's, from exec to exit.
+Runs alternate between the variants; each run gives the median of hundreds of batches. A figure is the median, over the
+rounds, of the ratio between a variant's run and the run without the library of the same round, so that a change of the
+machine affects both. *Pass-through* is a call that the library does not limit, looked up as programs do; *free* is a call in
+a slice without that limit; *limited* is a launch under a compute limit that is in force and not reached (burst, no other
+tenant). The start-up is that of the whole program, from exec to exit.
 """
 
 from __future__ import annotations
@@ -12,23 +13,38 @@ import statistics
 import subprocess
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from bench._lab import KERNELS, Lab, program
+from bench._reference import alternate
 from bench._report import Report, run
 from calabash.model.request import ComputePolicy
 
-PASS_THROUGH_NS = 20.0
-LAUNCH_NS = 20.0
-ALLOCATION_NS = 60.0
-START_MS = 2.0
+# Goals: ratios to the same call, or the same program, without the library.
+PASS_THROUGH = 1.05
+FREE = 1.10
+LIMITED = 1.20
+ALLOCATION = 1.60
+FREE_ALLOCATION = 1.20
+MEMORY_INFO = 1.25
+START = 1.60
 MANY = 16
+FIGURES = (  # name, slot, kind of call, goal
+    ("pass-through call", "tracked", "pass_through", PASS_THROUGH),
+    ("pass-through call (attribute)", "tracked", "attribute", PASS_THROUGH),
+    ("launch under no compute limit", "whole", "launch", FREE),
+    ("launch in a slice without limits", "seen", "launch", FREE),
+    ("allocation in a slice without limits", "seen", "allocation", FREE_ALLOCATION),
+    ("launch, limited and not throttled", "tracked", "launch", LIMITED),
+    ("allocation", "tracked", "allocation", ALLOCATION),
+    ("memory info", "tracked", "memory_info", MEMORY_INFO),
+)
+Results = dict[str | None, list[dict[str, Any]]]  # runs of each variant in order; None is without the library
 
 
-def _runs(
-    lab: Lab, variants: tuple[str | None, ...], count: int, rounds: int
-) -> dict[str | None, list[dict[str, Any]]]:
-    results: dict[str | None, list[dict[str, Any]]] = {variant: [] for variant in variants}
+def _runs(lab: Lab, variants: tuple[str | None, ...], count: int, rounds: int) -> Results:
+    results: Results = {variant: [] for variant in variants}
     for _ in range(count):
         for variant in variants:
             results[variant].append(lab.start(variant, "calls", "--kernels", KERNELS, "--rounds", rounds).result())
@@ -36,32 +52,25 @@ def _runs(
 
 
 def measure_calls(report: Report, lab: Lab) -> None:
-    """Nanoseconds added per call."""
+    """Ratio of each kind of call to the same call without the library."""
     lab.slot("tracked", core_percent=50, policy=ComputePolicy.BURST, memory_limit_bytes=8 << 30)
     lab.slot("whole", policy=None, memory_limit_bytes=8 << 30)
     lab.slot("seen", policy=None)
-    results = _runs(lab, (None, "tracked", "whole", "seen"), 5 if report.quick else 15, 150 if report.quick else 400)
+    add_calls(report, _runs(lab, (None, "tracked", "whole", "seen"), 7 if report.quick else 15, 400))
 
-    def median(variant: str | None, kind: str) -> float:
-        return statistics.median(float(result[kind]) for result in results[variant])
 
-    for name, variant, kind, goal in (
-        ("pass-through call adds", "tracked", "pass_through", PASS_THROUGH_NS),
-        ("pass-through call (attribute) adds", "tracked", "attribute", PASS_THROUGH_NS),
-        ("launch under no compute limit adds", "whole", "launch", PASS_THROUGH_NS),
-        ("launch in a slice without limits adds", "seen", "launch", PASS_THROUGH_NS),
-        ("allocation in a slice without limits adds", "seen", "allocation", PASS_THROUGH_NS),
-        ("launch, limited and not throttled, adds", "tracked", "launch", LAUNCH_NS),
-        ("allocation adds", "tracked", "allocation", ALLOCATION_NS),
-        ("memory info adds", "tracked", "memory_info", ALLOCATION_NS),
-    ):
-        plain, with_shim = median(None, kind), median(variant, kind)
-        detail = f"{plain:.1f} -> {with_shim:.1f} ns, ratio {with_shim / plain:.3f}"
-        report.add(name, with_shim - plain, "ns", at_most=goal, detail=detail)
+def add_calls(report: Report, results: Results) -> None:
+    """Record the figures of alternating runs."""
+    for name, variant, kind, goal in FIGURES:
+        ours, without = ([float(run[kind]) for run in results[one]] for one in (variant, None))
+        added = statistics.median(a - b for a, b in zip(ours, without, strict=True))
+        report.add_ratio(
+            name, ours, without, "ns", of="without the library", at_most=goal, detail=f"adds {added:.1f} ns"
+        )
 
 
 def measure_start(report: Report, lab: Lab) -> None:
-    """Milliseconds added to a whole program, alone and many at once."""
+    """Ratio of a whole program's time to that without the library, alone and many at once."""
     path = str(program("calls"))
     command = [path, "--kernels", str(KERNELS), "--rounds", "1"]
 
@@ -79,14 +88,9 @@ def measure_start(report: Report, lab: Lab) -> None:
             thread.join()
         return (time.perf_counter() - began) * 1000 / MANY
 
-    for name, take, count in (("alone", once, 30), (f"{MANY} at once, per program", many, 6)):
-        plain, with_shim = [], []
-        for _ in range(count // 3 if report.quick else count):
-            plain.append(take(None))
-            with_shim.append(take("tracked"))
-        added = statistics.median(with_shim) - statistics.median(plain)
-        detail = f"{statistics.median(plain):.1f} -> {statistics.median(with_shim):.1f} ms"
-        report.add(f"start-up added, {name}", added, "ms", at_most=START_MS, detail=detail)
+    for name, take, count in (("alone", once, 30), (f"{MANY} at once, per program", many, 12)):
+        ours, without = alternate(partial(take, "tracked"), partial(take, None), count // 2 if report.quick else count)
+        report.add_ratio(f"start-up, {name}", ours, without, "ms", of="without the library", at_most=START)
 
 
 def measure(report: Report) -> None:
@@ -98,4 +102,4 @@ def measure(report: Report) -> None:
 
 
 if __name__ == "__main__":
-    run("shim", "What the shim adds to a call", measure)
+    run("shim", "Cost of the preloaded library for a call", measure)

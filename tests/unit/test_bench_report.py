@@ -19,6 +19,36 @@ def test_a_figure_is_held_against_its_goal(capsys: pytest.CaptureFixture[str]) -
     assert lines[1].split()[-1] == "short"
 
 
+def test_ratio_has_the_goal_and_the_absolute_values_are_its_detail(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report(name="x", title="X")
+    figure = report.add_ratio("call", 30.0, 20.0, "ns", of="without it", at_most=1.6, detail="adds 10 ns")
+    assert (figure.value, figure.unit, figure.goal, figure.ok) == (1.5, "ratio", "<= 1.600", True)
+    assert figure.detail == "30 ns, without it 20 ns; adds 10 ns"
+    assert report.add_ratio("rate", 10.0, 20.0, "1/s", of="alone", at_least=0.7).ok is False
+    assert report.add_ratio("known", 10.0, 20.0, "1/s", of="alone").ok is None
+    assert report.figures[0] is figure
+    assert capsys.readouterr().out.splitlines()[0].split()[:5] == ["call", "1.500", "ratio", "<=", "1.600"]
+
+
+def test_ratio_of_alternating_runs_is_the_median_of_their_pairs() -> None:
+    report = Report(name="x", title="X")
+    figure = report.add_ratio("call", [2.0, 60.0, 9.0], [1.0, 20.0, 9.0], "ns", of="without it", at_most=2)
+    assert figure.value == 2.0  # of 2, 3 and 1; the medians alone would give 1
+    assert figure.detail == "9 ns, without it 9 ns"
+
+
+@pytest.mark.parametrize(
+    ("values", "references"), [([1.0, 2.0], [1.0]), ([], []), (1.0, 0.0), ([1.0, 1.0], [1.0, -1.0])]
+)
+def test_ratio_without_a_reference_for_each_value_is_refused(
+    values: float | list[float], references: float | list[float]
+) -> None:
+    report = Report(name="x", title="X")
+    with pytest.raises(ValueError, match="need as many references greater than 0"):
+        report.add_ratio("call", values, references, "ns", of="without it")
+    assert report.figures == []
+
+
 def test_the_saved_forms_hold_every_figure(tmp_path: Path) -> None:
     report = Report(name="x", title="X", quick=True)
     report.fact("seed", "7")
