@@ -4,6 +4,9 @@ First size: 5,000 nodes with 40,000 devices and bound pods; a planner is started
 Then 100 nodes and a stream of pods while the API server, etcd and the planner are killed and started again, while every
 connection of the planner is cut 100 times, while it hangs for longer than its lease, and while one of two is lost. After
 each all pods must be bound, and a judge adds up what the plans of all bound pods give of each device.
+
+The processor time of the start is in CPU units (``bench._reference``). Times to a decision after a fault have goals in
+seconds: leases, retries and the restart of etcd set them.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from tests.kube.endured import (
 from tests.kube.needs import absent
 from tests.kube.planned import Planned, crd, planned_pod
 
+from bench._reference import CPU_UNIT, cpu_unit_s
 from bench._report import Report, run
 from calabash.kubernetes.names import PLAN
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
@@ -36,6 +40,9 @@ from calabash.kubernetes.planner.lease import TERM_S
 from calabash.model.request import GpuRequest
 
 GPUS = 8
+START_UNITS = 6_000  # goal: processor time of a start at 5,000 nodes, in CPU units
+DECISION_S = 5.0  # goal: over what timers take; a planner that does not recover decides nothing in a minute
+HANG_PART = 0.25  # goal: of the time for which the planner hangs
 SHARE = GpuRequest(memory_mib=8192, core_percent=20)
 KINDS = (
     SHARE,
@@ -114,11 +121,13 @@ def measure_size(report: Report, count: int, pods: int) -> None:
         )
         took_s = time.monotonic() - began
         detail = f"from the program's start to the first plan written, {pods:,} bound pods"
-        report.add(f"cold start {at}", took_s, "s", at_most=30.0, detail=detail)
+        report.add(f"cold start {at}", took_s, "s", detail=detail)
         found = status_of(cluster, "planner")
         for name, key in (("resident", "VmRSS"), ("resident at most", "VmHWM")):
             report.add(f"planner {name} {at}", int(found[key].split()[0]) / 1024, "MiB", at_most=400)
-        report.add(f"processor time of the start {at}", _cpu_s(cluster), "s")
+        cpu_ms, unit_ms = 1000 * _cpu_s(cluster), 1000 * cpu_unit_s()
+        name = f"processor time of the start {at}"
+        report.add_ratio(name, cpu_ms, unit_ms, "ms", of=CPU_UNIT, at_most=START_UNITS)
 
 
 def _cpu_s(cluster: Cluster) -> float:
@@ -152,7 +161,8 @@ def measure_kills(report: Report, planned: Planned, turns: int) -> None:
                 planned.cluster.start(component)
                 worst_s = max(worst_s, first_after(planned, space, has_plan))
         what = f"{component} killed {turns} times in a stream"
-        report.add(f"first decision, {what}, worst", worst_s, "s", at_most=5.0)
+        detail = "set by retries of connections"
+        report.add(f"first decision, {what}, worst", worst_s, "s", at_most=DECISION_S, detail=detail)
         judged(report, planned, space, stream.count, what)
 
 
@@ -179,13 +189,16 @@ def measure_hang(report: Report, planned: Planned, seconds: float) -> None:
     container = {"name": "main", "image": "localhost/busybox:1"}
     planned.create("others", [{"metadata": {"name": "other"}, "spec": {"containers": [container]}}])
     planned.wait_bound("others", 1)
-    report.add("a pod of others bound while the planner hangs", time.monotonic() - began, "s", at_most=5.0)
+    other_s, hang = time.monotonic() - began, "the planner's hang"
     time.sleep(seconds)
     cluster.namespaces.signal("planner", signal.SIGCONT)
+    name = "a pod of others bound while the planner hangs"
+    report.add_ratio(name, other_s, other_s + seconds, "s", of=hang, at_most=HANG_PART)
     began = time.monotonic()
     planned.wait_bound("hangs", 52, 120)
     what = f"the planner hung for {seconds:.0f} s amid a gang"
-    report.add(f"all of ours bound after {what}", time.monotonic() - began, "s", at_most=5.0)
+    ours_s = time.monotonic() - began
+    report.add_ratio(f"all of ours bound after {what}", ours_s, other_s + seconds, "s", of=hang, at_most=HANG_PART)
     judged(report, planned, "hangs", 52, what)
     planned.clear("others")
 
@@ -209,13 +222,15 @@ def measure_replicas(report: Report, planned: Planned, term_s: float) -> None:
             lambda: any(has_plan(found) for name, found in planned.pods("two").items() if name in names), "a decision"
         )
         what = f"first decision, leader stopped, term of {term_s:.0f} s"
-        report.add(what, time.monotonic() - stopped, "s", at_most=term_s + 5.0)
+        detail = "set by the lease's term"
+        report.add(what, time.monotonic() - stopped, "s", at_most=term_s + DECISION_S, detail=detail)
         cluster.namespaces.signal(first, signal.SIGCONT)
         planned.wait_bound("two", 164, 120)
         cluster.kill(second)
         planned.create("two", [pod(i) for i in range(100, 120)])
         took_s = first_after(planned, "two", has_plan)
-        report.add(f"first decision, leader killed, term of {term_s:.0f} s", took_s, "s", at_most=term_s + 5.0)
+        what = f"first decision, leader killed, term of {term_s:.0f} s"
+        report.add(what, took_s, "s", at_most=term_s + DECISION_S, detail=detail)
         judged(report, planned, "two", 184, "leader stopped amid a gang and woken, the next one killed")
 
 

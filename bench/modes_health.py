@@ -199,7 +199,7 @@ def measure_faults(report: Report) -> None:
                 if fault.states != ("healthy",):
                     backs.append(_back(loaded, card, fault))
                     loaded.load()
-            detail = f"worst of {rounds}, median {statistics.median(verdicts):.0f} ms"
+            detail = f"worst of {rounds}, median {statistics.median(verdicts):.0f} ms; set by the pool's poll interval"
             report.add(f"health: verdict, {fault.name}", max(verdicts), "ms", at_most=VERDICT_MS, detail=detail)
             if backs:
                 how = "after it was emptied" if fault.back else "after an operator's word"

@@ -4,6 +4,9 @@ streams live on.
 A host is lost at once: its cables, then every process of it, the one that keeps its appliances among them. A datagram every
 10 ms says how long nothing came through; of a balancer a new connection every 50 ms, in the address's subnet and through
 the VPC's router.
+
+Goals are in seconds, because timers set these times: BFD between gateway hosts (three intervals of 200 ms), the advertisements
+of keepalived (three of 150 ms). No work of the machine takes a comparable part of them.
 """
 
 from __future__ import annotations
@@ -37,17 +40,17 @@ def measure(report: Report) -> None:
     for kind in GatewayKind:
         found = [_lost(kind) for _ in range(QUICK_ROUNDS if report.quick else ROUNDS)]
         holes = [hole for hole, _, _ in found]
-        how = f"{len(found)} losses of a gateway host; longest {max(holes):.2f} s"
+        how = f"{len(found)} losses of a gateway host; longest {max(holes):.2f} s; set by timers"
         report.add(f"{kind.value}_gateway_lost", statistics.median(holes), "s", at_most=HOLE_S, detail=how)
         lost, of = sum(lost for _, lost, _ in found), STREAMS * len(found)
         report.add(f"{kind.value}_streams_lost", lost, "streams", at_most=0, detail=f"of {of} established")
         if kind is GatewayKind.OVN:
             back = [hole for _, _, hole in found]
-            how = f"{len(back)} hosts that take their place again; longest {max(back):.2f} s"
+            how = f"{len(back)} hosts that take their place again; longest {max(back):.2f} s; set by timers"
             report.add("ovn_gateway_back", statistics.median(back), "s", at_most=BACK_HOLE_S, detail=how)
     for row, subnet in (("balancer_lost", "red/a"), ("balancer_lost_routed", "red/b")):
         holes = [_balancer_lost(f"{subnet}/client") for _ in range(QUICK_ROUNDS if report.quick else ROUNDS)]
-        how = f"{len(holes)} losses of the host of a balancer's address; longest {max(holes):.2f} s"
+        how = f"{len(holes)} losses of the host of a balancer's address; longest {max(holes):.2f} s; set by timers"
         report.add(row, statistics.median(holes), "s", at_most=CALLS_HOLE_S, detail=how)
 
 

@@ -1,7 +1,8 @@
 """A lab's network of namespaces: how long it takes to come and go, and what its switches in user space carry.
 
-Everything shares this machine's cores: both hosts' switches, who sends and who receives. So throughput is given as a share of
-what two namespaces on a bridge of the kernel's carry with the same settings of their cards.
+Everything shares this machine's cores: the switches of both hosts, the sender and the receiver. Goals are therefore ratios, the
+median over streams in turn: to two namespaces on a bridge of the kernel with the same settings of their cards, and to the same
+two Open vSwitches with a bridge and a tunnel of their own, without OVN. Starts are given in starts of a bare interpreter.
 """
 
 from __future__ import annotations
@@ -17,18 +18,23 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench._reference import process_start_s
 from bench._report import Report, run
 from calabash.netd.lab import namespaces
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
-from calabash.netd.lab.station import MTU_BYTES, Station
+from calabash.netd.lab.station import MTU_BYTES, Station, device_of
 
 ROUNDS, QUICK_ROUNDS = 7, 3
-STREAM_S, QUICK_STREAM_S = 5.0, 2.0
+STREAM_S, QUICK_STREAM_S = 3.0, 1.0
 PINGS = 400
-UP_S, AGAIN_S, DOWN_S = 2.0, 0.5, 2.0
-SHARE, ROUND_TRIP_MS = 0.18, 0.5
+# Goals: starts of a bare interpreter; of the kernel's bridge; of Open vSwitch without OVN (throughput, round trip).
+UP, AGAIN, DOWN = 185, 47, 185
+OF_BRIDGE = 0.18
+OF_PLAIN_SWITCH, ROUND_TRIP_OF_PLAIN_SWITCH = 0.95, 1.25
+PLAIN_KEY = 5_000  # the tunnel's virtual network identifier; those of OVN count from 1
 MACS = ("0a:00:00:00:00:01", "0a:00:00:00:00:02")
+PLAIN_MACS = ("0a:00:00:00:01:01", "0a:00:00:00:01:02")
 
 _RECEIVE = """
 import socket, sys
@@ -61,30 +67,49 @@ def measure(report: Report) -> None:
     with _lab("n", hosts=("h1", "h2")) as lab:
         one, two = _pair(lab)
         stream_s = QUICK_STREAM_S if report.quick else STREAM_S
-        plain = (lab.customer("one", ["192.0.2.1/24"]), lab.customer("two", ["192.0.2.2/24"]))
-        for station in plain:
+        bridge = (lab.customer("one", ["192.0.2.1/24"]), lab.customer("two", ["192.0.2.2/24"]))
+        for station in bridge:
             station.ip(("link", "set", station.card, "mtu", MTU_BYTES))
-        base, _ = _stream(*plain, stream_s)
-        rate, again = _stream(one, two, stream_s)
-        report.add("TCP by a bridge of the kernel", base, "Gbit/s")
-        report.add("TCP between hosts", rate, "Gbit/s")
-        report.add("TCP between hosts, share of the bridge's", rate / base, "", at_least=SHARE)
-        report.add("segments sent again meanwhile", again, "", at_most=0)
-        report.add("round trip between hosts", _round_trip_ms(one, two), "ms", at_most=ROUND_TRIP_MS, detail="median")
+        plain = _plain_pair(lab)
+        rates: dict[str, list[float]] = {"bridge": [], "plain": [], "ours": []}
+        trips: dict[str, list[float]] = {"bridge": [], "plain": [], "ours": []}
+        resent = 0
+        for _ in range(QUICK_ROUNDS if report.quick else ROUNDS):
+            for name, pair in (("bridge", bridge), ("plain", plain), ("ours", (one, two))):
+                rate, again = _stream(*pair, stream_s)
+                rates[name].append(rate)
+                trips[name].append(_round_trip_ms(*pair))
+                resent += again if name == "ours" else 0
+        name, of = "TCP between hosts", "a bridge of the kernel"
+        report.add_ratio(f"{name}, of {of}", rates["ours"], rates["bridge"], "Gbit/s", of=of, at_least=OF_BRIDGE)
+        of = "Open vSwitch without OVN"
+        report.add_ratio(f"{name}, of {of}", rates["ours"], rates["plain"], "Gbit/s", of=of, at_least=OF_PLAIN_SWITCH)
+        report.add("segments sent again meanwhile", resent, "", at_most=0)
+        name, of = "round trip between hosts", "a bridge of the kernel"
+        report.add_ratio(f"{name}, of {of}", trips["ours"], trips["bridge"], "ms", of=of)
+        of, goal = "Open vSwitch without OVN", ROUND_TRIP_OF_PLAIN_SWITCH
+        report.add_ratio(f"{name}, of {of}", trips["ours"], trips["plain"], "ms", of=of, at_most=goal)
 
 
 def _times(report: Report) -> None:
+    starts: list[float] = []
     ups, agains, downs = [], [], []
     for _ in range(QUICK_ROUNDS if report.quick else ROUNDS):
         lab = _new("m", hosts=("h1", "h2", "g1", "g2"))
+        starts.append(process_start_s())
         try:
             ups.append(_seconds(lab.up))
             agains.append(_seconds(lab.up))
         finally:
             downs.append(_seconds(lab.down))
-    report.add("up: central and four hosts", statistics.median(ups), "s", at_most=UP_S, detail=f"most {max(ups):.2f} s")
-    report.add("up again when all runs", statistics.median(agains), "s", at_most=AGAIN_S)
-    report.add("down", statistics.median(downs), "s", at_most=DOWN_S, detail=f"most {max(downs):.2f} s")
+    for name, taken, goal in (
+        ("up: central and four hosts", ups, UP),
+        ("up again when all runs", agains, AGAIN),
+        ("down", downs, DOWN),
+    ):
+        report.add_ratio(
+            name, taken, starts, "s", of="start of an interpreter", at_most=goal, detail=f"most {max(taken):.2f} s"
+        )
 
 
 def _new(letter: str, hosts: tuple[str, ...]) -> Lab:
@@ -109,6 +134,25 @@ def _pair(lab: Lab) -> tuple[Station, Station]:
         made.append(lab.station(f"h{number}", port, mac, [f"{address}/24"]))
     for station in made:
         nb("wait-until", "Logical_Switch_Port", station.port, "up=true")
+    return made[0], made[1]
+
+
+def _plain_pair(lab: Lab) -> tuple[Station, Station]:
+    """Return two stations on a bridge of their own in each host's Open vSwitch, joined by a tunnel that OVN does not know."""
+    made = []
+    for number, mac in enumerate(PLAIN_MACS, 1):
+        host, other, port = lab.host(f"h{number}"), lab.host(f"h{3 - number}"), f"plain/{number}"
+        station = lab.station(host.name, port, mac, [f"10.0.2.{10 + number}/24"])
+        device = device_of(port)
+        host.vsctl(
+            *("del-port", "br-int", device),
+            *("--", "add-br", "br-plain", "--", "set", "Bridge", "br-plain", "datapath_type=netdev"),
+            *("--", "add-port", "br-plain", device),
+            *("--", "add-port", "br-plain", "plain", "--", "set", "Interface", "plain", "type=geneve"),
+            *(f"options:remote_ip={other.tunnel_address}", f"options:key={PLAIN_KEY}"),
+        )
+        host.lengthen_queues()
+        made.append(station)
     return made[0], made[1]
 
 

@@ -1,14 +1,15 @@
 """Queues at scale: gangs, reclaim, consolidation, explanations and fairness, by the scheduler itself without a cluster.
 
-Goals are those of large open schedulers' published cases, bettered: a gang of 512 on 512 nodes, reclaim of 2,000
-devices, 41 eight-device requests that need consolidation at 500 nodes, "why is it pending" at 100,000 devices.
+Goals were set from the published cases of large open schedulers, bettered: a gang of 512 on 512 nodes, reclaim of 2,000
+devices, 41 eight-device requests that need consolidation at 500 nodes, "why is it pending" at 100,000 devices. Times are
+processor time, in CPU units (``bench._reference``), one of which is about 1 ms on the machines where they were set.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from bench._reference import CpuTime, add_cpu_time, cpu_time
 from bench._report import Report, run
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -20,6 +21,13 @@ from calabash.sim.queueing import Load, Queueing, random_jobs
 
 DEVICES = 8
 HOUR_S = 3600.0
+# Goals: CPU units.
+GANG = 200
+RECLAIM_ONE = 100
+RECLAIM_MANY = 6_000
+CONSOLIDATION = 500
+WHY = 10
+HOPELESS = 0.05
 SIZES = [Shape(gpu_count=count, gpu_milli=1000) for count in (1, 1, 1, 1, 2, 2, 4)]
 
 
@@ -46,10 +54,11 @@ def halves(nodes: int, options: Options | None = None) -> Scheduler:
     return scheduler
 
 
-def timed(scheduler: Scheduler, now_s: float) -> tuple[float, Sequence[Decision]]:
-    began = time.perf_counter()
-    decisions = scheduler.cycle(now_s)
-    return time.perf_counter() - began, decisions
+def timed(scheduler: Scheduler, now_s: float) -> tuple[CpuTime, Sequence[Decision]]:
+    """Return the processor time of one cycle, and its decisions."""
+    with cpu_time() as took:
+        decisions = scheduler.cycle(now_s)
+    return took, decisions
 
 
 def count(decisions: Sequence[Decision], kind: type) -> int:
@@ -58,31 +67,32 @@ def count(decisions: Sequence[Decision], kind: type) -> int:
 
 def measure_gang(report: Report) -> None:
     """512 members of eight devices on 512 nodes."""
-    best_s = float("inf")
+    times = []
     for _ in range(3):
         scheduler = Scheduler(cluster(512), [QueueSpec(name="q")])
         for i in range(512):
             scheduler.submit(Request(id=f"g{i}", queue="q", shape=whole(DEVICES), gang="g", min_member=512))
-        took_s, decisions = timed(scheduler, 0.0)
+        took, decisions = timed(scheduler, 0.0)
         assert count(decisions, Bind) == 512
-        best_s = min(best_s, took_s)
-    report.add("gang of 512 on 512 nodes, decided", best_s, "s", at_most=0.2, detail="best of 3")
+        times.append(took)
+    best = min(times, key=lambda one: one.units)
+    add_cpu_time(report, "gang of 512 on 512 nodes, decided", best, at_most=GANG, detail="best of 3")
 
 
 def measure_reclaim(report: Report) -> None:
     scheduler = halves(500)
     scheduler.submit(Request(id="one", queue="prod", shape=whole(1)))
-    took_s, decisions = timed(scheduler, 1.0)
+    took, decisions = timed(scheduler, 1.0)
     assert count(decisions, Evict) == 1
-    report.add("reclaim of one device at 500 nodes", took_s, "s", at_most=1.0)
+    add_cpu_time(report, "reclaim of one device at 500 nodes", took, at_most=RECLAIM_ONE)
     nodes = 2_000 if report.quick else 12_500
     scheduler = halves(nodes)
     for i in range(250):
         scheduler.submit(Request(id=f"g{i}", queue="prod", shape=whole(DEVICES), gang="g", min_member=250))
-    took_s, decisions = timed(scheduler, 1.0)
+    took, decisions = timed(scheduler, 1.0)
     assert count(decisions, Bind) == 250
     where = f"{nodes * DEVICES:,} devices"
-    report.add("reclaim of 2,000 devices for one gang", took_s, "s", at_most=10.0, detail=where)
+    add_cpu_time(report, "reclaim of 2,000 devices for one gang", took, at_most=RECLAIM_MANY, detail=where)
     report.add("evicted over asked devices", count(decisions, Evict) * 2 / 2000, "ratio", at_most=1.2)
 
 
@@ -95,9 +105,9 @@ def measure_consolidation(report: Report) -> None:
         scheduler.adopt(request, placement=NodePlacement(node=row, devices=(row % DEVICES,)), started_at_s=0.0)
     for i in range(41):
         scheduler.submit(Request(id=f"b{i}", queue="q", shape=whole(DEVICES)))
-    took_s, decisions = timed(scheduler, 1.0)
+    took, decisions = timed(scheduler, 1.0)
     assert count(decisions, Bind) == 41
-    report.add("consolidation for 41 x 8 devices at 500 nodes", took_s, "s", at_most=10.0)
+    add_cpu_time(report, "consolidation for 41 x 8 devices at 500 nodes", took, at_most=CONSOLIDATION)
     report.add("moves for them", count(decisions, Move), "moves", at_most=41)
 
 
@@ -106,11 +116,10 @@ def measure_why(report: Report) -> None:
         scheduler = halves(nodes)
         scheduler.submit(Request(id="x", queue="research", shape=whole(DEVICES)))
         scheduler.cycle(1.0)
-        began = time.perf_counter()
-        reported = scheduler.why("x", 2.0)
-        took_s = time.perf_counter() - began
+        with cpu_time() as took:
+            reported = scheduler.why("x", 2.0)
         assert reported.causes
-        report.add(f"why is it pending, {nodes * DEVICES:,} devices", took_s, "s", at_most=1.0)
+        add_cpu_time(report, f"why is it pending, {nodes * DEVICES:,} devices", took, at_most=WHY)
 
 
 def measure_hopeless(report: Report) -> None:
@@ -119,9 +128,10 @@ def measure_hopeless(report: Report) -> None:
     for i in range(many):
         scheduler.submit(Request(id=f"p{i}", queue="research", shape=whole(1 + i % DEVICES), submitted_at_s=float(i)))
     scheduler.cycle(1.0)
-    took_s, decisions = timed(scheduler, 2.0)
+    took, decisions = timed(scheduler, 2.0)
     assert not decisions
-    report.add("a request that cannot run, per cycle", took_s / many * 1000, "ms", at_most=1.0, detail=f"{many:,} wait")
+    name, detail = "a request that cannot run, per cycle", f"{many:,} wait"
+    add_cpu_time(report, name, took, at_most=HOPELESS, times=many, detail=detail)
 
 
 def measure_fairness(report: Report) -> None:

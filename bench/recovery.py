@@ -18,7 +18,7 @@ from bench._report import Report, run
 
 GIB = 1 << 30
 CAP_BYTES = 16 * GIB
-RECOVERY_MS = 1_000.0
+RECOVERY_MS = 1_000.0  # set by the interval at which the agent reaps, not by the speed of the machine
 SECONDS_MAX = 100_000
 
 
@@ -98,8 +98,9 @@ def measure_time(report: Report, lab: Lab) -> None:
         times.append((time.monotonic() - began) * 1000)
         holder.kill()
         lab.forget(holder)
-    report.add("time to recovery, median", statistics.median(times), "ms", at_most=RECOVERY_MS)
-    report.add("time to recovery, worst", max(times), "ms", at_most=RECOVERY_MS, detail=f"of {len(times)}")
+    detail = f"of {len(times)}; set by the interval at which the agent reaps, here 100 ms"
+    report.add("time to recovery, median", statistics.median(times), "ms", at_most=RECOVERY_MS, detail=detail)
+    report.add("time to recovery, worst", max(times), "ms", at_most=RECOVERY_MS, detail=detail)
 
 
 def measure_refused(report: Report, lab: Lab) -> None:

@@ -17,6 +17,7 @@ from collections import defaultdict
 import msgspec
 from tests.kube.needs import absent
 
+from bench._reference import cpu_unit_s
 from bench._report import ROOT, Report, run
 from bench._scale_cluster import NAMESPACE, ScaledCluster
 from bench._scale_fit import Line, line_through
@@ -79,6 +80,7 @@ def measure(report: Report) -> None:
         planner_mib=lines["memory"],
         planner_start_s=lines["start"],
         passed_over_us=passed_over_us,
+        cpu_unit_s=cpu_unit_s(),
     )
     extrapolate(report, costs)
 

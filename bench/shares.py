@@ -3,6 +3,9 @@
 One tenant at 10, 30, 50 and 80 percent, pairs that fill the card, eight processes in one tenant, kernels of 0.1 to
 100 ms and graphs; then idle time that is lent, and how fast it comes back. The truth is the simulator's time per
 process; on a real card it is the work that the programs saw completed, with kernels calibrated alone beforehand.
+
+The time in which lent time comes back is a promise in milliseconds of the card. On the simulated card its goal holds in virtual
+time, which does not depend on the speed of the machine; the same in real time is for information, except on a real card.
 """
 
 from __future__ import annotations
@@ -271,8 +274,8 @@ def measure_lending(report: Report, meter: Meter, count: int) -> None:
         "lent time given back within, median",
         statistics.median(trials),
         "ms",
-        at_most=GIVE_BACK_MS,
-        detail="until its next 100 ms hold 95% of the share",
+        at_most=GIVE_BACK_MS if meter.lab.real else None,
+        detail="until its next 100 ms hold 95% of the share; the goal is that of virtual time, below",
     )
     report.add("lent time given back within, worst", max(trials), "ms", detail=f"of {len(trials)}")
     for name in ("lender", "borrower"):
