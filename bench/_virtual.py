@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,15 +25,27 @@ from bench._lab import BUILD, PROGRAMS, Lab, Tenant, program
 MEMBERS_MAX = 64
 _SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAKE = 202, 0, 1
 _STUCK_S = 60.0
+_LOOK_NS = 100_000_000
+_SECOND_NS = 1_000_000_000
+_AHEAD_S = 3_600
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Member(ctypes.Structure):
-    _fields_: ClassVar = [("present", ctypes.c_uint32), ("running", ctypes.c_uint32), ("wake_ns", ctypes.c_uint64)]
+    _fields_: ClassVar = [
+        ("present", ctypes.c_uint32),
+        ("running", ctypes.c_uint32),
+        ("wake_ns", ctypes.c_uint64),
+        ("stopped", ctypes.c_uint64),
+    ]
 
 
 class _World(ctypes.Structure):
-    _fields_: ClassVar = [("now_ns", ctypes.c_uint64), ("member", _Member * MEMBERS_MAX)]
+    _fields_: ClassVar = [
+        ("now_ns", ctypes.c_uint64),
+        ("realtime_offset_ns", ctypes.c_uint64),
+        ("member", _Member * MEMBERS_MAX),
+    ]
 
 
 class _Timeout(ctypes.Structure):
@@ -51,17 +63,38 @@ def _library() -> Path:
     return target
 
 
-class VirtualTime:
-    """The clock that members share. This process has place 0 and runs whenever it is not in ``sleep``."""
+class _SharedWorld:
+    """The file of a virtual time, mapped into this process."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(ctypes.sizeof(_World)))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
         self._world = _World.from_buffer(self._map)
+
+
+class MemberControl(_SharedWorld):
+    """Stop and continue members from a member process, as a control group's freezer does."""
+
+    def set_stopped(self, place: int, stopped: bool) -> None:
+        """Withhold turns from the member at a place, or grant them again."""
+        self._world.member[place].stopped = stopped
+
+
+class VirtualTime(_SharedWorld):
+    """The clock that members share. This process has place 0 and runs whenever it is not in ``sleep``.
+
+    The clock starts at a whole second, so that periodic work has the same phase in every run, an hour ahead of
+    CLOCK_MONOTONIC: where a member waits by the kernel's clock, for an answer from one of its threads, its timeout does
+    not pass before the answer is there, however slow the machine is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(ctypes.sizeof(_World)))
+        super().__init__(path)
         self._path = path
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._world.now_ns = time.monotonic_ns()
+        self._world.now_ns = (time.monotonic_ns() // _SECOND_NS + _AHEAD_S) * _SECOND_NS
+        self._world.realtime_offset_ns = time.time_ns() - self._world.now_ns
         me = self._world.member[0]
         me.present, me.running = 1, 1
 
@@ -104,23 +137,26 @@ class VirtualTime:
         me.wake_ns = self._world.now_ns + int(seconds * 1e9)
         me.running = 0
         self._hand_on()
-        end = time.monotonic() + _STUCK_S
+        end, seen_ns = time.monotonic() + _STUCK_S, self.now_ns()
         while not me.running:
-            if self._wait(me) or time.monotonic() < end:
-                continue
-            if not self._reap():
+            if self._wait(me):
+                break
+            if self._reap():
+                self._hand_on()
+            if self.now_ns() != seen_ns:
+                end, seen_ns = time.monotonic() + _STUCK_S, self.now_ns()
+            elif time.monotonic() > end:
                 raise RuntimeError("virtual time stands still")
-            self._hand_on()
 
     def _wait(self, me: _Member) -> bool:
-        """False when nobody woke us for a second."""
+        """Wait a moment for this process's turn and return True if it has come."""
         word = ctypes.addressof(me) + _Member.running.offset
-        timeout = _Timeout(1, 0)
-        result = _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAIT, 0, ctypes.byref(timeout), None, 0)
-        return bool(result == 0) or bool(me.running)
+        timeout = _Timeout(0, _LOOK_NS)
+        _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAIT, 0, ctypes.byref(timeout), None, 0)
+        return bool(me.running)
 
     def _hand_on(self) -> None:
-        members = [member for member in self._world.member if member.present]
+        members = [member for member in self._world.member if member.present and not member.stopped]
         following = min(members, key=lambda member: member.wake_ns)
         self._world.now_ns = max(self._world.now_ns, following.wake_ns)
         following.running = 1
@@ -128,27 +164,37 @@ class VirtualTime:
         _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAKE, 1, None, None, 0)
 
     def _reap(self) -> bool:
+        """Forget members that have ended and return True if one of them ended during its turn."""
         ended = [place for place, process in self._processes.items() if process.poll() is not None]
+        had_turn = False
         for place in ended:
             del self._processes[place]
-            self._world.member[place].present = 0
-            self._world.member[place].running = 0
-        return bool(ended)
+            member = self._world.member[place]
+            had_turn = had_turn or bool(member.present and member.running)
+            member.present = member.running = member.stopped = 0
+        return had_turn
 
 
 class VirtualTenant(Tenant):
     """A program whose output goes to a file, for nobody reads while it runs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], slot: str | None, output: Path, clock: VirtualTime) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], slot: str | None, *, output: Path, clock: VirtualTime, place: int
+    ) -> None:
         super().__init__(process, slot)
+        self.place = place
         self._output = output
         self._clock = clock
+
+    def output(self) -> str:
+        """The text that it has printed so far."""
+        return self._output.read_text(errors="replace")
 
     def wait_ready(self) -> None:
         """Let time pass until it has printed ``ready``."""
         while not self._output.read_bytes().startswith(b"ready\n"):
             if self.process.poll() is not None:
-                raise RuntimeError(f"tenant did not come up: {self._output.read_text(errors='replace')}")
+                raise RuntimeError(f"tenant did not come up: {self.output()}")
             self._clock.sleep(0.0002)
 
     def finish_text(self, timeout_s: float = 60) -> str:
@@ -158,7 +204,7 @@ class VirtualTenant(Tenant):
             if self._clock.now_ns() > end_ns:
                 raise TimeoutError("a tenant did not end")
             self._clock.sleep(0.01)
-        return self._output.read_text(errors="replace")
+        return self.output()
 
     def result(self, timeout_s: float = 60) -> dict[str, Any]:
         """The JSON object in the last line of its output."""
@@ -201,21 +247,38 @@ class VirtualLab(Lab):
         if process is not None:
             self.clock.kill(process)
 
-    def start(self, slot: str | None, name: str, *arguments: object) -> Tenant:
+    def start_arbiter(self) -> None:
+        """Start the arbiter again after ``stop_arbiter``."""
+        self._arbiter = self._start_arbiter()
+
+    def start(self, slot: str | None, name: str, *arguments: object) -> VirtualTenant:
         """Start a benchmark program."""
         command = [str(program(name)), *(str(argument) for argument in arguments)]
+        return self.start_command(command, self.environment(slot), slot=slot)
+
+    def start_command(
+        self, command: Sequence[str], environment: dict[str, str], *, slot: str | None = None
+    ) -> VirtualTenant:
+        """Start any program as a member; the lab ends it when it closes."""
         place = self.clock.free_place()
-        environment = self.environment(slot)
-        environment |= self.clock.environment(environment.get("LD_PRELOAD", ""), place)
+        environment = environment | self.clock.environment(environment.get("LD_PRELOAD", ""), place)
         output = self.home / f"output-{len(self._tenants)}"
         with output.open("wb") as file:
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
-        tenant = VirtualTenant(process, slot, output, self.clock)
+        tenant = VirtualTenant(process, slot, output=output, clock=self.clock, place=place)
         self._tenants.append(tenant)
         self.clock.joined(place, process)
         return tenant
+
+    def percent(self, tenants: Sequence[Tenant], seconds: float, settle: float) -> list[float]:
+        """Let time pass and return the percentage of the card that each tenant had, by the card's own books."""
+        self.sleep(settle)
+        before_ns, before = self.busy_ns()
+        self.sleep(seconds)
+        after_ns, after = self.busy_ns()
+        return [(after[t.pid] - before[t.pid]) / (after_ns - before_ns) * 100 for t in tenants]
 
     def busy_ns(self) -> tuple[int, dict[int, int]]:
         """Now, and the card's time that each process has had."""

@@ -8,7 +8,8 @@
  *
  * VIRTUAL_TIME names the file that they share (struct world; bench/_virtual.py makes it and is a member itself),
  * VIRTUAL_TIME_PLACE the place of this process in it, or -1 for one that only looks at the clock and is over at once.
- * A member has one thread that sleeps.
+ * A member has one thread that sleeps. CLOCK_REALTIME goes on with CLOCK_MONOTONIC. A stopped member gets no turn until
+ * it is continued.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,10 +29,11 @@
 #define RECHECK_NS  200000u /* a sleeper at a futex sees so late at most that it was woken */
 
 struct world {
-    uint64_t now_ns;
+    uint64_t now_ns, realtime_offset_ns;
     struct {
         uint32_t present, running; /* running: a futex word */
         uint64_t wake_ns;
+        uint64_t stopped;
     } member[MEMBERS_MAX];
 };
 
@@ -66,7 +68,7 @@ static void hand_on(void)
 {
     int next = -1;
     for (int i = 0; i < MEMBERS_MAX; i++)
-        if (__atomic_load_n(&world->member[i].present, __ATOMIC_ACQUIRE) &&
+        if (__atomic_load_n(&world->member[i].present, __ATOMIC_ACQUIRE) && !world->member[i].stopped &&
             (next < 0 || world->member[i].wake_ns < world->member[next].wake_ns))
             next = i;
     if (next < 0) return;
@@ -112,14 +114,15 @@ __attribute__((destructor)) static void leave(void)
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
-    if (world == NULL || clock != CLOCK_MONOTONIC) {
+    if (world == NULL || (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME)) {
         long result = raw(SYS_clock_gettime, (const long[]){clock, (long)t, 0, 0, 0, 0});
         if (result < 0) errno = (int)-result;
         return result < 0 ? -1 : 0;
     }
     if (self >= 0) world->now_ns += READ_NS;
-    t->tv_sec = (time_t)(world->now_ns / 1000000000u);
-    t->tv_nsec = (long)(world->now_ns % 1000000000u);
+    uint64_t now = world->now_ns + (clock == CLOCK_REALTIME ? world->realtime_offset_ns : 0);
+    t->tv_sec = (time_t)(now / 1000000000u);
+    t->tv_nsec = (long)(now % 1000000000u);
     return 0;
 }
 
