@@ -1,25 +1,141 @@
 /*
- * The limiter alone, over a driver of a few lines: one card in this process that runs launches one after the
- * other in real time. Each command prints one line of "name value" pairs. Compiled together with
- * native/shim/compute*.c.
+ * The limiter alone, over a driver of a few lines: one device in this process that runs launches one after the other.
+ * Each command prints one line of "name value" pairs. Compiled together with native/shim/compute*.c.
+ *
+ * Time is virtual: the linker replaces clock_gettime, usleep and syscall (--wrap) by the functions below. The clock
+ * stands still while code runs, a look at it takes READ_NS, and a sleeper wakes WAKE_NS late. Processes that take part
+ * with join_clock() run one at a time: a process that sleeps hands on to the one that wakes first. Threads of one
+ * process share its place; a thread that sleeps moves the clock for all of them.
  */
 #define _GNU_SOURCE
 #include "shim/compute.h"
 
+#include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define MS 1000000ull
+#define MS         1000000ull
+#define READ_NS    100u
+#define WAKE_NS    20000u
+#define RECHECK_NS 200000u /* a sleeper at a futex sees so late at most that its word has changed */
+#define PLACES     2
 
 static uint64_t free_at_ns, busy_ns, outside_ns;
 static unsigned creates, records, queries, capturing;
 static uint64_t window_start, window_length, window_period;
+
+/* ---- virtual time ---- */
+
+struct virtual_clock {
+    uint64_t now_ns;
+    struct {
+        bool present;
+        uint64_t wake_ns;
+        sem_t turn;
+    } place[PLACES];
+};
+
+static struct virtual_clock *virtual_clock; /* shared with forked children */
+static int place;
+
+static void move_clock(uint64_t to_ns)
+{
+    uint64_t now = __atomic_load_n(&virtual_clock->now_ns, __ATOMIC_RELAXED);
+    while (now < to_ns && !__atomic_compare_exchange_n(&virtual_clock->now_ns, &now, to_ns, false,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+static int hand_on(void)
+{
+    int next = -1;
+    for (int i = 0; i < PLACES; i++)
+        if (virtual_clock->place[i].present &&
+            (next < 0 || virtual_clock->place[i].wake_ns < virtual_clock->place[next].wake_ns))
+            next = i;
+    if (next < 0) return next;
+    move_clock(virtual_clock->place[next].wake_ns);
+    if (next != place) sem_post(&virtual_clock->place[next].turn);
+    return next;
+}
+
+static void await_turn(void)
+{
+    while (sem_wait(&virtual_clock->place[place].turn) != 0)
+        ;
+}
+
+static void sleep_until(uint64_t at_ns)
+{
+    virtual_clock->place[place].wake_ns = at_ns + WAKE_NS;
+    if (hand_on() != place) await_turn();
+}
+
+/* Before fork(): the child that calls join_clock() with this place gets its first turn when the caller sleeps. */
+static void expect_at(int joining)
+{
+    virtual_clock->place[joining].wake_ns = 0;
+    virtual_clock->place[joining].present = true;
+}
+
+static void join_clock(int at)
+{
+    place = at;
+    await_turn();
+}
+
+static void leave_clock(void)
+{
+    virtual_clock->place[place].present = false;
+    hand_on();
+}
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+    (void)clock;
+    uint64_t now = __atomic_add_fetch(&virtual_clock->now_ns, READ_NS, __ATOMIC_RELAXED);
+    *t = (struct timespec){.tv_sec = (time_t)(now / (1000 * MS)), .tv_nsec = (long)(now % (1000 * MS))};
+    return 0;
+}
+
+int __wrap_usleep(useconds_t us)
+{
+    sleep_until(virtual_clock->now_ns + us * 1000ull);
+    return 0;
+}
+
+/* The limiter's only system call: a wait at a futex until an absolute time. */
+long __wrap_syscall(long number, ...)
+{
+    va_list list;
+    va_start(list, number);
+    const uint32_t *word = va_arg(list, const uint32_t *);
+    int operation = va_arg(list, int);
+    uint32_t value = va_arg(list, uint32_t);
+    const struct timespec *t = va_arg(list, const struct timespec *);
+    va_end(list);
+    if (number != SYS_futex || operation != FUTEX_WAIT_BITSET) abort();
+    uint64_t until = (uint64_t)t->tv_sec * 1000 * MS + (uint64_t)t->tv_nsec, now;
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
+        now = __atomic_load_n(&virtual_clock->now_ns, __ATOMIC_RELAXED);
+        if (now >= until) {
+            errno = ETIMEDOUT;
+            return -1;
+        }
+        sleep_until(until < now + RECHECK_NS ? until : now + RECHECK_NS);
+    }
+    return 0;
+}
 
 static uint64_t now_ns(void)
 {
@@ -27,6 +143,24 @@ static uint64_t now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000 * MS + (uint64_t)now.tv_nsec;
 }
+
+static void *shared(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return memory;
+}
+
+static void make_clock(void)
+{
+    virtual_clock = shared(sizeof(*virtual_clock));
+    virtual_clock->now_ns = 1000 * 1000 * MS;
+    virtual_clock->place[0].present = true;
+    for (int i = 0; i < PLACES; i++)
+        sem_init(&virtual_clock->place[i].turn, 1, 0);
+}
+
+/* ---- the driver ---- */
 
 struct event {
     uint64_t at_ns;
@@ -257,22 +391,6 @@ static void forked(void)
     wait(NULL);
 }
 
-static void cost(void)
-{
-    struct cb_launch state;
-    const int count = 200000;
-    for (int limited = 0; limited < 2; limited++) {
-        start(limited ? CB_POLICY_BURST : CB_POLICY_NONE, CB_GATE_OPEN, 30);
-        uint64_t began = now_ns();
-        for (int i = 0; i < count; i++) {
-            cb_launch_begin(&state, cb_kernel_key("t", 1, 1, 1, 1, 1, 1), NULL, false);
-            cb_launch_end(&state, CUDA_SUCCESS);
-        }
-        printf("%s %.2f ", limited ? "tracked_ns" : "passing_ns", (double)(now_ns() - began) / count);
-    }
-    printf("\n");
-}
-
 static uint64_t advance_key(void)
 {
     return cb_kernel_key("a", 1, 1, 1, 1, 1, 1);
@@ -330,7 +448,9 @@ static void siblings(void)
 {
     static _Alignas(8) char one, other;
     start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    expect_at(1);
     if (fork() == 0) {
+        join_clock(1);
         usage->proc[1].state = CB_PROC_LIVE;
         cb_compute_after_fork(&usage->proc[1]);
         for (int i = 0; i < 2; i++) { /* the second one waits for what came of the first */
@@ -338,6 +458,7 @@ static void siblings(void)
             cb_launch_begin(&state, cb_kernel_key(&one, 7, 1, 1, 64, 1, 1), NULL, false);
             cb_launch_end(&state, fake_launch(60 * MS));
         }
+        leave_clock();
         _exit(0);
     }
     usleep(20000);
@@ -346,6 +467,7 @@ static void siblings(void)
     cb_launch_begin(&state, cb_kernel_key(&other, 7, 1, 1, 64, 1, 1), NULL, false);
     printf("waited_ms %.1f cost_ms %.1f\n", (double)(now_ns() - began) / 1e6, (double)state.cost_ns / 1e6);
     cb_launch_end(&state, CUDA_ERROR_INVALID_VALUE);
+    leave_clock();
     wait(NULL);
 }
 
@@ -393,7 +515,8 @@ static void together(void)
 
 int main(int argc, char **argv)
 {
-    usage = mmap(NULL, sizeof(*usage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    make_clock();
+    usage = shared(sizeof(*usage));
     used = &usage->device[0];
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "rate") == 0)
@@ -412,8 +535,6 @@ int main(int argc, char **argv)
         dead_sibling();
     else if (strcmp(command, "forked") == 0)
         forked();
-    else if (strcmp(command, "cost") == 0)
-        cost();
     else if (strcmp(command, "advance") == 0)
         advance();
     else if (strcmp(command, "recalled") == 0)

@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     for (unsigned round = 0; getppid() != 1; round++) {
         for (int i = 2; i < argc; i++)
             forge(&usage->device[0], argv[i], round);
-        usleep(100);
+        usleep(200);
     }
     return 0;
 }
