@@ -17,7 +17,7 @@ _COOKIE = b"\x63\x82\x53\x63"
 _NUMBER = b"\x12\x34\x56\x78"
 
 
-def dhcp4(station: Station, *, within_s: float = 15) -> tuple[str, dict[int, bytes]]:
+def dhcp4(station: Station, *, within_s: float = 60) -> tuple[str, dict[int, bytes]]:
     """The address that is offered, and the options with it; ("", {}) when none is."""
     head = struct.pack("!BBBB4sHHIIII", 1, 1, 6, 0, _NUMBER, 0, 0x8000, 0, 0, 0, 0)
     options = b"\x35\x01\x01" + b"\x37\x06\x01\x03\x06\x0f\x1a\x33" + b"\xff"  # DISCOVER, with what it wants to know
@@ -44,7 +44,7 @@ def _options(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def dhcp6(station: Station, *, within_s: float = 15) -> str:
+def dhcp6(station: Station, *, within_s: float = 60) -> str:
     """The address that is advertised, "" when none is."""
     identity = b"\x00\x03\x00\x01" + mac_bytes(station.mac)
     wanted = struct.pack("!HHIII", 3, 12, 1, 0, 0)
@@ -57,7 +57,7 @@ def dhcp6(station: Station, *, within_s: float = 15) -> str:
     return str(ipaddress.IPv6Address(got[place + 4 : place + 20])) if got[:1] == b"\x02" and place > 0 else ""
 
 
-def dns(station: Station, server: str, name: str, *, kind: int = 1, within_s: float = 15) -> list[str]:
+def dns(station: Station, server: str, name: str, *, kind: int = 1, within_s: float = 60) -> list[str]:
     """The addresses that DNS answers; [] when it knows the name not or does not answer. ``kind`` 1 is A, 28 AAAA."""
     labels = b"".join(bytes((len(part),)) + part.encode() for part in name.split(".")) + b"\0"
     ask = struct.pack("!HHHHHH", 0x1234, 0x0100, 1, 0, 0, 0) + labels + struct.pack("!HH", kind, 1)
@@ -95,14 +95,14 @@ def bits_through(sender: Station, receiver: Station, number: int, *, for_s: floa
     with receiver.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("0.0.0.0", number))
         listener.listen(1)
-        listener.settimeout(30)
+        listener.settimeout(60)
         end = threading.Event()
         source = threading.Thread(target=_pour, args=(sender, receiver.address(), number, end))
         source.start()
         try:
             client, _ = listener.accept()
             with client:
-                client.settimeout(30)
+                client.settimeout(60)
                 client.recv(1)
                 begun = time.monotonic()
                 came = 0
@@ -117,7 +117,7 @@ def bits_through(sender: Station, receiver: Station, number: int, *, for_s: floa
 def _pour(sender: Station, address: str, number: int, end: threading.Event) -> None:
     data = bytes(1 << 16)
     with sender.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
-        client.settimeout(5)
+        client.settimeout(60)
         try:
             client.connect((address, number))
             while not end.is_set():

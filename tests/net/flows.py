@@ -214,7 +214,7 @@ class Streams:
         self.sockets: list[socket.socket] = []
         for _ in range(count):
             one = station.socket(socket.AF_INET, socket.SOCK_STREAM)
-            one.settimeout(10)
+            one.settimeout(60)
             self.sockets.append(one)
             one.connect((address, number))
         self.lost()
@@ -228,7 +228,7 @@ class Streams:
         for one in self.sockets:
             one.close()
 
-    def lost(self, within_s: float = 20.0) -> int:
+    def lost(self, within_s: float = 60.0) -> int:
         """How many do not answer what is sent now."""
         failed = 0
         for number, one in enumerate(self.sockets):

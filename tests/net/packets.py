@@ -115,7 +115,7 @@ class Sniffer:
         self._take(0)
         return [frame for frame in self.frames if mark in frame]
 
-    def wait(self, mark: bytes, *, timeout_s: float = 20) -> bool:
+    def wait(self, mark: bytes, *, timeout_s: float = 60) -> bool:
         """Whether a frame with the mark comes within that time."""
         end = time.monotonic() + timeout_s
         while not (found := any(mark in frame for frame in self.frames)) and (left := end - time.monotonic()) > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ def ovn_programs() -> programs.OvnPrograms:
     """OVN's programs; without them the test stands aside, visibly."""
     needs.need(packets=False)
     return programs.get()
+
+
+def _accepts(path: Path) -> bool:
+    """Return True if a process listens on the Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 class DatabaseServer:
@@ -68,7 +79,7 @@ class DatabaseServer:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        until(lambda: self.socket.exists() and control.exists())
+        until(lambda: _accepts(self.socket) and _accepts(control), what="the server to listen")
 
     def _tls(self) -> tuple[str, ...]:
         if self.keys is None:
@@ -104,7 +115,7 @@ class DatabaseServer:
         process, self.process = self.process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(30)
+            process.wait(60)
 
     def tool(self, *words: str) -> str:
         return self._run("ovsdb-tool", *words)
@@ -115,16 +126,16 @@ class DatabaseServer:
     def ctl(self, *words: str) -> str:
         """A client of somebody else: ovn-nbctl or ovs-vsctl."""
         program = {"OVN_Northbound": "ovn-nbctl", "OVN_Southbound": "ovn-sbctl", "Open_vSwitch": "ovs-vsctl"}
-        return self._run(program[self.database], "--timeout=30", f"--db={self.remote}", *words)
+        return self._run(program[self.database], "--timeout=60", f"--db={self.remote}", *words)
 
     def backup(self, to: Path) -> None:
         """A copy as administrators make it."""
-        to.write_bytes(self._run("ovsdb-client", "--timeout=30", "backup", self.remote, self.database).encode())
+        to.write_bytes(self._run("ovsdb-client", "--timeout=60", "backup", self.remote, self.database).encode())
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
         """What ovsdb-client finds."""
         question = [self.database, {"op": "select", "table": table, "where": [], "columns": list(columns)}]
-        told = self._run("ovsdb-client", "--timeout=30", "query", self.remote, json.dumps(question))
+        told = self._run("ovsdb-client", "--timeout=60", "query", self.remote, json.dumps(question))
         return list(json.loads(told)[0]["rows"])
 
     def _run(self, name: str, *words: str) -> str:

@@ -90,6 +90,6 @@ class Site:
             [str(address) for address in gateways_of(subnet)],
         )
         self._stations[name] = made
-        until(lambda: name in self.northbound.ports_up(name.split("/", 1)[0]), within_s=30, what=f"{name} is bound")
+        until(lambda: name in self.northbound.ports_up(name.split("/", 1)[0]), within_s=60, what=f"{name} is bound")
         self.lab.central.nbctl("--wait=hv", "sync")
         return made

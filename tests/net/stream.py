@@ -39,7 +39,7 @@ class Stream:
         self._thread.join()
         with self._sniffer:
             last = _MARK + struct.pack("!I", len(self._sent) - 1)
-            self._sniffer.wait(last, timeout_s=5)
+            self._sniffer.wait(last, timeout_s=60)
             frames = self._sniffer.frames
         came = {struct.unpack("!I", f.split(_MARK, 1)[1][:4])[0] for f in frames if _MARK in f}
         self.lost = len(self._sent) - len(came)

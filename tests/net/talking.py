@@ -49,11 +49,11 @@ class Banner:
             except OSError:
                 return
             with client, contextlib.suppress(OSError):
-                client.settimeout(5)
+                client.settimeout(60)
                 client.sendall(f"{self._text} {peer[0]}".encode())
 
 
-def asked(station: Station, address: str, number: int, *, timeout_s: float = 10) -> str:
+def asked(station: Station, address: str, number: int, *, timeout_s: float = 60) -> str:
     """What a server tells, or ``no: `` and why."""
     try:
         with station.socket(_family(6 if ":" in address else 4), socket.SOCK_STREAM) as client:
@@ -64,7 +64,7 @@ def asked(station: Station, address: str, number: int, *, timeout_s: float = 10)
         return f"no: {type(error).__name__}"
 
 
-def pings(station: Station, address: str, *, timeout_s: float = 10, payload: bytes = b"calabash") -> bool:
+def pings(station: Station, address: str, *, timeout_s: float = 60, payload: bytes = b"calabash") -> bool:
     """Whether the address answers a ping within that time, asked again every half second."""
     version = 6 if ":" in address else 4
     protocol, answer = (ICMP6, b"\x81") if version == 6 else (ICMP, b"\0")

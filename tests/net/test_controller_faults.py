@@ -92,4 +92,3 @@ def test_a_killed_switch_takes_its_traffic_up_again_by_itself(lab: Lab, networks
         sent = flowing.sent
         until(lambda: flowing.sent > sent + 400)
     assert 0 < flowing.lost < flowing.sent
-    assert flowing.hole_s < 60  # the benchmark says how long it is

@@ -182,7 +182,7 @@ def test_only_one_controller_runs_for_a_home(plane: Lab, tmp_path: Path) -> None
         assert second.returncode == 1
         assert "error [conflict]: a network controller runs already" in second.stderr
         first.terminate()
-        assert first.wait(30) == 0
+        assert first.wait(60) == 0
     finally:
         first.kill()
         first.wait()

@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named_and_what_is_well_is_said(world: World, plane: La
     controller = pid_of(world.home)
     os.kill(controller, signal.SIGSTOP)  # so that nobody repairs
     plane.central.nbctl("lsp-del", "red/a/web1")
-    assert found(world)["rows"] == ("fail", "OVN is not as it should be for 1: red")
+    until(lambda: found(world).get("rows") == ("fail", "OVN is not as it should be for 1: red"), what="the missing row")
     os.kill(controller, signal.SIGCONT)
 
     plane.central.kill("nb")

@@ -96,7 +96,7 @@ def stations(site: Site) -> Stations:
     )
     made = {name: site.station(host, name) for name, host in PLACES.items()}
     for one, address in (("red/a/web1", "10.0.1.12"), ("red/a/web1", "10.0.2.11"), ("blue/a/web1", "10.0.2.11")):
-        assert pings(made[one], address, timeout_s=30)
+        assert pings(made[one], address, timeout_s=60)
     return made
 
 
@@ -112,7 +112,7 @@ def banners(stations: Stations, lab: Lab) -> Iterator[None]:
 def reached(station: Station, address: str, number: int, wanted: str) -> None:
     """Asks until the answer is as wanted: right after a change the first packets may be lost."""
     until(
-        lambda: asked(station, address, number, timeout_s=2) == wanted, within_s=30, what=f"{address}:{number} {wanted}"
+        lambda: asked(station, address, number, timeout_s=2) == wanted, within_s=60, what=f"{address}:{number} {wanted}"
     )
 
 
@@ -150,9 +150,9 @@ def test_answers_of_dns_servers_outside_come_in_and_nothing_else_from_their_port
 ) -> None:
     with lab.world.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((INTERNET, 53))
-        server.settimeout(30)
+        server.settimeout(60)
         with stations["red/a/web1"].socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(30)
+            client.settimeout(60)
             client.sendto(b"a question that OVN's DNS does not know", (INTERNET, 53))
             question, peer = server.recvfrom(100)
             assert peer[0] == address_of(site, NetworkKind.GATEWAY, "red/out")
@@ -178,7 +178,7 @@ def test_floating_addresses_are_a_ports_both_ways_at_the_gateway_and_at_its_own_
         assert silent(lab.world, address, 8001)
         until(
             lambda: asked(stations["red/a/web2"], address, 8000, timeout_s=2).startswith(f"{name} "),  # noqa: B023
-            within_s=30,
+            within_s=60,
             what=f"{name} is reached from inside by its outside address",
         )
     for name in ("red/f1", "red/f2"):
@@ -224,7 +224,7 @@ def test_who_sends_more_than_a_vpcs_mtu_from_outside_is_told(stations: Stations,
                 return error.errno == errno.EMSGSIZE
             return False
 
-        until(told, within_s=30, what="the world learns the MTU")
+        until(told, within_s=60, what="the world learns the MTU")
         assert client.getsockopt(socket.IPPROTO_IP, _IP_MTU) == MTU_DEFAULT
     site.remove(NetworkKind.NAT_RULE, "red/f3")
 
@@ -272,11 +272,11 @@ def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
         site.put(balancer("10.0.1.100"), balancer(front, "red/front"))
         both = {"red/b/db", "red/a/web2"}
         for station, address in ((stations["red/a/web1"], "10.0.1.100"), (lab.world, front)):
-            until(lambda: answering(station, address, 80, 12) == both, within_s=30, what=f"both answer at {address}")  # noqa: B023
+            until(lambda: answering(station, address, 80, 12) == both, within_s=60, what=f"both answer at {address}")  # noqa: B023
         assert silent(stations["blue/a/web1"], "10.0.1.100", 80)
         well.close()
         for station, address in ((stations["red/a/web1"], "10.0.1.100"), (lab.world, front)):
-            until(lambda: answering(station, address, 80, 8) == {"red/b/db"}, within_s=30, what="one answers")  # noqa: B023
+            until(lambda: answering(station, address, 80, 8) == {"red/b/db"}, within_s=60, what="one answers")  # noqa: B023
 
 
 @pytest.mark.usefixtures("banners")
@@ -287,7 +287,7 @@ def test_a_service_of_a_vpc_with_the_same_range_answers_at_a_local_address_and_n
     site.put(LoadBalancer(name="red/served", vip=ip_address("10.0.1.101"), vip_number=80, backends=backends))
     site.put(ServiceEndpoint(name="blue/models", source="red/served", vip=ip_address("10.0.1.150")))
     client = stations["blue/a/web1"]
-    until(lambda: asked(client, "10.0.1.150", 80, timeout_s=2).startswith("red/b/db "), within_s=30)
+    until(lambda: asked(client, "10.0.1.150", 80, timeout_s=2).startswith("red/b/db "), within_s=60)
     assert asked(client, "10.0.1.150", 80).split()[1].startswith("169.254.")  # blue is hidden behind one address
     assert silent(client, "10.0.1.150", 8000)
     assert asked(client, "10.0.2.11", 8000) == "blue/b/db 10.0.1.11"  # its own neighbours are where they were
@@ -307,7 +307,7 @@ def test_peers_reach_each_other_when_both_have_asked_and_a_policy_drops_between_
     reached(green, "10.0.1.11", 8000, "red/a/web1 10.1.1.11")
     assert silent(red, "10.1.1.11", 8000)  # as green's groups let nobody in
     site.put(NetworkRoute(name="red/closed", prefix=ip_network("10.1.1.0/24"), source=ip_network("10.0.1.11/32")))
-    until(lambda: silent(green, "10.0.1.11", 8000), within_s=30)
+    until(lambda: silent(green, "10.0.1.11", 8000), within_s=60)
     assert asked(green, "10.0.1.12", 8000) == "red/a/web2 10.1.1.11"
     site.remove(NetworkKind.ROUTE, "red/closed")
     reached(green, "10.0.1.11", 8000, "red/a/web1 10.1.1.11")
@@ -345,7 +345,7 @@ def test_ipv6_has_balancers_endpoints_and_peers_as_ipv4_has(stations: Stations, 
         reached(stations["green/a/one"], "fd00::12", 8060, "web2 fd01::11")
         until(
             lambda: asked(stations["blue/a/web1"], "fd00::150", 80, timeout_s=2).startswith("web2 fdca:1aba:5b"),
-            within_s=30,
+            within_s=60,
             what="red's service answers in blue",
         )
         assert silent(stations["blue/a/web1"], "fd00::150", 8060)
@@ -365,7 +365,7 @@ def test_a_route_sends_packets_to_a_port_that_forwards_and_a_policy_only_those_o
     site.put(there)
     reached(stations["red/b/db"], address, 8000, "red/a/web2 10.0.2.11")
     site.remove(NetworkKind.ROUTE, "red/there")
-    until(lambda: silent(stations["red/b/db"], address, 8000), within_s=30)
+    until(lambda: silent(stations["red/b/db"], address, 8000), within_s=60)
     site.put(replace(there, source=ip_network("10.0.2.0/24")))
     reached(stations["red/b/db"], address, 8000, "red/a/web2 10.0.2.11")
     assert silent(stations["red/a/web1"], address, 8000)
@@ -410,7 +410,7 @@ def test_a_group_lets_in_what_its_rules_say_while_they_say_it(stations: Stations
         assert silent(green, "10.0.1.11", 9002)
         assert asked(stations["red/a/web2"], "10.0.1.11", 9002) == "out 10.0.1.12"  # of the same group
         site.put(opened)
-        until(lambda: silent(green, "10.0.1.11", 9000), within_s=30)
+        until(lambda: silent(green, "10.0.1.11", 9000), within_s=60)
     site.remove(NetworkKind.PEERING, "green/red")
 
 

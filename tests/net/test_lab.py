@@ -63,7 +63,7 @@ def test_a_killed_switch_comes_back_with_its_tunnels(lab: Lab, pair: tuple[Stati
     host.kill("ovs-vswitchd")
     assert not host.daemon("ovs-vswitchd").pid
     host.start("ovs-vswitchd")
-    assert pings(one, "10.0.1.12", timeout_s=30)
+    assert pings(one, "10.0.1.12", timeout_s=60)
 
 
 def test_every_card_of_a_switch_has_a_long_receive_queue(lab: Lab, pair: tuple[Station, Station]) -> None:
@@ -86,7 +86,7 @@ def test_the_agents_ports_get_long_receive_queues_too(lab: Lab) -> None:
     ports = OwnedPorts(host.ovs_socket, Path("/run/netns", host.namespace))
     try:
         ports.plug("agents", iface_id="s/a/three", owner="somebody")
-        until(lambda: ports.up("agents"), within_s=30, what="the port is carried out")
+        until(lambda: ports.up("agents"), within_s=60, what="the port is carried out")
         assert _long_queues(host) > before
     finally:
         ports.close()

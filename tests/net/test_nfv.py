@@ -37,7 +37,6 @@ from calabash.seams.links import namespaces
 
 HOSTS = ("h1",)
 STREAMS = 20
-HOLE_S = 3.0  # a machine under load; the benchmark holds the clock
 FIP, DNAT = "198.51.100.71", "198.51.100.72"
 
 
@@ -134,7 +133,7 @@ def test_from_outside_comes_what_is_translated_and_let_in_and_nothing_else(
     assert len(active(kept)) == 1
 
 
-def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_none(
+def test_lost_gateway_host_costs_no_stream_and_does_not_take_the_address_back_when_it_returns(
     carried: Carried, kept: dict[str, KeptHost], plain: Station
 ) -> None:
     lab = carried.lab
@@ -146,8 +145,7 @@ def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_non
             lost_s = time.monotonic()
             lose(lab, first, kept[first])
             eventually(lambda: probe.answered_since(lost_s + 0.2), "the other replica has taken over")
-            hole_s = probe.hole_s(lost_s)
-            assert hole_s < HOLE_S
+            hole_s = probe.hole_s(lost_s)  # bench.net_gateways holds it to its goal
             assert streams.lost() == 0
             back_s = time.monotonic()
             give_back(lab, first)
@@ -158,7 +156,6 @@ def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_non
             eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
             print(f"lost {hole_s:.3f} s, returned {probe.hole_s(back_s):.3f} s")
             assert first not in active(kept)
-            assert probe.hole_s(back_s) < HOLE_S
             assert streams.lost() == 0
 
 

@@ -17,7 +17,7 @@ from calabash.net.rows import KEY, OWNER, PLATFORM, Columns, Delete, Insert, Ref
 from calabash.seams.ovn.northbound import GLOBAL, Northbound
 from calabash.seams.ovn.session import Session
 
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 
 
 def row(table: str, owner: str, key: str, **columns: Value) -> Columns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,18 +47,13 @@ def test_after_the_leader_is_killed_the_next_one_is_found_and_written_to(cluster
         leader = next(server for server in cluster if server.leads())
         leader.kill()
         until(lambda: not northbound.session.ready)
-        begun = time.monotonic()
         northbound.session.wait_ready(WITHIN_S)
         assert northbound.session.wait_lock(WITHIN_S)  # which the new leader gives, as locks are the leader's own
         put(northbound, "blue", vpc_rows("blue"))
-        took_s = time.monotonic() - begun
         assert diff(vpc_rows("red"), northbound.actual("red")) == ()
         assert northbound.owners() == {"red", "blue"}
         others = [server for server in cluster if server is not leader]
         until(lambda: any(server.leads() for server in others))
-        elections = [server.status() for server in others]
-        # An election is over 1 to 2 s after the last word of a leader; the client adds at most its pause of half a second.
-        assert took_s < WITHIN_S, elections
         leader.start()
         until(leader.member)
         put(northbound, "red", {})

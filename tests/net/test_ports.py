@@ -26,7 +26,7 @@ from calabash.seams.links import namespaces
 from calabash.seams.pool.client import PoolClient
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
 
 SERVER = """
@@ -48,17 +48,17 @@ sys.stdin.readline()
 """
 CLIENT = """
 import socket, sys
-with socket.create_connection((sys.argv[1], 8000), 20) as client:
+with socket.create_connection((sys.argv[1], 8000), 60) as client:
     print(client.recv(100).decode())
 """
 TALKER = """
 import socket, sys
-with socket.create_connection((sys.argv[1], 8000), 20) as client:
+with socket.create_connection((sys.argv[1], 8000), 60) as client:
     client.recv(100)
     print('talking', flush=True)
     while sys.stdin.readline():
         client.sendall(b'still there?')
-        client.settimeout(20)
+        client.settimeout(60)
         print('answered' if client.recv(100) == b'still there?' else 'nothing', flush=True)
 """
 

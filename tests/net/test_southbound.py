@@ -27,7 +27,7 @@ def from_host(lab: Lab, *words: str, keys: Path | None = None) -> subprocess.Com
     place = keys or lab.host("h1").keys
     line = (
         *lab.programs.command("ovn-sbctl"),
-        "--timeout=10",
+        "--timeout=60",
         f"--db=ssl:{ADDRESS}:{SOUTHBOUND_PORT}",
         f"--private-key={place / 'key.pem'}",
         f"--certificate={place / 'certificate.pem'}",
