@@ -32,7 +32,7 @@ from bench._plain_tls import tls_gib_s
 from bench._report import Report, run
 
 # Goals: of launches by the driver itself, of a ping-pong over TCP, of plain TCP, of our TCP.
-DONE, SENT, TO_CALLER = 0.50, 1.0, 1.0
+DONE, SENT, TO_CALLER = 0.55, 1.0, 1.0
 RING_QUESTION, QUESTION, TLS_QUESTION = 1.0, 1.5, 2.0
 COPY_RATIO, TLS_RATIO = 0.90, 0.70
 START_QUESTIONS = 5

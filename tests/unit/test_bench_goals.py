@@ -9,6 +9,7 @@ import pytest
 from bench import _scale_model, shim
 from bench._report import ROOT, Report
 from bench._scale_fit import Line
+from bench.kube_latency import Times, tell
 
 KINDS = ("pass_through", "attribute", "launch", "allocation", "memory_info")
 TIMES_AND_RATES = {"ns", "us", "ms", "s", "/s", "1/s", "pods/s", "M/s", "GiB/s", "Gbit/s", "GFLOP/s"}
@@ -72,6 +73,19 @@ def test_start_of_a_planner_is_extrapolated_in_cpu_units() -> None:
     assert fast[0].value == pytest.approx(100_000)
     assert fast[0].at_most == 60_000
     assert (fast[0].how, slow[0].how) == ("100.0 s on this machine", "300.0 s on this machine")
+
+
+@pytest.mark.parametrize("slower", [1.0, 3.0])
+def test_goal_of_a_start_with_a_slice_is_of_the_plain_start_beside_it(slower: float) -> None:
+    def started(printed_s: float) -> Times:
+        moments = ("asked", "made", "planned", "bound", "admitted", "created", "printed", "running")
+        return Times(at_s={moment: slower * printed_s * number / 6 for number, moment in enumerate(moments)})
+
+    report = Report(name="kube_latency", title="X")
+    tell(report, [started(0.2), started(0.4)], [started(0.24), started(0.52)])
+    (figure,) = (one for one in report.figures if one.ok is not None)
+    assert figure.name == "create to first line printed, slice of plain"
+    assert (round(figure.value, 6), figure.ok) == (1.25, True)  # of 1.2 and 1.3
 
 
 def absolute_goals(source: str) -> int:
