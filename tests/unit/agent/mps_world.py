@@ -21,7 +21,7 @@ ONE, TWO = AllocationId("one"), AllocationId("two")
 SERVED = Served(
     place=(CARD, "", -1), uuid=CARD, name="device 0", part="mps", directory="0", multiprocessors=100
 )  # fmt: skip
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 class Sleepers:

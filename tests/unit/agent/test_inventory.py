@@ -61,7 +61,7 @@ class Cards:
 
     def read(self, uuid: DeviceUuid) -> DeviceReading:
         if uuid == ONE and self.hanging is not None:
-            self.hanging.wait(30)
+            self.hanging.wait(60)
         found = self.readings[uuid]
         if isinstance(found, CalabashError):
             raise found

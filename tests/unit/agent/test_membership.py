@@ -25,7 +25,7 @@ A, B = AllocationId("a1"), AllocationId("b2")
 TENANT_UID = 65534
 
 
-def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline

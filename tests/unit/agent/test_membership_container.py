@@ -168,7 +168,7 @@ def test_a_signal_reaches_the_members_alone(node: Node) -> None:
     main, other = node.slot(UID, "main"), node.slot(UID, "other")
     first, second = node.container(UID, "aaaa", main), node.container(UID, "bbbb", other)
     node.membership.kill(main)
-    assert first.wait(10) == -signal.SIGKILL
+    assert first.wait(60) == -signal.SIGKILL
     assert second.poll() is None
     assert node.membership.remove(main)
     assert not node.membership.remove(other)
@@ -190,7 +190,7 @@ def test_a_worker_of_ours_is_a_member_in_a_group_beside_the_containers_of_its_po
     node.names[worker.pid] = f"/kubetest/kubepods/burstable/pod{UID}/calabash-{main}"
     assert [node.membership.allocation_of(p.pid) for p in (worker, container, served)] == [main, other, None]
     node.membership.kill(main)
-    assert worker.wait(10) == -signal.SIGKILL
+    assert worker.wait(60) == -signal.SIGKILL
     assert [p.poll() for p in (sandbox, container, served)] == [None] * 3
     (pod / f"calabash-{main}" / "cgroup.procs").unlink()  # the kernel's files go with the group
     assert node.membership.remove(main)

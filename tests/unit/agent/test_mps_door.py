@@ -18,7 +18,7 @@ from calabash.model.request import AllocationId
 from calabash.seams.gpu.mps import MpsControl, ServerStatus
 from calabash.seams.host.processes import identify
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 ONE = AllocationId("one")
 
 

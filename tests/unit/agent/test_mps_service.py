@@ -99,15 +99,16 @@ def test_a_server_that_does_not_come_up_is_not_waited_for_for_ever(card: Card, m
 
 
 @pytest.mark.parametrize("dies", ["short_lived", "leaves"])
-def test_what_dies_while_it_comes_up_is_started_again_at_once(card: Card, dies: str) -> None:
+def test_what_dies_while_it_comes_up_is_started_again_without_the_start_timeout(
+    card: Card, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    monkeypatch.setattr(mps_daemon, "START_S", 3600.0)  # nothing that waits for it ends within the limit of a test
     card.control.server_dies()
     setattr(card.control, dies, 2)
-    began = time.monotonic()
     card.service.ensure()
     assert getattr(card.control, dies) == 0
     assert card.service.serves
     assert card.control.gives == ("30", "4096M")
-    assert time.monotonic() - began < mps_daemon.START_S
 
 
 def test_another_server_is_told_anew_what_to_give(card: Card) -> None:

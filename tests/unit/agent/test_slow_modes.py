@@ -27,7 +27,7 @@ CARDS = tuple(
 )
 SLOW, QUICK = CARDS
 EXCLUSIVE = ModeName("exclusive")
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 class Driver:

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,7 +95,7 @@ def test_a_device_goes_to_vfio_and_comes_back_to_the_driver_it_had(kernel: Simul
 
 
 def test_a_device_that_had_no_driver_has_none_when_it_is_back(kernel: SimulatedKernel) -> None:
-    kernel.write(kernel.root / f"sys/bus/pci/devices/{CARD}/driver/unbind", CARD, timeout_s=1)
+    kernel.write(kernel.root / f"sys/bus/pci/devices/{CARD}/driver/unbind", CARD, timeout_s=60)
     _vfio(kernel).bind(CARD)
     _vfio(kernel).give_back(CARD, "")
     assert PciTree(kernel.root).get(CARD).driver == ""
@@ -305,10 +304,8 @@ def test_a_write_that_blocks_costs_a_process_and_not_the_caller(writer: HelperWr
     os.mkfifo(tmp_path / "blocks")  # to open it for writing waits for a reader, as an unbind does for a user
     (tmp_path / "file").touch()
     writer.write(tmp_path / "file", "1", timeout_s=60)
-    began = time.monotonic()
-    with pytest.raises(BlockedError):
+    with pytest.raises(BlockedError):  # no reader ever comes: a caller that waits for the write does not return
         writer.write(tmp_path / "blocks", "x", timeout_s=0.1)
-    assert time.monotonic() - began < 5
     assert writer.blocked() == 1
     writer.write(tmp_path / "file", "2", timeout_s=60)
     assert (tmp_path / "file").read_text() == "2"

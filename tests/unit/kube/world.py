@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from calabash.seams.kube.access import ApiAccess
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 

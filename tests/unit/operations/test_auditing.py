@@ -32,7 +32,7 @@ def log(store: Store, tmp_path: Path) -> Iterator[AuditTrail]:
 
 def _write(log: AuditTrail, count: int) -> None:
     for number in range(count):
-        log.add(AuditLine(at=0, user="ann", action="PUT", target=f"/v1/queues/q{number}")).result(timeout=30)
+        log.add(AuditLine(at=0, user="ann", action="PUT", target=f"/v1/queues/q{number}")).result(timeout=60)
 
 
 def _do(tmp_path: Path, statement: str) -> None:
@@ -132,7 +132,7 @@ def test_refusals_are_gathered_and_whoever_waits_for_a_line_is_not_held_up_by_th
     log.start()
     refusals = [log.add(AuditLine(at=0, user="eve", action="GET", outcome=403), bounded=True) for _ in range(20)]
     assert not any(done.done() for done in refusals)
-    log.add(AuditLine(at=0, user="ann", action="PUT")).result(timeout=30)
+    log.add(AuditLine(at=0, user="ann", action="PUT")).result(timeout=60)
     assert all(done.done() for done in refusals)
     assert written == [21]
     log.add(AuditLine(at=0, user="eve", action="GET", outcome=403), bounded=True)

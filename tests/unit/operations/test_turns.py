@@ -10,7 +10,7 @@ CROWD, HONEST = 1001, 1002
 
 
 async def _quiet(turns: Turns, done: list[int], number: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(done) < number:
             await turns.turn(HONEST)
             await asyncio.sleep(0.001)

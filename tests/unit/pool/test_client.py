@@ -31,7 +31,7 @@ def _answering(home: Path, answer: bytes) -> Iterator[PoolClient]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield PoolClient(home)
-        thread.join(5)
+        thread.join(60)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"

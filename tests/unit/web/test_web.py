@@ -113,17 +113,19 @@ def _drip(line: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speak", "reason"),
+    ("speak", "timeout_s", "reason"),
     [
-        (lambda line: line.sendall(b"no HTTP at all\r\n\r\n"), Reason.UNREACHABLE),
-        (lambda line: line.sendall(b""), Reason.UNREACHABLE),
-        (lambda line: line.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"), Reason.UNREACHABLE),
-        (lambda line: line.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000), Reason.UNREACHABLE),
-        (_drip, Reason.TIMEOUT),
+        (lambda line: line.sendall(b"no HTTP at all\r\n\r\n"), 60.0, Reason.UNREACHABLE),
+        (lambda line: line.sendall(b""), 60.0, Reason.UNREACHABLE),
+        (lambda line: line.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"), 60.0, Reason.UNREACHABLE),
+        (lambda line: line.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000), 60.0, Reason.UNREACHABLE),
+        (_drip, 0.5, Reason.TIMEOUT),
     ],
 )
-def test_a_bad_answer_is_an_error_within_its_time(speak: Callable[[socket.socket], None], reason: Reason) -> None:
-    client = WebClient(rule=HERE, timeout_s=0.5, bytes_max=1000)
+def test_a_bad_answer_is_an_error_within_its_time(
+    speak: Callable[[socket.socket], None], timeout_s: float, reason: Reason
+) -> None:
+    client = WebClient(rule=HERE, timeout_s=timeout_s, bytes_max=1000)
     with _speaking(speak) as url, pytest.raises(CalabashError) as failed:
         client.ask("GET", url)
     assert failed.value.reason is reason

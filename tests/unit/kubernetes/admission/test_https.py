@@ -48,7 +48,7 @@ def server() -> Iterator[HttpsServer]:
 
 
 def raw(server: HttpsServer, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(data)
         received = b""
         while part := connection.recv(65536):
@@ -57,7 +57,7 @@ def raw(server: HttpsServer, data: bytes) -> bytes:
 
 
 def test_one_connection_carries_many_questions(server: HttpsServer) -> None:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     for i in range(20):
         connection.request("POST", f"/x?timeout=5s&n={i}", body=b"y" * i)
         reply = connection.getresponse()
@@ -83,7 +83,7 @@ def test_a_head_without_end_is_hung_up_on(server: HttpsServer) -> None:
 
 
 def test_a_fault_of_the_handler_is_told_and_the_connection_goes_on(server: HttpsServer) -> None:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", "/fault")
     reply = connection.getresponse()
     assert reply.status == HTTPStatus.INTERNAL_SERVER_ERROR
@@ -101,7 +101,7 @@ def test_who_is_slow_or_silent_is_hung_up_on() -> None:
 
 def test_more_connections_than_allowed_are_not_kept_and_the_others_are_served() -> None:
     with serving(Bounds(connections=3)) as server:
-        kept = [HTTPConnection("127.0.0.1", server.port, timeout=10) for _ in range(3)]
+        kept = [HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(3)]
         for connection in kept:
             connection.request("GET", "/a")
             assert connection.getresponse().read() == b"/a"
@@ -112,7 +112,7 @@ def test_more_connections_than_allowed_are_not_kept_and_the_others_are_served() 
 
 def test_many_ask_at_once(server: HttpsServer) -> None:
     def ask(number: int) -> bytes:
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
         connection.request("POST", "/", body=b"%d" % number)
         body: bytes = connection.getresponse().read()
         connection.close()
@@ -129,23 +129,23 @@ def test_a_question_that_is_being_answered_is_finished_when_the_server_stops() -
         began.set()
         import asyncio
 
-        await asyncio.to_thread(go_on.wait, 10)
+        await asyncio.to_thread(go_on.wait, 60)
         return HttpReply(body=b"done")
 
     server = HttpsServer(listen("127.0.0.1", 0), None, slow)
     server.start()
-    idle = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    idle = HTTPConnection("127.0.0.1", server.port, timeout=60)
     idle.connect()
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", "/")
-    assert began.wait(10)
+    assert began.wait(60)
     stopper = threading.Thread(target=server.stop)
     stopper.start()
     assert idle.sock is not None
     assert idle.sock.recv(1) == b""
     go_on.set()
     assert connection.getresponse().read() == b"done"
-    stopper.join(10)
+    stopper.join(60)
     assert not stopper.is_alive()
 
 
@@ -204,7 +204,7 @@ def test_a_change_that_fails_is_told_to_who_asked_for_it_before_the_start_and_af
 def test_it_listens_on_every_address_when_none_is_named_and_says_when_it_cannot() -> None:
     with listen("", 0) as listener:
         port = listener.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port), timeout=10):
+        with socket.create_connection(("127.0.0.1", port), timeout=60):
             pass
         with pytest.raises(CalabashError, match=f"cannot listen on 127.0.0.1 port {port}"):
             listen("127.0.0.1", port)

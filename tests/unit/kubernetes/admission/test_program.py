@@ -46,7 +46,7 @@ def kube() -> MemoryKube:
 def eventually(check: Callable[[], object]) -> None:
     import time
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not check():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -65,7 +65,7 @@ def connect(program: AdmissionProgram, client: MemoryKube) -> HTTPSConnection:
     found = client.get(MUTATING, SETTINGS.configuration)
     assert found is not None
     context = ssl.create_default_context(cadata=base64.b64decode(found.webhooks[0].client_config.ca_bundle).decode())
-    return HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=10)
+    return HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=60)
 
 
 def ask(connection: HTTPSConnection, path: str, pod: Any, namespace: str = "team", **more: Any) -> Any:
@@ -199,7 +199,7 @@ def test_certificates_of_somebody_else_are_read_again_when_they_change(kube: Mem
         def trusted(number: int) -> bool:
             context = ssl.create_default_context(cadata=foreign[number].bundle.decode())
             try:
-                HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=10).connect()
+                HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=60).connect()
             except ssl.SSLError:
                 return False
             return True

@@ -33,7 +33,7 @@ from calabash.seams.kube.resources import GPU_NODE, QUEUE
 
 ROOT = "/apis/external.metrics.k8s.io/v1beta1"
 SYSTEM = "calabash-system"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def slice_(uid: str, percent: int, used: int | None, mib: int = 4096, used_mib: int | None = None) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def test_a_change_of_a_cards_health_has_every_claim_looked_at(world: World) -> N
     world.care.start()
     try:
         world.care.follow({})
-        assert looked.wait(30)
+        assert looked.wait(60)
     finally:
         world.care.stop()
 
@@ -156,7 +156,7 @@ def test_whoever_works_on_a_claim_is_waited_for_and_other_claims_are_not() -> No
         with turns.work("b"):
             order.append("first")
         assert not second.is_set()
-    assert second.wait(30)
+    assert second.wait(60)
     thread.join()
     assert order == ["first", "second"]
 

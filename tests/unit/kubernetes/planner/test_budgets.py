@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import msgspec
 import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster
@@ -142,7 +140,7 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
     client.patch(PDB, "db", "team", body={"status": {"disruptionsAllowed": 1}}, subresource="status")
     leaving = until(lambda: [p for p in client.list(POD, "team").items if p.metadata.deletion_timestamp], "evicted")
     assert len(leaving) == 1
-    threading.Event().wait(0.2)
+    world.settle(service)
     assert released(world, "s", "shop") is None, "not before it is gone, which takes its grace"
     events = [e for e in client.list(EVENT, "team").items if e.reason == "Reclaim"]
     assert [e.involved_object.name for e in events] == [leaving[0].metadata.name]

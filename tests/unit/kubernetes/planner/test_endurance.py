@@ -15,6 +15,7 @@ from calabash.kubernetes.names import PLAN_GATE
 from calabash.kubernetes.planner import group_mirrors
 from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.facts import PodName
+from calabash.kubernetes.planner.lease import Election
 from calabash.kubernetes.planner.service import PlannerService
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
@@ -72,7 +73,7 @@ def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not
     entry = second.seen(PodName(uid=pod.metadata.uid, namespace="team", name="p"))
     assert entry is not None
     assert entry.spec.node_name == "a"
-    threading.Event().wait(0.3)
+    world.settle(second)
     assert released(world, "q") is None, "its devices would be those of the first"
 
 
@@ -91,22 +92,22 @@ def test_a_binding_that_was_agreed_to_is_not_written_by_who_has_lost_the_lead_si
 
 
 def test_bindings_that_are_held_are_refused_when_the_lead_is_lost_so_that_they_are_asked_for_again(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.node("a")
-    service = world.start(term_s=0.5)
+    service = world.start()
     for i in range(2):
         world.pod(f"g{i}", GpuRequest(gang="g", gang_size=2))
     pod = until(lambda: released(world, "g0"), "released")
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(world.bind(service, pod, "a")))
     asking.start()
-    asking.join(0.3)
-    assert asking.is_alive(), "it is held"
-    world.client.faults.down = True
-    asking.join(20)
+    until(lambda: world.held(service, pod), "the binding is held")
+    assert asking.is_alive()
+    monkeypatch.setattr(Election, "leads", lambda _: False)  # as when the term is over
+    asking.join(60)
     assert answers == [(200, {"Error": "this planner does not lead; another answers"})]
-    world.client.faults.down = False
+    monkeypatch.undo()
     until(service.leads, "leads again")
     assert world.get("g0").spec.node_name == ""
 
@@ -133,10 +134,10 @@ def test_a_binding_is_written_when_the_api_server_is_back(world: World) -> None:
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(world.bind(service, pod, "a")))
     asking.start()
-    asking.join(0.3)
+    until(lambda: service._away, "the planner knows that the API server is away")
     assert asking.is_alive(), "it is neither bound nor refused"
     world.client.faults.down = False
-    asking.join(20)
+    asking.join(60)
     assert answers == [(200, {"Error": ""})]
     assert world.get("p").spec.node_name == "a"
 
@@ -155,7 +156,7 @@ def test_groups_are_known_though_the_api_server_was_away_when_the_planner_began(
     world.client.create(VOLCANO_GROUP, GROUP, "team")
     world.client.faults.down = True
     service = world.start()
-    threading.Event().wait(0.3)
+    until(lambda: service._away, "the planner knows that the API server is away")
     world.client.faults.down = False
     until(service.leads, "leads")
     assert members(service) == 2

@@ -135,7 +135,7 @@ def test_another_planner_of_the_same_part_takes_over_with_what_runs_there(
     until(has(world, third, "node-a"), "the third has its node")
     world.pod("waits", GpuRequest(), queue="queue-a", schedulerName="calabash-a")
     until(lambda: "waits" in str(third.mirrors.pods.snapshot().keys()), "it was seen")
-    threading.Event().wait(0.2)
+    world.settle(third)
     assert released(world, "waits") is None
 
 
@@ -145,14 +145,13 @@ def test_a_planner_of_all_nodes_does_not_lead_beside_one_of_a_part_nor_the_other
     part = world.start(shard=A)
     until(has(world, part, "node-a"), "the part is led")
     everything = world.start()
-    until(lambda: everything.lead.holder() or not everything.leads(), "it stands")
-    threading.Event().wait(0.3)
+    world.stand(everything)
     assert not everything.leads()
     part.stop()
     world.services.remove(part)
     until(everything.leads, "nobody else has any of its nodes")
     late = world.start(shard=A)
-    threading.Event().wait(0.3)
+    world.stand(late)
     assert not late.leads()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
+import pytest
 from tests.unit.kubernetes.planner.virtual import MEMORY_MIB, Cluster
 from tests.unit.kubernetes.planner.world import World, until
 
 from calabash.kubernetes.planner.facts import NamespaceSeen, QueueSeen
-from calabash.kubernetes.planner.queue_status import queue_statuses
+from calabash.kubernetes.planner.queue_status import QueueStatuses, queue_statuses
 from calabash.model.request import GpuRequest
 from calabash.seams.kube.resources import QUEUE, KubeQueueStatus
 
@@ -38,7 +40,7 @@ def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_p
     assert found["idle"] == KubeQueueStatus()
 
 
-def test_the_status_is_written_when_it_changed_and_not_otherwise(world: World) -> None:
+def test_the_status_is_written_when_it_changed_and_not_otherwise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     client = world.client
     world.node("a")
     client.create(QUEUE, {"metadata": {"name": "default"}})
@@ -55,9 +57,16 @@ def test_the_status_is_written_when_it_changed_and_not_otherwise(world: World) -
     until(lambda: status("default").running == 1, "written")
     assert status("default").allocated == 1.0
     assert status("default").borrowed == 1.0
+    looked, write = threading.Semaphore(0), QueueStatuses.write
+
+    def counted(statuses: QueueStatuses, wanted: Mapping[str, KubeQueueStatus]) -> None:
+        write(statuses, wanted)
+        looked.release()
+
+    monkeypatch.setattr(QueueStatuses, "write", counted)
     version = client.list(QUEUE).items[0].metadata.resource_version
-    threading.Event().wait(0.3)
+    assert all(looked.acquire(timeout=60) for _ in range(5))
     assert client.list(QUEUE).items[0].metadata.resource_version == version
     client.delete(QUEUE, "other")
-    threading.Event().wait(0.1)
+    assert all(looked.acquire(timeout=60) for _ in range(5))
     assert client.get(QUEUE, "other") is None, "it is not made again by writing its status"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.kubernetes.planner.world import World, released, until
+from tests.unit.kubernetes.planner.world import SETTINGS, World, released, until
 
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.kubernetes.doors import NodeDoor
@@ -17,11 +17,12 @@ from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.shards import ALL
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 from calabash.seams.kube import KubeError
 from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM
-from calabash.seams.kube.objects import EVENT, POD, Pod
+from calabash.seams.kube.objects import EVENT, LEASE, POD, Pod
 from calabash.seams.kube.resources import GPU_NODE
 
 
@@ -77,9 +78,11 @@ def test_a_pod_with_a_claim_is_nominated_from_fewer_nodes_on(world: World) -> No
 
 def test_gates_of_others_stay(world: World) -> None:
     world.node("a")
-    world.start()
+    service = world.start()
+    until(service.leads, "leads")
     world.pod("p", GpuRequest(), gates=[{"name": "example.com/other"}])
-    threading.Event().wait(0.2)
+    until(lambda: service.mirrors.pods.get("p", "team"), "seen")
+    world.settle(service)
     assert [g.name for g in world.get("p").spec.scheduling_gates] == [PLAN_GATE, "example.com/other"]
 
 
@@ -106,11 +109,11 @@ def test_the_bindings_of_a_gang_are_held_until_the_last_is_there(world: World) -
     answers: list[Any] = []
     first = threading.Thread(target=lambda: answers.append(world.bind(service, pods[0], "a")))
     first.start()
-    first.join(0.3)
-    assert first.is_alive(), "it is held"
+    until(lambda: world.held(service, pods[0]), "the first binding is held")
+    assert first.is_alive()
     assert world.get("g0").spec.node_name == ""
     assert world.bind(service, pods[1], "a") == (200, {"Error": ""})
-    first.join(20)
+    first.join(60)
     assert answers == [(200, {"Error": ""})]
     assert [world.get(f"g{i}").spec.node_name for i in range(2)] == ["a", "a"]
 
@@ -165,7 +168,8 @@ def test_one_of_two_leads_and_the_other_takes_over_with_every_plan(world: World)
     until(second.leads, "the other leads")
     assert world.filter(second, pod, "a") == (200, {"NodeNames": ["a"]})
     world.pod("q", GpuRequest(count=2))
-    threading.Event().wait(0.2)
+    until(lambda: second.mirrors.pods.get("q", "team"), "seen")
+    world.settle(second)
     assert released(world, "q") is None, "the plan of the first holds"
     assert world.bind(second, pod, "a") == (200, {"Error": ""})
 
@@ -195,7 +199,7 @@ def test_an_api_server_that_was_away_is_written_to_when_it_is_back(world: World)
     until(service.leads, "leads")
     world.pod("p", GpuRequest())
     world.client.faults.down = True
-    threading.Event().wait(0.3)
+    until(lambda: service._away, "the planner knows that the API server is away")
     world.client.faults.down = False
     world.client.faults.break_watches()
     until(lambda: released(world, "p"), "released")
@@ -273,14 +277,21 @@ def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypat
     building = threading.Event()
     tell_all = Mirrors.tell_all
 
+    def renewed() -> str | None:
+        lease = world.client.get(LEASE, ALL.lease, SETTINGS.namespace)
+        assert lease is not None
+        return lease.spec.renew_time
+
     def slow(mirrors: Mirrors, core: Core) -> None:
         building.set()
-        threading.Event().wait(1.0)
+        for _ in range(2):
+            before = renewed()
+            until(lambda before=before: renewed() != before, "the lead is renewed meanwhile")  # type: ignore[misc]
         tell_all(mirrors, core)
 
     monkeypatch.setattr(Mirrors, "tell_all", slow)
-    service = world.start(term_s=0.6)
-    assert building.wait(20)
+    service = world.start()
+    assert building.wait(60)
     world.pod("p", GpuRequest())
     until(lambda: released(world, "p"), "released")
-    assert service.leads()
+    assert service.lead.term() == 1, "the term in which the core was built"

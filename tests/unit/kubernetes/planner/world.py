@@ -24,7 +24,7 @@ from calabash.seams.kube.resources import GPU_NODE
 SETTINGS = PlannerSettings(port=0, nominate_nodes_min=0, workers=2, renew_every_s=0.05)
 
 
-def until(check: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+def until(check: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """Ask until the answer is true."""
     end = time.monotonic() + timeout_s
     while not (answer := check()):
@@ -86,8 +86,34 @@ class World:
         self.services.append(service)
         return service
 
+    def settle(self, service: PlannerService) -> None:
+        """Wait until the planner has made two decisions from now on and all that it ordered is written."""
+        for _ in range(2):
+            before = service._decided_at
+            service._due.set()
+            until(lambda before=before: service._decided_at > before, "a decision")  # type: ignore[misc]
+        executor = service._executor
+        until(lambda: all(one.empty() for one in executor._queues) and not executor._written_to, "the orders done")
+
+    def stand(self, service: PlannerService, times: int = 3) -> None:
+        """Wait until the planner has asked for the lead so many times from now on."""
+        stepped, asked_for = service.lead._stepped, threading.Semaphore(0)
+
+        def counted(answered: bool) -> None:
+            stepped(answered)
+            asked_for.release()
+
+        service.lead._stepped = counted
+        for _ in range(times):
+            assert asked_for.acquire(timeout=60)
+        service.lead._stepped = stepped
+
+    def held(self, service: PlannerService, pod: Pod) -> bool:
+        """Return True if the binding of the pod is held."""
+        return pod.metadata.uid in service.extender._held
+
     def ask(self, service: PlannerService, verb: str, body: dict[str, Any]) -> tuple[int, Any]:
-        line = http.client.HTTPConnection(*service.server.address, timeout=20)
+        line = http.client.HTTPConnection(*service.server.address, timeout=60)
         line.request("POST", f"/{verb}", msgspec.json.encode(body))
         reply = line.getresponse()
         text = reply.read()

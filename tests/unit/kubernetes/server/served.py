@@ -67,7 +67,7 @@ class ServedCluster:
     def stop(self) -> None:
         if self._program is not None and self._thread is not None:
             self._program.stop()
-            self._thread.join(30)
+            self._thread.join(60)
             assert not self._thread.is_alive()
         self._program = None
 

@@ -297,7 +297,7 @@ def test_of_two_servers_one_serves(cluster: ServedCluster, tmp_path: Path) -> No
     cluster.stop()
     until((home / "pool.sock").exists, "the second to serve when the first has ended")
     second.stop()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
 
 
