@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -247,27 +249,41 @@ def test_labels_and_taints_of_a_node_change_where_it_stands() -> None:
     assert [d.id for d in scheduler.cycle(2.0) if isinstance(d, Bind)] == ["x"]
 
 
-def test_a_gang_of_512_is_placed_well_below_a_second() -> None:
+def _cpu_s_of_512(**gang: Any) -> float:
+    """Return the processor time of the cycle that places 512 requests on as many nodes."""
     scheduler = Scheduler([node(f"n{i}", gpus=8) for i in range(512)], [QueueSpec(name="a")])
     for i in range(512):
-        scheduler.submit(Request(id=f"g{i}", queue="a", shape=whole(8), gang="g", min_member=512))
+        scheduler.submit(Request(id=f"g{i}", queue="a", shape=whole(8), **gang))
     began = time.process_time()
     decisions = scheduler.cycle(0.0)
+    took_s = time.process_time() - began
     assert len([d for d in decisions if isinstance(d, Bind)]) == 512
-    # The goal is 0.2 s on an idle core; the bound allows for a slow one, and what others run meanwhile is not counted.
-    assert time.process_time() - began < 2.0
+    return took_s
 
 
-def test_twenty_thousand_hopeless_requests_do_not_hold_up_a_cycle() -> None:
+def test_gang_of_512_costs_no_more_than_three_times_512_single_requests() -> None:
+    # A gang costs 0.8 of the single requests. The least of three is free of what other processes do to the caches.
+    single_s = min(_cpu_s_of_512() for _ in range(3))
+    assert min(_cpu_s_of_512(gang="g", min_member=512) for _ in range(3)) < 3 * single_s
+
+
+def test_twenty_thousand_hopeless_requests_are_searched_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler([node(f"n{i}") for i in range(100)], [QueueSpec(name="a"), QueueSpec(name="b")])
     for row in range(100):
         request = Request(id=f"r{row}", queue="a", shape=whole(4), evictable=False)
         scheduler.adopt(request, placement=NodePlacement(node=row, devices=(0, 1, 2, 3)), started_at_s=0.0)
     for i in range(20_000):
         scheduler.submit(Request(id=f"p{i}", queue="ab"[i % 2], shape=whole(1 + i % 4)))
+    engine = scheduler.room.engine
+    best, searched = engine.best, Counter[Shape]()
+
+    def counted(shape: Shape) -> NodePlacement | None:
+        searched[shape] += 1
+        return best(shape)
+
+    monkeypatch.setattr(engine, "best", counted)
     reported = scheduler.cycle(1.0)
     assert len(reported) == 20_000
-    began = time.process_time()
+    searched.clear()
     assert scheduler.cycle(2.0) == ()
-    # Under a millisecond per repeat of a known-infeasible shape, with room to spare.
-    assert time.process_time() - began < 20.0
+    assert searched == {whole(count): 1 for count in (1, 2, 3, 4)}
