@@ -6,11 +6,10 @@ import random
 
 import pytest
 from tests.hostile.fuzz import fuzz
-from tests.hostile.world import WINDOWS, HostileWorld
+from tests.hostile.world import HostileWorld
 
-pytestmark = pytest.mark.alone
-
-STEPS = 400
+STEPS = 200
+RUNS = 3  # a forged page is ahead of its share until it is found out; a fault of the product harms in each run
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["fixed", "random"])
@@ -18,8 +17,10 @@ def test_random_hostile_steps_harm_neither_the_neighbour_nor_the_pool(world: Hos
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     print(f"seed {chosen}: python -m tests.hostile.fuzz --steps {STEPS} --seed {chosen}")
     outcomes = [fuzz(world, steps=STEPS, seed=chosen)]
-    while outcomes[-1].harm() and len(outcomes) < WINDOWS:  # as with every window: harm that is real comes again
+    while outcomes[-1].harm() and len(outcomes) < RUNS:
         outcomes.append(fuzz(world, steps=STEPS, seed=chosen))
     assert outcomes[-1].harm() == [], outcomes
     assert all(outcome.refused == 0 for outcome in outcomes)
     assert world.client.get("/v1/status")["devices"] == 2
+    with world.unharmed():  # the neighbour has its whole share again
+        pass

@@ -2,7 +2,8 @@
 
 The neighbour holds half of one card, launches kernels without a pause and takes and gives back memory all the while.
 What it had of the card is the simulator's own account. A probe in a third process asks the pool as the neighbour's user
-and keeps how long each answer took.
+and keeps the cost of each answer: its time, or the processor time of the pool meanwhile when that is less. So a machine
+that is busy with other work does not make an answer late.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.daemons.world import NATIVE, SIM, World, until
+from tests.daemons.processor import Answered
+from tests.daemons.world import HANG_S, NATIVE, SIM, World, until
 from tests.evidence_sources import rescue
 from tests.hostile.belongings import Belongings
 from tests.hostile.people import Child, User
@@ -40,13 +42,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARE_PERCENT = 50.0
 POINTS = 2.0
 LEAVE_S = 40.0
-LATENCY_S = 0.200
-LATENCY_IN_A_CROWD_S = 2.0  # half of the answers come as fast as ever there, too
-WINDOWS = 3
-WINDOWS_IN_A_CROWD = 12  # where other tests run on the same processors
+ANSWER_S = 0.200
 SAMPLES_MIN = 20
 _SMALL = {"memory_mib": 16, "cores": 1, "mode": "vgpu", "policy": "best-effort"}
 _SAMPLES_MAX = 1 << 18
+_SAMPLES_AT = 16
 _UID_FIRST = 200_000 + os.getpid() % 100_000 * 4096  # more than one process makes: two never share a user
 _uids = itertools.count(_UID_FIRST)
 
@@ -70,19 +70,23 @@ def _compiled(directory: Path) -> Path:
 
 
 class Probe:
-    """Asks the pool again and again as some user; how long each answer took lies in shared memory."""
+    """Asks the pool again and again as some user; the cost of each answer lies in shared memory.
 
-    def __init__(self, uid: int, home: Path) -> None:
-        self._memory = mmap.mmap(-1, 8 + 8 * _SAMPLES_MAX)
+    Before the costs stand their number and the process ID of the pool.
+    """
+
+    def __init__(self, uid: int, home: Path, daemon: int) -> None:
+        self._memory = mmap.mmap(-1, _SAMPLES_AT + 8 * _SAMPLES_MAX)
         self._begun = 0
+        self.watch(daemon)
         self._child = Child(uid, lambda: self._ask(home))
 
     def _ask(self, home: Path) -> None:
         pool = PoolClient(home)
         os.set_blocking(1, False)  # nobody may be reading
         for number in range(_SAMPLES_MAX):
-            begun = time.monotonic()
             try:
+                answered = Answered(struct.unpack_from("<Q", self._memory, 8)[0])
                 if number % 5:
                     pool.get("/v1/status")
                 else:
@@ -94,9 +98,17 @@ class Probe:
                     continue
                 with suppress(BlockingIOError):
                     os.write(1, f"refused {error.reason}: {error.message}\n".encode())
-            struct.pack_into("<d", self._memory, 8 + 8 * number, time.monotonic() - begun)
+            except ProcessLookupError:  # the pool was killed
+                time.sleep(0.03)
+                continue
+            with suppress(ProcessLookupError):
+                struct.pack_into("<d", self._memory, _SAMPLES_AT + 8 * number, answered.cost_s())
             struct.pack_into("<Q", self._memory, 0, number + 1)
             time.sleep(0.02)
+
+    def watch(self, daemon: int) -> None:
+        """Measure the pool that has this process ID from now on."""
+        struct.pack_into("<Q", self._memory, 8, daemon)
 
     def count(self) -> int:
         found: int = struct.unpack_from("<Q", self._memory)[0]
@@ -108,11 +120,11 @@ class Probe:
         self._child.output = b""
 
     def answers_s(self) -> list[float]:
-        """The times since ``begin``, ascending."""
+        """The costs since ``begin``, ascending."""
         return sorted(
             found
             for number in range(self._begun, self.count())
-            if (found := struct.unpack_from("<d", self._memory, 8 + 8 * number)[0]) > 0
+            if (found := struct.unpack_from("<d", self._memory, _SAMPLES_AT + 8 * number)[0]) > 0
         )
 
     def refusals(self) -> str:
@@ -158,19 +170,22 @@ class Neighbour:
         busy = [d.busy_ns for p in books.processes if p.pid == self.program.pid for d in p.devices]
         return now, sum(busy)
 
+    def card_busy_ns(self) -> int:
+        """Return the time for which the neighbour's card has been busy, whoever used it."""
+        index = self.allocation["slices"][0]["device_index"]
+        return next(d.busy_ns for d in self._world.books().devices if d.index == index)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What the neighbour had in one window."""
 
     share_percent: float
-    p50_s: float
     p99_s: float
     answers: int
 
-    def good(self, points: float, *, crowded: bool = False) -> bool:
-        prompt = self.p50_s <= LATENCY_S and self.p99_s <= (LATENCY_IN_A_CROWD_S if crowded else LATENCY_S)
-        return prompt and abs(self.share_percent - SHARE_PERCENT) <= points
+    def good(self, points: float) -> bool:
+        return self.p99_s <= ANSWER_S and self.share_percent >= SHARE_PERCENT - points
 
     def __str__(self) -> str:
         return f"share {self.share_percent:.1f} %, p99 {self.p99_s * 1000:.0f} ms of {self.answers} answers"
@@ -188,15 +203,12 @@ class Window:
         """At its end, after at least so long."""
         begun, busy = self._mark
         time.sleep(max(0.0, begun + seconds - time.monotonic()))
-        with suppress(AssertionError):
-            until(lambda: len(self._probe.answers_s()) >= SAMPLES_MIN, within_s=10)
+        until(lambda: len(self._probe.answers_s()) >= SAMPLES_MIN, what="the probe to be answered")
         now, busy_now = self._neighbour.mark()
         answers = self._probe.answers_s()
-        few = len(answers) < SAMPLES_MIN
         return Measured(
             share_percent=(busy_now - busy) / (now - begun) / 1e7,
-            p50_s=math.inf if few else answers[len(answers) // 2],
-            p99_s=math.inf if few else p99(answers),
+            p99_s=p99(answers),
             answers=len(answers),
         )
 
@@ -228,11 +240,18 @@ class HostileWorld(World):
             self.close()
             raise
 
+    def up(self) -> dict[str, Any]:
+        status = super().up()
+        if self.probe is not None and self.daemon is not None:
+            self.probe.watch(self.daemon.pid)
+        return status
+
     def _come_up(self, neighbour: bool) -> None:
         self.up()
         if neighbour:
             self.neighbour = Neighbour(self)
-            self.probe = Probe(self.neighbour.user.uid, self.home)
+            assert self.daemon is not None
+            self.probe = Probe(self.neighbour.user.uid, self.home, self.daemon.pid)
             probe = self.probe
             until(lambda: probe.count() > SAMPLES_MIN, what="the probe to be answered")
         self.at_rest = self.belongings()
@@ -292,10 +311,8 @@ class HostileWorld(World):
     def unharmed(self, *, seconds: float = 1.0, points: float = POINTS) -> Iterator[None]:
         """While this runs, and at least so long, the neighbour has its share, its memory and quick answers.
 
-        A window that this machine's other work has spoiled is measured again; an attack that works spoils them all.
+        A window that the machine's other work has spoiled is measured again; an attack that goes on spoils them all.
         """
-        crowded = "PYTEST_XDIST_WORKER" in os.environ
-        windows = WINDOWS_IN_A_CROWD if crowded else WINDOWS
         neighbour, probe = self.neighbour, self.probe
         assert neighbour is not None
         assert probe is not None
@@ -303,14 +320,13 @@ class HostileWorld(World):
         window = Window(neighbour, probe)
         yield
         found = [window.measured(seconds)]
-        while not found[-1].good(points, crowded=crowded) and len(found) < windows:
+        deadline = time.monotonic() + HANG_S
+        while not found[-1].good(points) and time.monotonic() < deadline:
             found.append(Window(neighbour, probe).measured(seconds))
         assert neighbour.program.alive(), neighbour.program.text()
         now_refused = neighbour.counted()[2] - refused
         assert now_refused == 0, f"{now_refused} allocations of the neighbour were refused"
-        assert found[-1].good(points, crowded=crowded), (
-            f"{', then '.join(str(m) for m in found)}; {probe.refusals()[-300:]}"
-        )
+        assert found[-1].good(points), f"{', then '.join(str(m) for m in found)}; {probe.refusals()[-300:]}"
 
     # -- the end -----------------------------------------------------------------------------------------------
 
