@@ -39,7 +39,7 @@ static void target(unsigned long long mib)
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         if (strncmp(line, "work", 4) == 0)
-            spin(NULL, 400000000); /* for the next one who locks */
+            spin(NULL, 3000000000); /* so long that a slow test still asks while it runs */
         else
             use();
         printf("used\n");

