@@ -6,6 +6,7 @@ Where the same work without the product can be measured, that is the reference, 
 | function | one unit | used for |
 |---|---|---|
 | `cpu_unit_s` | processor time of a fixed loop over a Python dictionary | work bound by one processor: decisions, encoding |
+| `short_loop_s` | processor time of a short piece of that loop, with caches as found | many short pieces of work, in between |
 | `process_start_s` | a process from its start to its end, by default a bare interpreter | starts of programs and daemons |
 | `commit_s` | a durable SQLite transaction of one row | steps that are journalled before they are taken |
 | `echo_process` | a process that echoes messages of 64 bytes over TCP | answers of servers to clients that share the machine |
@@ -35,13 +36,14 @@ from bench._report import Figure, Report
 MESSAGE_BYTES = 64
 CPU_UNIT = "CPU unit"
 _LOOP = 9_500  # iterations; makes the unit about 1 ms
+_SHORT_LOOP = 400
 _KEYS = 1_009
 
 
-def _dictionary_loop() -> int:
+def _dictionary_loop(iterations: int = _LOOP) -> int:
     """The fixed work of `cpu_unit_s`: reads and writes of small integers, which allocate nothing the collector looks at."""
     sums: dict[int, int] = {}
-    for number in range(_LOOP):
+    for number in range(iterations):
         key = number * 7_919 % _KEYS
         sums[key] = sums.get(key, 0) + number
     return len(sums)
@@ -56,6 +58,16 @@ def cpu_unit_s(repeats: int = 5) -> float:
         _dictionary_loop()
         found.append(time.thread_time() - began)
     return statistics.median(found)
+
+
+def short_loop_s() -> float:
+    """Return the processor time of one pass of a short loop, in seconds, without warming up; about 40 us on an idle machine.
+
+    Run it after every so many pieces of the measured work: it then meets the same cold caches and neighbours on the core.
+    """
+    began = time.thread_time()
+    _dictionary_loop(_SHORT_LOOP)
+    return time.thread_time() - began
 
 
 def process_start_s(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import Any
 
 import pytest
-from bench import _scale_model, shim
+from bench import _scale_model, decisions, shim
 from bench._report import ROOT, Report
 from bench._scale_fit import Line
 from bench.kube_latency import Times, tell
+
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import Shape
+from calabash.sim import generate
 
 KINDS = ("pass_through", "attribute", "launch", "allocation", "memory_info")
 TIMES_AND_RATES = {"ns", "us", "ms", "s", "/s", "1/s", "pods/s", "M/s", "GiB/s", "Gbit/s", "GFLOP/s"}
@@ -115,3 +120,23 @@ other.report.add(f"{d}", 1, "1/s",
 report.add_ratio("e", 1, 2, "s", of="x", at_most=1)
 """
     assert absolute_goals(source) == 2
+
+
+def test_loops_between_decisions_are_spread_over_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def loop() -> float:
+        order.append("loop")
+        return 5e-5
+
+    def decide(engine: Engine, shape: Shape) -> None:
+        order.append("decision")
+
+    monkeypatch.setattr(decisions, "short_loop_s", loop)
+    monkeypatch.setattr(Engine, "decide", decide)
+    workload = generate.workload(50, seed=1)
+    world = decisions.World(generate.cluster(4, seed=1), workload, seed=1)
+    times = world.hold(130, itertools.cycle(workload.shapes))
+    assert [index for index, what in enumerate(order) if what == "loop"] == [0, 65, 130]
+    assert (len(times.own_ns), len(times.loops_s)) == (130, 3)
+    assert times.loop_us == pytest.approx(50.0)

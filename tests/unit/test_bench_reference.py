@@ -25,6 +25,15 @@ def test_cpu_unit_is_the_median_of_its_repeats(monkeypatch: pytest.MonkeyPatch) 
     assert reference.cpu_unit_s(repeats=3) == 2.0
 
 
+def test_short_loop_is_processor_time_of_one_pass_without_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    clock = iter([3.0, 3.25])
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(reference, "_dictionary_loop", passes.append)
+    assert reference.short_loop_s() == 0.25
+    assert len(passes) == 1
+
+
 def test_work_of_ten_loops_is_about_ten_cpu_units() -> None:
     with reference.cpu_time() as took:
         for _ in range(10):
