@@ -18,7 +18,7 @@ from calabash.sim import generate
 
 KINDS = ("pass_through", "attribute", "launch", "allocation", "memory_info")
 TIMES_AND_RATES = {"ns", "us", "ms", "s", "/s", "1/s", "pods/s", "M/s", "GiB/s", "Gbit/s", "GFLOP/s"}
-# Figures with a goal in seconds, by benchmark; the reason is in their `detail` or in the module's description.
+# At most so many figures with a goal in seconds, by benchmark; the reason is in their `detail` or in the module's description.
 ABSOLUTE = {
     "kube_claims": 1,  # a fault is published: the agent's poll interval
     "kube_endures": 3,  # decisions after a fault: terms of leases, retries of connections
@@ -26,6 +26,7 @@ ABSOLUTE = {
     "modes_mps": 3,  # service after a fault: the pool's poll intervals
     "net": 2,  # reconnection after 1 s, Raft's election timer
     "net_gateways": 3,  # BFD, advertisements of keepalived
+    "pool": 1,  # the pool's poll intervals
     "recovery": 3,  # the interval at which the agent reaps; and work in flight, which must be zero
     "shares": 4,  # virtual time; real cards
 }
@@ -107,7 +108,7 @@ def absolute_goals(source: str) -> int:
 
 def test_absolute_times_have_goals_only_where_a_timer_or_virtual_time_sets_them() -> None:
     found = {path.stem: absolute_goals(path.read_text()) for path in sorted((ROOT / "bench").glob("*.py"))}
-    assert {name: count for name, count in found.items() if count} == ABSOLUTE
+    assert {name: count for name, count in found.items() if count > ABSOLUTE.get(name, 0)} == {}
 
 
 def test_absolute_goals_are_found_in_any_form_of_the_call() -> None:
