@@ -505,25 +505,26 @@ def fit(concerns: Iterable[Concern], times: Times, capacity_s: float) -> list[Co
 
 
 def default_groups() -> Mapping[str, str]:
-    """Return the groups of tests other than ``quick``, by folder or file below ``tests/``, from ``tests/conftest.py``."""
+    """Return the groups that ``tests/conftest.py`` gives to folders and files below ``tests/``."""
     conftest = ROOT / ROOT_CONFTEST
-    text = conftest.read_text() if conftest.is_file() else ""
-    groups = dict.fromkeys(re.findall(r"\"([\w/]+/test_\w+\.py)\"", text), "alone")
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_GROUP_OF_FOLDER":
-            groups |= ast.literal_eval(node.value)
+    groups: dict[str, str] = {}
+    for node in ast.parse(conftest.read_text()).body if conftest.is_file() else ():
+        name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if name == "_GROUP_OF_PATH" and isinstance(node, ast.Assign):
+            groups = ast.literal_eval(node.value) | groups
+        elif name == "_ALONE" and isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            groups |= dict.fromkeys(ast.literal_eval(node.value.args[0]), "alone")
     return groups
 
 
 def has_quick_tests(path: str, groups: Mapping[str, str]) -> bool:
-    """Return False if all tests of a file are in other groups, as far as their folder and the file's own marker say."""
+    """Return False if all tests of a file are in other groups, as far as its path and its own markers say."""
     text = (ROOT / path).read_text()
-    inside = path.removeprefix("tests/")
-    if inside in groups:
-        return False
-    if groups.get(inside.partition("/")[0], "quick") == "quick":
+    file = PurePosixPath(path).relative_to("tests")
+    group = next((groups[str(place)] for place in (file, *file.parents) if str(place) in groups), "quick")
+    if group == "quick":
         return re.search(r"^pytestmark = .*mark\.(complete|system|alone)", text, re.MULTILINE) is None
-    return "mark.quick" in text
+    return group == "complete" and "mark.quick" in text
 
 
 def _pytest(paths: list[str], *words: str) -> int:

@@ -32,7 +32,8 @@ FILES = {
     "src/calabash/planner/page.html": "",
     "src/calabash/ledger/__init__.py": "",
     "src/calabash/ledger/rates.py": "",
-    "tests/conftest.py": "from tests.helpers.pools import pool\n\n_GROUP_OF_FOLDER = {'daemons': 'complete'}\n",
+    "tests/conftest.py": "from tests.helpers.pools import pool\n\n"
+    "_GROUP_OF_PATH = {'daemons': 'complete', 'daemons/test_short.py': 'quick'}\n",
     "tests/helpers/pools.py": "import pytest\nfrom calabash.ledger import rates\n\n\n@pytest.fixture\ndef pool(): ...\n",
     "tests/helpers/worlds.py": "from tests.helpers.parts import part\n",
     "tests/helpers/parts.py": "from calabash.ledger.rates import __name__ as part\n",
@@ -189,7 +190,11 @@ def test_tests_of_other_groups_are_left_out_and_named_when_changed(tree: Tree) -
     assert "left out: 1 not quick (--complete)\n" in tree.output()
     assert "changed, but not quick (--complete): tests/daemons/test_daemon.py\n" in tree.output()
     tree.write("tests/daemons/test_daemon.py", "import pytest\n\n\n@pytest.mark.quick\ndef test_short(): ...\n")
-    assert tree.selected() == {"unit/test_bench.py": 0, "daemons/test_daemon.py": 0}
+    tree.write("tests/daemons/test_short.py")
+    tree.write("tests/unit/test_chain.py", "pytestmark = pytest.mark.complete\n")
+    assert tree.selected() == dict.fromkeys(
+        ("unit/test_bench.py", "daemons/test_daemon.py", "daemons/test_short.py"), 0
+    )
 
 
 def test_untracked_files_count_as_changed_and_ignored_files_do_not(tree: Tree) -> None:
@@ -343,7 +348,8 @@ def test_every_test_of_native_code_is_in_a_row() -> None:
     assert set(tests) - found == {"tests/native/test_aarch64.py", "tests/native/test_aarch64_image.py"}
 
 
-def test_groups_of_folders_are_read_from_the_root_conftest() -> None:
-    assert changed.default_groups()["daemons"] == "complete"
-    assert not changed.has_quick_tests("tests/kube/test_planner.py", changed.default_groups())
-    assert changed.has_quick_tests("tests/unit/test_units.py", changed.default_groups())
+def test_groups_of_paths_are_read_from_the_root_conftest() -> None:
+    groups = changed.default_groups()
+    assert {"quick", "complete", "system"} <= set(groups.values())
+    assert not changed.has_quick_tests("tests/kube/test_planner.py", groups)
+    assert changed.has_quick_tests("tests/unit/test_units.py", groups)
