@@ -33,7 +33,7 @@ from calabash.server.oidc.pages import OidcPages
 from calabash.server.settings import Gateway
 from calabash.server.web.pages import ACTIONS, PAGES
 from calabash.server.web.pages.page import ConsolePage, PageAction, PageFile, Visit
-from calabash.server.web.rendering import environment, render
+from calabash.server.web.rendering import loaded_environment, render
 
 log = structlog.get_logger(__name__)
 
@@ -56,9 +56,7 @@ class Site:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._templates = environment()
-        for name in self._templates.list_templates(extensions=["html"]):
-            self._templates.get_template(name)  # none is read when rights have been given up
+        self._templates = loaded_environment()
         self._flashes = Flashes()
         self._oidc = gateway.oidc
 

@@ -17,7 +17,7 @@ from calabash.server.web.navigation import navigation
 from calabash.server.web.offers import may, named, offered
 from calabash.server.web.pages import PAGES
 from calabash.server.web.pages.page import ConsolePage, Shown, Visit
-from calabash.server.web.rendering import environment, render
+from calabash.server.web.rendering import loaded_environment, render
 
 
 def me(*roles: tuple[str, str], may: tuple[str, ...] = ()) -> tenancy.Me:
@@ -131,7 +131,7 @@ def test_every_page_can_be_shown_with_whatever_the_pool_says(page: ConsolePage, 
     visit = Visit(pool=Pool(**SHOWN), path=path, query={"q": "", "kind": "x"}, may=frozenset(who.may), now_s=2000.0)
     shown = asyncio.run(_read(page, visit))
     html = render(
-        environment(),
+        loaded_environment(),
         page.template,
         {
             "static": lambda name: f"/static/{name}",
@@ -159,7 +159,7 @@ def test_what_the_pool_says_is_never_markup() -> None:
         pool=Pool(AllocationList=replies.AllocationList(items=[hostile])), path={}, query={}, may=frozenset(), now_s=1.0
     )
     html = render(
-        environment(),
+        loaded_environment(),
         page.template,
         {
             "static": str, "csrf": "", "me": None, "flash": None, "path": "/", "query": {"q": '"><script>'},
@@ -179,7 +179,7 @@ def test_the_overview_of_a_pool_without_devices_says_so() -> None:
     page = next(p for p in PAGES if p.path == "/")
     visit = Visit(pool=Pool(OverviewReply=empty), path={}, query={}, may=frozenset(), now_s=1.0)
     html = render(
-        environment(),
+        loaded_environment(),
         page.template,
         {
             "static": str, "csrf": "", "me": None, "flash": None, "path": "/", "query": {}, "now_s": 1.0, "page": page,

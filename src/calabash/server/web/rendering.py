@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,8 +25,12 @@ _FILTERS = {
 }
 
 
-def environment() -> Environment:
-    """Of the templates of this package; they are compiled once."""
+@cache
+def loaded_environment() -> Environment:
+    """Return the console's templates, all of them compiled: no file is read later, when rights have been given up.
+
+    Compiling takes about a third of a second, so that the gateways of one process share the result.
+    """
     made = Environment(
         loader=PackageLoader("calabash.server.web", "templates"),
         autoescape=True,
@@ -37,6 +42,8 @@ def environment() -> Environment:
     )
     made.filters.update(_FILTERS)
     made.globals.update(navigation=navigation.navigation, offered=offers.offered, may_in=offers.may, named=offers.named)
+    for name in made.list_templates(extensions=["html"]):
+        made.get_template(name)
     return made
 
 
