@@ -3,67 +3,38 @@ the same module. Fetched by Go from where it fetches modules, built once, kept i
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonschema_rs
 import pytest
 import yaml
-from tests.contract.node_root import ROOT
+from tests.contract.go_programs import UnavailableError, program, run_go
 
-MODULE = Path(__file__).parent / "go" / "kube-ovn"
+MODULE = "kube-ovn"
 NAME = "github.com/kubeovn/kube-ovn"
-GO = ROOT / "build" / "go"
 SCHEMAS = "charts/kube-ovn-v2/crds/kube-ovn-crd.yaml"
-BUILD_S = 900
 
 
-def _absent(why: str) -> None:
+def _absent(why: str) -> NoReturn:
     """Skipped where it may be, and said; else a failure."""
     if os.environ.get("CALABASH_NET") == "required":
         pytest.fail(f"Kube-OVN's schemas cannot be had: {why}")
     pytest.skip(f"Kube-OVN's schemas cannot be had: {why}")
 
 
-def _go(*words: str) -> str:
-    done = subprocess.run(
-        ["nice", "-n", "5", "go", *words],
-        cwd=MODULE,
-        env=os.environ | {"GOFLAGS": "-mod=readonly"},
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
-    if done.returncode != 0 and ("dial tcp" in done.stderr or "lookup" in done.stderr):
-        _absent(done.stderr.strip()[-200:])
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.strip()
-
-
 @cache
 def reader() -> Path:
-    """The program; several workers wait for one."""
-    if shutil.which("go") is None:
-        _absent("there is no go")
-    sources = sorted(path for path in MODULE.iterdir() if path.is_file())
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    program = GO / "bin" / f"kube-ovn-{digest}"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with (GO / "kube-ovn.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            _go("build", "-p", "2", "-o", f"{program}.new", ".")
-            Path(f"{program}.new").rename(program)
-    return program
+    """Return the program that reads custom resources with Kube-OVN's types."""
+    try:
+        return program(MODULE)
+    except UnavailableError as error:
+        _absent(str(error))
 
 
 def wrong_types(documents: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -79,7 +50,7 @@ def wrong_types(documents: Iterable[Mapping[str, Any]]) -> list[str]:
 def schemas() -> dict[str, jsonschema_rs.Draft7Validator]:
     """By kind; strict: a field that a schema does not name would be dropped by an API server, so it is an error here."""
     reader()
-    text = (Path(_go("list", "-m", "-f", "{{.Dir}}", NAME)) / SCHEMAS).read_text()
+    text = (Path(run_go(MODULE, "list", "-m", "-f", "{{.Dir}}", NAME)) / SCHEMAS).read_text()
     found = {}
     for definition in yaml.safe_load_all(text):
         if definition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.contract.go_programs import BUILD_S
 from tests.contract.kube_ovn import wrong_shapes, wrong_types
 from tests.unit.net.every_network import every_network
 from tests.unit.net.random_networks import RandomNetworks
@@ -13,6 +14,8 @@ from calabash.net.book import Networks
 from calabash.net.kubeovn import render_kube_ovn
 from calabash.net.kubeovn_words import API
 from calabash.net.objects import NetworkObjects
+
+pytestmark = [pytest.mark.complete, pytest.mark.timeout(BUILD_S + 120)]
 
 
 def documents(networks: NetworkObjects) -> list[dict[str, Any]]:

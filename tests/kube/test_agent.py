@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.nvidia_programs import BUILD_S, built
+from tests.contract.go_programs import BUILD_S, program
 from tests.kube import programs
 from tests.kube.cluster import Cluster
 from tests.kube.containers import FILL, HOLD, Containers
@@ -178,7 +178,7 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     gpu_node.wait(name, "Running")
     cluster.wait_for(lambda: gpu_node.tokens(GPU) == 1, "the other card, which the agent offers under NVIDIA's name")
     environment = [f"CALABASH_SIM={gpu_node.inside_state}", f"LD_LIBRARY_PATH={simulated_library_dir()}"]
-    command = [str(built("device-plugin")), "--device-discovery-strategy=nvml"]
+    command = [str(program("device-plugin")), "--device-discovery-strategy=nvml"]
     cluster.start_program("nvidia-plugin", ["env", *environment, *command], beside=gpu_node.node.name)
     cluster.wait_for(lambda: ready(gpu_node)["reason"] == "foreign_plugin", "the node to say that it is not alone")
     assert ready(gpu_node)["status"] == "False"

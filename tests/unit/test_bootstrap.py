@@ -101,7 +101,11 @@ def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> 
     tree.program("go", "exit 0")
     tree.program("python", 'echo building "$@"')
     told = tree("--tests").stdout.splitlines()
-    assert told[-2:] == ["building -m tests.kube.programs", "building -m tests.kube.charts"]
+    assert told[-3:] == [
+        "building -m tests.kube.programs",
+        "building -m tests.kube.charts",
+        "building -m tests.contract.go_programs",
+    ]
     assert tree("--kube").stdout.splitlines() == ["building -m tests.kube.programs"]
     assert "building" not in tree().stdout
     tree.program("id", "echo 1000")
