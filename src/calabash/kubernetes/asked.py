@@ -110,6 +110,10 @@ class _Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     door: NodeDoor = NodeDoor.TOKENS
 
 
+# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+_DECODER = msgspec.json.Decoder(_Pod)
+
+
 def write_request(asked: PodRequest) -> str:
     """The annotation. All requests of a pod agree in tenant, queue, priority, gang and run time, which stand in it once.
 
@@ -166,7 +170,7 @@ def read_request(text: str) -> PodRequest:
     if len(text) > REQUEST_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {REQUEST_BYTES_MAX}")
     try:
-        pod = msgspec.json.decode(text, type=_Pod)
+        pod = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _bad(str(error)) from error
     if pod.version != _VERSION:

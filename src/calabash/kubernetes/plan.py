@@ -90,6 +90,10 @@ class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return next((c for c in self.containers if c.name == name), None)
 
 
+# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+_DECODER = msgspec.json.Decoder(PodPlan)
+
+
 def write_plan(plan: PodPlan) -> str:
     """The annotation."""
     return msgspec.json.encode(plan).decode()
@@ -100,7 +104,7 @@ def read_plan(text: str) -> PodPlan:
     if len(text) > PLAN_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {PLAN_BYTES_MAX}")
     try:
-        plan = msgspec.json.decode(text, type=PodPlan)
+        plan = _DECODER.decode(text)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
         raise _bad(str(error)) from error
     if plan.version != _VERSION:

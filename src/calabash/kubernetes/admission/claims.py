@@ -31,6 +31,12 @@ class _Kind(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
+# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+_CLAIMS = msgspec.json.Decoder(_Claim)
+_TEMPLATES = msgspec.json.Decoder(_Template)
+_KINDS = msgspec.json.Decoder(_Kind)
+
+
 def answer_claims(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
     """Nothing is changed. Raises CalabashError that denies it."""
     del namespace, settings
@@ -43,9 +49,9 @@ def answer_claims(question: AdmissionQuestion, namespace: NamespaceTerms, settin
 
 def _spec(raw: msgspec.Raw) -> ResourceClaimSpec:
     try:
-        if msgspec.json.decode(raw, type=_Kind).kind == "ResourceClaimTemplate":
-            return msgspec.json.decode(raw, type=_Template).spec.spec
-        return msgspec.json.decode(raw, type=_Claim).spec
+        if _KINDS.decode(raw).kind == "ResourceClaimTemplate":
+            return _TEMPLATES.decode(raw).spec.spec
+        return _CLAIMS.decode(raw).spec
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise CalabashError(
             f"the claim cannot be read: {error}", hint="write it as resource.k8s.io/v1 has it"

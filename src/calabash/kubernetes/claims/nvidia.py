@@ -59,6 +59,11 @@ class NvidiaVfioConfig(_Strict, frozen=True):
     iommu: NvidiaIommu | None = None
 
 
+# Learned at import: msgspec crashes when two threads convert to a type for the first time at once.
+msgspec.json.Decoder(NvidiaGpuConfig)
+msgspec.json.Decoder(NvidiaVfioConfig)
+
+
 def require_same(parameters: Any) -> None:
     """Raises CalabashError for parameters that are none of theirs, or that mean something else here."""
     kind = parameters.get("kind") if isinstance(parameters, dict) else None

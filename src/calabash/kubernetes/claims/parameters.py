@@ -58,6 +58,10 @@ class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     isolation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
+# Learned at import: msgspec crashes when two threads convert to a type for the first time at once.
+msgspec.json.Decoder(SliceConfig)
+
+
 def read_parameters(parameters: Any) -> SliceWishes:
     """What one document says. Raises CalabashError for anything that is not exactly one."""
     _require_short(parameters)

@@ -116,10 +116,14 @@ class AskingPod(_Narrow, frozen=True):
         return self.metadata.labels or {}
 
 
+# Made at import, also for those who convert: msgspec crashes when two threads make the first decoder of a type at once.
+_DECODER = msgspec.json.Decoder(AskingPod)
+
+
 def read_pod(raw: bytes | msgspec.Raw) -> AskingPod:
     """A pod in JSON. Raises CalabashError(BAD_REQUEST)."""
     try:
-        return msgspec.json.decode(raw, type=AskingPod)
+        return _DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise CalabashError(f"the pod cannot be read: {error}", hint="see `kubectl explain pod`") from error
 
