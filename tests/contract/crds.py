@@ -13,7 +13,7 @@ from calabash.seams.kube.objects import Condition
 from calabash.seams.kube.resources import GPU_NODE, QUEUE
 
 CRDS = Path(__file__).resolve().parents[2] / "charts" / "calabash" / "crds"
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 class DefinitionStatus(KubeStruct, frozen=True):

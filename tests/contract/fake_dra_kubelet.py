@@ -16,7 +16,7 @@ from calabash.seams.kubelet.stubs import dra_pb2 as pb
 from calabash.seams.kubelet.stubs import drahealth_pb2 as health_pb
 from calabash.seams.kubelet.stubs import pluginregistration_pb2 as registration_pb
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 Claim = tuple[str, str, str]  # namespace, UID, name
 
 

@@ -16,7 +16,7 @@ from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
 from calabash.seams.kubelet.stubs import pluginregistration_pb2 as registration_pb
 from calabash.seams.kubelet.stubs import podresources_pb2 as resources_pb
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def serve(socket: Path, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> grpc.Server:

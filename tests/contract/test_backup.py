@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tests.contract.test_store import _record, _usage
 from tests.contract.test_store_networks import PORT, RED, SECRET
 from tests.contract.test_store_tenancy import TOKEN, VISION
-from tests.postgres import Server
+from tests.postgres import DATABASES, Server
 
 from calabash.model.allocation import QueueRecord
 from calabash.model.audit import AuditLine
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def other(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
     """The database that is restored into."""
     if request.param == "sqlite":
@@ -59,7 +59,7 @@ def _fill(url: str, home: Path) -> None:
     trail = AuditTrail(home, store.audit, VirtualClock())
     trail.start()
     for n in range(5):
-        trail.add(AuditLine(at=0, user="ann", action="PUT", target=f"/v1/queues/q{n}")).result(timeout=30)
+        trail.add(AuditLine(at=0, user="ann", action="PUT", target=f"/v1/queues/q{n}")).result(timeout=60)
     trail.stop()
     store.close()
 

@@ -294,7 +294,7 @@ def test_while_a_real_card_is_reset_the_driver_is_let_go_and_questions_wait(
     assert begun.wait(DEADLINE_S)
     reading = threading.Thread(target=lambda: answers.append(driver.read(second)))
     reading.start()
-    reading.join(0.1)
+    reading.join(0.1)  # a reader that the reset does not keep out has answered by now, and a slow one later
     assert answers == []
     go_on.set()
     for thread in (resetting, reading):
@@ -414,13 +414,13 @@ def test_a_call_that_hangs_is_given_up_and_the_next_ones_fail_at_once() -> None:
     thread = DeadlineThread("test")
     release = threading.Event()
     with pytest.raises(CalabashError) as caught:
-        thread.ask(lambda: release.wait(DEADLINE_S), what="reading GPU-1", timeout_s=0.05)
+        thread.ask(lambda: release.wait(2 * DEADLINE_S), what="reading GPU-1", timeout_s=0.05)
     assert caught.value.reason is Reason.TIMEOUT
     assert "reading GPU-1 got no answer" in caught.value.message
     before = time.monotonic()
     with pytest.raises(CalabashError) as caught:
-        thread.ask(lambda: 1, what="reading GPU-2", timeout_s=DEADLINE_S)
-    assert time.monotonic() - before < DEADLINE_S / 2
+        thread.ask(lambda: 1, what="reading GPU-2", timeout_s=2 * DEADLINE_S)
+    assert time.monotonic() - before < DEADLINE_S
     assert "was not tried" in caught.value.message
     release.set()
     deadline = time.monotonic() + DEADLINE_S

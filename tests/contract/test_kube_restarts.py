@@ -14,7 +14,7 @@ from calabash.seams.kube import Expired, HttpKubeClient, KubeError, Mirror, Mirr
 from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
 
 pytestmark = pytest.mark.slow
-WAIT_S = 40.0
+WAIT_S = 90.0
 SPACE = "default"
 
 
