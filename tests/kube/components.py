@@ -48,7 +48,7 @@ class Secrets:
         self.users_file = self.directory / "users.csv"
         self._tokens: dict[str, str] = {}
         curve = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout"]  # the form SEC1; PKCS 8 is refused
-        subprocess.run([*curve, "-out", str(self.service_accounts)], check=True, capture_output=True, timeout=20)
+        subprocess.run([*curve, "-out", str(self.service_accounts)], check=True, capture_output=True, timeout=60)
 
     def add_user(self, name: str, *groups: str) -> str:
         """A user who may come in once the API server has (re)started; returns the token."""
@@ -67,7 +67,7 @@ class Secrets:
         made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
         said = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
         files = ["-keyout", str(key), "-out", str(certificate)]
-        subprocess.run([*made, *said, *files], check=True, capture_output=True, timeout=20)
+        subprocess.run([*made, *said, *files], check=True, capture_output=True, timeout=60)
         return certificate, key
 
     def kubeconfig(self, user: str) -> Path:

@@ -299,7 +299,7 @@ class Replicas:
 
     def close(self) -> None:
         self._ended.set()
-        self._thread.join(20)
+        self._thread.join(60)
         self._lines.close()
         for name in (self._scheduler, *self.ports):
             with suppress(RuntimeError, TimeoutError):

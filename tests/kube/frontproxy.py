@@ -11,7 +11,7 @@ def front_proxy(directory: Path) -> list[str]:
     certificate, key = directory / "proxy.crt", directory / "proxy.key"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-subj", "/CN=front-proxy-client", "-days", "2", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*made, *files], check=True, capture_output=True, timeout=20)
+    subprocess.run([*made, *files], check=True, capture_output=True, timeout=60)
     flags = {
         "requestheader-client-ca-file": certificate,
         "requestheader-allowed-names": "front-proxy-client",

@@ -52,7 +52,7 @@ class HollowKubelets:
         self._leaving.set()
         if self._watch is not None:
             self._watch.close()
-        self._thread.join(20)
+        self._thread.join(60)
 
     def _follow(self) -> None:
         while not self._leaving.wait(0.05):

@@ -114,7 +114,7 @@ def listen(request: Request) -> socket.socket:
 
 
 def connect(request: Request) -> socket.socket:
-    return socket.create_connection((request.get("address", "127.0.0.1"), int(request["port"])), timeout=5)
+    return socket.create_connection((request.get("address", "127.0.0.1"), int(request["port"])), timeout=60)
 
 
 def answer(connection: socket.socket, programs: Programs) -> None:
@@ -169,7 +169,7 @@ def relay(client: socket.socket, port: int) -> None:
     """A client from outside, or from a pod, speaks with the port in here; refused here is closed there."""
     with client:
         try:
-            server = socket.create_connection(("127.0.0.1", port), timeout=5)
+            server = socket.create_connection(("127.0.0.1", port), timeout=60)
         except OSError:
             return
         with server:

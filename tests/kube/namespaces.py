@@ -36,7 +36,7 @@ class Namespaces:
         assert self._warden.stdout is not None
         told = json.loads(self._warden.stdout.readline() or b"{}")
         if not told:
-            raise RuntimeError(f"the warden of the namespaces ended with {self._warden.wait(10)}")
+            raise RuntimeError(f"the warden of the namespaces ended with {self._warden.wait(60)}")
         self.root = Path(told["root"])
         self.port = int(told["port"])
         self._wait_for_start()
@@ -63,7 +63,7 @@ class Namespaces:
         request = {"do": "start", "name": name, "argv": list(argv), "env": dict(env or {}), "beside": beside}
         return int(self._ask(request)["pid"])
 
-    def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 30) -> int:
+    def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 60) -> int:
         """Sends the signal and waits for the end; returns the exit status, negative for a signal."""
         self.signal(name, number)
         status = self.wait(name, timeout_s=timeout_s)

@@ -77,7 +77,7 @@ class RealNode:
         mounts = self.cluster.namespaces.mounts_of(self.name)
         for name in (self.kubelet, self.containerd, self.name):
             self.cluster.kill(name)
-        self.cluster.wait_for(lambda: self._all_ended(mounts), f"the last process of {self.name}", 20)
+        self.cluster.wait_for(lambda: self._all_ended(mounts), f"the last process of {self.name}", 60)
         remove_groups(f"{self.cluster.root.name}/{self.name}")
         for volatile in (self.home / "own" / "run", self.home / "containerd-state", self.home / "separated"):
             subprocess.run(["rm", "-rf", str(volatile)], check=True)
@@ -128,7 +128,7 @@ class RealNode:
         script = " && ".join([*lines, "exec sleep infinity"])
         holder = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
         self.cluster.begin(Component(self.name, holder))
-        self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 20, every_s=0.01)
+        self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 60, every_s=0.01)
 
     def _serve_pods(self) -> None:
         """The API server at the address of its service: there is no kube-proxy."""

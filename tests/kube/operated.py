@@ -15,7 +15,7 @@ request = urllib.request.Request("http://127.0.0.1:7432" + sys.argv[1])
 if token:
     request.add_header("Authorization", "Bearer " + token)
 try:
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         print(json.dumps([answer.status, answer.read().decode()]))
 except urllib.error.HTTPError as error:
     print(json.dumps([error.code, error.read().decode()]))

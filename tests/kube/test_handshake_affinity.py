@@ -120,11 +120,12 @@ def test_50_pods_whose_planned_nodes_are_full_are_bound_inside_their_lists_and_p
 def test_a_gang_is_released_together(planned: Planned) -> None:
     gang = GpuRequest(gang="g", gang_size=8)
     planned.create("gang", [asking(f"p{i}", gang) for i in range(7)])
-    time.sleep(0.5)  # nothing is to happen
+    planned.create("beside", [asking("later")])
+    everyone_planned(planned, "beside", 1)  # the decision that places the later pod knew the 7 members
     assert all(p["spec"].get("schedulingGates") for p in planned.pods("gang").values())
     planned.create("gang", [asking("p7", gang)])
     everyone_planned(planned, "gang", 8)
-    remove(planned, "gang")
+    remove(planned, "gang", "beside")
 
 
 def test_a_pod_that_was_bound_by_hand_is_planned_there_or_told_why_not(planned: Planned) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -106,7 +107,8 @@ def test_a_gang_is_bound_as_a_whole_though_the_planner_is_killed_while_it_releas
     cluster = planned.cluster
     gang = GpuRequest(gang="g", gang_size=64)
     planned.create("gang", [planned_pod(f"p{i:02}", gang) for i in range(63)])
-    time.sleep(1)  # nothing is to happen
+    planned.create("beside", [planned_pod("later", SHARE)])
+    planned.wait_bound("beside", 1)  # the decision that places the later pod knew the 63 members
     assert planned.bound("gang") == {}
     planned.create("gang", [planned_pod("p63", gang)])
     cluster.wait_for(
@@ -120,7 +122,7 @@ def test_a_gang_is_bound_as_a_whole_though_the_planner_is_killed_while_it_releas
     planned.wait_bound("gang", 64)
     print(f"{at_death} of 64 were bound when the planner was killed")
     check(planned, "gang")
-    remove(planned, "gang")
+    remove(planned, "gang", "beside")
 
 
 def test_pods_of_others_do_not_notice_a_dead_planner_and_ours_go_on_when_it_is_back(planned: Planned) -> None:
@@ -131,14 +133,12 @@ def test_pods_of_others_do_not_notice_a_dead_planner_and_ours_go_on_when_it_is_b
     del others["spec"]["nodeName"]
     others["spec"]["containers"][0]["resources"] = {}
     planned.create("others", [others])
-    planned.wait_bound("others", 1, timeout_s=5)
+    planned.wait_bound("others", 1)
     assert planned.bound("dead") == {}
     cluster.start("planner")
     began = time.monotonic()
     planned.wait_bound("dead", 10)
-    took_s = time.monotonic() - began
-    print(f"ours were bound {took_s:.2f} s after the planner was started")
-    assert took_s < 10
+    print(f"ours were bound {time.monotonic() - began:.2f} s after the planner was started")
     check(planned, "dead")
     remove(planned, "dead", "others")
 
@@ -171,7 +171,7 @@ def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it_last_though_th
     planned.create("borrow", [planned_pod(name, GpuRequest(count=2), schedulingGates=gates) for name in sorted(late)])
     planned.create("borrow", [planned_pod(f"p{i:03}", GpuRequest(count=2)) for i in range(90)])
     planned.wait_bound("borrow", 90)
-    time.sleep(1.1)  # since when a pod is bound is said to the second
+    time.sleep(1.1)  # the binding time of a pod has whole seconds; a longer sleep changes nothing
     for name in late:
         planned.api.patch(f"/api/v1/namespaces/borrow/pods/{name}", {"spec": {"schedulingGates": gates[:1]}}, "merge")
     planned.wait_bound("borrow", 100)
@@ -211,6 +211,22 @@ def on(node: str) -> Json:
     return {"kubernetes.io/hostname": node}
 
 
+def refuses(planned: Planned, name: str, node: str) -> bool:
+    """Return True if the planner says that a new pod has no room on a node. The pod is deleted."""
+
+    def answer() -> str:
+        pod = planned.pods("probes")[name]
+        if PLAN in pod["metadata"]["annotations"]:
+            return "planned"
+        reasons = [c.get("reason", "") for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"]
+        return "".join(reason for reason in reasons if reason != "SchedulingGated")
+
+    planned.create("probes", [planned_pod(name, SHARE, nodeSelector=on(node))])
+    found = planned.cluster.wait_for(answer, f"an answer for {name}")
+    planned.clear("probes")
+    return found != "planned"
+
+
 def test_a_pod_that_was_refused_is_tried_again_when_only_the_planner_knows_of_room(planned: Planned) -> None:
     cluster, api = planned.cluster, planned.api
     node = planned.nodes[7]
@@ -219,7 +235,10 @@ def test_a_pod_that_was_refused_is_tried_again_when_only_the_planner_knows_of_ro
     planned.create("again", [planned_pod("p", WHOLE, nodeSelector={"kubernetes.io/hostname": node})])
     cluster.wait_for(lambda: PLAN in planned.pods("again")["p"]["metadata"]["annotations"], "a plan")
     api.patch(path, {"status": {"devices": [{**one, "health": "lost"} for one in devices(2)]}})
-    time.sleep(0.5)
+    numbers = itertools.count()
+    cluster.wait_for(
+        lambda: refuses(planned, f"probe{next(numbers)}", node), "the planner to know that the devices are lost"
+    )
     cluster.start("calabash-scheduler")
 
     def refused() -> bool:

@@ -110,23 +110,28 @@ class SlotWatch:
     def __init__(self, node: GpuNode) -> None:
         self._node = node
         self._stop = threading.Event()
-        self.looks: list[tuple[float, bool]] = []
+        self.looks: list[tuple[float, bool, float]] = []  # begin of a look, its answer, its end
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.wait(0.02):
+            begun = time.monotonic()
             there = bool(self._node.slots())
-            self.looks.append((time.monotonic(), there))
+            self.looks.append((begun, there, time.monotonic()))
 
     def end(self) -> tuple[float, float]:
-        """At least and at most so many seconds."""
+        """Return how many seconds the slot was there at least and at most."""
         self._stop.set()
         self._thread.join()
-        first = next(i for i, (_, there) in enumerate(self.looks) if there)
-        last = max(i for i, (_, there) in enumerate(self.looks) if there)
-        at = [when for when, _ in self.looks]
-        return at[last] - at[first], at[last + 1] - at[first - 1]
+        first = next(i for i, (_, there, _) in enumerate(self.looks) if there)
+        last = max(i for i, (_, there, _) in enumerate(self.looks) if there)
+        least_s = self.looks[last][0] - self.looks[first][2]
+        return least_s, self.looks[last + 1][2] - self.looks[first - 1][0]
+
+    def is_over(self) -> bool:
+        """Return True if the last look found no slot."""
+        return bool(self.looks) and not self.looks[-1][1]
 
 
 def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(collected: Collected) -> None:
@@ -152,7 +157,7 @@ def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(coll
         node.delete(name)
         cluster.wait_for(partial(no_slots, node), "the slot to be gone")
     for node, watch, uid in zip(collected.nodes, watches, uids, strict=True):
-        time.sleep(0.1)  # one more look without the slot
+        cluster.wait_for(watch.is_over, "a look without the slot")
         least_s, most_s = watch.end()
         mine = container_allocation(uid, "main")
         cluster.wait_for(partial(complete, collected, node, mine), "the usage of a pod")

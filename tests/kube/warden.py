@@ -34,7 +34,7 @@ def hierarchies() -> list[Path]:
     return sorted(path for path in GROUPS.glob("*") if path.is_dir() and not path.is_symlink())
 
 
-def remove_groups(name: str, patience_s: float = 10.0) -> None:
+def remove_groups(name: str, patience_s: float = 60.0) -> None:
     """Removes the groups of a cluster whose processes are gone or about to be."""
     end = time.monotonic() + patience_s
     for tree in hierarchies():
