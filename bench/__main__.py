@@ -21,6 +21,7 @@ BENCHES = (
     "shares_workers",
     "memory",
     "recovery",
+    "pool",
     "cli",
     "placement",
     "cpu_scarce",
