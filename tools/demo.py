@@ -88,9 +88,9 @@ def open_cards(home: Path) -> list[str]:
     return ["--sim", "demo"]
 
 
-def start(tenant: Tenant) -> None:
+def start(tenant: Tenant, seconds: float) -> None:
     """Start the tenant's program on its slice."""
-    program = [sys.executable, str(ROOT / "examples" / "tenant.py"), "--seconds", str(SECONDS)]
+    program = [sys.executable, str(ROOT / "examples" / "tenant.py"), "--seconds", str(seconds)]
     amounts = ["--memory", f"{tenant.memory_mib}MiB", "--cores", str(tenant.cores_percent)]
     tenant.process = subprocess.Popen(
         [*CALABASH, "run", "--tenant", tenant.name, *amounts, "--", *program],
@@ -135,7 +135,7 @@ def table(title: str) -> Table:
     return drawn
 
 
-def watch(card: Any, name: str, console: Console) -> None:
+def watch(card: Any, name: str, console: Console, seconds: float) -> None:
     """Sample once a second until all programs have ended."""
     began = time.monotonic()
     since_us = int(time.time() * 1e6)
@@ -143,7 +143,7 @@ def watch(card: Any, name: str, console: Console) -> None:
         while any(t.process and t.process.poll() is None for t in TENANTS):
             time.sleep(1.0)
             elapsed = time.monotonic() - began
-            since_us = sample(card, since_us, SETTLE_S < elapsed < SECONDS)
+            since_us = sample(card, since_us, SETTLE_S < elapsed < seconds)
             live.update(Group(table(f"{name}, {elapsed:.0f}s")), refresh=True)
     console.print(table(f"{name}, after {time.monotonic() - began:.0f}s"))
 
@@ -184,6 +184,7 @@ def save_picture(console: Console, path: Path, title: str = "make demo") -> None
 def main() -> int:
     """Run it; 0 when every limit held."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for which the programs compute")
     parser.add_argument("--svg", type=Path, help="save what the terminal showed")
     options = parser.parse_args()
     home = ROOT / "build" / "demo"
@@ -200,8 +201,8 @@ def main() -> int:
         total_mib = pynvml.nvmlDeviceGetMemoryInfo(card).total // MIB
         for tenant in TENANTS:
             tenant.memory_mib = int(total_mib * tenant.memory_share)
-            start(tenant)
-        watch(card, pynvml.nvmlDeviceGetName(card), console)
+            start(tenant, options.seconds)
+        watch(card, pynvml.nvmlDeviceGetName(card), console, options.seconds)
         broken = verdict()
         left = json.loads(calabash("ps", "-o", "json"))["items"]
         deadline = time.monotonic() + 5
