@@ -11,6 +11,7 @@ import random
 from bench._mig_demand import Quality, follow
 from bench._reference import CPU_UNIT, cpu_unit_s
 from bench._report import Report, run
+from bench.modes_ends import measure_ends
 from bench.modes_health import measure_faults
 from bench.modes_mig import measure_mig_node
 from bench.modes_mps import measure_mps
@@ -56,7 +57,15 @@ def measure_mig_plan(report: Report) -> None:
     report.add("mig: median decision", times[len(times) // 2] * 1000, "ms")
 
 
-SECTIONS = (measure_mig_plan, measure_mig_node, measure_mps, measure_faults, measure_passthrough, measure_spill)
+SECTIONS = (
+    measure_mig_plan,
+    measure_mig_node,
+    measure_mps,
+    measure_faults,
+    measure_ends,
+    measure_passthrough,
+    measure_spill,
+)
 
 
 def measure(report: Report) -> None:

@@ -1,0 +1,50 @@
+"""The end of a slice: the time from the end of its program until the pool holds nothing of it, in each isolation."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from tests.daemons.world import World, until
+from tests.native.sim_cuda_programs import program
+
+from bench._report import Report, run
+from calabash.seams.host.processes import identify
+
+GONE_S = 1.0
+POLLED = "set by poll intervals of the pool"  # why this goal is in seconds
+ISOLATIONS = ("cooperative", "brokered")
+
+
+def _gone_s(world: World, client: str, isolation: str) -> float:
+    """Return the seconds from the kill of a program until its allocation, its slot and its processes are gone."""
+    tenant, _ = world.running(client, isolation=isolation, memory_mib=2048, cores=50)
+    until(lambda: tenant.says("ready"), what="the program to have a context")
+    found = world.allocation_of(tenant)
+    assert found is not None
+    tenant.kill()
+    begun = time.monotonic()
+    until(lambda: not tenant.alive() and not world.allocations() and not world.slots(), what="the slice to come back")
+    until(lambda: not any(identify(pid) for pid in found["pids"]), what="the processes to end")
+    return time.monotonic() - begun
+
+
+def measure_ends(report: Report) -> None:
+    """On one simulated A100-40GB; ``brokered`` has a host and a worker beside the program."""
+    client, rounds = str(program("sim_mps_client")), 5 if report.quick else 20
+    with tempfile.TemporaryDirectory(prefix="calabash-bench-") as directory:
+        world = World(Path(directory) / "home", "1xA100-40GB")
+        world.up()
+        try:
+            for isolation in ISOLATIONS:
+                took = [_gone_s(world, client, isolation) for _ in range(rounds)]
+                how = f"of {rounds}, median {statistics.median(took):.2f} s; {POLLED}"
+                report.add(f"end: {isolation} slice is back, worst", max(took), "s", at_most=GONE_S, detail=how)
+        finally:
+            world.close()
+
+
+if __name__ == "__main__":
+    run("modes_ends", "Ends of slices", measure_ends)
