@@ -26,6 +26,7 @@ FILES = {
     "src/calabash/sched/__init__.py": "",
     "src/calabash/sched/queue.py": "from calabash.model.units import MIB\n",
     "src/calabash/sched/engine.py": "from calabash.sched.queue import MIB\n",
+    "src/calabash/sched/text.py": "",
     "src/calabash/planner/__init__.py": "from calabash.planner.core import plan\n",
     "src/calabash/planner/core.py": "from calabash.sched.engine import MIB\n\n\ndef plan() -> None: ...\n",
     "src/calabash/planner/daemon.py": "from calabash.planner import plan\n",
@@ -48,6 +49,7 @@ FILES = {
     "tests/unit/test_fixture.py": "def test_with_a_pool(pool): ...\n",
     "tests/unit/test_bench.py": "from bench.figures import x\n",
     "tests/unit/test_docs.py": 'PAGE = ROOT / "docs" / "how-to" / "start.md"\nALL = (ROOT / "docs" / "concepts").glob("*")\n',
+    "tests/unit/test_changed_tests.py": 'from tools import changed\nFILES = ["docs/how-to/start.md"]\n',
     "tests/unit/test_chart.py": 'CHART = ROOT / "charts" / "calabash"\n',
     "tests/daemons/conftest.py": "from tests.daemons.world import World\n\n\ndef world(): World()\n",
     "tests/daemons/world.py": 'COMMAND = ["python", "-m", "calabash.planner.daemon"]\n',
@@ -140,6 +142,14 @@ def test_changed_module_selects_its_mirror_its_importers_and_the_mirrors_of_impo
         "unit/sched/test_text.py": 2,
         "unit/planner/test_page.py": 3,  # in the folder of a package that imports engine
     }
+
+
+def test_mirror_of_a_changed_module_runs_without_an_import_and_without_time(tree: Tree) -> None:
+    tree.write("src/calabash/sched/text.py")
+    assert tree.selected() == {
+        f"unit/sched/test_{name}.py": 1 + (name != "text") for name in ("engine", "queue", "text")
+    }
+    assert re.findall(r"tests/\S+\.py", tree.output("--seconds", "0")) == ["tests/unit/sched/test_text.py"]
 
 
 def test_importers_beyond_three_steps_are_selected_only_on_request(tree: Tree) -> None:
