@@ -4,7 +4,8 @@
  *   page_forger USAGE-FILE WHAT...
  *
  * WHAT: charged (writes 0), bucket (a fortune), inflight (nothing under way), demand (always in need), kernel
- * (its kernels take ten seconds), boast (charges jump forward and back).
+ * (its kernels take ten seconds), boast (charges jump forward and back again and again), back (they start high and
+ * jump back once, after LATER rounds).
  */
 #define _GNU_SOURCE
 #include "page/page.h"
@@ -15,6 +16,9 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#define HIGH  ((uint64_t)1 << 50)
+#define LATER 5000u /* rounds: more than a second */
 
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 
@@ -40,7 +44,9 @@ static void forge(struct cb_usage_device *d, const char *what, unsigned round)
     } else if (strcmp(what, "kernel") == 0)
         STORE(&d->kernel_ns_max, 10000000000u);
     else if (strcmp(what, "boast") == 0)
-        STORE(&d->charged_ns, round % 2 ? (uint64_t)1 << 50 : 0);
+        STORE(&d->charged_ns, round % 2 ? HIGH : 0);
+    else if (strcmp(what, "back") == 0)
+        STORE(&d->charged_ns, round < LATER ? HIGH : 0);
 }
 
 int main(int argc, char **argv)
