@@ -3,8 +3,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
+PYTEST := $(RUN) pytest tests
+# Tests of whole systems wait for most of their time, so that twice as many as there are cores keep the cores busy.
+WAITING := $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: help setup native demo kube-demo net-lab test examples soak lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo net-lab test test-all test-changed examples soak lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,11 +34,20 @@ net-lab: ready ## a network of OVN in namespaces: three hosts, two gateway hosts
 	@$(RUN) calabash net up --hosts 3 --host none --gateways 2
 	@$(RUN) calabash net status
 
-test: ## all tests: on all cores, then whole clusters two at a time, then alone what holds a clock against the product
+test: ## the quick tests, in at most eight minutes: no root, Go, browser or network namespaces
+	@./tools/bootstrap --quick
+	@$(PYTEST) -n auto --dist worksteal -m quick
+
+test-all: ## `make test`, and then all other tests: whole pools, clusters, networks, browsers, hostile users
 	@./tools/bootstrap --tests
-	@failed=0; $(RUN) pytest tests -n auto --dist worksteal -m "not alone and not system" || failed=1; \
-		$(RUN) pytest tests -n 2 --dist loadfile -m system || failed=1; \
-		$(RUN) pytest tests -m alone || failed=1; exit $$failed
+	@failed=0; $(MAKE) --no-print-directory test || failed=1; \
+		export CALABASH_FAILED_KEEP=1; \
+		$(PYTEST) -n $(WAITING) --dist loadgroup -m "complete or system" || failed=1; \
+		$(PYTEST) -m alone || failed=1; exit $$failed
+
+test-changed: ## the tests of the packages that differ from BASE (what is not committed), and of those that import them
+	@./tools/bootstrap --quick
+	@$(RUN) python -m tools.changed $(if $(BASE),--base $(BASE))
 
 examples: ready ## the property tests on new random examples, ROUNDS times (10)
 	@for round in $$(seq $(or $(ROUNDS),10)); do \

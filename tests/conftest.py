@@ -1,8 +1,18 @@
-"""Which tests run alone, after the others: those that hold a clock against the product. And a real Kubernetes for all.
+"""The groups of tests, the profiles of property tests, and the fixtures and plug-ins that all tests have.
 
-They would fail on a machine that is busy with other tests and not because of the product. ``make test`` runs everything
-else first: on all cores, and then, two modules at a time, those that start a whole cluster or machine, which wait for
-most of their time. Single tests say so themselves with ``@pytest.mark.alone``.
+Every test is in one group, and the targets of the Makefile run groups:
+
+========== ============== =====================================================================================
+group      run by         what
+========== ============== =====================================================================================
+`quick`    make test      needs neither root, Go, a browser nor network namespaces; on all cores
+`complete` make test-all  everything else that may run beside other tests; on all cores
+`system`   make test-all  whole clusters and emulated machines; two modules at a time
+`alone`    make test-all  tests that no other test may disturb; one at a time, at the end
+========== ============== =====================================================================================
+
+A folder or module has a default group (``_GROUP_OF_PATH``); a test overrides it with a marker, as
+``@pytest.mark.complete``. A test that uses a cluster is in ``system`` wherever it stands.
 """
 
 from __future__ import annotations
@@ -13,21 +23,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from tests.examples import load_profile
 from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest_makereport, real_node
 
 __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
 
-# Properties hold no clock against anybody. ``make test`` judges a change by the same examples wherever it runs;
-# ``make examples`` looks for new ones.
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("random", deadline=None)
-settings.load_profile(os.environ.get("CALABASH_EXAMPLES", "same"))
+pytest_plugins = ("tests.evidence", "tests.timing")
+
+load_profile()
 
 _LEFT_OPEN_MAX = 64
 
+_GROUPS = frozenset({"quick", "complete", "system"})
 _HERE = Path(__file__).resolve().parent
 _CLUSTERS = frozenset({"control_plane", "own_control_plane", "real_node"})
+# The longest path decides; what is not named is quick.
+_GROUP_OF_PATH = {
+    "console": "complete",
+    "daemons": "complete",
+    "daemons/test_cli_sim.py": "quick",
+    "daemons/test_pool.py": "quick",
+    "daemons/test_pool_api.py": "quick",
+    "daemons/test_pool_crashes.py": "quick",
+    "guides": "complete",
+    "hostile": "complete",
+    "kube": "system",
+    "net": "complete",
+    "programs": "complete",
+    "soak": "complete",
+    "vfio": "system",
+}
+# Modules whose fixtures start something large for all of their tests: one worker runs all tests of such a module.
+_WHOLE_MODULES = frozenset({"console", "guides", "kube", "net", "programs", "vfio"})
 _ALONE = frozenset(
     {
         "native/test_compute.py",
@@ -60,15 +87,31 @@ def descriptors_are_closed() -> Iterator[None]:
         assert len(os.listdir("/proc/self/fd")) - before <= _LEFT_OPEN_MAX, "the test leaves descriptors open"
 
 
+def group_of(item: pytest.Item) -> str:
+    """Return the group that a test runs in."""
+    path = item.path.relative_to(_HERE)
+    if path.as_posix() in _ALONE or item.get_closest_marker("alone") is not None:
+        return "alone"
+    if not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ())):
+        return "system"
+    named = (parent.as_posix() for parent in (path, *path.parents))
+    default = next((_GROUP_OF_PATH[name] for name in named if name in _GROUP_OF_PATH), "quick")
+    markers = (marker.name for marker in item.iter_markers() if marker.name in _GROUPS)
+    return str(next(markers, default))
+
+
+# First of all, so that `-m quick` sees the markers.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.path.is_relative_to(_HERE):
             continue
+        group = group_of(item)
+        if item.get_closest_marker(group) is None:
+            item.add_marker(getattr(pytest.mark, group))
         path = item.path.relative_to(_HERE)
         clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
-        if path.as_posix() in _ALONE:
-            item.add_marker(pytest.mark.alone)
-        elif (clusters or path.parts[0] == "vfio") and item.get_closest_marker("alone") is None:
-            item.add_marker(pytest.mark.system)
-        if clusters:  # the first test of a module builds what is not cached, and starts it
+        if clusters or path.parts[0] in _WHOLE_MODULES:
+            item.add_marker(pytest.mark.xdist_group(path.as_posix()))
+        if clusters:  # the first test of a module builds what is not cached, and starts the cluster
             item.add_marker(pytest.mark.timeout(600))

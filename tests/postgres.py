@@ -16,6 +16,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+# Parameters of tests that hold for both databases; `make test` needs no PostgreSQL server.
+DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.complete))
+
 
 def _binaries() -> Path | None:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parent.parent.name))

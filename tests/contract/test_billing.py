@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+from tests.postgres import DATABASES
 
 from calabash.api import billing
 from calabash.model.allocation import UsageRecord
@@ -44,7 +45,7 @@ TARIFF = billing.TariffSettings(
 ALL = BillFilter()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/pool.db"
