@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import (
@@ -104,7 +105,7 @@ edits = st.builds(
 kinds = st.one_of(st.just(KIND), st.just("calabash.dev/a.b"), text)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=kinds, devices=st.dictionaries(names, edits, max_size=3))
 def test_what_is_written_is_a_spec_and_everything_else_is_refused(
     kind: str, devices: dict[str, ContainerEdits]
@@ -141,7 +142,7 @@ sane = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(devices=st.dictionaries(slots, sane, min_size=1, max_size=8))
 def test_every_sane_spec_is_written_with_every_variable_as_it_was(devices: dict[str, ContainerEdits]) -> None:
     with tempfile.TemporaryDirectory() as directory:

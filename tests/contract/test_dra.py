@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.fake_dra_kubelet import WAIT_S, FakeDraKubelet, until
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kubelet import ClaimRef, DeviceHealth, DeviceState, DraServer, PreparedDevice
@@ -254,7 +255,7 @@ def test_a_request_that_is_too_large_is_refused(world: World, server: DraServer)
     assert world.kubelet.prepare(ONE).claims["uid-1"].devices
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=200), method=st.sampled_from(["NodePrepareResources", "NodeUnprepareResources"]))
 def test_any_bytes_are_answered_or_refused_and_the_next_claim_is_served(
     world: World, server: DraServer, body: bytes, method: str

@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.native.simnode import simctl, until
 
 from calabash.agent.health import HealthEvent
@@ -465,7 +466,7 @@ def test_many_at_once_get_instances_of_their_own(world: World) -> None:
 
 
 def test_a_card_that_hangs_keeps_nobody_from_another(tmp_path: Path) -> None:
-    with world_at(tmp_path, timeout_s=0.5) as world:
+    with world_at(tmp_path, timeout_s=1.5) as world:
         assert simctl("inject", world.node.state, "--gpu", 0, "hang", 60).returncode == 0
         assert refused(world, "a", "1g.10gb", 0).reason is Reason.TIMEOUT
         world.grant("b", "1g.10gb", 0, 1)
@@ -592,7 +593,7 @@ class Walk:
             assert key in standing.values(), "what is not ours was destroyed"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=10, max_size=60))
 def test_whatever_happens_tenants_keep_what_they_have_and_others_keep_theirs(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: Sequence[str]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.notices import Notice, NoticeChannel, NoticeKind, Notification
 from calabash.seams.store import Store
@@ -85,7 +86,7 @@ def test_a_tenant_takes_its_notifications_with_it(store: Store) -> None:
     assert [(one.tenant, state.waiting) for one, state in store.notices.notifications()] == [("", 1)]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(["post", "again", "take", "refuse", "postpone", "trim"]), max_size=30))
 def test_every_notice_is_delivered_failed_dropped_or_waits(
     store: Store, monkeypatch: pytest.MonkeyPatch, steps: list[str]

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.daemons.world import World
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=40),
@@ -27,7 +28,7 @@ fields = st.sampled_from([*FIELDS, "models", "command", "wait_s", "uid"])
 
 def _raw(world: World, data: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(str(world.home / "pool.sock"))
         connection.sendall(data)
         answer = b""

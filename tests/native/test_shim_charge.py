@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.native.shim_world import ROOT, pagelib, program
 
 from calabash.agent.pages_layout import UsageStruct
@@ -35,7 +36,7 @@ def test_a_process_taken_for_dead_while_it_enters_takes_another_slot(deaths: int
 
 
 @given(st.binary(min_size=512, max_size=4096), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_a_tenant_writes_into_its_page_the_agents_calls_come_back(noise: bytes, slot: int, pid: int) -> None:
     raw = (ctypes.c_char * (2 * ctypes.sizeof(UsageStruct)))()
     base = (ctypes.addressof(raw) + 4095) & ~4095

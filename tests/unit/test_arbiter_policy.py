@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.arbiter_world import Tenant, World
 
 from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
@@ -78,7 +79,7 @@ def test_kernels_of_very_different_length_do_not_change_the_shares() -> None:
     assert world.share("b", start) == pytest.approx(0.4, abs=0.02)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     shares=st.lists(st.integers(5, 40), min_size=2, max_size=4).filter(lambda values: sum(values) <= 100),
     kernels=st.lists(st.sampled_from([200_000, MS, 4 * MS, 25 * MS]), min_size=4, max_size=4),
@@ -95,7 +96,7 @@ def test_fixed_tenants_get_their_share_and_never_more(shares: list[int], kernels
         assert got >= share / 100 * 0.9 - 0.01
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     policies=st.lists(st.sampled_from([FIXED, BURST, BEST_EFFORT]), min_size=2, max_size=4),
     share=st.integers(5, 25),
@@ -281,7 +282,7 @@ def test_who_tells_the_truth_again_is_held_strictly_no_longer() -> None:
     assert not any(account.is_strict(world.now_ns) for account in world.state.accounts.values())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     shares=st.lists(st.integers(5, 40), min_size=1, max_size=3).filter(lambda values: sum(values) <= 100),
     kernels=st.lists(st.sampled_from([200_000, MS, 10 * MS, 100 * MS]), min_size=4, max_size=4),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.examples import examples
 from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
@@ -310,7 +311,7 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournalMachine = JournalMachine.TestCase
-TestJournalMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestJournalMachine.settings = settings(max_examples=examples(150), stateful_step_count=25, deadline=None)
 
 
 def test_an_entry_without_a_slot_is_closed_and_a_slot_without_an_entry_waits_for_its_users() -> None:

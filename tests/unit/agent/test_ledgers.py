@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.agent import pages, slot_content, slot_pages
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
@@ -71,7 +72,7 @@ def _slot(directory: Path, *, limit_mib: int = 1024) -> FileSlots:
     return slots
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["run", "checkpoint", "restart"]), st.floats(0.1, 200), st.floats(0, 1)), max_size=12

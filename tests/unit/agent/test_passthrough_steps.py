@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.agent.test_passthrough import CARDS, World, record
 
 from calabash.model.allocation import AllocationRecord
@@ -65,7 +66,7 @@ def _give(world: World, held: dict[str, AllocationRecord], wanted: AllocationRec
 
 
 @given(STEPS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_books_kernel_and_loans_agree_after_every_step_and_nothing_is_left(steps: list[tuple[str, Any, str]]) -> None:
     with tempfile.TemporaryDirectory() as home, patch("calabash.agent.modes.passthrough_fetching._TRY_AGAIN_S", 0.01):
         world = World(Path(home))

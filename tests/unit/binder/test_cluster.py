@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.binder.bundle import MIXED, Bundle, Layout, Part, layout
 from calabash.binder.cluster import BundleRequest, ClusterScheduler, StartBundle
@@ -136,7 +137,7 @@ def check(placed: dict[str, tuple[Bundle, StartBundle]], nodes: Mapping[str, tup
 
 
 @given(st.lists(st.tuples(bundles, st.booleans()), max_size=14))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_whatever_comes_and_goes_no_device_is_promised_beyond_its_sharing_mode(
     steps: list[tuple[Bundle, bool]],
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.binder.beside import Foreign
 from calabash.binder.local import LocalScheduler, Start, Stop, Wait
@@ -47,7 +48,7 @@ T4 = device(2, model="Tesla T4", memory_mib=15360)
 
 
 @given(st.lists(requests, max_size=14), st.lists(st.integers(0, 13), max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_binds_agree_with_the_sharing_modes(asked: list[GpuRequest], ended: list[int]) -> None:
     devices = (device(0), device(1), T4)
     local = machine(*devices, options=Options(reservations=0))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.examples import examples
 from tests.unit.net.invariants import check_book
 from tests.unit.net.random_networks import RandomChange, RandomNetworks
 
@@ -84,18 +85,18 @@ def emptied(networks: Networks) -> Networks:
     return networks
 
 
-ChangingBook.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+ChangingBook.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=12, deadline=None)
 TestAnySequenceOfChangesKeepsTheBookWholeAndItCanBeEmptied = ChangingBook.TestCase
 
 
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_the_same_changes_give_the_same_book(seed: int) -> None:
     assert RandomNetworks(seed).made(Networks(), 120) == RandomNetworks(seed).made(Networks(), 120)
 
 
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_what_was_completed_can_be_put_again_and_changes_nothing(seed: int) -> None:
     networks = RandomNetworks(seed, removing=0.1).made(Networks(), 150)
     for item in networks.items():
@@ -106,7 +107,7 @@ def test_what_was_completed_can_be_put_again_and_changes_nothing(seed: int) -> N
 
 
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_what_changed_between_two_books_makes_one_of_the_other(seed: int) -> None:
     source = RandomNetworks(seed)
     before = source.made(Networks(), 100)
@@ -135,7 +136,7 @@ def test_random_changes_make_objects_of_every_kind_and_are_refused_too() -> None
 
 
 @given(seed=SEEDS, order=st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_who_is_told_what_changed_has_the_same_book_whatever_the_order(seed: int, order: random.Random) -> None:
     source = RandomNetworks(seed, vpcs=2)
     before = source.made(Networks(), 120)

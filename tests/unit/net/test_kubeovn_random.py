@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.network import Port, vpc_of
@@ -11,7 +12,7 @@ from calabash.net.book import Networks
 from calabash.net.kubeovn import render_kube_ovn
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(min_value=0, max_value=1 << 32))
 def test_every_object_of_a_random_book_is_rendered_or_refused_and_no_name_stands_twice(seed: int) -> None:
     networks = RandomNetworks(seed).made(Networks(), 120)
@@ -25,7 +26,7 @@ def test_every_object_of_a_random_book_is_rendered_or_refused_and_no_name_stands
     assert len(groups) == len(set(groups))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(min_value=0, max_value=1 << 32))
 def test_a_port_has_the_groups_and_the_switch_of_its_own_vpc_alone(seed: int) -> None:
     networks = RandomNetworks(seed).made(Networks(), 120)

@@ -8,6 +8,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.errors import CalabashError
@@ -43,7 +44,7 @@ def grown(seed: int, changes: int) -> Networks:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_rows_of_any_book_are_each_of_one_owner_and_point_to_rows_of_the_same(seed: int) -> None:
     networks = grown(seed, 150)
     seen: dict[Ref, str] = {}
@@ -56,7 +57,7 @@ def test_rows_of_any_book_are_each_of_one_owner_and_point_to_rows_of_the_same(se
 
 
 @given(seed=SEEDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
     networks = grown(seed, 150)
     pairs = {
@@ -76,7 +77,7 @@ def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_no_two_ports_of_one_router_have_an_address_or_a_mac_in_common(seed: int) -> None:
     networks = grown(seed, 150)
     for vpc in networks.all(Vpc):
@@ -111,7 +112,7 @@ class Controller:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_a_controller_that_dies_again_and_again_leaves_what_the_book_says_and_nothing_else(seed: int) -> None:
     source, networks, controller = RandomNetworks(seed, removing=0.15), Networks(), Controller(seed)
     for _ in range(250):

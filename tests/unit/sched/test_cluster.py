@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.arrays import Cluster
@@ -72,7 +73,7 @@ shapes = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(shapes, st.integers(0, 5)), max_size=40))
 def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
     requests: list[tuple[Shape, int]],
@@ -107,7 +108,7 @@ def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
     assert state_of(cluster) == untouched
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(shapes, max_size=25))
 def test_what_fits_by_the_vectors_is_what_can_be_placed(requests: list[Shape]) -> None:
     cluster = mixed_cluster()

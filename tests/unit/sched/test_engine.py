@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Rows
@@ -50,7 +51,7 @@ def cluster_of(seed: int = 0, memory_mib: int = 0) -> Cluster:
 
 
 @pytest.mark.parametrize("name", TESTED)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(history=st.lists(st.tuples(st.integers(0, len(SHAPES) - 1), st.booleans()), max_size=60), memory=st.booleans())
 def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int, bool]], memory: bool) -> None:
     cluster = cluster_of(memory_mib=16_384 if memory else 0)
@@ -71,7 +72,7 @@ def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int,
         assert np.array_equal(engine.scores(shape), fresh.scores(shape)), shape
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     history=st.lists(st.tuples(st.integers(0, len(SHAPES) - 1), st.booleans()), max_size=120),
     name=st.sampled_from(TESTED),

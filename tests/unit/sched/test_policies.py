@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
@@ -163,7 +164,7 @@ def potential(cluster: Cluster, row: int, tables: Tables, typical: list[tuple[in
 SHAPES = (*DEMAND.counts, part(650), part(90))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     history=st.lists(st.integers(0, len(SHAPES) - 1), max_size=50),
     asked=st.sampled_from(SHAPES),

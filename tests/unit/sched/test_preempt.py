@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched.actions.plan import place_together
 from calabash.sched.actions.quota import mark_in_quota
@@ -115,12 +116,12 @@ def check_against_brute_force(seed: int) -> None:
 
 
 def test_never_more_than_a_fifth_above_the_least_that_would_do() -> None:
-    for seed in range(1200):
+    for seed in range(examples(1200)):
         check_against_brute_force(seed)
 
 
 @given(st.integers(min_value=0, max_value=10**9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_same_for_any_world(seed: int) -> None:
     check_against_brute_force(seed)
 

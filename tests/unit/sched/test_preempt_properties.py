@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from tests.examples import examples
 
 from calabash.sched.actions.victims import VictimRules
 from calabash.sched.cluster.shape import Shape
@@ -24,7 +25,7 @@ from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 
-DEFAULT_CASES = 5000
+DEFAULT_CASES = examples(5000)
 PARTS = 4
 CYCLES_MAX = 40
 SHAPES = [
@@ -171,6 +172,6 @@ def test_random_worlds_end_within_bounds_and_with_true_books(part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_million_random_worlds() -> None:
-    count = int(os.environ.get("CALABASH_CASES", "500"))
+    count = int(os.environ.get("CALABASH_CASES", str(examples(500))))
     start = int(os.environ.get("CALABASH_SEED", "100000"))
     assert run_cases(count, start) > 0

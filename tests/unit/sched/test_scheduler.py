@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import NodePlacement, Shape
@@ -136,7 +137,7 @@ class Life(RuleBasedStateMachine):
         assert self.scheduler.tree.used("b").gpu_milli <= 4000
 
 
-Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Life.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestLife = Life.TestCase
 
 

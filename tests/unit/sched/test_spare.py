@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.demand import Demand
@@ -44,7 +45,7 @@ def scarce(workload: Workload, times: int) -> Workload:
     return Workload(name=f"{workload.name}-scarce", requests=(*workload.requests, *more))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(sizes=st.lists(st.integers(3, 60), min_size=1, max_size=3, unique=True), most=st.integers(0, 90))
 def test_usable_is_the_largest_sum_of_sizes_that_a_gap_holds(sizes: list[int], most: int) -> None:
     found = usable([size * STEP_MILLI for size in sizes], most * STEP_MILLI)
@@ -107,7 +108,7 @@ def test_where_host_memory_is_the_lesser_it_is_what_counts_as_spare() -> None:
     assert spare.amount_milli(cpu, memory, np.array([4_000, 0])).tolist() == [18_000, 10_000]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(arrivals=st.lists(st.sampled_from(list(DEMAND.counts)), max_size=60), seed=st.integers(0, 9))
 def test_with_priced_cpu_nothing_is_placed_that_does_not_fit_and_all_of_it_comes_back(
     arrivals: list[Shape], seed: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.demand import Demand
@@ -96,7 +97,7 @@ def test_a_cluster_that_was_emptied_fills_again_once_enough_was_taken() -> None:
     assert turnover.fills
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))
 def test_it_fills_exactly_while_little_of_what_was_taken_came_back(steps: list[tuple[bool, int]]) -> None:
     """One change between two looks, so that each is seen; less than one filling in all, so that none is forgotten."""
@@ -119,7 +120,7 @@ def test_it_fills_exactly_while_little_of_what_was_taken_came_back(steps: list[t
         assert turnover.fills == (back <= GIVEN_BACK_MAX * taken)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     arrivals=st.lists(st.sampled_from(SHAPES), min_size=20, max_size=40),
     after=st.lists(st.sampled_from(SHAPES), max_size=12),

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched import (
     Bind,
@@ -58,7 +59,7 @@ class Looks:
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_owners_who_still_wait_hold_alike(counts: list[int], gpus: int) -> None:
     scheduler = scheduler_of(gpus)
     for owner, count in enumerate(counts):
@@ -143,7 +144,7 @@ steps = st.lists(
         *[("submit", 2, 3), ("submit", 1, 2), ("submit", 2, 1), ("end", 0, 1), ("submit", 0, 1)],
     ]
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_deciding_one_by_one_with_the_cycles_that_are_due_starts_what_whole_cycles_start(
     history: list[tuple[str, int, int]],
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.policies.registry import policy_named
@@ -26,7 +27,7 @@ def asked_milli(workload: Workload, order: list[int]) -> int:
     return sum(workload.requests[index].shape.gpu_total_milli for index in order)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 80), nodes=st.integers(1, 40))
 def test_arrivals_stop_just_below_130_percent(seed: int, count: int, nodes: int) -> None:
     workload = generate.workload(count, seed % 50)

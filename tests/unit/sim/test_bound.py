@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
@@ -77,7 +78,7 @@ def test_so_many_sizes_that_patterns_cannot_be_listed_still_give_a_bound_from_ab
     assert reached <= found <= 1.0 + 1e-9
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10_000), policy=st.sampled_from(["bestfit", "pgb", "random"]))
 def test_no_run_ever_exceeds_the_bound(seed: int, policy: str) -> None:
     nodes, workload = generate.cluster(12, seed), generate.workload(60, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import NodeSpec
@@ -70,7 +71,7 @@ def test_time_before_the_measured_part_counts_nothing() -> None:
     assert result.rejected_milli_ratio == pytest.approx(8 / 9)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(seed=st.integers(0, 1000), load=st.sampled_from([0.7, 0.95, 1.2]), policy=st.sampled_from(["pgb", "bestfit"]))
 def test_moving_requests_never_loses_or_over_commits_one(seed: int, load: float, policy: str) -> None:
     """Every placement and release goes through the resident arrays, which refuse what is not there."""

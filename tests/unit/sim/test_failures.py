@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.shape import Shape
@@ -25,7 +26,7 @@ SHAPES = (
 WORKLOAD = Workload(name="w", requests=tuple(TraceRequest(name=str(i), shape=SHAPES[i % 3]) for i in range(30)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 10_000), rate=st.floats(1, 500), outage=st.floats(0.01, 2))
 def test_a_node_that_is_down_comes_back_before_it_fails_again(seed: int, rate: float, outage: float) -> None:
     changes = draw(Failures(per_100_nodes=rate, outage_lifetimes=outage), 7, 10.0, seed)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import WHOLE_MILLI
@@ -161,7 +162,7 @@ def test_a_byte_order_mark_and_dos_line_ends_are_no_fault(tmp_path: Path) -> Non
     assert [node.name for node in openb.read_nodes(path)] == ["n1"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rows=st.lists(
         st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8), min_size=2, max_size=2),
@@ -178,7 +179,7 @@ def test_every_row_that_was_written_is_read_or_refused(
     assert found == rows
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 1000), count=st.integers(1, 60))
 def test_what_is_written_as_openb_is_read_back_whole(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int

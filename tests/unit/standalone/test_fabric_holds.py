@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
@@ -189,7 +190,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(actions, max_size=25))
 def test_nobody_has_a_card_that_is_in_anothers_partition(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, str, str]]

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.model.errors import Reason
 from calabash.model.money import Money
@@ -89,7 +90,7 @@ def test_a_spent_budget_in_another_currency_is_not_compared() -> None:
     assert verdict.tell == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.1, 4), st.floats(0, 7200)), max_size=8),
     st.floats(0, 8),

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.kubernetes.admission.applied import applied
 
 from calabash.kubernetes import names
@@ -306,7 +307,7 @@ containers = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(containers, words, st.booleans(), st.booleans(), st.sampled_from(["default-scheduler", "kai-scheduler"]))
 def test_whatever_is_admitted_is_in_form_counts_right_and_stays_as_it_is(
     found: list[Any], said: dict[str, str], stored: bool, second: bool, scheduler: str

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.kubernetes.asked import ContainerKind, GangSource, PodRequest, read_request, write_request
 from calabash.kubernetes.dialects.pod import AskingPod, pod_of, read_pod
@@ -424,7 +425,7 @@ pods = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(pods)
 def test_no_pod_makes_it_raise_anything_but_an_error_for_people_and_what_is_understood_can_be_written(
     tree: Any,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.examples import examples
 from tests.unit.kubernetes.planner.claimed import CLAIMS, TOKENS, WHOLE, ClaimCluster, share
 from tests.unit.kubernetes.planner.owners import MOVES
 
@@ -129,5 +130,5 @@ class BothDoors(RuleBasedStateMachine):
         self.cluster.check_nobody_is_forgotten(self.cluster.take_over)
 
 
-BothDoors.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+BothDoors.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=25, deadline=None)
 TestBothDoors = BothDoors.TestCase

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.examples import examples
 from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
 
 from calabash.binder.kinds import Wish
@@ -852,7 +853,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 
 
 # ---- devices that an administrator has cordoned ---------------------------------------------------------------------

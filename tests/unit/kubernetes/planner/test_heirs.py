@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.examples import examples
 from tests.unit.kubernetes.planner.owners import MOVES, PAIR, WHOLE, Owner, balance, split
 from tests.unit.kubernetes.planner.virtual import Cluster, gpu_node
 
@@ -509,4 +510,4 @@ class Moving(RuleBasedStateMachine):
 
 
 TestMoving = Moving.TestCase
-TestMoving.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMoving.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -7,6 +7,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.lease import Election
@@ -84,7 +85,7 @@ def test_a_candidate_that_starts_again_under_another_name_waits_for_the_term_of_
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.0, 8.0), st.booleans()), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_whatever_happens_at_most_one_leads(steps: list[tuple[int, float, bool]]) -> None:
     world = Candidates(3)
     for who, pause_s, down in steps:

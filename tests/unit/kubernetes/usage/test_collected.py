@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.kubernetes.usage.usage_world import (
     NOW_S,
     CutError,
@@ -347,7 +348,7 @@ def test_amounts_are_of_the_length_whatever_a_node_claims(node: NodeSide, server
 STEPS = ("meter", "meter", "end", "step", "cut request", "cut answer", "restart", "replay", "fold", "join", "drain")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(STEPS), st.integers(0, 1), st.integers(0, 2), st.integers(1, 700_000)), max_size=40
