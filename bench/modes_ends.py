@@ -1,4 +1,7 @@
-"""The end of a slice: the time from the end of its program until the pool holds nothing of it, in each isolation."""
+"""The end of a brokered slice: the time from the end of its program until its host, its workers and its slot are gone.
+
+``bench.pool`` measures the same of a cooperative slice.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,11 @@ from calabash.seams.host.processes import identify
 
 GONE_S = 1.0
 POLLED = "set by poll intervals of the pool"  # why this goal is in seconds
-ISOLATIONS = ("cooperative", "brokered")
 
 
-def _gone_s(world: World, client: str, isolation: str) -> float:
+def _gone_s(world: World, client: str) -> float:
     """Return the seconds from the kill of a program until its allocation, its slot and its processes are gone."""
-    tenant, _ = world.running(client, isolation=isolation, memory_mib=2048, cores=50)
+    tenant, _ = world.running(client, isolation="brokered", memory_mib=2048, cores=50)
     until(lambda: tenant.says("ready"), what="the program to have a context")
     found = world.allocation_of(tenant)
     assert found is not None
@@ -32,19 +34,18 @@ def _gone_s(world: World, client: str, isolation: str) -> float:
 
 
 def measure_ends(report: Report) -> None:
-    """On one simulated A100-40GB; ``brokered`` has a host and a worker beside the program."""
+    """On one simulated A100-40GB."""
     client, rounds = str(program("sim_mps_client")), 5 if report.quick else 20
     with tempfile.TemporaryDirectory(prefix="calabash-bench-") as directory:
         world = World(Path(directory) / "home", "1xA100-40GB")
         world.up()
         try:
-            for isolation in ISOLATIONS:
-                took = [_gone_s(world, client, isolation) for _ in range(rounds)]
-                how = f"of {rounds}, median {statistics.median(took):.2f} s; {POLLED}"
-                report.add(f"end: {isolation} slice is back, worst", max(took), "s", at_most=GONE_S, detail=how)
+            took = [_gone_s(world, client) for _ in range(rounds)]
         finally:
             world.close()
+    how = f"of {rounds}, median {statistics.median(took):.2f} s; {POLLED}"
+    report.add("brokered: host and workers gone, worst", max(took), "s", at_most=GONE_S, detail=how)
 
 
 if __name__ == "__main__":
-    run("modes_ends", "Ends of slices", measure_ends)
+    run("modes_ends", "Ends of brokered slices", measure_ends)

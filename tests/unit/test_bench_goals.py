@@ -22,6 +22,7 @@ TIMES_AND_RATES = {"ns", "us", "ms", "s", "/s", "1/s", "pods/s", "M/s", "GiB/s",
 ABSOLUTE = {
     "kube_claims": 1,  # a fault is published: the agent's poll interval
     "kube_endures": 3,  # decisions after a fault: terms of leases, retries of connections
+    "modes_ends": 1,  # the end of a slice: the pool's poll interval
     "modes_health": 1,  # verdicts: the pool's poll interval
     "modes_mps": 3,  # service after a fault: the pool's poll intervals
     "net": 2,  # reconnection after 1 s, Raft's election timer
