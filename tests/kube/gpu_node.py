@@ -213,16 +213,21 @@ class GpuNode:
         sidecars: Sequence[str] = (),
         more: Mapping[str, Any] | None = None,
         each: Mapping[str, Any] | None = None,
+        cpu: str = "",
         restart: str = "Never",
     ) -> str:
         """Makes a pod whose containers have what ``plan`` says; its name. ``scripts``: container -> what its shell runs, or
         its image and whatever else it is.
 
-        ``more`` is of the pod's spec, ``each`` of every container.
+        ``more`` is of the pod's spec, ``each`` of every container; ``cpu`` is what every container requests: pods without a
+        request have next to no processor time beside others.
         """
         name = f"pod{next(_numbers)}"
         asked = {c.name: self._asks(c) for c in plan}
         containers = {c: {**_container(c, what), **asked.get(c, {}), **(each or {})} for c, what in scripts.items()}
+        for container in containers.values() if cpu else ():
+            asked_of = container.get("resources", {})
+            container["resources"] = {**asked_of, "requests": {**asked_of.get("requests", {}), "cpu": cpu}}
         for sidecar in sidecars:
             containers[sidecar]["restartPolicy"] = "Always"
         early = [*init, *sidecars]

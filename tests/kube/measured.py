@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.native.simnode import simctl
 
+POINTS = 5.0  # the books are read by a program, which a busy machine starts late
+MOST = 0.75
 _UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
 
@@ -48,3 +50,19 @@ def shares(
     time.sleep(seconds)
     ended, after = busy_ns(state, index)
     return {pod: (after.get(pod, 0) - before.get(pod, 0)) / (ended - began) * 100 for pod in pods}
+
+
+def use_their_shares(state: Path, asked: Mapping[str, int], seconds: float = 2.0) -> bool:
+    """Return True if each pod uses most of its share of a card, which it does not while it waits for a processor.
+
+    Args:
+        state: of the simulated node.
+        asked: percent of the card by the uid of the pod.
+        seconds: for which the use is measured.
+
+    Raises:
+        AssertionError: a pod has more than its share.
+    """
+    got = shares(state, asked, seconds, settle_s=0.0)
+    assert all(got[uid] <= percent + POINTS for uid, percent in asked.items()), got
+    return all(got[uid] >= MOST * percent for uid, percent in asked.items())
