@@ -48,6 +48,14 @@ _GROUP_OF_PATH = {
     "guides": "complete",
     "hostile": "complete",
     "kube": "system",
+    # Compilations of many seconds: for another processor, and with sanitizers.
+    "native/test_aarch64.py": "complete",
+    "native/test_remote_sanitized.py": "complete",
+    "native/test_shim_sanitized.py": "complete",
+    "native/test_sim_cuda_sanitized.py": "complete",
+    "native/test_sim_mps_sanitized.py": "complete",
+    "native/test_sim_nvml_sanitized.py": "complete",
+    "native/test_sim_ptx_fuzz.py": "complete",
     "net": "complete",
     "programs": "complete",
     "soak": "complete",
@@ -57,9 +65,6 @@ _GROUP_OF_PATH = {
 _WHOLE_MODULES = frozenset({"console", "guides", "kube", "net", "programs", "vfio"})
 _ALONE = frozenset(
     {
-        "native/test_compute.py",
-        "native/test_compute_shares.py",
-        "native/test_compute_truth.py",
         "hostile/test_compute.py",
         "hostile/test_flood.py",
         "hostile/test_fuzz.py",
@@ -114,4 +119,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if clusters or path.parts[0] in _WHOLE_MODULES:
             item.add_marker(pytest.mark.xdist_group(path.as_posix()))
         if clusters:  # the first test of a module builds what is not cached, and starts the cluster
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(1200))

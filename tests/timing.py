@@ -13,6 +13,7 @@ is named in the report; the run does not fail, because the time depends on the m
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from collections import defaultdict
@@ -24,6 +25,7 @@ import pytest
 
 GROUPS = ("quick", "complete", "system", "alone")
 SMALL_RUN = 200
+RECORD = Path("build", "test-times.json")
 _ROWS = 10
 _PLUGIN = "calabash-timing"
 _OUTPUT = "calabash_fixtures"
@@ -93,6 +95,16 @@ def _slowest(times: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(times.items(), key=lambda item: -item[1])[:_ROWS]
 
 
+def _record(path: Path, modules: Mapping[str, float]) -> None:
+    """Keep the time of each module for ``tools.changed``, which fills its time limit with the nearest tests."""
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known | {name: round(seconds, 2) for name, seconds in sorted(modules.items())}, indent=0))
+
+
 class TimingPlugin:
     """Hooks of the controller and of workers; a worker only measures fixtures and hands the times to the controller."""
 
@@ -126,6 +138,8 @@ class TimingPlugin:
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output[_OUTPUT] = dict(self.times.fixtures)
+        elif len(self.times.tests) >= SMALL_RUN:
+            _record(self._config.rootpath / RECORD, self.times.modules)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if len(self.times.tests) < SMALL_RUN:

@@ -14,7 +14,7 @@ CHANGES = int(os.environ.get("CALABASH_NET_CHANGES", "300"))
 CHANGES_PER_CRASH = 50
 
 
-@pytest.mark.timeout(300 + CHANGES // 5)
+@pytest.mark.timeout(900 + CHANGES // 5)
 def test_after_random_changes_and_crashes_in_between_ovn_is_what_the_book_says_and_was_never_half_done() -> None:
     needs.need(packets=False)
     with tempfile.TemporaryDirectory(prefix="cbr") as directory:  # sockets have short paths

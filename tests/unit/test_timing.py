@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.timing import SMALL_RUN, Times, read_budgets
+from tests.timing import RECORD, SMALL_RUN, Times, read_budgets
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {"quick": {"tests/unit": 10.0, "tests/unit/sched": 5.0}, "complete": {"tests/daemons": 3.0}}
@@ -81,3 +82,4 @@ def test_report_of_a_run_counts_all_tests_and_fixtures_of_all_workers(tmp_path: 
     fixture = next(line for line in done.stdout.splitlines() if line.endswith("tests/test_many.py::slow"))
     assert float(fixture.split()[0]) >= SMALL_RUN * 0.001
     assert "quick    tests  OVER BUDGET" in done.stdout
+    assert list(json.loads((tmp_path / RECORD).read_text())) == ["tests/test_many.py"]

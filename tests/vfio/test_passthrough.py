@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from tests.vfio.conftest import Cases
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_without_an_iommu_nothing_is_given_away_and_it_is_said_what_to_do(emulated: Cases) -> None:
