@@ -11,9 +11,12 @@ def processor_s(pid: int) -> float:
     """Return the processor time that a living process has used since its start, in seconds.
 
     Raises:
-        OSError: the process has ended.
+        ProcessLookupError: the process has ended.
     """
-    return time.clock_gettime(((~pid) << 3) | _CPUCLOCK_SCHED)
+    try:
+        return time.clock_gettime(((~pid) << 3) | _CPUCLOCK_SCHED)
+    except OSError as error:  # the kernel says EINVAL
+        raise ProcessLookupError(f"process {pid} has ended") from error
 
 
 class Answered:
