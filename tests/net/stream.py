@@ -21,8 +21,10 @@ _MARK = b"calabash-stream:"
 class Stream:
     """Frames every five milliseconds, from when it is entered until it is left; ``lost`` and ``hole_s`` are of all of them."""
 
-    def __init__(self, one: Station, other: Station) -> None:
+    def __init__(self, one: Station, other: Station, *, last_s: float = 5.0) -> None:
+        """``last_s``: how long the last frame may take."""
         self._one, self._other = one, other
+        self._last_s = last_s
         self._sent: list[float] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send, daemon=True)
@@ -39,7 +41,7 @@ class Stream:
         self._thread.join()
         with self._sniffer:
             last = _MARK + struct.pack("!I", len(self._sent) - 1)
-            self._sniffer.wait(last, timeout_s=60)
+            self._sniffer.wait(last, timeout_s=self._last_s)
             frames = self._sniffer.frames
         came = {struct.unpack("!I", f.split(_MARK, 1)[1][:4])[0] for f in frames if _MARK in f}
         self.lost = len(self._sent) - len(came)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
 import pytest
+from tests.daemons.world import until
 from tests.net.site import Site
 from tests.net.talking import Banner
 
@@ -157,5 +158,4 @@ def test_a_bound_of_a_rate_is_seen_and_its_loss_is(site: Site, lab: Lab, made: d
         ("a port with red/slow sends at most 2 Mbit/s", True)
     ]
     lab.central.nbctl("--wait=hv", "qos-del", "cb-red/a")
-    (one,) = beyond.rates(policy, bound, free)
-    assert one.held is False, one.detail
+    until(lambda: [one.held for one in beyond.rates(policy, bound, free)] == [False], what="the loss of the bound")
