@@ -4,7 +4,8 @@ The clients are those of eight tenants: each polls every two seconds on a connec
 and the command line ask for, and shows the ETag that it has seen. Meanwhile queues change, programs run and requests wait.
 Pool, gateway and clients share the processors of the machine. The time of an answer is therefore held against that of an echo:
 one more connection, to a process that sends each message back, used in the same event loop at the same time. The processor
-time of an answer is in CPU units (``bench._reference``).
+time of an answer is in CPU units (``bench._reference``). Where other work leaves less than the core that pool and gateway need,
+answers queue, and their 99th percentile is short of its goal while the processor time is not.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ POLLING, WATCHING, TENANTS = 200, 20, 8
 PERIOD_S = 2.0
 HELD, WAITING = 16, 60
 ECHO_PERIOD_S = 0.02
-# Goals: of the 99th percentile of an echo; CPU units; MiB.
-ANSWER_P99, ANSWER_WORK, GREW_MIB = 10.0, 3.0, 4.0
+# Goals: of the 99th percentile of an echo; CPU units, watchers included and without; MiB.
+ANSWER_P99, ANSWER_WORK, ANSWER_WORK_MOST, GREW_MIB = 30.0, 10.0, 4.0, 4.0
 PATHS = (
     "/v1/overview",
     "/v1/allocations",
@@ -106,15 +107,7 @@ async def _measured(report: Report, world: World, echo: tuple[str, int], *, seco
         report.add("memory of pool and gateway", now_mib, "MiB")
         report.add("memory grew in the second half", now_mib - half_mib, "MiB", at_most=GREW_MIB)
         await changing
-        seen.answers_s.clear()
-        most_s = seconds / 4
-        began, used_s = time.monotonic(), _processor_s(pids)
-        await asyncio.gather(*(client.poll(until_s=began + most_s, pause_s=0.0) for client in clients[:16]))
-        asked, used_s = len(seen.answers_s), _processor_s(pids) - used_s
-        report.add(
-            "answers a second at most", asked / (time.monotonic() - began), "1/s", detail="16 clients without a pause"
-        )
-        report.add("processor time of one of them", 1e3 * used_s / asked, "ms")
+        await _without_a_pause(report, clients[:16], pids, seconds=seconds / 4, unit_s=unit_s)
         for task in watchers:
             task.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
@@ -125,6 +118,21 @@ async def _measured(report: Report, world: World, echo: tuple[str, int], *, seco
             writer.close()
 
 
+async def _without_a_pause(
+    report: Report, clients: list[_Client], pids: list[int], *, seconds: float, unit_s: float
+) -> None:
+    """Measure how many answers there can be in a second, and the processor time of each."""
+    seen = clients[0].seen
+    seen.answers_s.clear()
+    began, used_s = time.monotonic(), _processor_s(pids)
+    await asyncio.gather(*(client.poll(until_s=began + seconds, pause_s=0.0) for client in clients))
+    asked, used_s = len(seen.answers_s), _processor_s(pids) - used_s
+    name, detail = "answers a second at most", f"{len(clients)} clients without a pause"
+    report.add(name, asked / (time.monotonic() - began), "1/s", detail=detail)
+    name, each_ms = "processor time of one of them", 1e3 * used_s / asked
+    report.add_ratio(name, each_ms, 1e3 * unit_s, "ms", of=CPU_UNIT, at_most=ANSWER_WORK_MOST)
+
+
 class _Client:
     """One that polls, on one connection."""
 
@@ -133,7 +141,7 @@ class _Client:
         self._token = token
         self._number = number
         self._paths = itertools.islice(itertools.cycle(PATHS), number, None)
-        self._seen = seen
+        self.seen = seen
         self._tags: dict[str, str] = {}
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -157,8 +165,8 @@ class _Client:
         await self._reader.readexactly(int(headers.get("content-length", 0)))
         if "etag" in headers:
             self._tags[path] = headers["etag"]
-        self._seen.answers_s.append(time.monotonic() - begun)
-        self._seen.statuses[status] = self._seen.statuses.get(status, 0) + 1
+        self.seen.answers_s.append(time.monotonic() - begun)
+        self.seen.statuses[status] = self.seen.statuses.get(status, 0) + 1
 
     def close(self) -> None:
         """Hang up."""

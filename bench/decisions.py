@@ -52,9 +52,9 @@ class Size:
 
 
 SIZES = (
-    Size(copies=1, fill=0.96, goal=1.6),
-    Size(copies=8, fill=0.90, goal=1.9),
-    Size(copies=16, fill=0.45, goal=2.1),
+    Size(copies=1, fill=0.96, goal=1.5),
+    Size(copies=8, fill=0.90, goal=1.7),
+    Size(copies=16, fill=0.45, goal=2.0),
 )
 
 
