@@ -29,7 +29,7 @@ def _held_to(world: HostileWorld, child: Child, percent: int) -> Callable[[], bo
     return lambda: child.dead() or _share_while(world, child, 0.5) <= percent + POINTS
 
 
-@pytest.mark.parametrize("what", ["charged", "demand"])
+@pytest.mark.parametrize("what", ["charged", "bucket", "demand"])
 def test_what_a_page_says_of_its_own_use_costs_the_neighbour_nothing(
     world: HostileWorld, mallory: User, what: str
 ) -> None:
@@ -40,7 +40,9 @@ def test_what_a_page_says_of_its_own_use_costs_the_neighbour_nothing(
 
 
 def test_a_fixed_share_is_not_exceeded_by_a_forged_page(world: HostileWorld, mallory: User) -> None:
-    forger = mallory.runs(world.program("hostile"), "forge", "bucket", world.kernels, "1000", memory_mib=1024, cores=30)
+    forger = mallory.runs(
+        world.program("hostile"), "forge", "charged", world.kernels, "1000", memory_mib=1024, cores=30
+    )
     assert forger.line() == "forging 1"
     until(_held_to(world, forger, 30), what="the forger to be found out")
     with world.unharmed(seconds=SECONDS):

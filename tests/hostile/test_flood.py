@@ -63,7 +63,7 @@ def _open_many(home: str, data: bytes, number: int) -> None:
             os.write(1, f"opened {tried}\n".encode())  # and goes on
         if len(held) > 800:
             held.pop(0).close()
-        time.sleep(0.005 if told else 0.001)  # the pool is the target here, and not the machine's processors
+        time.sleep(0.001)  # the pool is the target here, and not the machine's processors
 
 
 def _memory_mib(pid: int) -> int:
