@@ -73,13 +73,13 @@ def test_old_protocols_and_no_tls_at_all_get_nothing(world: World, tmp_path: Pat
     said = _elsewhere(tmp_path).refused(1, "login", f"http://127.0.0.1:{port}")
     assert f"http://127.0.0.1:{port} does not answer" in said
     assert "or say https://" in said
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
         plain.sendall(b"GET /login HTTP/1.0\r\n\r\n")
         assert b"HTTP" not in plain.recv(4096)
     old = ssl.create_default_context(cafile=authority)
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):  # as it is
         old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as line, pytest.raises(ssl.SSLError):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as line, pytest.raises(ssl.SSLError):
         old.wrap_socket(line, server_hostname="127.0.0.1")
 
 
@@ -90,11 +90,11 @@ def test_the_key_is_the_pools_alone_and_who_does_not_finish_a_handshake_holds_no
     assert (tmp_path / "tls" / "tls.key").stat().st_mode & 0o777 == 0o600
     url = _serve(world, tmp_path / "tls")
     port = int(url.rpartition(":")[2])
-    silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(50)]
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(50)]
     trusting = ssl.create_default_context(cafile=authority)
 
     def answered() -> bool:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=trusting)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=trusting)
         try:
             connection.request("GET", "/login")
             return connection.getresponse().status == 200

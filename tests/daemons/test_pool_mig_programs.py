@@ -182,7 +182,7 @@ def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
     store = open_store(f"sqlite:///{world.home}/pool.db")
     used_s = {name: sum(r.used_gpu_s for r in store.usage(name)) for name in (allocation["id"], other["id"])}
     store.close()
-    assert spent_s > 1
+    assert spent_s > 0.2  # so much that five percent of it can be told
     assert used_s[allocation["id"]] == pytest.approx(spent_s * percent / 100, rel=0.05)
     assert used_s[other["id"]] < 0.01
 
