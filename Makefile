@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
-PYTEST := $(RUN) pytest tests
+# Modules with rewritten assertions are kept, also where PYTHONDONTWRITEBYTECODE is set: rewriting is most of the collection.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN) pytest tests
 # Tests of whole systems wait for most of their time, so that twice as many as there are cores keep the cores busy.
 WAITING := $(shell echo $$((2 * $$(nproc))))
 
@@ -41,9 +42,7 @@ test: ## the quick tests, in at most eight minutes: no root, Go, browser or netw
 test-all: ## `make test`, and then all other tests: whole pools, clusters, networks, browsers, hostile users
 	@./tools/bootstrap --tests
 	@failed=0; $(MAKE) --no-print-directory test || failed=1; \
-		export CALABASH_FAILED_KEEP=1; \
-		$(PYTEST) -n $(WAITING) --dist loadgroup -m "complete or system" || failed=1; \
-		$(PYTEST) -m alone || failed=1; exit $$failed
+		CALABASH_FAILED_KEEP=1 $(PYTEST) -n $(WAITING) --dist loadgroup -m "complete or system" || failed=1; exit $$failed
 
 test-changed: ## the tests of the packages that differ from BASE (what is not committed), and of those that import them
 	@./tools/bootstrap --quick
@@ -51,7 +50,7 @@ test-changed: ## the tests of the packages that differ from BASE (what is not co
 
 examples: ready ## the property tests on new random examples, ROUNDS times (10)
 	@for round in $$(seq $(or $(ROUNDS),10)); do \
-		CALABASH_EXAMPLES=random $(RUN) pytest tests -n auto -q -m "hypothesis and not alone and not system" || exit 1; done
+		CALABASH_EXAMPLES=random $(PYTEST) -n auto -q -m "hypothesis and quick" || exit 1; done
 
 soak: ready ## everything there is on one pool of simulated cards, with random faults, for MINUTES (60); SEED is drawn and printed
 	@$(RUN) python -m bench.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

@@ -7,11 +7,10 @@ group      run by         what
 ========== ============== =====================================================================================
 `quick`    make test      needs neither root, Go, a browser nor network namespaces; on all cores
 `complete` make test-all  everything else that may run beside other tests; on all cores
-`system`   make test-all  whole clusters and emulated machines; two modules at a time
-`alone`    make test-all  tests that no other test may disturb; one at a time, at the end
+`system`   make test-all  whole clusters and emulated machines; beside the complete group, all tests of a module by one worker
 ========== ============== =====================================================================================
 
-A folder or module has a default group (``_GROUP_OF_PATH``); a test overrides it with a marker, as
+A folder or module has a default group (``_GROUP_OF_PATH``); a test of a quick module overrides it with a marker, as
 ``@pytest.mark.complete``. A test that uses a cluster is in ``system`` wherever it stands.
 """
 
@@ -63,13 +62,6 @@ _GROUP_OF_PATH = {
 }
 # Modules whose fixtures start something large for all of their tests: one worker runs all tests of such a module.
 _WHOLE_MODULES = frozenset({"console", "guides", "kube", "net", "programs", "vfio"})
-_ALONE = frozenset(
-    {
-        "hostile/test_compute.py",
-        "hostile/test_flood.py",
-        "hostile/test_fuzz.py",
-    }
-)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,14 +87,21 @@ def descriptors_are_closed() -> Iterator[None]:
 def group_of(item: pytest.Item) -> str:
     """Return the group that a test runs in."""
     path = item.path.relative_to(_HERE)
-    if path.as_posix() in _ALONE or item.get_closest_marker("alone") is not None:
-        return "alone"
     if not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ())):
         return "system"
     named = (parent.as_posix() for parent in (path, *path.parents))
     default = next((_GROUP_OF_PATH[name] for name in named if name in _GROUP_OF_PATH), "quick")
     markers = (marker.name for marker in item.iter_markers() if marker.name in _GROUPS)
     return str(next(markers, default))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the folders without quick tests when only those are wanted: importing the others takes longer."""
+    if config.option.markexpr != "quick" or not collection_path.is_relative_to(_HERE):
+        return None
+    name = collection_path.relative_to(_HERE).as_posix()
+    below = [group for path, group in _GROUP_OF_PATH.items() if path == name or path.startswith(f"{name}/")]
+    return True if below and "quick" not in below and _GROUP_OF_PATH.get(name, "quick") != "quick" else None
 
 
 # First of all, so that `-m quick` sees the markers.

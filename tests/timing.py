@@ -2,7 +2,7 @@
 
 Workers measure the set-up of fixtures; the controller adds up the phases of all tests. The report is printed at the end of
 every run of more than ``SMALL_RUN`` tests: the slowest modules, the slowest fixtures, and the time per folder. The budgets
-stand in ``pyproject.toml``, for each group of tests (``quick``, ``complete``, ``system``, ``alone``)::
+stand in ``pyproject.toml``, for each group of tests (``quick``, ``complete``, ``system``)::
 
     [tool.calabash.test-budgets.quick]
     "tests/unit" = 200
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-GROUPS = ("quick", "complete", "system", "alone")
+GROUPS = ("quick", "complete", "system")
 SMALL_RUN = 200
 RECORD = Path("build", "test-times.json")
 _ROWS = 10
@@ -102,7 +102,9 @@ def _record(path: Path, modules: Mapping[str, float]) -> None:
     except (OSError, ValueError):
         known = {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(known | {name: round(seconds, 2) for name, seconds in sorted(modules.items())}, indent=0))
+    path.write_text(
+        json.dumps(known | {name: round(seconds, 2) for name, seconds in sorted(modules.items())}, indent=0)
+    )
 
 
 class TimingPlugin:

@@ -36,8 +36,7 @@ Selection
     it, the time is the mean of the folder (``MEAN_S``).
 
 The tests that ``make test`` runs are run (those marked ``quick``; the groups are those of ``tests/conftest.py``). With
-``--complete``, tests of all groups are run, and those marked ``alone`` after the others. The exit code is that of pytest,
-and 0 if there is nothing to run.
+``--complete``, tests of all groups are run. The exit code is that of pytest, and 0 if there is nothing to run.
 """
 
 from __future__ import annotations
@@ -512,8 +511,6 @@ def default_groups() -> Mapping[str, str]:
         name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
         if name == "_GROUP_OF_PATH" and isinstance(node, ast.Assign):
             groups = ast.literal_eval(node.value) | groups
-        elif name == "_ALONE" and isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            groups |= dict.fromkeys(ast.literal_eval(node.value.args[0]), "alone")
     return groups
 
 
@@ -523,7 +520,7 @@ def has_quick_tests(path: str, groups: Mapping[str, str]) -> bool:
     file = PurePosixPath(path).relative_to("tests")
     group = next((groups[str(place)] for place in (file, *file.parents) if str(place) in groups), "quick")
     if group == "quick":
-        return re.search(r"^pytestmark = .*mark\.(complete|system|alone)", text, re.MULTILINE) is None
+        return re.search(r"^pytestmark = .*mark\.(complete|system)", text, re.MULTILINE) is None
     return group == "complete" and "mark.quick" in text
 
 
@@ -533,10 +530,8 @@ def _pytest(paths: list[str], *words: str) -> int:
 
 
 def _run(paths: list[str], *, complete: bool, words: list[str]) -> int:
-    if not complete:
-        return _pytest(paths, "-n", "auto", "--dist", "worksteal", "-m", "quick", *words)
-    beside = _pytest(paths, "-n", "auto", "--dist", "loadfile", "-m", "not alone", *words)
-    return _pytest(paths, "-m", "alone", *words) or beside
+    chosen = ["--dist", "loadgroup"] if complete else ["--dist", "worksteal", "-m", "quick"]
+    return _pytest(paths, "-n", "auto", *chosen, *words)
 
 
 def _parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:

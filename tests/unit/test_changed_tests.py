@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # The product: `engine` imports `queue`, which imports `units`; `planner` is another package, which imports `engine`.
 FILES = {
-    "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["quick", "complete", "alone"]\npythonpath = ["."]\n'
+    "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["quick", "complete"]\npythonpath = ["."]\n'
     'addopts = "--import-mode=importlib"\n',
     ".gitignore": "/build/\n__pycache__/\n",
     "src/calabash/__init__.py": "",
