@@ -54,7 +54,7 @@ class Preparing:
     def job(self, user: str) -> str:
         name = self._started(user, "sleep 1000")
         until(lambda: self._job(name)["state"] != "waiting", what="the job to run")
-        assert self._job(name)["state"] == "running", self._job(name)
+        assert self._job(name)["state"] == "running", str(self._job(name))
         return name
 
     def queue(self, user: str) -> str:
@@ -199,7 +199,7 @@ def test_a_job_is_started_and_what_it_says_is_read_where_it_may_be(
     page.get_by_role("button", name="Start").click()
     assert "is started" in _said(page)
     until(lambda: jobs(world)[0]["state"] not in {"waiting", "running"}, what="the job to be over")
-    assert jobs(world)[0]["exit_code"] == 3, jobs(world)[0]
+    assert jobs(world)[0]["exit_code"] == 3, str(jobs(world)[0])
     page.get_by_text("ended with 3").first.wait_for()
     assert page.locator("pre").inner_text() == "<b>two words</b>\nnobody\n"
     address = page.url

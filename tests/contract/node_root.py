@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.contract.go_programs import cache
+
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
 set -eu
-node=$1 repository=$2; shift 2
+node=$1 repository=$2 programs=$3; shift 3
 jail=$node/jail
 mkdir -p "$jail"
 mount -t tmpfs tmpfs "$jail"
@@ -23,7 +25,7 @@ done
 for d in proc sys dev; do mkdir "$jail/$d"; mount --bind "$node/root/$d" "$jail/$d"; done
 mkdir -p "$jail/tmp" "$node/var/run/cdi" "$node/var/lib/kubelet/device-plugins" "$jail/var"
 mount --bind "$node/var" "$jail/var"
-for d in "$node" "$repository"; do mkdir -p "$jail$d"; mount --bind "$d" "$jail$d"; done
+for d in "$node" "$repository" "$programs"; do mkdir -p "$jail$d"; mount --bind "$d" "$jail$d"; done
 exec chroot "$jail" "$@"
 """
 
@@ -35,4 +37,4 @@ def in_node_root(directory: Path, command: Sequence[str | Path]) -> list[str]:
     """
     words = [str(word) for word in command]
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SCRIPT, "sh"]
-    return [*unshare, str(directory), str(ROOT), *words]
+    return [*unshare, str(directory), str(ROOT), str(cache()), *words]
