@@ -109,14 +109,14 @@ def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_
     gpu_node.wait_for_tokens()
 
 
-def test_the_agent_is_small(gpu_node: GpuNode) -> None:
-    """After everything above: what stays resident of it, the pages shared with other programs included; of these 28 MiB are
-    files that other programs of Python and gRPC have mapped, too."""
+def test_agent_keeps_less_than_60_mib_of_its_own_after_all_tests_before(gpu_node: GpuNode) -> None:
+    """Counts memory that only the agent has. Mapped files, about 28 MiB, are shared with other programs of Python, and how much
+    of them is resident depends on what else the machine reads."""
     found = gpu_node.cluster.exec_inside("pgrep", "-f", "calabash.kubernetes.node.daemon", beside=gpu_node.node.name)
     status = gpu_node.cluster.exec_inside("cat", f"/proc/{found.split()[0]}/status", beside=gpu_node.node.name)
-    resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-    print(f"resident: {resident_kib / 1024:.1f} MiB")
-    assert resident_kib <= 80 * 1024
+    own_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
+    print(f"resident, not of files: {own_kib / 1024:.1f} MiB")
+    assert own_kib <= 60 * 1024
 
 
 def test_the_agent_takes_the_startup_taint_away_and_no_other(gpu_node: GpuNode) -> None:
