@@ -82,7 +82,7 @@ class ClaimNode(GpuNode):
         return name
 
     def ends(self, name: str) -> None:
-        assert self.wait(name, "Succeeded", "Failed") == "Succeeded", self.log(name, "c0")
+        self.wait_for_success(name)
 
     def got_mib(self, name: str, container: str = "c0") -> int:
         return int(self.log(name, container).rsplit(maxsplit=1)[-1]) // MIB

@@ -65,7 +65,7 @@ class Containers:
     def test_a_pod_gets_its_slice_and_not_more(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         name = gpu_node.run([sliced("main", memory_mib=1024, devices=[device])], {"main": FILL})
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        gpu_node.wait_for_success(name)
         assert within(got_mib(gpu_node.log(name)), 1024)
         gpu_node.delete(name)
         gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
@@ -79,7 +79,7 @@ class Containers:
             for size in sizes
         ]
         for name, size in zip(names, sizes, strict=True):
-            assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+            gpu_node.wait_for_success(name)
             assert within(got_mib(gpu_node.log(name)), size)
             gpu_node.delete(name)
 
@@ -93,7 +93,7 @@ class Containers:
         ]
         scripts = {"early": FILL, "side": f"load fill 2; {HOLD}", "main": FILL, "pair": FILL}
         name = gpu_node.run(plan, scripts, init=["early"], sidecars=["side"])
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+        gpu_node.wait_for_success(name)
         for container, size in (("early", 640), ("side", 768), ("main", 896), ("pair", 512)):
             assert within(got_mib(gpu_node.log(name, container)), size), container
         gpu_node.delete(name)
@@ -144,7 +144,7 @@ class Containers:
         plan = [sliced("main", memory_mib=768, devices=[device])]
         script = f"id -u; touch /tmp/x 2>/dev/null || echo closed; {FILL}"
         name = gpu_node.run(plan, {"main": script}, each={"securityContext": security})
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        gpu_node.wait_for_success(name)
         assert gpu_node.log(name).split()[0] == "1000"
         assert "closed" in gpu_node.log(name)
         assert within(got_mib(gpu_node.log(name)), 768)
@@ -153,7 +153,7 @@ class Containers:
     def test_an_image_without_a_shell_or_anything_else_has_the_same(self, gpu_node: GpuNode) -> None:
         plan = [sliced("main", memory_mib=768, devices=gpu_node.devices()[:1])]
         name = gpu_node.run(plan, {"main": strict(DISTROLESS, "fill", "2")})
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        gpu_node.wait_for_success(name)
         assert within(got_mib(gpu_node.log(name)), 768)
 
     def test_a_pod_with_users_of_its_own_has_the_same(self, gpu_node: GpuNode) -> None:
@@ -164,7 +164,7 @@ class Containers:
         plan = [sliced("main", memory_mib=768, devices=gpu_node.devices()[:1])]
         containers = {"main": strict(DISTROLESS, "fill", "2"), "who": strict(CUDA, "cat", "/proc/self/uid_map")}
         name = gpu_node.run(plan, containers, more={"hostUsers": False})
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+        gpu_node.wait_for_success(name)
         first, outside, _ = gpu_node.log(name, "who").split()[:3]
         assert first == "0"
         assert int(outside) > 0, "its root is nobody out here"
@@ -178,7 +178,7 @@ class Containers:
             f"unset LD_PRELOAD; {FILL}"
         )
         name = gpu_node.run([sliced("main", memory_mib=640, devices=[device])], {"main": attack})
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+        gpu_node.wait_for_success(name)
         assert within(got_mib(gpu_node.log(name)), 640)
         gpu_node.delete(name)
 
@@ -193,12 +193,12 @@ class Containers:
         gpu_node.wait_until_served()
         assert gpu_node.slots() == before
         gpu_node.let_go(name)
-        assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded"
+        gpu_node.wait_for_success(name)
         assert within(got_mib(gpu_node.log(name)), 512)
         gpu_node.delete(name)
         gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
         after = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": FILL})
-        assert gpu_node.wait(after, "Succeeded", "Failed") == "Succeeded"
+        gpu_node.wait_for_success(after)
         assert within(got_mib(gpu_node.log(after)), 512)
 
     def test_what_ended_while_the_agent_was_away_is_given_back(self, gpu_node: GpuNode) -> None:

@@ -282,6 +282,13 @@ class GpuNode:
             error.add_note(self.cluster.kubectl("describe", "pod", name, check=False))
             raise
 
+    def wait_for_success(self, name: str) -> None:
+        """Wait until the pod has succeeded; the error about a pod that failed has its status and its containers' logs."""
+        if self.wait(name, "Succeeded", "Failed") != "Succeeded":
+            status = self.cluster.api.get(f"{PODS}/{name}")["status"]
+            logs = self.cluster.kubectl("logs", name, "--all-containers", "--prefix", check=False)
+            raise AssertionError(f"pod {name} failed: {json.dumps(status)}\n{logs}")
+
     def log(self, name: str, container: str = "main") -> str:
         """What a container has printed."""
         return self.cluster.kubectl("logs", name, "-c", container)

@@ -194,6 +194,6 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     cluster.wait_for(lambda: gpu_node.tokens() == before, "all tokens")
     cluster.wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card without a slice, under that name again")
     after = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": FILL})
-    assert gpu_node.wait(after, "Succeeded", "Failed") == "Succeeded"
+    gpu_node.wait_for_success(after)
     status = cluster.api.get(f"{PODS}/{name}")["status"]
     assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)

@@ -124,7 +124,19 @@ def installed(own_control_plane: Cluster) -> Cluster:
     need_helm()
     own_control_plane.fake_nodes(2)
     helm(own_control_plane, "install", "--create-namespace")
+    own_control_plane.wait_for(lambda: _policies_hold(own_control_plane), "the admission policies")
     return own_control_plane
+
+
+def _policies_hold(cluster: Cluster) -> bool:
+    """Return True once the API server applies the chart's policies; it compiles them a moment after they were created."""
+    api, _ = agent_on(cluster, "fake-0")
+    other = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "fake-1"}}
+    try:
+        api.patch(f"{GPU_NODES}/fake-1{APPLY}&dryRun=All", other, "apply")
+    except RefusedError as error:
+        return "the agent of node fake-0 may not write" in str(error)
+    return False
 
 
 SERVER = {"server": {"enabled": True, "storage": {"ephemeral": True}}}

@@ -155,7 +155,7 @@ def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_allocated_again_
     waiting = gpu_node.run([sliced("main", memory_mib=256, devices=[ill])], {"main": FILL})
     gpu_node.delete(pods[0])
     cluster.wait_for(lambda: not tainted(gpu_node), "no card is ill, for it is idle and answers")
-    assert gpu_node.wait(waiting, "Succeeded", "Failed") == "Succeeded"
+    gpu_node.wait_for_success(waiting)
     assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
 
 
