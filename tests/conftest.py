@@ -104,18 +104,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if below and "quick" not in below and _GROUP_OF_PATH.get(name, "quick") != "quick" else None
 
 
-# First of all, so that `-m quick` sees the markers.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not item.path.is_relative_to(_HERE):
-            continue
-        group = group_of(item)
-        if item.get_closest_marker(group) is None:
-            item.add_marker(getattr(pytest.mark, group))
-        path = item.path.relative_to(_HERE)
-        clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
-        if clusters or path.parts[0] in _WHOLE_MODULES:
-            item.add_marker(pytest.mark.xdist_group(path.as_posix()))
-        if clusters:  # the first test of a module builds what is not cached, and starts the cluster
-            item.add_marker(pytest.mark.timeout(1200))
+# When an item is made, so that `-m quick` and pytest-xdist's `--dist loadgroup` see the markers.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if not item.path.is_relative_to(_HERE):
+        return
+    group = group_of(item)
+    if item.get_closest_marker(group) is None:
+        item.add_marker(getattr(pytest.mark, group))
+    path = item.path.relative_to(_HERE)
+    clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
+    if clusters or path.parts[0] in _WHOLE_MODULES:
+        item.add_marker(pytest.mark.xdist_group(path.as_posix()))
+    if clusters:  # the first test of a module builds what is not cached, and starts the cluster
+        item.add_marker(pytest.mark.timeout(1200))
