@@ -42,7 +42,7 @@ test: ## the quick tests, in at most eight minutes: no root, Go, browser or netw
 test-all: ## `make test`, and then all other tests: whole pools, clusters, networks, browsers, hostile users
 	@./tools/bootstrap --tests
 	@failed=0; $(MAKE) --no-print-directory test || failed=1; \
-		CALABASH_FAILED_KEEP=1 $(PYTEST) -n $(WAITING) --dist loadgroup -m "complete or system" || failed=1; exit $$failed
+		CALABASH_FAILED_KEEP=1 $(PYTEST) -n $(WAITING) --dist loadscope -m "complete or system" || failed=1; exit $$failed
 
 test-changed: ## the tests of the packages that differ from BASE (what is not committed), and of those that import them
 	@./tools/bootstrap --quick

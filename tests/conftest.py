@@ -27,7 +27,7 @@ from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest
 
 __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
 
-pytest_plugins = ("tests.evidence", "tests.timing")
+pytest_plugins = ("tests.evidence", "tests.scheduling", "tests.timing")
 
 load_profile()
 
@@ -60,8 +60,6 @@ _GROUP_OF_PATH = {
     "soak": "complete",
     "vfio": "system",
 }
-# Modules whose fixtures start something large for all of their tests: one worker runs all tests of such a module.
-_WHOLE_MODULES = frozenset({"console", "guides", "kube", "net", "programs", "vfio"})
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -104,16 +102,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if below and "quick" not in below and _GROUP_OF_PATH.get(name, "quick") != "quick" else None
 
 
-# When an item is made, so that `-m quick` and pytest-xdist's `--dist loadgroup` see the markers.
+# When an item is made, so that `-m quick` sees the marker.
 def pytest_itemcollected(item: pytest.Item) -> None:
     if not item.path.is_relative_to(_HERE):
         return
     group = group_of(item)
     if item.get_closest_marker(group) is None:
         item.add_marker(getattr(pytest.mark, group))
-    path = item.path.relative_to(_HERE)
-    clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
-    if clusters or path.parts[0] in _WHOLE_MODULES:
-        item.add_marker(pytest.mark.xdist_group(path.as_posix()))
-    if clusters:  # the first test of a module builds what is not cached, and starts the cluster
+    if group == "system":  # the first test of a module builds what is not cached, and starts the cluster
         item.add_marker(pytest.mark.timeout(1200))

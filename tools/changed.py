@@ -530,7 +530,7 @@ def _pytest(paths: list[str], *words: str) -> int:
 
 
 def _run(paths: list[str], *, complete: bool, words: list[str]) -> int:
-    chosen = ["--dist", "loadgroup"] if complete else ["--dist", "worksteal", "-m", "quick"]
+    chosen = ["--dist", "loadscope"] if complete else ["--dist", "worksteal", "-m", "quick"]
     return _pytest(paths, "-n", "auto", *chosen, *words)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.scheduling import LONGEST, rank
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP_OF_MODULE = {
@@ -43,7 +44,13 @@ def test_modules_are_selected_by_the_marker_of_their_own_group_only(group: str) 
 
 def test_all_tests_of_a_module_with_a_large_fixture_run_in_one_worker() -> None:
     """``kube/test_programs.py`` starts no cluster, but is in a folder whose modules do."""
-    said = run_pytest("tests/kube/test_programs.py", "-n2", "--dist", "loadgroup", "-vv")
+    said = run_pytest("tests/kube/test_programs.py", "-n2", "--dist", "loadscope", "-vv")
     passed = [line for line in said.splitlines() if " PASSED tests/kube/test_programs.py::" in line]
     assert len(passed) > 2
     assert len({line.split()[0] for line in passed}) == 1, "they ran in one worker"
+
+
+def test_long_modules_start_before_other_whole_modules_and_these_before_single_tests() -> None:
+    modules = ["daemons/test_pool.py", "kube/test_cluster.py", "kube/test_product.py"]
+    assert sorted(modules, key=rank) == ["kube/test_product.py", "kube/test_cluster.py", "daemons/test_pool.py"]
+    assert [module for module in LONGEST if not (ROOT / "tests" / module).is_file()] == []
