@@ -38,7 +38,7 @@ def native(memory: str, cores: int, gpus: int = 1) -> dict[str, str]:
 
 
 def filled_mib(product: Product, name: str) -> int:
-    product.wait_for_success(TEAM, name)
+    assert product.wait(TEAM, name, "Succeeded", "Failed") == "Succeeded", product.log(TEAM, name)
     return int(product.log(TEAM, name).split()[-1]) // MIB
 
 
