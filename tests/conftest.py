@@ -27,7 +27,7 @@ from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest
 
 __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
 
-pytest_plugins = ("tests.evidence", "tests.scheduling", "tests.timing")
+pytest_plugins = ("tests.evidence", "tests.scheduling", "tests.temporary", "tests.timing")
 
 load_profile()
 
@@ -60,16 +60,6 @@ _GROUP_OF_PATH = {
     "soak": "complete",
     "vfio": "system",
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def way_for_other_users(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Other users may pass through the directories above each test's own, which stays closed until a test opens it."""
-    base = tmp_path_factory.getbasetemp()
-    for directory in (base, *base.parents):
-        if not directory.name.startswith(("pytest-", "popen-")):
-            break
-        directory.chmod(0o711)
 
 
 @pytest.fixture(autouse=True)

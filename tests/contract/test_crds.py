@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 from tests.contract.crds import CRDS, DEFINITION, install
+from tests.kube.cluster import Cluster
 
 from calabash.model.errors import Reason
 from calabash.seams.kube import KubeClient, KubeError, load_client
@@ -82,9 +83,9 @@ def test_no_field_of_a_device_has_an_owner_of_its_own() -> None:
 
 
 @pytest.fixture
-def kube(request: pytest.FixtureRequest) -> KubeClient:
+def kube(control_plane: Cluster) -> KubeClient:
     """A real API server with our kinds."""
-    client = load_client(request.getfixturevalue("control_plane").kubeconfig)
+    client = load_client(control_plane.kubeconfig)
     install(client)
     return client
 
@@ -181,8 +182,8 @@ def test_the_definitions_are_kept_as_they_were_written(kube: KubeClient) -> None
             assert {c.type: c.status for c in definition.status.conditions}.get("NonStructuralSchema") is None
 
 
-def test_what_is_listed_for_people_says_the_essentials(request: pytest.FixtureRequest, kube: KubeClient) -> None:
-    cluster = request.getfixturevalue("control_plane")
+def test_what_is_listed_for_people_says_the_essentials(control_plane: Cluster, kube: KubeClient) -> None:
+    cluster = control_plane
     name = f"q-{uuid.uuid4().hex[:8]}"
     kube.create(QUEUE, {"metadata": {"name": name}, "spec": {"deserved": 8, "limit": 16}})
     shown = cluster.kubectl("get", "queues", name)

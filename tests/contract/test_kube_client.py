@@ -28,7 +28,7 @@ from calabash.seams.kube.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, PDB,
 WAIT_S = 60.0
 
 
-@pytest.fixture(params=["memory", "real"])
+@pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.system)])
 def kube(request: pytest.FixtureRequest) -> KubeClient:
     """An API server."""
     if request.param == "memory":

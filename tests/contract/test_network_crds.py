@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.contract.crds import CRDS, install
 from tests.daemons.world import until
+from tests.kube.cluster import Cluster
 
 from calabash.kubernetes.server.networking import KubeNetworkKeeper
 from calabash.model.errors import Reason
@@ -30,9 +31,9 @@ PEOPLE = People(tenants={"vision": Tenant(name="vision")})
 
 
 @pytest.fixture
-def kube(request: pytest.FixtureRequest) -> KubeClient:
+def kube(control_plane: Cluster) -> KubeClient:
     """A real API server with our kinds."""
-    client = load_client(request.getfixturevalue("control_plane").kubeconfig)
+    client = load_client(control_plane.kubeconfig)
     install(client)
     until(lambda: all(_listed(client, kind) for kind in NETWORK_KINDS.values()), what="our kinds to be served")
     return client

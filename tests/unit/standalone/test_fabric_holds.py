@@ -224,6 +224,8 @@ def test_nobody_has_a_card_that_is_in_anothers_partition(
             for member in partition.members & pool.records.keys():
                 assert pool.records[member].request.tenant == partition.tenant
     fabric.loses = pool.late = False
+    while pool.kept_back:  # a report is late and not lost: the controller does not repeat one that was taken
+        pool.take(pool.kept_back.pop())
     pool.records.clear()
     for _ in range(3):
         running.step()
