@@ -38,6 +38,7 @@ class ModulesAndTests(LoadScopeScheduling):  # type: ignore[misc]
         return module if is_whole(module) else nodeid
 
 
+@pytest.hookimpl(optionalhook=True)  # some tests start a pytest without pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """Replace the scheduler of ``--dist loadscope``."""
     if config.getvalue("dist") != "loadscope":

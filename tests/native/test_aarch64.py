@@ -166,7 +166,7 @@ MEASURED = (
 def test_the_shim_and_the_simulated_driver_pass_their_tests(subject: str) -> None:
     file, chosen, count = AGAIN[subject]
     cross_libraries()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=600"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [
@@ -185,7 +185,7 @@ def test_the_shim_and_the_simulated_driver_pass_their_tests(subject: str) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=800,
     )
     said = done.stdout
     resident = re.search(r"^resident (\d+)$", said, re.MULTILINE)
