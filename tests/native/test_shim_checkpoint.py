@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -105,6 +106,7 @@ def test_a_process_of_another_slice_or_of_none_is_left_alone(slot: Slot) -> None
         assert ask(process) == "used"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may checkpoint a process in a user namespace of its own")
 def test_a_process_in_a_namespace_below_is_found_by_the_pid_that_it_has_here(slot: Slot) -> None:
     wrapped = ["unshare", "-rpf", "--mount-proc"]
     if subprocess.run([*wrapped, "true"], capture_output=True, check=False).returncode != 0:
