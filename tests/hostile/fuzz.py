@@ -46,7 +46,7 @@ class Outcome:
     stopped: dict[str, int] = field(default_factory=dict)  # steps that an error or their time ended
 
     def harm(self) -> list[str]:
-        """Return the ways in which the neighbour was harmed.
+        """Return the ways in which the honest tenant was harmed.
 
         A share that is too small is harm when others had the time of the card. When they had not, the machine is too
         busy for the neighbour to keep its card busy.

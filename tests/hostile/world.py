@@ -172,7 +172,7 @@ class Neighbour:
         return now, sum(busy)
 
     def card_busy_ns(self) -> int:
-        """Return the time for which the neighbour's card has been busy, whoever used it."""
+        """Return how long the device of the honest tenant has been busy, for any process, in nanoseconds."""
         index = self.allocation["slices"][0]["device_index"]
         return next(d.busy_ns for d in self._world.books().devices if d.index == index)
 
