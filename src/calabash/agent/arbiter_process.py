@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import structlog
 
 from calabash.seams.clock import Clock
+from calabash.seams.host.children import start_module
 
 _BACKOFF_FIRST_NS = 50_000_000
 _BACKOFF_MAX_NS = 5_000_000_000
@@ -21,10 +21,9 @@ log = structlog.get_logger(__name__)
 class ArbiterProcess:
     """At most one arbiter. ``keep`` is called often and never waits."""
 
-    def __init__(self, home: Path, clock: Clock, *, command: list[str] | None = None) -> None:
-        # It ends with its parent, whom it must know by number: we may be dead before it can look.
-        default = [sys.executable, "-m", "calabash.agent.arbiter", "--home", str(home), "--parent", str(os.getpid())]
-        self._command = command or default
+    def __init__(self, home: Path, clock: Clock) -> None:
+        # The arbiter ends with its parent and is told the parent's number: the parent may be dead before the arbiter looks.
+        self._words = ("--home", str(home.absolute()), "--parent", str(os.getpid()))
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_ns = 0
@@ -53,7 +52,7 @@ class ArbiterProcess:
             self._process = None
         if now_ns >= self._not_before_ns:
             self._started_ns = now_ns
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+            self._process = start_module("calabash.agent.arbiter", *self._words)
 
     def stop(self) -> None:
         """End it; the shims then hold to their rate by themselves."""

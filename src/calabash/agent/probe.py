@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 from calabash.model.units import MIB
 from calabash.seams.gpu.protocol import GpuDriver
+from calabash.seams.host.children import LIBRARIES, start_module
 
 TIMEOUT_S = 10.0
 _SAID_CHARACTERS_MAX = 200
@@ -59,12 +59,13 @@ def _read_only(driver: GpuDriver, device: Device, environment: Mapping[str, str]
 def _cuda(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
     if not answers(driver, device):
         return Probed(passed=False, why="it does not answer")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "calabash.agent.probe_program"],
+    child = start_module(
+        "calabash.agent.probe_program",
+        inherit=LIBRARIES,
+        environment={**environment, "CUDA_VISIBLE_DEVICES": device.uuid},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": device.uuid},
     )
     try:
         said, context_bytes = _until_context(driver, device, child)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from calabash.model.errors import CalabashError
 from calabash.model.units import parse_duration_s
+from calabash.seams.host.children import module_command
 
 
 @click.group()
@@ -30,7 +29,7 @@ def bench_remote(rtt: str, servers: tuple[str, ...], wait: str, quick: bool, as_
     rtt_s = parse_duration_s(rtt)
     if rtt_s > 10:
         raise CalabashError(f"--rtt {rtt} is out of range", hint="at most 10s")
-    command = [sys.executable, "-m", "calabash.remote.benchmark", "--rtt-s", str(rtt_s)]
+    command = module_command("calabash.remote.benchmark", "--rtt-s", str(rtt_s))
     command += ["--largest-mib", "16"] if quick else []
     command += ["--json"] if as_json else []
     given = {"--memory": ["1GiB"], "--wait": [wait]}

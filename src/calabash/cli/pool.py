@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +15,11 @@ from calabash.cli import output
 from calabash.cli.home import client, home
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
+from calabash.seams.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
 
 READY_TIMEOUT_S = 30.0
+DAEMON = "calabash.standalone.daemon"
+INHERITED = (*DATABASE, *AUTHORITIES, *LIBRARIES, *PACKAGES)  # what the daemon and its children read
 # How the pool knows which processes belong to an allocation.
 MEMBERSHIP = {
     "kernel": "the kernel knows who belongs to a slice (control groups)",
@@ -48,24 +49,25 @@ MEMBERSHIP = {
 def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecure: bool, foreground: bool) -> None:
     """Start the pool of this machine, with its real cards or with a simulated node."""
     directory = home()
-    command = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(directory), "--strangers", strangers]
-    command += ["--console", console, *(["--insecure"] if insecure else [])]
-    if sim:
-        command += ["--sim", sim]
+    words = ["--home", str(directory), "--strangers", strangers, "--console", console]
+    words += ["--insecure"] if insecure else []
+    words += ["--sim", sim] if sim else []
+    url = _absolute(db) if db else ""
     if foreground:
-        command += ["--db", db] if db else []
-        os.execv(command[0], command)  # noqa: S606 - the daemon takes this process over
-    if db:
+        become_module(DAEMON, *words, *(["--db", url] if url else []), inherit=INHERITED)
+    if url:
         # A URL may carry a password; a daemon's command line can be read by every user, and its environment too.
-        command += ["--db", "-"]
+        words += ["--db", "-"]
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     log = directory / "pool.log"
     with log.open("ab") as sink:
         start = sink.tell()
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
+        process = start_module(
+            DAEMON, *words, inherit=INHERITED, stdin=subprocess.PIPE, stdout=sink, stderr=sink, new_session=True
+        )
     if process.stdin:
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(f"{db or ''}\n".encode())
+            process.stdin.write(f"{url}\n".encode())
             process.stdin.close()
     _wait_until_ready(process, log, start)
     status = client().get("/v1/status")
@@ -75,6 +77,13 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
         click.echo(f"console: {_login_link(status['console'])}")
     elif status["console_failure"]:
         click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
+
+
+def _absolute(url: str) -> str:
+    """Return the URL of a database as it is meant in this directory, which is not the daemon's."""
+    from calabash.seams.store import absolute_url  # noqa: PLC0415 - SQLAlchemy is slow to import
+
+    return absolute_url(url)
 
 
 def _login_link(console: str) -> str:

@@ -15,12 +15,14 @@ import click
 
 from calabash.cli import home as homes
 from calabash.cli import output
-from calabash.cli.pool import where
+from calabash.cli.pool import INHERITED, where
 from calabash.cli.servertoken import token
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, parse_duration_s
+from calabash.seams.host.children import start_module
 
 READY_TIMEOUT_S = 30.0
+COMMANDS = "calabash.cli.main"
 
 
 def directory() -> Path:
@@ -131,10 +133,10 @@ def _pool_is_up(sim: str | None) -> None:
     except CalabashError as error:
         if error.reason is not Reason.POOL_DOWN:
             raise
-        command = [sys.executable, "-m", "calabash.cli.main", "up", *(["--sim", sim] if sim else [])]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
-        if done.returncode:
-            sys.exit(done.returncode)  # it has said why
+        words = ["up", *(["--sim", sim] if sim else [])]
+        code = start_module(COMMANDS, *words, inherit=INHERITED, environment=_home(), stdout=sys.stderr.fileno()).wait()
+        if code:
+            sys.exit(code)  # it has said why
         return
     if sim and status["sim"] != sim:
         raise CalabashError(
@@ -155,6 +157,10 @@ def _serve(address: Any, ports: tuple[str, ...], name: str, grace_s: float, on_r
     run_server(directory(), settings, pool, address=address, ports=[parse_door(port) for port in ports])
 
 
+def _home() -> dict[str, str]:
+    return {"CALABASH_HOME": homes.directory()}
+
+
 def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
     from calabash.remote.directory import LOG_FILE, make_directory  # noqa: PLC0415
 
@@ -162,8 +168,9 @@ def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
     log = directory() / LOG_FILE
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
         start = sink.tell()
-        command = [sys.executable, "-m", "calabash.cli.main", *words, "--foreground"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        process = start_module(
+            COMMANDS, *words, "--foreground", environment=_home(), stdout=sink, stderr=sink, new_session=True
+        )
     return process, log, start
 
 

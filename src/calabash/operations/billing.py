@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from calabash.operations.billing_documents import (
 )
 from calabash.operations.billing_rating import Rated, RatingAnswer, RatingOrder
 from calabash.seams.clock import Clock
+from calabash.seams.host.children import DATABASE, run_module
 from calabash.seams.store import Store
 from calabash.seams.store.billing import BillFilter, BillRecord
 from calabash.seams.store.usage_reader import DIMENSIONS
@@ -228,10 +228,12 @@ class Billing:
         return [view_of(replace(self.invoice(r.number), lines=())) for r in self._run(wanted)]
 
     def _run(self, order: RatingOrder) -> list[Rated]:
-        command = [sys.executable, "-m", "calabash.operations.billing_rating"]
         try:
-            done = subprocess.run(
-                command, input=msgspec.json.encode(order), capture_output=True, timeout=RATING_S, check=False
+            done = run_module(
+                "calabash.operations.billing_rating",
+                inherit=DATABASE,
+                text=msgspec.json.encode(order),
+                timeout_s=RATING_S,
             )
         except subprocess.TimeoutExpired:
             raise CalabashError(

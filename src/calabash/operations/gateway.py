@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Self
@@ -23,6 +22,7 @@ import structlog
 from calabash.api.gateway import ConsoleSettings, GatewayOrder, checked_oidc
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.children import RestartPause, end
+from calabash.seams.host.children import AUTHORITIES, start_module
 from calabash.seams.host.files import private_text
 
 SOCKET_FILE = "gateway.sock"
@@ -93,11 +93,12 @@ class GatewayKeeper:
         return all(found != self._wake for found, _ in ready)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.server"],
+        process = start_module(
+            "calabash.server",
+            inherit=AUTHORITIES,
             stdin=subprocess.PIPE,
             pass_fds=(self._listener.fileno(),),
-            start_new_session=True,  # what is typed at the pool's terminal is not for it
+            new_session=True,  # what is typed at the pool's terminal is not for it
         )
         assert process.stdin is not None
         self._process = process

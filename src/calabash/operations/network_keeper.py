@@ -10,7 +10,6 @@ tells them that the pool is gone, SIGKILL included.
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from calabash.model.errors import CalabashError
 from calabash.netd.fabric.main import FABRIC_FILE
 from calabash.netd.settings import NETWORK_FILE, read_connection
 from calabash.operations.children import RestartPause, end
+from calabash.seams.host.children import AUTHORITIES, PACKAGES, start_module
 
 LOOK_S = 1.0
 
@@ -34,11 +34,12 @@ class KeptProcess:
 
     Args:
         what: it is called so in the log.
-        words: its command line, after Python's own.
+        module: the module that it runs.
+        words: its arguments.
     """
 
-    def __init__(self, what: str, *words: str) -> None:
-        self._what, self._words = what, words
+    def __init__(self, what: str, module: str, *words: str) -> None:
+        self._what, self._module, self._words = what, module, words
         self._process: subprocess.Popen[bytes] | None = None
         self._due_s = 0.0
         self._pause = RestartPause()
@@ -55,10 +56,12 @@ class KeptProcess:
             log.warning(f"the {self._what} ended and will be started again", code=code, pause_s=pause_s)
         if self._process is None and time.monotonic() >= self._due_s:
             self._pause.begun()
-            self._process = subprocess.Popen(
-                [sys.executable, *self._words],
+            self._process = start_module(
+                self._module,
+                *self._words,
+                inherit=(*AUTHORITIES, *PACKAGES),
                 stdin=subprocess.PIPE,
-                start_new_session=True,  # what is typed at the pool's terminal is not for it
+                new_session=True,  # what is typed at the pool's terminal is not for it
             )
             log.info(f"the {self._what} is started", pid=self._process.pid)
 
@@ -116,7 +119,7 @@ class NetworkKeeper:
         self._home = home
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="network controller", daemon=True)
-        self._common = ("--home", str(home), "--supervised")
+        self._common = ("--home", str(home.absolute()), "--supervised")
         self._files = [FollowedFile(home / NETWORK_FILE, self._controllers)]
         if fabric:
             self._files.append(FollowedFile(home / FABRIC_FILE, self._fabrics))
@@ -145,11 +148,11 @@ class NetworkKeeper:
         except CalabashError as error:
             log.warning("networks are not carried out", why=error.message)
             return ()
-        controller = KeptProcess("network controller", "-m", "calabash.netd", *self._common)
+        controller = KeptProcess("network controller", "calabash.netd", *self._common)
         if connection is None or not connection.lab:
             return (controller,)
         lab = ("--lab", connection.lab)
-        return controller, KeptProcess("keeper of appliances", "-m", "calabash.netd.appliances", *self._common, *lab)
+        return controller, KeptProcess("keeper of appliances", "calabash.netd.appliances", *self._common, *lab)
 
     def _fabrics(self) -> tuple[KeptProcess, ...]:
-        return (KeptProcess("keeper of fabrics", "-m", "calabash.netd.fabric", *self._common),)
+        return (KeptProcess("keeper of fabrics", "calabash.netd.fabric", *self._common),)

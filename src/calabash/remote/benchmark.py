@@ -12,7 +12,6 @@ import ctypes
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_mib
 from calabash.remote.delay import DelayedLine
+from calabash.seams.host.children import module_command, start_program
 
 _KERNEL = b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n\0"
 _LAUNCHES, _CALLS, _COPY_S = 20_000, 500, 0.5
@@ -133,7 +133,7 @@ def shown(figures: dict[str, Any], rtt_s: float) -> str:
 
 def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
     """The same measurement in a process whose lease leads through a line that is so long."""
-    given = Path(os.environ["CALABASH_REMOTE"].removeprefix("file:"))
+    given = Path(os.environ["CALABASH_REMOTE"].removeprefix("file:")).absolute()
     lines = given.read_text().splitlines()
     server = next(line.removeprefix("server=") for line in lines if line.startswith("server="))
     with DelayedLine(server, rtt_s) as line:
@@ -142,9 +142,9 @@ def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
         try:
             text = "".join(f"{f'server={line.address}' if old.startswith('server=') else old}\n" for old in lines)
             os.write(descriptor, text.encode())
-            environment = os.environ | {"CALABASH_REMOTE": f"file:{path}"}
-            command = [sys.executable, "-m", "calabash.remote.benchmark", "--delayed", *words]
-            return subprocess.run(command, env=environment, check=False).returncode
+            environment = os.environ | {"CALABASH_REMOTE": f"file:{path}"}  # the libraries of the slice are in it
+            command = module_command("calabash.remote.benchmark", "--delayed", *words)
+            return start_program(command, environment=environment).wait()
         finally:
             os.close(descriptor)
             path.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import free_bytes
 from calabash.seams.pool.client import socket_path
-from calabash.seams.store import Store, open_store
+from calabash.seams.store import Store, absolute_url, open_store
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.jobs import Jobs
@@ -108,7 +108,7 @@ def _database(arguments: argparse.Namespace) -> str:
     url: str = arguments.db
     if url == "-":
         url = sys.stdin.readline().strip()
-    return url or f"sqlite:///{arguments.home.absolute() / DATABASE_FILE}"
+    return absolute_url(url) if url else f"sqlite:///{arguments.home.absolute() / DATABASE_FILE}"
 
 
 def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:

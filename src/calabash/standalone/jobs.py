@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from calabash.model.request import AllocationId
 from calabash.model.tenancy import Principal, project_of
 from calabash.operations.caller import Caller
 from calabash.seams.host.accounts import LocalAccount
+from calabash.seams.host.children import start_module
 from calabash.seams.host.processes import Process, alive
 from calabash.standalone.job_accounts import account_for_jobs
 from calabash.standalone.job_files import OUTPUT_BYTES, JobFacts, JobFiles, JobRecord
@@ -39,7 +39,6 @@ JOBS_MAX = 1000
 BEGINS_S = 30.0  # within this a keeper has begun, or never will
 _ACTIVE = {JobState.WAITING, JobState.RUNNING}
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
-_INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG")
 
 
 class Jobs:
@@ -151,14 +150,12 @@ class Jobs:
             directory=str(self._files.directory),
             order=record.order,
         )
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "calabash.standalone.job_keeper"],
+        keeper = start_module(
+            "calabash.standalone.job_keeper",
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _INHERITED if name in os.environ},
-            cwd="/",
-            start_new_session=True,
+            new_session=True,
         )
         assert keeper.stdin is not None
         with keeper.stdin:

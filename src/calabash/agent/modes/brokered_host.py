@@ -22,6 +22,7 @@ from calabash.agent.modes.brokered_log import WorkerLog
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.library import remote_library_dir
+from calabash.seams.host.children import start_program
 from calabash.seams.host.enclosure import Enclosure
 from calabash.seams.host.processes import Process, alive, children_of, identify, send_signal
 
@@ -90,15 +91,13 @@ class WorkerHost:
                 program = [str(worker), "--listen", str(listener.fileno())]
                 if tenant >= 0:
                     program += ["--broker-uid", str(tenant)]  # who may connect may also hand connections on
-                self._child = subprocess.Popen(
+                self._child = start_program(
                     root.words(launcher, program, go=go),
-                    env={},
-                    cwd="/",
+                    environment={},
                     pass_fds=passed,
-                    stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
-                    start_new_session=True,
+                    new_session=True,
                 )
             except OSError as error:
                 raise CalabashError(

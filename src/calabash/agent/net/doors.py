@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from calabash.agent.net.naming import DOOR_FILE
 from calabash.agent.net.protocol import Place
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.children import start_module
 
 _PATH_BYTES_MAX = 107
 
@@ -87,12 +87,8 @@ class Doors:
         return str(path)
 
     def _start(self, order: DoorOrder) -> None:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "calabash.agent.net.keeper"],
-            stdin=subprocess.PIPE,
-            pass_fds=(order.listener,),
-            start_new_session=True,
-            cwd="/",
+        keeper = start_module(
+            "calabash.agent.net.keeper", stdin=subprocess.PIPE, pass_fds=(order.listener,), new_session=True
         )
         assert keeper.stdin is not None
         with keeper.stdin:

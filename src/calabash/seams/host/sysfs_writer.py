@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.children import start_program
 from calabash.seams.host.readable import readable
 
 _HELPER = Path(__file__).with_name("sysfs_helper.py")
@@ -91,12 +92,13 @@ class HelperWriter:
                     helper.wait(timeout=_START_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self._helper = subprocess.Popen(
+        self._helper = start_program(
             [sys.executable, "-I", "-S", str(_HELPER)],
+            environment={},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the agent's to handle
+            new_session=True,  # Ctrl-C is the agent's to handle
         )
         self._answer(self._helper, _START_S)
         return self._helper

@@ -5,6 +5,7 @@ the default (write-ahead log, every commit synced); PostgreSQL is chosen by URL;
 written by a newer program is refused, a full disk is a reason and not a crash.
 """
 
+from calabash.seams.store.database import absolute_url
 from calabash.seams.store.errors import public_url
 from calabash.seams.store.retention import Retention
 from calabash.seams.store.sql import Store, open_store
@@ -12,6 +13,7 @@ from calabash.seams.store.sql import Store, open_store
 __all__ = [
     "Retention",
     "Store",
+    "absolute_url",
     "open_store",
     "public_url",
 ]

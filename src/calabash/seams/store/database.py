@@ -131,6 +131,18 @@ class Database:
             connection.execute(sa.insert(tables.meta).values(key="probe", value="x" * 512))
 
 
+def absolute_url(url: str) -> str:
+    """Return the URL with the path of a SQLite file made absolute; any other URL, and what is no URL, unchanged."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        return url
+    file = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or not file or file.startswith((":", "file:")):
+        return url
+    return parsed.set(database=str(Path(file).absolute())).render_as_string(hide_password=False)
+
+
 def _engine(url: str) -> sa.Engine:
     try:
         parsed = sa.make_url(url)

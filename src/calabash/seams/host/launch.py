@@ -1,0 +1,43 @@
+"""Start a module of this package: ``python -I launch.py [--search DIRECTORY]... MODULE [ARGUMENT]...``.
+
+An isolated interpreter (``-I``) ignores ``PYTHON*`` variables, the working directory and the user's own site directory. It
+therefore finds neither a package that was named by ``PYTHONPATH`` nor one that was installed for one user. This program
+loads the package from the directory that contains this file, wherever the interpreter would look for it, and appends the
+directories after ``--search`` to the search path of everything else. It imports only the standard library.
+"""
+
+import importlib.util
+import os
+import runpy
+import sys
+
+_HOST = os.path.dirname(os.path.realpath(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(_HOST))
+_NAME = "calabash"
+
+
+def _load_package() -> None:
+    """Import the package from this file's own tree."""
+    place = os.path.join(_PACKAGE, "__init__.py")
+    spec = importlib.util.spec_from_file_location(_NAME, place, submodule_search_locations=[_PACKAGE])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_NAME] = module
+    spec.loader.exec_module(module)
+
+
+def main() -> None:
+    """Run the module that the arguments name as the main program."""
+    words = sys.argv[1:]
+    while words[0] == "--search":
+        if words[1] not in sys.path:
+            sys.path.append(words[1])
+        del words[:2]
+    _load_package()
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Processes that the product starts from a directory, and with an environment, that belong to somebody else."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.daemons.traps import Traps
+from tests.daemons.world import HANG_S, SIM, World, until
+
+from calabash.model.errors import CalabashError
+
+# Isolated, so that the command itself is honest: what is tested is what it starts.
+COMMAND = [sys.executable, "-I", "-m", "calabash.cli.main"]
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Traps:
+    directory = tmp_path / "traps"
+    directory.mkdir()
+    return Traps(directory, tmp_path / "marks")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "home")
+    yield made
+    with suppress(CalabashError):
+        made.client.post("/v1/shutdown", {"force": True}, timeout_s=HANG_S)
+    until(lambda: not processes_of(made.home), what="the pool to end")
+    made.close()
+
+
+def processes_of(home: Path) -> dict[int, list[str]]:
+    """Command lines of the modules of the product that run for a home, by process."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            if any(word.startswith("calabash.") for word in words) and _serves(entry, home):
+                found[int(entry.name)] = words
+    return found
+
+
+def _serves(process: Path, home: Path) -> bool:
+    """Return True for a process of that home: it or its parent is told so, or its environment says so."""
+    told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+    if str(home).encode() in told:
+        return True
+    parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+    return parent != "1" and str(home).encode() in Path("/proc", parent, "cmdline").read_bytes()
+
+
+def module_of(words: list[str]) -> str:
+    return next(word for word in words if word.startswith("calabash."))
+
+
+def _run(world: World, traps: Traps, *words: str) -> str:
+    environment = world.environment | traps.environment | {"CALABASH_HOME": str(world.home)}
+    if os.geteuid() == 0:
+        environment["PATH"] = f"{traps.directory / 'bin'}:{environment['PATH']}"
+    done = subprocess.run(
+        [*COMMAND, *words],
+        cwd=traps.directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S * 2,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{traps.sprung()}\n{_log(world)}"
+    return done.stdout
+
+
+def _log(world: World) -> str:
+    try:
+        return (world.home / "pool.log").read_text()[-2000:]
+    except OSError:
+        return ""
+
+
+def _open_console(world: World) -> None:
+    host, _, port = world.client.get("/v1/status")["console"].removeprefix("http://").rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=HANG_S)
+    try:
+        connection.request("GET", "/login")
+        assert connection.getresponse().status == 200
+    finally:
+        connection.close()
+
+
+def test_pool_started_in_a_hostile_directory_runs_no_code_of_it(world: World, traps: Traps) -> None:
+    _run(world, traps, "up", "--sim", SIM, "--console", "127.0.0.1:0")
+    assert traps.sprung() == []
+    _open_console(world)
+    (world.home / "network.toml").write_text('northbound = "unix:/nowhere/nb"\nsouthbound = "unix:/nowhere/sb"\n')
+    wanted = {"calabash.standalone.daemon", "calabash.agent.arbiter", "calabash.server", "calabash.netd"}
+
+    def modules() -> set[str]:
+        return {module_of(words) for words in processes_of(world.home).values()}
+
+    until(lambda: wanted <= modules(), what=f"{wanted} to run")
+    _run(world, traps, "server", "up", "--listen", "127.0.0.1:0")
+    try:
+        assert "calabash.cli.main" in modules()
+        assert traps.sprung() == []
+        for pid, words in processes_of(world.home).items():
+            assert "-I" in words, words
+            assert words[0].startswith("/"), words
+            if os.getuid() == 0 or Path(f"/proc/{pid}/environ").stat().st_uid == os.getuid():
+                _check_process(pid, words, traps)
+    finally:
+        _run(world, traps, "server", "down", "--force")
+
+
+def _check_process(pid: int, words: list[str], traps: Traps) -> None:
+    directory = os.readlink(f"/proc/{pid}/cwd")
+    assert directory == "/" or module_of(words) == "calabash.server", words
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    environment = dict(entry.split("=", 1) for entry in entries if entry)
+    assert not traps.environment.keys() & environment.keys(), (words, environment)
+    assert not [name for name in environment if name.startswith(("PYTHON", "LD_PRELOAD", "LD_AUDIT"))]
+    if os.geteuid() == 0:
+        assert str(traps.directory) not in environment["PATH"]
+    assert not [name for name in os.listdir(f"/proc/{pid}/fd") if str(traps.directory) in _target(pid, name)]
+
+
+def _target(pid: int, descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+def test_pool_in_the_foreground_leaves_the_directory_it_is_started_in(world: World, traps: Traps) -> None:
+    environment = world.environment | traps.environment | {"CALABASH_HOME": str(world.home)}
+    world.home.mkdir(exist_ok=True)
+    with (world.home / "pool.log").open("ab") as log:
+        world.daemon = subprocess.Popen(
+            [*COMMAND, "up", "--foreground", "--sim", SIM],
+            cwd=traps.directory,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+    world.ready()
+    assert os.readlink(f"/proc/{world.daemon.pid}/cwd") == "/"
+    assert traps.sprung() == []
+
+
+def test_relative_path_of_a_database_is_that_of_the_caller_s_directory(world: World, traps: Traps) -> None:
+    _run(world, traps, "up", "--sim", SIM, "--db", "sqlite:///here.db")
+    assert (traps.directory / "here.db").stat().st_size > 0
+    assert traps.sprung() == []
