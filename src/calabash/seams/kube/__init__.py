@@ -7,7 +7,7 @@ server in memory that tests use (``memory``), and ``Mirror``. What never lives h
 
 from calabash.seams.kube.cache import MirrorChange, ObjectKey
 from calabash.seams.kube.client import HttpKubeClient, load_client
-from calabash.seams.kube.errors import Expired, KubeError
+from calabash.seams.kube.errors import Expired, KubeError, UnreadableObject
 from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
 from calabash.seams.kube.mirror import Mirror
 from calabash.seams.kube.protocol import (
@@ -17,6 +17,7 @@ from calabash.seams.kube.protocol import (
     Listing,
     PatchBody,
     PatchStyle,
+    SkippedObject,
     Watch,
     WatchEvent,
     WatchEventType,
@@ -41,6 +42,8 @@ __all__ = [
     "PatchBody",
     "PatchStyle",
     "PodSharing",
+    "SkippedObject",
+    "UnreadableObject",
     "Watch",
     "WatchEvent",
     "WatchEventType",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from calabash.seams.kube.meta import T
-from calabash.seams.kube.protocol import WatchEvent, WatchEventType
+from calabash.seams.kube.protocol import SkippedObject, WatchEvent, WatchEventType
 
 ObjectKey = tuple[str, str]
 
@@ -60,6 +60,9 @@ class MirrorCache(Generic[T]):
 
     def apply(self, event: WatchEvent[T]) -> None:
         """What a watch tells."""
+        if event.skipped is not None:
+            self.skip(event.skipped, gone=event.type is WatchEventType.DELETED)
+            return
         obj = event.object
         if obj is None or self._is_past(obj, event.resource_version):
             return
@@ -86,6 +89,15 @@ class MirrorCache(Generic[T]):
         with self._lock:
             self._objects[key] = obj
         self._tell(MirrorChange(before=before, after=obj))
+        return key
+
+    def skip(self, skipped: SkippedObject, *, gone: bool = False) -> ObjectKey:
+        """Handle an object that cannot be read. Its last readable version stays in the cache, for a pod whose object becomes
+        unreadable keeps its devices; the version of another object of that name is removed, and so is one that is ``gone``."""
+        key = (skipped.namespace, skipped.name)
+        before = self._objects.get(key)
+        if before is not None and (gone or (skipped.uid and before.metadata.uid != skipped.uid)):
+            self._drop(key, None)
         return key
 
     def put_ahead(self, obj: T) -> None:

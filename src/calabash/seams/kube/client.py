@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from calabash.seams.kube.access import ApiAccess, in_cluster
-from calabash.seams.kube.errors import error_for, read_status
+from calabash.seams.kube.errors import AnswerTooLarge, error_for, read_status
 from calabash.seams.kube.kubeconfig import from_kubeconfig
 from calabash.seams.kube.meta import Kind, T
 from calabash.seams.kube.objects import POD
@@ -23,24 +23,25 @@ from calabash.seams.kube.protocol import (
     Listing,
     PatchBody,
     PatchStyle,
+    SkippedObject,
     Watch,
 )
-from calabash.seams.kube.transport import HttpAnswer, HttpOrder, Transport
+from calabash.seams.kube.transport import ANSWER_BYTES_MAX, HttpAnswer, HttpOrder, Transport
 from calabash.seams.kube.watching import HttpWatch
 from calabash.seams.kube.wire import (
     PATCH_TYPES,
-    ListPage,
     ResourceList,
     by_budget,
     decode,
+    decode_object,
+    decode_page,
     delete_options,
-    object_decoder,
-    page_decoder,
     selectors,
     whole,
 )
 
 PAGE = 500
+PAGE_BYTES_MAX = 32 << 20  # a page of more is asked for in smaller ones
 _SILENCE_S = 100.0  # bookmarks come about every minute
 _WATCH_S = (300, 600)
 _JSON = "application/json"
@@ -55,8 +56,7 @@ class _Calls:
         self._timeout_s = timeout_s
 
     def _object(self, kind: Kind[T], answer: HttpAnswer, asked: str) -> T:
-        found: T = decode(object_decoder(kind.type), self._good(answer, asked), asked)
-        return found
+        return decode_object(kind, self._good(answer, asked), asked)
 
     def _good(self, answer: HttpAnswer, asked: str) -> bytes:
         if answer.status >= 400:
@@ -72,6 +72,7 @@ class _Calls:
         body: bytes | None = None,
         content_type: str = "",
         repeatable: bool = False,
+        bytes_max: int = ANSWER_BYTES_MAX,
     ) -> HttpAnswer:
         """Call, and call again while the API server asks for patience and the time-out allows it."""
         deadline = time.monotonic() + self._timeout_s
@@ -85,6 +86,7 @@ class _Calls:
                     content_type=content_type,
                     timeout_s=max(deadline - time.monotonic(), 0.1),
                     repeatable=repeatable or method == "GET",
+                    bytes_max=bytes_max,
                 )
             )
             pause = max(answer.retry_after_s, 0.1) * random.uniform(1.0, 1.2)  # noqa: S311 - jitter
@@ -139,25 +141,35 @@ class HttpKubeClient(_Calls):
         self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Listing[T]:
         items: list[T] = []
+        skipped: list[SkippedObject] = []
         version = ""
         for page in self.pages(kind, namespace, label_selector=label_selector, field_selector=field_selector):
             items += page.items
+            skipped += page.skipped
             version = page.resource_version
-        return Listing(items=tuple(items), resource_version=version)
+        return Listing(items=tuple(items), resource_version=version, skipped=tuple(skipped))
 
     def pages(
         self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Iterator[Listing[T]]:
         path = kind.path(namespace)
-        query = selectors(label_selector, field_selector) | {"limit": str(PAGE)}
+        asked = f"GET {path}"
+        size = PAGE
+        query = selectors(label_selector, field_selector)
         while True:
-            asked = f"GET {path}"
-            body = self._good(self._answer("GET", path, query), asked)
-            page: ListPage[T] = decode(page_decoder(kind.type), body, asked)
-            yield Listing(items=page.items or (), resource_version=page.metadata.resource_version)
-            if not page.metadata.continue_:
+            query["limit"] = str(size)
+            try:
+                answer = self._answer("GET", path, query, bytes_max=PAGE_BYTES_MAX)
+            except AnswerTooLarge:
+                if size == 1:
+                    raise
+                size = max(size // 8, 1)
+                continue
+            page, next_page = decode_page(kind, self._good(answer, asked), asked)
+            yield page
+            if not next_page:
                 return
-            query["continue"] = page.metadata.continue_
+            query["continue"] = next_page
 
     def watch(
         self,
@@ -182,7 +194,8 @@ class HttpKubeClient(_Calls):
                 body = stream.read()
             finally:
                 stream.release()
-            raise error_for(f"watch of {path}", stream.status, read_status(body))
+            status = read_status(body)
+            raise error_for(f"watch of {path}", stream.status, status, retry_after_s=stream.retry_after_s)
         return HttpWatch(kind, stream, f"watch of {path}")
 
     def create(self, kind: Kind[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:

@@ -44,6 +44,20 @@ class Expired(KubeError):  # noqa: N818 - the word of the API server
         super().__init__(message, reason=Reason.CONFLICT, status=410, cause="Expired")
 
 
+class UnreadableObject(KubeError):  # noqa: N818 - what it is about
+    """An object has a shape that the type of its kind does not allow. Asking again gives the same answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=Reason.BAD_REQUEST)
+
+
+class AnswerTooLarge(KubeError):  # noqa: N818 - what it is about
+    """The answer has more bytes than the caller takes. A list can be read in smaller pages."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=Reason.TOO_LARGE)
+
+
 class StatusCause(msgspec.Struct, frozen=True):
     """One of the reasons within a refusal."""
 

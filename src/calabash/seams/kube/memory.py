@@ -27,9 +27,11 @@ from calabash.seams.kube.protocol import (
     Listing,
     PatchBody,
     PatchStyle,
+    SkippedObject,
     WatchEvent,
     WatchEventType,
 )
+from calabash.seams.kube.wire import decode_event
 
 _PAGE = 500
 
@@ -114,14 +116,23 @@ class MemoryKube:
                 if namespace in {"", key[0]} and matches(obj, label_selector, field_selector)
             ]
             version = str(self._store.version)
-            return Listing(items=tuple(_typed(kind, obj) for obj in chosen), resource_version=version)
+            found = [_read(kind, obj) for obj in chosen]
+        return Listing(
+            items=tuple(one for one in found if not isinstance(one, SkippedObject)),
+            resource_version=version,
+            skipped=tuple(one for one in found if isinstance(one, SkippedObject)),
+        )
 
     def pages(
         self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Iterator[Listing[T]]:
         whole = self.list(kind, namespace, label_selector=label_selector, field_selector=field_selector)
         for at in range(0, max(len(whole.items), 1), _PAGE):
-            yield Listing(items=whole.items[at : at + _PAGE], resource_version=whole.resource_version)
+            yield Listing(
+                items=whole.items[at : at + _PAGE],
+                resource_version=whole.resource_version,
+                skipped=whole.skipped if at == 0 else (),
+            )
 
     def watch(
         self,
@@ -309,8 +320,10 @@ class MemoryWatch(Generic[T]):
             obj = event.after
         else:
             what, obj = WatchEventType.DELETED, event.before
-        typed = _typed(self._kind, obj)
-        return WatchEvent(type=what, resource_version=str(event.version), object=typed)
+        read, version = _read(self._kind, obj), str(event.version)
+        if isinstance(read, SkippedObject):
+            return WatchEvent(type=what, resource_version=version, object=None, skipped=read)
+        return WatchEvent(type=what, resource_version=version, object=read)
 
     def _chosen(self, obj: Json) -> bool:
         mine = self._namespace in {"", obj["metadata"].get("namespace", "")}
@@ -319,3 +332,11 @@ class MemoryWatch(Generic[T]):
 
 def _typed(kind: Kind[T], obj: Json) -> T:
     return msgspec.convert(obj, kind.type, strict=True)
+
+
+def _read(kind: Kind[T], obj: Json) -> T | SkippedObject:
+    """As a real client reads an object of a list or an event."""
+    try:
+        return _typed(kind, obj)
+    except (msgspec.ValidationError, RecursionError):
+        return decode_event(kind, msgspec.json.encode(obj))

@@ -8,6 +8,7 @@ that turns the empty cache into the API server's state, whatever happens on the 
   etcd), leads to a new list, and the differences to the cache are told as changes: deletes that were missed among them;
 * an object that was deleted and made again under the same name is told as a delete and an add, never as a modification;
 * a line that is silent for longer than bookmarks are apart is taken for broken;
+* an object that cannot be read is left out and told to ``on_skipped``; all others are held and told as ever;
 * whoever must not miss what was written before now, however long ago a watch broke, asks for a new list (``renew``).
 
 Pages are compared one by one and unchanged objects are kept, so a new list needs no memory for a second copy.
@@ -23,12 +24,14 @@ from typing import Generic
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube.cache import MirrorCache, MirrorChange, ObjectKey
-from calabash.seams.kube.errors import Expired
+from calabash.seams.kube.errors import Expired, KubeError
 from calabash.seams.kube.meta import Kind, T
-from calabash.seams.kube.protocol import KubeClient, Watch
+from calabash.seams.kube.protocol import KubeClient, SkippedObject, Watch, WatchEventType
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 4.0
 _WATCH_SHORT_S = 1.0  # a watch that ends sooner, with nothing to tell, is a failure
+_OVERLOADED = frozenset({429, 503})
+_RETRY_AFTER_MAX_S = 30.0
 _RESUMES_MAX = 4  # failures in a row before a list takes the place of a resumed watch
 
 
@@ -41,6 +44,7 @@ class Mirror(Generic[T]):
         on_change: called from the mirror's thread for every change in order, with no lock held; the cache shows the change
             already. It must not block for long. It is never called after ``stop`` has returned.
         on_error: told of every failure; a mirror goes on by itself. A fault in ``on_change`` is told here as well.
+        on_skipped: told of every version of an object that cannot be read, from the mirror's thread; after a new list again.
         keep: what of an object to hold and tell, when that is less than all of it (``sharing``).
         only: which objects to hold, where no selector can say it; the others are read and dropped.
         namespace, label_selector, field_selector: what of the kind.
@@ -53,6 +57,7 @@ class Mirror(Generic[T]):
         *,
         on_change: Callable[[MirrorChange[T]], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
+        on_skipped: Callable[[SkippedObject], None] | None = None,
         keep: Callable[[T], T] | None = None,
         only: Callable[[T], bool] | None = None,
         namespace: str = "",
@@ -63,6 +68,7 @@ class Mirror(Generic[T]):
         self._kind = kind
         self._on_change = on_change
         self._on_error = on_error
+        self._on_skipped = on_skipped
         self._cache = MirrorCache(self._changed, keep, only)
         self._namespace = namespace
         self._labels, self._fields = label_selector, field_selector
@@ -131,6 +137,7 @@ class Mirror(Generic[T]):
     def _run(self) -> None:
         while not self._stopping.is_set():
             began, version = time.monotonic(), self._version
+            wanted_s = 0.0  # pause that the API server asked for
             try:
                 if self._answered != self._asked:
                     self._version = ""
@@ -148,11 +155,13 @@ class Mirror(Generic[T]):
             except Exception as error:  # whatever it was: a mirror that ended would be a cache that lies
                 self._failures += 1
                 away = isinstance(error, CalabashError) and error.reason is Reason.API_DOWN
-                if self._failures >= _RESUMES_MAX or not away:
-                    self._version = ""
+                overloaded = isinstance(error, KubeError) and error.status in _OVERLOADED
+                if not away or (self._failures >= _RESUMES_MAX and not overloaded):
+                    self._version = ""  # not for an overloaded server: a list costs it more than a watch
+                wanted_s = min(error.retry_after_s, _RETRY_AFTER_MAX_S) if isinstance(error, KubeError) else 0.0
                 self._tell(error)
             if self._failures:
-                pause = min(_BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10), _BACKOFF_MAX_S)
+                pause = max(min(_BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10), _BACKOFF_MAX_S), 2 * wanted_s)
                 self._woken.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             self._woken.clear()
 
@@ -176,6 +185,9 @@ class Mirror(Generic[T]):
             version = page.resource_version
             for obj in page.items:
                 seen.add(self._cache.put(obj))
+            for skipped in page.skipped:
+                seen.add(self._cache.skip(skipped))
+                self._skipped(skipped)
         self._cache.retain(seen)
         self._version = version
         self._answered = asked
@@ -208,6 +220,8 @@ class Mirror(Generic[T]):
                 self._heard()
                 self._failures = 0
                 self._cache.apply(event)
+                if event.skipped is not None and event.type is not WatchEventType.DELETED:
+                    self._skipped(event.skipped)
                 self._version = event.resource_version or self._version
         finally:
             watch.close()
@@ -219,6 +233,14 @@ class Mirror(Generic[T]):
             return
         try:
             self._on_change(change)
+        except Exception as error:
+            self._tell(error)
+
+    def _skipped(self, skipped: SkippedObject) -> None:
+        if self._on_skipped is None or self._stopping.is_set():
+            return
+        try:
+            self._on_skipped(skipped)
         except Exception as error:
             self._tell(error)
 

@@ -14,11 +14,31 @@ PatchBody = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedObject:
+    """An object that does not fit the type of its kind, so that a list or a watch leaves it out.
+
+    Args:
+        kind: the kind that was asked for.
+        namespace, name, uid, resource_version: from the object's metadata, each "" where it cannot be read.
+        error: why the object cannot be read.
+    """
+
+    kind: Kind[Any]
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[T]):
-    """All objects that there were at ``resource_version``; a watch goes on from there."""
+    """All objects that there were at ``resource_version``; a watch goes on from there. ``skipped`` are the objects that cannot
+    be read, which are not among ``items``."""
 
     items: tuple[T, ...]
     resource_version: str
+    skipped: tuple[SkippedObject, ...] = ()
 
 
 class WatchEventType(StrEnum):
@@ -33,11 +53,12 @@ class WatchEventType(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent(Generic[T]):
     """``object`` after the event (of a deleted one: as it last was), None with a bookmark. With a selector, an object that
-    no longer matches comes as DELETED."""
+    no longer matches comes as DELETED. An event about an object that cannot be read has ``skipped``, and no ``object``."""
 
     type: WatchEventType
     resource_version: str
     object: T | None
+    skipped: SkippedObject | None = None
 
 
 class Watch(Protocol[T]):

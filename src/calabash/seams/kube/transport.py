@@ -13,7 +13,7 @@ from http import HTTPStatus
 
 from calabash.model.errors import Reason
 from calabash.seams.kube.access import ApiAccess
-from calabash.seams.kube.errors import KubeError
+from calabash.seams.kube.errors import AnswerTooLarge, KubeError
 from calabash.seams.kube.http1 import HttpConnection, HttpError
 
 ANSWER_BYTES_MAX = 256 << 20
@@ -22,7 +22,8 @@ _IDLE_S = 45.0  # API servers close idle connections after 90 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOrder:
-    """One call: ``target`` is path and query; ``repeatable`` when doing it twice is as good as once."""
+    """One call: ``target`` is path and query; ``repeatable`` when doing it twice is as good as once; ``bytes_max``
+    is the size of the largest answer that is read."""
 
     method: str
     target: str
@@ -30,6 +31,7 @@ class HttpOrder:
     content_type: str = ""
     timeout_s: float = 30.0
     repeatable: bool = False
+    bytes_max: int = ANSWER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ class Transport:
         self._common = f"Host: {host}:{access.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
 
     def call(self, order: HttpOrder) -> HttpAnswer:
-        """Make a call; a refusal is an answer as well. Raises KubeError(API_DOWN) when there is none."""
+        """Make a call; a refusal is an answer as well. Raises KubeError(API_DOWN) when there is none, AnswerTooLarge for one of
+        more than ``order.bytes_max`` bytes."""
         deadline = time.monotonic() + order.timeout_s
         if not self._slots.acquire(timeout=order.timeout_s):
             raise down(order, f"no connection became free in {order.timeout_s:g} s")
@@ -120,7 +123,7 @@ class Transport:
         try:
             connection.send(self._request(order, refused=refused), deadline)
             connection.read_head(deadline)
-            body = _read(connection, deadline)
+            body = _read(connection, order, deadline)
         except BaseException:
             connection.close()
             raise
@@ -173,6 +176,7 @@ class HttpStream:
         self._connection, self._order, self._silence_s = connection, order, silence_s
         self._closed = False
         self.status = connection.status
+        self.retry_after_s = connection.retry_after_s
 
     def read(self) -> bytes:
         """What has come, at least one byte; empty at the end. Raises KubeError(API_DOWN) when the line broke."""
@@ -198,17 +202,21 @@ class HttpStream:
 
 def down(order: HttpOrder, why: str) -> KubeError:
     """There was no answer."""
-    return KubeError(f"{order.method} {order.target.partition('?')[0]}: {why}", reason=Reason.API_DOWN)
+    return KubeError(f"{_asked(order)}: {why}", reason=Reason.API_DOWN)
 
 
-def _read(connection: HttpConnection, deadline: float) -> bytes:
+def _asked(order: HttpOrder) -> str:
+    return f"{order.method} {order.target.partition('?')[0]}"
+
+
+def _read(connection: HttpConnection, order: HttpOrder, deadline: float) -> bytes:
     parts: list[bytes] = []
     size = 0
     while part := connection.read(deadline):
         parts.append(part)
         size += len(part)
-        if size > ANSWER_BYTES_MAX:
-            raise HttpError(f"more than {ANSWER_BYTES_MAX} bytes")
+        if size > order.bytes_max:
+            raise AnswerTooLarge(f"{_asked(order)}: the answer has more than {order.bytes_max} bytes")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

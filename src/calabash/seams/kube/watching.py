@@ -11,16 +11,11 @@ import msgspec
 from calabash.model.errors import Reason
 from calabash.seams.kube.errors import KubeError, error_for, read_status
 from calabash.seams.kube.meta import Kind, T
-from calabash.seams.kube.protocol import WatchEvent, WatchEventType
+from calabash.seams.kube.protocol import SkippedObject, WatchEvent, WatchEventType
 from calabash.seams.kube.transport import HttpStream
-from calabash.seams.kube.wire import decode, object_decoder
+from calabash.seams.kube.wire import decode, decode_event, event_parts
 
-_LINE_BYTES_MAX = 16 << 20
-
-
-class _Event(msgspec.Struct, frozen=True):
-    type: str
-    object: msgspec.Raw
+_LINE_BYTES_MAX = 32 << 20  # an object of 1.5 MiB in etcd is less than 13 MiB as JSON
 
 
 class _BookmarkMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,7 +26,6 @@ class _Bookmark(msgspec.Struct, frozen=True):
     metadata: _BookmarkMeta
 
 
-_EVENTS = msgspec.json.Decoder(_Event)
 _BOOKMARKS = msgspec.json.Decoder(_Bookmark)
 
 
@@ -39,7 +33,7 @@ class HttpWatch(Generic[T]):
     """A watch over HTTP."""
 
     def __init__(self, kind: Kind[T], stream: HttpStream, asked: str) -> None:
-        self._decoder = object_decoder(kind.type)
+        self._kind = kind
         self._stream = stream
         self._asked = asked
         self._reading = threading.Lock()
@@ -73,18 +67,23 @@ class HttpWatch(Generic[T]):
                     raise KubeError(f"{self._asked}: an event of more than {size} bytes", reason=Reason.API_DOWN)
 
     def _event(self, line: bytes) -> WatchEvent[T]:
-        event = decode(_EVENTS, line, self._asked)
-        if event.type == "ERROR":
-            reply = read_status(bytes(event.object))
+        try:
+            name, text = event_parts(line)
+        except ValueError as error:
+            raise KubeError(f"{self._asked}: an event cannot be read: {error}", reason=Reason.API_DOWN) from error
+        if name == "ERROR":
+            reply = read_status(text)
             raise error_for(self._asked, reply.code or 500, reply)
-        if event.type == "BOOKMARK":
-            mark = decode(_BOOKMARKS, event.object, self._asked)
+        if name == "BOOKMARK":
+            mark = decode(_BOOKMARKS, text, self._asked)
             return WatchEvent(
                 type=WatchEventType.BOOKMARK, resource_version=mark.metadata.resource_version, object=None
             )
-        obj: T = decode(self._decoder, event.object, self._asked)
         try:
-            what = WatchEventType(event.type)
+            what = WatchEventType(name)
         except ValueError as error:
-            raise KubeError(f"{self._asked}: event {event.type[:40]!r}", reason=Reason.API_DOWN) from error
-        return WatchEvent(type=what, resource_version=obj.metadata.resource_version, object=obj)
+            raise KubeError(f"{self._asked}: event {name[:40]!r}", reason=Reason.API_DOWN) from error
+        found = decode_event(self._kind, text)
+        if isinstance(found, SkippedObject):
+            return WatchEvent(type=what, resource_version=found.resource_version, object=None, skipped=found)
+        return WatchEvent(type=what, resource_version=found.metadata.resource_version, object=found)

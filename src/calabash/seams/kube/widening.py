@@ -42,6 +42,8 @@ class WideningMirror(Mirror[T]):
                 self._heard()
                 for obj in page.items:
                     self._cache.put_ahead(obj)
+                for skipped in page.skipped:
+                    self._skipped(skipped)
             with self._lock:
                 del self._besides[0]
                 self._besides_done += 1
