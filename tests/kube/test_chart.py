@@ -310,6 +310,7 @@ def test_unless_told_the_planner_nominates_as_it_would_by_itself() -> None:
     (container,) = (c for c, _ in containers(render()) if c["name"] == "planner")
     assert f"--nominate-from={PlannerSettings().nominate_nodes_min}" in container["args"]
     assert f"--nominate-claims-from={PlannerSettings().nominate_claims_nodes_min}" in container["args"]
+    assert f"--give-back-after={PlannerSettings().refused_s:g}" in container["args"]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,14 @@ _PORT = 7070
     help="No pod is moved that has not been where it is this long.",
 )
 @click.option(
+    "--give-back-after",
+    type=click.FloatRange(1, 3600),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A plan whose pod kube-scheduler refuses for this long is given back; the pod is planned again after growing delays.",
+)
+@click.option(
     "--nodes",
     default="",
     metavar="SELECTOR",
@@ -96,6 +104,7 @@ def planner(
     moves: int,
     move_after: float,
     move_rest: float,
+    give_back_after: float,
     nodes: str,
 ) -> None:
     """Plan a cluster's devices and answer its kube-scheduler.
@@ -135,6 +144,7 @@ def planner(
         moves_at_once=moves,
         move_after_s=move_after,
         move_rest_s=move_rest,
+        refused_s=give_back_after,
         shard=shard,
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)

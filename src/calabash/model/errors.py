@@ -50,6 +50,8 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     CORDONED = "cordoned"
     FABRIC_HELD = "fabric_held"
+    PLAN_UNUSED = "plan_unused"
+    WRITE_REFUSED = "write_refused"
     # why a running request is stopped
     RECLAIM = "reclaim"
     PREEMPT = "preempt"

@@ -61,10 +61,11 @@ class Answers:
     # ---- filter and preempt ---------------------------------------------------------------------------------------
 
     def planned(self, uid: str) -> str | None:
-        """The node of a pod that may go there now; needs no lock, because it reads one entry."""
+        """The node of a pod that may go there now; needs no lock, because it touches one entry."""
         entry = self._book.entries.get(uid)
         if entry is None or entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED):
             return None
+        entry.asked = True
         return entry.plan.node
 
     def filter(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
@@ -72,8 +73,11 @@ class Answers:
         not at all: then it is asked again."""
         answer = self._filtered(uid, offered, nominated, now_s)
         self._book.allocating.pop(uid, None)
-        if answer.node is not None and self._book.entries[uid].facts.claims:
-            self._book.allocating[uid] = answer.node
+        if answer.node is not None:
+            entry = self._book.entries[uid]
+            entry.asked = True
+            if entry.facts.claims:
+                self._book.allocating[uid] = answer.node
         return answer
 
     def preempt(self, uid: str, offered: Collection[str]) -> list[str]:
@@ -138,8 +142,9 @@ class Answers:
                 self._book.permits.unbound(uid, entry.gang)
 
     def expired(self, now_s: float) -> list[tuple[str, str]]:
-        """Whose gang did not come in time, with the text that refuses them."""
-        refused = []
+        """Return the pods whose binding was held and does not come, because their gang was not complete in time or lost a
+        plan, with the text that refuses them."""
+        refused, self._book.refusals = self._book.refusals, []
         for uid in self._book.permits.expired(now_s):
             entry = self._book.entries.get(uid)
             if entry is not None and entry.gang is not None:
@@ -154,6 +159,8 @@ class Answers:
         if entry is None or entry.stage is Stage.RIDING:
             return FilterAnswer(node=None, text=UNKNOWN, anywhere=entry is not None)
         if entry.plan is None or entry.stage is Stage.PLACED or entry.stage is Stage.EVICTED:
+            if offered:
+                self._book.deferrals.asked(uid)
             return FilterAnswer(node=None, text=entry.told[1] or "it waits for devices")
         planned = entry.plan.node
         if planned in offered:

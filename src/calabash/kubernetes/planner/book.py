@@ -28,6 +28,7 @@ from calabash.binder.bundle import Bundle
 from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.claims import Claims
+from calabash.kubernetes.planner.deferrals import Deferrals
 from calabash.kubernetes.planner.facts import Action, PodName, PodSeen, Report, UngatePod
 from calabash.kubernetes.planner.permits import GangName, Permits
 from calabash.model.errors import Reason
@@ -59,7 +60,7 @@ SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 class Entry:
     """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known; ``releases`` are the ids of
     the plans that were to take its gate off. ``told`` is why it waits (None: it does not), ``said`` what people were last
-    told of that."""
+    told of that, and ``own_condition`` whether in a condition of our own. ``asked``: kube-scheduler was told its plan."""
 
     facts: PodSeen
     stage: Stage = Stage.ASIDE
@@ -73,6 +74,8 @@ class Entry:
     said: Reason | None = None
     protected_until_s: float = 0.0
     stale_refused: bool = False
+    own_condition: bool = False
+    asked: bool = False
 
     @property
     def is_written(self) -> bool:
@@ -124,6 +127,9 @@ class Book:
         self.late_news = False
         self.listed: Counter[str] = Counter()  # how often a node was given to choose
         self.allocating: dict[str, str] = {}  # nodes on which kube-scheduler may be allocating claims now, by pods
+        self.deferrals = Deferrals()
+        self.unbound: dict[str, None] = {}  # pods that have a plan and no node
+        self.refusals: list[tuple[str, str]] = []  # pods whose held binding is to be refused, with the text
         self.unready: set[str] = set()  # nodes whose kubelet offers no devices
         self._unsaid: dict[str, float] = {}  # who is to be told about, and when
         self.started = False
@@ -146,6 +152,7 @@ class Book:
         """Its plan is this from now on."""
         self._leave(entry)
         entry.plan = plan
+        entry.asked = False
         self._stand(entry)
 
     def see(self, entry: Entry, facts: PodSeen) -> None:
@@ -180,6 +187,8 @@ class Book:
         self.late.pop(entry.facts.uid, None)
         self._unsaid.pop(entry.facts.uid, None)
         self.allocating.pop(entry.facts.uid, None)
+        self.unbound.pop(entry.facts.uid, None)
+        self.deferrals.forget(entry.facts.uid)
         if entry.gang is not None:
             self.permits.leave(entry.facts.uid, entry.gang)
         self.entries.pop(entry.facts.uid, None)
@@ -191,6 +200,27 @@ class Book:
         self.aside[entry.facts.uid] = None
         if not entry.facts.leaving:
             self.tell(entry, reason, message)
+
+    def give_back(self, entry: Entry, reason: Reason, message: str) -> None:
+        """Its plan cannot be used: its devices are free, and it is set aside. A gang that has not begun to be bound loses the
+        plans of its other members as well (``broken``)."""
+        if entry.gang is not None:
+            self.broken.add(entry.gang)
+        self.refuse_held(entry, message)
+        if self.scheduler.holds(entry.id):
+            self.scheduler.unbind(entry.id)  # else a member of a gang would count as one that has ended
+        self.scheduler.finished(entry.id)
+        self.newcomers.pop(entry.id, None)
+        self.placed.pop(entry.facts.uid, None)
+        self.late.pop(entry.facts.uid, None)
+        self.settle(entry, None)
+        self.put_aside(entry, reason, message)
+
+    def refuse_held(self, entry: Entry, message: str) -> None:
+        """Have kube-scheduler told that the binding which is held for the pod's gang does not come."""
+        if entry.gang is not None and self.permits.holds(entry.facts.uid, entry.gang):
+            self.permits.give_up(entry.facts.uid, entry.gang)
+            self.refusals.append((entry.facts.uid, message))
 
     def ride(self, entry: Entry) -> None:
         """Nothing is decided for it: Kubernetes' own scheduler knows where its claims are."""
@@ -238,8 +268,8 @@ class Book:
                     continue
             del self._unsaid[uid]
             entry.said = reason
-            bound = bool(entry.facts.node)
-            self.want(Report(pod=entry.pod, reason=reason, message=message, bound=bound))
+            own = bool(entry.facts.node) or entry.own_condition
+            self.want(Report(pod=entry.pod, reason=reason, message=message, own_condition=own))
 
     def _leave(self, entry: Entry) -> None:
         there = self.on_node.get(entry.node)
@@ -251,3 +281,7 @@ class Book:
     def _stand(self, entry: Entry) -> None:
         if entry.node and entry.facts.uid in self.entries:
             self.on_node.setdefault(entry.node, set()).add(entry.facts.uid)
+        if entry.plan is not None and not entry.facts.node:
+            self.unbound[entry.facts.uid] = None
+        else:
+            self.unbound.pop(entry.facts.uid, None)

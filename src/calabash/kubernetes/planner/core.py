@@ -31,6 +31,7 @@ from calabash.kubernetes.planner.late import LatePlans
 from calabash.kubernetes.planner.pods import Pods, submit_anew, submit_resized
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.sweeping import swept
+from calabash.kubernetes.planner.unused import REFUSED_S, UnusedPlans
 from calabash.kubernetes.planner.wishes import GroupName
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
@@ -59,6 +60,7 @@ class Core:
     Args:
         new_id: makes the id of a plan.
         hold_s: how long the binding of a gang's first member waits for the last.
+        refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
         shard: the part of the cluster whose queues these are.
     """
 
@@ -69,6 +71,7 @@ class Core:
         options: Options = OPTIONS,
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         hold_s: float = HOLD_S,
+        refused_s: float = REFUSED_S,
         shard: Shard = ALL,
     ) -> None:
         self._options = options
@@ -82,6 +85,7 @@ class Core:
         self.decisions = Decisions(self.book, self.pods, self.heirs)
         self.answers = Answers(self.book, self.decisions)
         self.late = LatePlans(self.book, self.pods.wishes)
+        self.unused = UnusedPlans(self.book, refused_s=refused_s)
         self.places = ClaimPlaces(self.book, self.pods, self.decisions)
         self._stale: set[str] = set()
         self._retry = False
@@ -240,6 +244,8 @@ class Core:
             self.fleet.recount(name, now_s)
         self._stale.clear()
         self.pods.unshun(now_s)
+        self.unused.decide(now_s)
+        self.pods.deferred(now_s)
         wishes = self.pods.wishes
         wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))
         self.late.decide(now_s)

@@ -17,13 +17,16 @@ from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.planner.affinity import alternatives
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
-from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report, WritePlan
+from calabash.kubernetes.planner.deferrals import EarlyEnd
+from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report, UngatePod, WritePlan
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
 from calabash.sched import OTHER_MODEL, Explanation
 
 PROTECTED_S = 60.0
+REFUSED_FIRST_S, REFUSED_MAX_S = 30.0, 600.0  # waits of a pod for which the API server refused a write
+REFUSED_HINT = "the pod is planned again when it changes: remove what the message names, for example large annotations"
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -45,9 +48,7 @@ class Decisions:
             self.started(heir, kept)
         newcomers, book.newcomers = book.newcomers, {}
         due = scheduler.due(now_s)
-        if not (due or newcomers):
-            return
-        decided = scheduler.cycle(now_s) if due else scheduler.decide(newcomers, now_s)
+        decided = scheduler.cycle(now_s) if due else scheduler.decide(newcomers, now_s) if newcomers else ()
         for decision in decided:
             entry = book.entries.get(decision.id)
             if entry is None:
@@ -106,8 +107,37 @@ class Decisions:
             return
         if ok:
             entry.stage = Stage.RELEASED
+            self._book.tell(entry, None, f"planned on {entry.plan.node}")
         else:
             self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._choices(entry, entry.plan)))
+
+    def refused(self, action: Action, message: str, now_s: float) -> None:
+        """The API server refuses a write for the pod as it is: its plan is given back until the pod changes."""
+        book = self._book
+        entry = book.entries.get(action.pod.uid)
+        if isinstance(action, EvictPod):
+            self.blocked(action.pod.uid, message, now_s)
+        elif entry is None or not still_wanted(entry, action):
+            return
+        elif isinstance(action, ReleasePod | WritePlan):
+            self.give_back(entry, "its plan", message, now_s)
+        elif isinstance(action, UngatePod):
+            self.give_back(entry, "the pod without its gate", message, now_s)
+
+    def refused_binding(self, uid: str, plan_id: str, message: str, now_s: float) -> None:
+        """The API server refuses the binding of the pod as it is."""
+        entry = self._book.entries.get(uid)
+        if entry is not None and entry.stage is Stage.RELEASED and entry.plan is not None and entry.plan.id == plan_id:
+            self.give_back(entry, "its binding", message, now_s)
+
+    def give_back(self, entry: Entry, what: str, message: str, now_s: float) -> None:
+        """Set a pod aside for which the API server refuses a write; its planned devices are free."""
+        book = self._book
+        book.deferrals.defer(
+            entry.facts.uid, now_s, first_s=REFUSED_FIRST_S, max_s=REFUSED_MAX_S, early=EarlyEnd.CHANGED
+        )
+        text = f"the API server refuses {what}: {message}; hint: {REFUSED_HINT}"
+        book.give_back(entry, Reason.WRITE_REFUSED, text)
 
     def blocked(self, uid: str, message: str, now_s: float) -> None:
         """A budget keeps a victim: those who were to have its devices wait, and it holds them again."""
@@ -133,7 +163,8 @@ class Decisions:
         entry.stage = Stage.RELEASING
         entry.releases += (entry.plan.id,)
         self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._choices(entry, entry.plan)))
-        self._book.tell(entry, None, f"planned on {entry.plan.node}")
+        if entry.told[0] is not Reason.WRITE_REFUSED:  # else it is told when the plan is written
+            self._book.tell(entry, None, f"planned on {entry.plan.node}")
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +237,7 @@ class Decisions:
                 continue
             for entry in placed:
                 if not book.claims.is_kept(entry.facts.uid):
+                    book.refuse_held(entry, f"gang {gang[1]} lost a place")
                     book.scheduler.unbind(entry.id)
                     book.wait(entry)
                 elif entry.facts.remade:  # nobody else is given what is allocated to it

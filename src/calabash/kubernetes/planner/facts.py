@@ -226,12 +226,13 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Tell people of the pod: why it waits, or (``reason`` None) that it has its place; ``bound``: it has its node."""
+    """Report why the pod waits, or (``reason`` None) that it has its place. ``own_condition``: the condition is
+    ``names.PLANNED``, because kube-scheduler writes the other, ``PodScheduled``."""
 
     pod: PodName
     reason: Reason | None
     message: str
-    bound: bool = False
+    own_condition: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

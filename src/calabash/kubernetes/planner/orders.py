@@ -16,12 +16,13 @@ from calabash.kubernetes.plan import PodPlan, write_plan
 from calabash.kubernetes.planner.affinity import confined
 from calabash.kubernetes.planner.facts import PodName, Report
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import EvictedAs, KubeClient
+from calabash.seams.kube import EvictedAs, KubeClient, is_final, status_of
 from calabash.seams.kube.objects import EVENT, POD, Pod
 
 COMPONENT = "calabash-planner"
 _TEXT_MAX = 1024
 _AGAIN_S = 0.2
+_BIND_FAULTS_MAX = 4
 
 
 class LeadsNoLonger(CalabashError):  # noqa: N818 - what is the case, not what went wrong
@@ -109,30 +110,36 @@ class Orders:
         self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
 
     def bind(self, pod: PodName, node: str, plan: PodPlan | None = None) -> None:
-        """Give it its node and its plan, in one write: a pod that is bound has the plan of who bound it. Where no answer
-        comes it is done again until one does, for a binding that was done unseen must not be taken for none."""
+        """Write the node and the plan of a pod in one call: a pod that is bound has the plan of the planner that bound it.
+
+        A binding that was made without an answer must not be taken for none. So the call is repeated for as long as no answer
+        comes, which is no longer than the planner leads, and a few times after an answer that leaves the result open.
+        """
         annotations = {PLAN: write_plan(plan)} if plan is not None else {}
+        faults = 0
         while True:
             try:
                 self._writing(self._binding).bind(pod.namespace, pod.name, pod.uid, node, annotations=annotations)
             except LeadsNoLonger:
                 raise
             except CalabashError as error:
-                if error.reason is Reason.API_DOWN:
-                    time.sleep(_AGAIN_S)
+                is_open = error.reason is Reason.API_DOWN
+                faults += 1 if is_open and status_of(error) else 0
+                if is_open and faults < _BIND_FAULTS_MAX:
+                    time.sleep(_AGAIN_S * 2**faults)
                     continue
-                if error.reason is Reason.CONFLICT and self._is_bound(pod, node, annotations):
+                if (is_open or error.reason is Reason.CONFLICT) and self._is_bound(pod, node, annotations):
                     return
                 raise
             return
 
     def _is_bound(self, pod: PodName, node: str, annotations: Mapping[str, str]) -> bool:
-        """Whether it is so already: an earlier answer was lost."""
+        """Return True if the pod has this node and this plan: an earlier call succeeded, and its answer was lost."""
         while True:
             try:
                 now = self._client.get(POD, pod.name, pod.namespace)
             except CalabashError as error:
-                if error.reason is not Reason.API_DOWN or not self._may_write():
+                if error.reason is not Reason.API_DOWN or status_of(error) or not self._may_write():
                     raise
                 time.sleep(_AGAIN_S)
                 continue
@@ -149,21 +156,27 @@ class Orders:
         self._event(pod, reason, message[:_TEXT_MAX], stamp(), warning=True)
 
     def report(self, report: Report) -> None:
-        """Its condition says why it waits, and one event of it, counted and renewed, says it to people."""
+        """Write a condition that says why it waits, and one event, counted and renewed. Where the condition is refused, the
+        event says it alone."""
         pod, waits = report.pod, report.reason is not None
         reason = camel(report.reason) if report.reason is not None else "Planned"
         message = report.message[:_TEXT_MAX]
         now = stamp()
-        if waits or report.bound:
+        if waits or report.own_condition:
             condition = {
-                "type": PLANNED if report.bound else "PodScheduled",
+                "type": PLANNED if report.own_condition else "PodScheduled",
                 "status": "False" if waits else "True",
                 "reason": reason,
                 "message": message,
                 "lastTransitionTime": now,
             }
             body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-            self._writing().patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
+            try:
+                self._writing().patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
+            except CalabashError as error:
+                if not is_final(error):
+                    raise
+                message = f"{message} (its condition was refused: {error.message})"[:_TEXT_MAX]
         self._event(pod, reason, message, now, warning=waits)
 
     def _writing(self, client: KubeClient | None = None) -> KubeClient:

@@ -76,6 +76,11 @@ class Permits:
         found = self._gangs.get(gang)
         return found is not None and bool(found.bound or found.ended)
 
+    def holds(self, uid: str, gang: GangName) -> bool:
+        """Return True if the binding of this member waits for others."""
+        found = self._gangs.get(gang)
+        return found is not None and uid in found.held
+
     def members(self, gang: GangName) -> set[str]:
         """All that there are."""
         found = self._gangs.get(gang)

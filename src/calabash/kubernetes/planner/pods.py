@@ -101,6 +101,8 @@ class Pods:
         if facts.held:
             book.put_aside(entry, Reason.CONFLICT, "another scheduling gate holds it")
             return
+        if book.deferrals.waits(facts.uid):
+            return
         if not self.wishes.describe(entry):
             if facts.rides and not facts.waits_for and entry.stage is not Stage.RIDING:
                 book.ride(entry)
@@ -148,6 +150,11 @@ class Pods:
             if entry.facts.node == "":
                 self.submit(entry)
 
+    def deferred(self, now_s: float) -> None:
+        """Try those that were set aside for a while that is over."""
+        for uid in self._book.deferrals.due(now_s):
+            self.submit(self._book.entries[uid])
+
     def unshun(self, now_s: float) -> None:
         """Those that waited because some nodes were left out may go there again."""
         owners = set(self.wishes.shunned.expired(now_s))
@@ -171,6 +178,7 @@ class Pods:
             book.settle(entry, None)
             book.put_aside(entry, Reason.CONFLICT, "it is being deleted")
         elif entry.stage is Stage.ASIDE:
+            book.deferrals.changed(facts.uid)
             self.submit(entry)
         elif entry.stage in (Stage.WAITING, Stage.RIDING):
             if _asks(before) != _asks(facts):
@@ -199,6 +207,7 @@ class Pods:
             self.wishes.describe(entry)
             self.adopt(entry, facts.plan, now_s)
         entry.stage = Stage.BOUND
+        book.deferrals.forget(facts.uid)
         if entry.gang is not None:
             book.permits.bound(facts.uid, entry.gang)
 

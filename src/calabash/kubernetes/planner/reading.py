@@ -53,6 +53,7 @@ ALL_QUEUES = "*"
 _ENDED = ("Succeeded", "Failed")
 _REFUSED = ("UnexpectedAdmissionError", "OutOf")
 _REFUSAL_MAX = 300
+_NOT_SCHEDULED = ("Unschedulable", "SchedulerError")  # reasons that kube-scheduler gives
 _TIED_TO_NODES = ("DaemonSet", "Node")
 
 
@@ -85,7 +86,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
         plan=plan_in(pod),
         gated=PLAN_GATE in gates,
         held=bool(gates - {PLAN_GATE}),
-        refused=scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable",
+        refused=scheduled is not None and scheduled.status == "False" and scheduled.reason in _NOT_SCHEDULED,
         finished=status.phase in _ENDED,
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,

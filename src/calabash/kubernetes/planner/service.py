@@ -35,10 +35,11 @@ from calabash.kubernetes.planner.orders import Orders
 from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.term import CoreOfTerm
+from calabash.kubernetes.planner.unused import REFUSED_S
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock, SystemClock
-from calabash.seams.kube import KubeClient
+from calabash.seams.kube import KubeClient, is_final
 from calabash.seams.kube.objects import Pod
 
 log = structlog.get_logger(__name__)
@@ -68,6 +69,7 @@ class PlannerSettings:
             each it reads the slices of all nodes.
         identity: name of this replica; empty: one of its own.
         workers: writes to the API server at a time, and bindings as many.
+        refused_s: how long kube-scheduler may refuse a pod that holds planned devices, see ``unused``.
         scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
         handshake: who gives pods their nodes, and how they are agreed.
         status_every_s: how often the status of queues is looked at.
@@ -81,6 +83,7 @@ class PlannerSettings:
     identity: str = ""
     workers: int = 64
     hold_s: float = HOLD_S
+    refused_s: float = REFUSED_S
     nominate_nodes_min: int = 1000
     nominate_claims_nodes_min: int = 10
     term_s: float = TERM_S
@@ -105,7 +108,13 @@ class PlannerService(CoreOfTerm):
             at_once=settings.moves_at_once, after_s=settings.move_after_s, rest_s=settings.move_rest_s
         )
         super().__init__(
-            client, lead, clock or SystemClock(), hold_s=settings.hold_s, options=options, shard=settings.shard
+            client,
+            lead,
+            clock or SystemClock(),
+            hold_s=settings.hold_s,
+            refused_s=settings.refused_s,
+            options=options,
+            shard=settings.shard,
         )
         self._stopping = threading.Event()
         self._away = False
@@ -205,14 +214,19 @@ class PlannerService(CoreOfTerm):
         if plan is None:  # it asks for no devices
             self._orders.bind(pod, node)
             return
-        ok = False
+        ok, refusal = False, ""
         try:
             self._orders.bind(pod, node, plan)
             ok = True
+        except CalabashError as error:
+            refusal = error.message if is_final(error) else ""
+            raise
         finally:
             with self._lock:
                 if self._core is not None:
                     self._core.answers.bound(pod.uid, plan.id, ok=ok)
+                    if refusal:
+                        self._core.decisions.refused_binding(pod.uid, plan.id, refusal, self._clock.now_s())
 
     def given_up(self, uid: str) -> None:
         with self._lock:
@@ -242,6 +256,12 @@ class PlannerService(CoreOfTerm):
         with self._lock:
             if self._core is not None:
                 self._core.decisions.blocked(uid, message, self._clock.now_s())
+        self._due.set()
+
+    def refused(self, action: Action, message: str) -> None:
+        with self._lock:
+            if self._core is not None:
+                self._core.decisions.refused(action, message, self._clock.now_s())
         self._due.set()
 
     def gone(self, pod: PodName) -> None:

@@ -27,18 +27,28 @@ class CoreOfTerm:
     Args:
         lead: whether, and in which term, this planner leads.
         hold_s: how long the binding of a gang's first member waits for the last.
+        refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
         options: how it decides.
         shard: the part of the cluster that it plans.
     """
 
     def __init__(
-        self, client: KubeClient, lead: Lead, clock: Clock, *, hold_s: float, options: Options, shard: Shard = ALL
+        self,
+        client: KubeClient,
+        lead: Lead,
+        clock: Clock,
+        *,
+        hold_s: float,
+        refused_s: float,
+        options: Options,
+        shard: Shard = ALL,
     ) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._core: Core | None = None
         self._term = 0  # that the core belongs to
         self._hold_s = hold_s
+        self._refused_s = refused_s
         self._options = options
         self._shard = shard
         self._due = threading.Event()
@@ -74,7 +84,11 @@ class CoreOfTerm:
         self.mirrors.telling = True
         with self._lock:
             core = Core(
-                new_id=lambda: secrets.token_hex(8), hold_s=self._hold_s, options=self._options, shard=self._shard
+                new_id=lambda: secrets.token_hex(8),
+                hold_s=self._hold_s,
+                refused_s=self._refused_s,
+                options=self._options,
+                shard=self._shard,
             )
             self.mirrors.tell_all(core)
             core.start(self._clock.now_s())

@@ -7,7 +7,7 @@ server in memory that tests use (``memory``), and ``Mirror``. What never lives h
 
 from calabash.seams.kube.cache import MirrorChange, ObjectKey
 from calabash.seams.kube.client import HttpKubeClient, load_client
-from calabash.seams.kube.errors import Expired, KubeError, UnreadableObject
+from calabash.seams.kube.errors import Expired, KubeError, UnreadableObject, is_final, status_of
 from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
 from calabash.seams.kube.mirror import Mirror
 from calabash.seams.kube.protocol import (
@@ -48,5 +48,7 @@ __all__ = [
     "WatchEvent",
     "WatchEventType",
     "WideningMirror",
+    "is_final",
     "load_client",
+    "status_of",
 ]

@@ -8,6 +8,7 @@ from calabash.model.errors import CalabashError, Reason
 
 _TEXT_MAX = 1024
 _REASONS = {400: Reason.BAD_REQUEST, 415: Reason.BAD_REQUEST, 422: Reason.BAD_REQUEST, 413: Reason.TOO_LARGE}
+_RETRIED = frozenset((408, 425, 429))  # client errors that say "later"
 _REASONS |= {401: Reason.NOT_PERMITTED, 403: Reason.NOT_PERMITTED, 404: Reason.NOT_FOUND, 409: Reason.CONFLICT}
 _HINTS = {
     Reason.NOT_PERMITTED: "the service account lacks this right: look at the chart's RBAC, or `kubectl auth can-i`",
@@ -35,6 +36,16 @@ class KubeError(CalabashError):
         self.status = status
         self.cause = cause
         self.retry_after_s = retry_after_s
+
+
+def is_final(error: CalabashError) -> bool:
+    """Return True if the API server would refuse the same call again: it is not down, busy, nor of another version."""
+    return error.reason not in (Reason.API_DOWN, Reason.CONFLICT, Reason.NOT_FOUND)
+
+
+def status_of(error: CalabashError) -> int:
+    """Return the HTTP status of the answer; 0 where there was none."""
+    return error.status if isinstance(error, KubeError) else 0
 
 
 class Expired(KubeError):  # noqa: N818 - the word of the API server
@@ -100,7 +111,8 @@ def error_for(asked: str, status: int, reply: StatusReply, *, retry_after_s: flo
         return Expired(f"{asked}: {said}")
     if reply.details is not None:
         retry_after_s = max(retry_after_s, float(reply.details.retry_after_seconds))
-    reason = _REASONS.get(status, Reason.API_DOWN)
+    other = Reason.BAD_REQUEST if 400 <= status < 500 and status not in _RETRIED else Reason.API_DOWN
+    reason = _REASONS.get(status, other)
     if reply.details is not None and any(cause.field == "metadata.uid" for cause in reply.details.causes):
         reason = Reason.CONFLICT  # it is another object of that name
     return KubeError(

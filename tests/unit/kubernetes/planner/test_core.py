@@ -769,6 +769,22 @@ class Life(RuleBasedStateMachine):
         if self.cluster.todo:
             self.cluster.carry_out(self.cluster.todo.pop(pick % len(self.cluster.todo)), fail=fail)
 
+    @rule(pick=st.integers(0, 1000))
+    def refuse_a_write(self, pick: int) -> None:
+        if self.cluster.todo:
+            action = self.cluster.todo.pop(pick % len(self.cluster.todo))
+            self.cluster.core.decisions.refused(action, "too large", self.cluster.now_s)
+
+    @rule(pick=st.integers(0, 1000), seconds=st.sampled_from([0, 11, 65]))
+    def refuse_a_pod(self, pick: int, seconds: int) -> None:
+        waiting = [p for p in self.cluster.pods.values() if not (p.gated or p.node or p.leaving)]
+        if waiting:
+            pod = waiting[pick % len(waiting)]
+            self.cluster.set(replace(pod, nominated="", refused=True))
+            self.cluster.decide()
+            self.cluster.now_s += seconds
+            self.cluster.decide()
+
     @rule(pick=st.integers(0, 1000), full=st.sets(st.sampled_from("abc")))
     def attempt(self, pick: int, full: set[str]) -> None:
         waiting = [p.uid for p in self.cluster.pods.values() if not (p.gated or p.node or p.leaving)]

@@ -53,6 +53,9 @@ class Outcomes:
     def blocked(self, uid: str, message: str) -> None:
         self.told.append(("blocked", uid))
 
+    def refused(self, action: Action, message: str) -> None:
+        self.told.append(("refused", action.pod.uid))
+
 
 class Failing(Orders):
     """Refuses in this way until it is told otherwise."""

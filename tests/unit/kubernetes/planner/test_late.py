@@ -135,7 +135,7 @@ def test_one_without_room_is_told_the_numbers_and_planned_when_room_comes() -> N
     assert "hint:" in entry.told[1]
     cluster.now_s += 2
     cluster.settle()
-    assert [(r.bound, r.reason) for r in cluster.reports if r.pod.uid == uid] == [(True, Reason.NO_CAPACITY)]
+    assert [(r.own_condition, r.reason) for r in cluster.reports if r.pod.uid == uid] == [(True, Reason.NO_CAPACITY)]
     assert uid in cluster.pods, "it is not taken away: somebody meant it"
     cluster.end(first)
     cluster.settle()

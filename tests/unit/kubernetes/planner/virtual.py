@@ -11,6 +11,7 @@ from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.core import OPTIONS, Core
+from calabash.kubernetes.planner.decisions import REFUSED_MAX_S
 from calabash.kubernetes.planner.facts import (
     Action,
     EvictPod,
@@ -306,7 +307,7 @@ class Cluster:
     def _settle_for_long(self) -> None:
         """Until whatever is held for others for a while is let go."""
         for _ in range(3):
-            self.now_s += self.options.reservation_hold_s + 100
+            self.now_s += max(self.options.reservation_hold_s + 100, REFUSED_MAX_S)
             for uid, _ in self.core.answers.expired(self.now_s):
                 self.core.answers.given_up(uid)
             self.settle(4)

@@ -93,7 +93,7 @@ class World:
             service._due.set()
             until(lambda before=before: service._decided_at > before, "a decision")  # type: ignore[misc]
         executor = service._executor
-        until(lambda: all(one.empty() for one in executor._queues) and not executor._written_to, "the orders done")
+        until(executor.idle, "the orders done")
 
     def stand(self, service: PlannerService, times: int = 3) -> None:
         """Wait until the planner has asked for the lead so many times from now on."""
