@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +100,92 @@ def test_gangs_of_the_same_name_are_two_gangs_when_two_users_have_them(
         until(lambda: all(world.of(member) for member in pair), what="both of one user to start")
         assert not [a for a in world.held_by(mallory) if a["state"] == "running"]
         assert "refused" in until(alone.text, what="the one that is alone to be refused")
+
+
+def _answers(home: str, asked: list[tuple[str, str, Any]], times: int) -> list[tuple[str, float]]:
+    """Each call's answer (reason, message and hint, or the reply) and the least time that it took."""
+    pool = PoolClient(Path(home))
+    found = []
+    for method, path, body in asked:
+        costs = []
+        for _ in range(times):
+            begun = time.perf_counter()
+            try:
+                answer = json.dumps(pool.call(method, path, body), sort_keys=True)
+            except CalabashError as error:
+                answer = f"{error.reason}: {error.message}; {error.hint}"
+            costs.append(time.perf_counter() - begun)
+        found.append((answer, min(costs)))
+    return found
+
+
+def _by_name(name: str) -> list[tuple[str, str, Any]]:
+    """Every call of a user by which it can name an object as it likes."""
+    ask, at = "/v1/allocations", f"/v1/allocations/{name}"
+    return [
+        *(("POST", ask, SMALL | {field: name}) for field in ("queue", "tenant", "project")),
+        ("POST", ask, SMALL | {"gang": name, "gang_size": 2}),
+        ("POST", ask, SMALL | {"gang": name, "gang_size": 2, "wait_s": 0.05}),
+        ("POST", ask, SMALL | {"gang": name, "gpus": 99}),
+        ("POST", ask, SMALL | {"ports": [f"{name}/sub/mine"]}),
+        ("GET", f"{at}/why", None),
+        ("GET", f"{at}/environment", None),
+        ("POST", f"{at}/started", {"pid": 1}),
+        ("POST", f"{at}/keep", {}),
+        ("PUT", f"{at}/queue/default", None),
+        ("DELETE", f"{at}?force=1", None),
+        ("GET", f"/v1/tenants/{name}", None),
+        ("GET", f"/v1/tenants/{name}/projects", None),
+        ("GET", f"/v1/users/{name}", None),
+        ("GET", f"/v1/jobs/{name}", None),
+        ("DELETE", f"/v1/jobs/{name}", None),
+        ("DELETE", f"/v1/queues/{name}", None),
+        ("DELETE", f"/v1/tokens/{name}", None),
+        ("GET", f"/v1/invoices/draft-{name}-2026-01", None),
+        ("GET", f"/v1/networks/objects?vpc={name}", None),
+        ("GET", f"/v1/networks/objects/vpc?name={name}", None),
+        ("GET", f"/v1/usage?tenant={name}", None),
+        ("GET", f"/v1/notifications?tenant={name}", None),
+    ]
+
+
+def test_a_name_of_a_hidden_object_is_answered_like_a_name_that_nobody_has(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
+    client = world.client
+    client.put("/v1/tenants/qztenant", {"users": [str(eve.uid)]})
+    client.put("/v1/tenants/qztenant/projects/qzproject", {})
+    client.put("/v1/queues/qzqueue", {"users": [str(eve.uid)]})
+    client.put("/v1/networks/objects", {"kind": "vpc", "name": "qzvpc", "spec": {"cidrs": ["10.9.0.0/16"]}})
+    held = eve.runs("/bin/cat", **SMALL, tenant="qztenant", project="qzproject", gang="qzgang")
+    allocation = until(lambda: world.of(held), what="the hidden program to run")
+    hidden = [allocation["id"], "qztenant", "qzproject", "qzqueue", "qzvpc", "qzgang", str(eve.uid)]
+    home = str(world.home)
+    with world.unharmed():
+        try:
+            _require_alike(home, hidden, mallory)
+        finally:
+            held.let_end()
+            until(lambda: not world.held_by(eve), what="the hidden program to end")
+            client.delete("/v1/networks/objects/vpc?name=qzvpc&cascade=1")
+            client.delete("/v1/tenants/qztenant/projects/qzproject")
+            client.delete("/v1/tenants/qztenant")
+
+
+def _require_alike(home: str, hidden: list[str], mallory: User) -> None:
+    for name in hidden:
+        nobodys = "".join("x" if c.isalpha() else "7" for c in name)
+        told = mallory.does(_answers, home, _by_name(name), 3)
+        ghost = mallory.does(_answers, home, _by_name(nobodys), 3)
+        for call, one, other in zip(_by_name(name), told, ghost, strict=True):
+            assert _without(one[0], name) == _without(other[0], nobodys), call
+            assert one[1] < 30 * other[1] + 0.05, f"{call}: {one[1]} s for what is there, {other[1]} s for nothing"
+            assert other[1] < 30 * one[1] + 0.05, f"{call}: {other[1]} s for nothing, {one[1]} s for what is there"
+
+
+def _without(text: str, name: str) -> str:
+    """The answer without the name that was asked for, and without IDs of the requests that were made."""
+    return re.sub(r"\ba[a-z0-9]{8}\b", "<id>", text.replace(name, "<name>"))
 
 
 @pytest.fixture

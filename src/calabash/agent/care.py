@@ -16,6 +16,7 @@ from calabash.agent.probe import Probed, try_card
 from calabash.agent.recovery import Recovery
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.intervals import Intervals
 from calabash.sharing.timeslice import MODE
@@ -143,7 +144,7 @@ class Care:
         """Who is on a card, for people; "" when nobody is."""
         held = self.holders(device)
         if held:
-            return ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+            return mentions(Mentioned.REQUEST, held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
         strangers = self._parts.truth.strangers(device)
         return described(strangers[0]) if strangers else ""
 

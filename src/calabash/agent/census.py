@@ -11,6 +11,7 @@ from calabash.agent.own import OwnProcesses
 from calabash.agent.strangers import Listed, OverUse, OverUses, Stranger, StrangerPolicy, judge
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.seams.host.processes import Process, command_name, identify, owner, send_signal, user_name
 
@@ -143,10 +144,10 @@ def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUs
 
 
 def described(stranger: Stranger) -> str:
-    """``python (pid 4711, user bob) holds 20480 MiB``, for people."""
+    """``python (pid 4711, user bob) holds 20480 MiB``, as a mention."""
     who = f"{stranger.command or 'a process'} (pid {stranger.process.pid}"
     if stranger.uid >= 0:
         who += f", user {user_name(stranger.uid)}"
     if stranger.allocation is not None:
         who += f", of allocation {stranger.allocation} that has no slice here"
-    return f"{who}) holds {stranger.used_mib} MiB"
+    return mention(Mentioned.PROCESS, f"{who}) holds {stranger.used_mib} MiB")

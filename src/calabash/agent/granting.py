@@ -106,7 +106,7 @@ class Granting:
             executor.enter(granted, self._parts.slots.pages(held.id))
         except CalabashError as error:
             self._undone(granted, executor)
-            allocations.end(held.id, reason=error.reason, explanation=error.message)
+            allocations.end(held.id, reason=error.reason, explanation=error.marked_message)
             self._settled(allocations.sweep())
             raise
         return (allocations.started(held.id, None) or granted) if held.request.standing else granted
@@ -120,7 +120,7 @@ class Granting:
         except CalabashError as error:
             with self._parts.lock:
                 self._undone(granted, executor)
-                self._parts.allocations.end(granted.id, reason=error.reason, explanation=error.message)
+                self._parts.allocations.end(granted.id, reason=error.reason, explanation=error.marked_message)
                 self._settled(self._parts.allocations.sweep())
             raise
         return self._parts.allocations.get(granted.id) or granted

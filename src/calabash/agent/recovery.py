@@ -108,7 +108,7 @@ class Recovery:
             try:
                 self._reset_held(uuid)
             except CalabashError as error:
-                why = f"it cannot be reset: {error.message}"
+                why = f"it cannot be reset: {error.marked_message}"
                 self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
 
     def _reset_held(self, uuid: DeviceUuid) -> None:

@@ -9,6 +9,7 @@ from calabash.agent.census import described
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.model.units import format_mib
 from calabash.sharing.protocol import Misfit
@@ -32,7 +33,7 @@ def require_room(
         index = state.device.index
         if state.orphans:
             raise CalabashError(
-                f"device {index} is used by {state.orphans[0]}, which the journal does not know",
+                f"device {index} is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know",
                 reason=Reason.UNHEALTHY,
                 hint="it takes new work when those programs have ended",
             )

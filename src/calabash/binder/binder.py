@@ -35,6 +35,7 @@ from calabash.binder.survey import surveyed
 from calabash.binder.tracking import Tracker
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.sched import Explanation, Options, QueueSpec
 from calabash.seams.clock import Clock
@@ -197,7 +198,11 @@ class Binder:
             return
         self._tracker.gone(stop.id)
         with bound_contextvars(uid=getattr(self._agent.record(stop.id), "uid", "")):
-            self._agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
+            self._agent.end(
+                stop.id,
+                reason=stop.reason,
+                explanation=f"its devices were needed for {mention(Mentioned.REQUEST, stop.by)}",
+            )
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
         """Whether somebody else may have got a chance by it."""
@@ -219,7 +224,11 @@ class Binder:
             else:
                 self._waiting.rename(waiting, new_id())
         if overtaken is not None:  # nobody was told of it yet: whoever asked waits on where it stood
-            self._agent.end(granted.record.id, reason=overtaken.reason, explanation=LOST_PLACE + overtaken.by)
+            self._agent.end(
+                granted.record.id,
+                reason=overtaken.reason,
+                explanation=LOST_PLACE + mention(Mentioned.REQUEST, overtaken.by),
+            )
         elif not waiting.resolve(granted):
             self._agent.end(waiting.id, reason="cancelled", explanation=waiting.withdrawn)
         return joined
@@ -234,7 +243,7 @@ class Binder:
                 if reason is Reason.UNHEALTHY or any(part.start >= 0 for part in start.placement.slices):
                     self._tracker.unbind(waiting.id)  # another device, or another place of this one, may be had
                     return self._starts.refused(start)
-                self._starts.again(start, held=str(error) if reason is Reason.FABRIC_HELD else "")
+                self._starts.again(start, held=_why_held(error) if reason is Reason.FABRIC_HELD else "")
                 return False
             self._forget(waiting)
             if waiting.gang_key is not None:
@@ -262,3 +271,10 @@ class Binder:
 def _granted_of(key: GangKey, records: Sequence[AllocationRecord]) -> list[AllocationRecord]:
     """The members of a gang that have been granted and do not run yet."""
     return [r for r in records if r.state is AllocationState.GRANTED and gang_key(r.uid, r.request) == key]
+
+
+def _why_held(error: Exception) -> str:
+    """The error and its hint as they are told to the requester."""
+    if not isinstance(error, CalabashError):
+        return str(error)
+    return f"{error.marked_message}\nhint: {error.marked_hint}" if error.marked_hint else error.marked_message

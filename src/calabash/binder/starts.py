@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from calabash.binder.local import Start, Stop
 from calabash.model.errors import Reason
+from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import AllocationId, Placement
 from calabash.sched import Explanation
 
@@ -75,7 +76,7 @@ class Starts:
         if held:
             return Explanation(reason=Reason.FABRIC_HELD, summary=f"it has its place, but {held}")
         start = self._decided.get(allocation)
-        after = ", ".join(start.after if start is not None else ()) or "others"
+        after = mentions(Mentioned.REQUEST, start.after if start is not None else ()) or "others"
         return Explanation(reason=Reason.NO_CAPACITY, summary=f"it has its place and waits for {after} to leave it")
 
     def clear(self) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from calabash.model.mentions import plain
+
 
 class Reason(StrEnum):
     """Stable codes; a code never changes its meaning. Explanations carry the numbers."""
@@ -72,16 +74,18 @@ class CalabashError(Exception):
     """An error that a user can act on.
 
     Args:
-        message: what failed, with the object and the numbers, in one line.
+        message: what failed, with the object and the numbers, in one line; it may have ``mentions``.
         reason: the stable code.
         hint: the next command or change to try, without the word "hint".
     """
 
     def __init__(self, message: str, *, reason: Reason = Reason.BAD_REQUEST, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        super().__init__(plain(message))
+        self.message = plain(message)
         self.reason = reason
-        self.hint = hint
+        self.hint = plain(hint)
+        self.marked_message = message
+        self.marked_hint = hint
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message

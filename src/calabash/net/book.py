@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Port, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
 from calabash.net.checking import completed
-from calabash.net.checks.common import called, conflict, is_platform, titled
+from calabash.net.checks.common import called, conflict, is_platform, mentioned, titled
 from calabash.net.checks.spaces import DEFAULT_GROUP
 from calabash.net.companions import companions
 from calabash.net.objects import NetworkObjects
@@ -115,7 +115,7 @@ class Networks(NetworkObjects):
         if named:
             more = " and others" if len(named) > NAMED_USERS else ""
             raise conflict(
-                f"{titled(item)} is used by {', '.join(titled(user) for user in named[:NAMED_USERS])}{more}",
+                f"{titled(item)} is used by {', '.join(mentioned(user) for user in named[:NAMED_USERS])}{more}",
                 hint="delete these first" + (", or all with --all" if isinstance(item, Vpc) else ""),
             )
 

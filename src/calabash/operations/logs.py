@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from calabash.model.mentions import plain
 from calabash.seams.host.log_stream import log_stream
 
 LOG_FILE = "pool.log"
@@ -53,6 +54,14 @@ class RateLimit:
         return line
 
 
+def _with_plain_texts(_logger: Any, _method: str, line: Line) -> Line:
+    """A structlog processor that renders mentions: the log is the administrator's."""
+    for key, value in line.items():
+        if isinstance(value, str):
+            line[key] = plain(value)
+    return line
+
+
 class _Forward(logging.Handler):
     """What libraries log goes the same way."""
 
@@ -72,6 +81,7 @@ def configure() -> None:
             RateLimit(),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _with_plain_texts,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         logger_factory=structlog.PrintLoggerFactory(log_stream()),

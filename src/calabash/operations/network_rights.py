@@ -7,13 +7,13 @@ learns nothing, but that a name is taken when it wants the same for its own.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from calabash.model.access import Action, may
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, render
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.tenancy import Principal
 from calabash.net.checks.common import is_platform
@@ -28,7 +28,6 @@ Kept = Mapping[Key, StoredNetworkObject]
 
 VPCS_PER_TENANT_MAX = 64
 OBJECTS_PER_TENANT_MAX = 10_000
-ANOTHERS = "(another's)"
 # Where whoever has found something wrong has said no more than what.
 _HINTS = {
     Reason.BAD_REQUEST: "see `calabash {kind} --help`",
@@ -36,9 +35,6 @@ _HINTS = {
     Reason.NO_CAPACITY: "remove what is not needed: `calabash {kind} list`",
 }
 _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
-_PATH = re.compile(
-    r"(?<![A-Za-z0-9./-])([a-z0-9][-a-z0-9]*)(/[-a-z0-9]+){1,2}(?![./][0-9])|(?<=VPC )[a-z0-9][-a-z0-9]*"
-)
 
 
 def bounded(kind: str, name: str) -> bool:
@@ -147,17 +143,18 @@ class NetworkRights:
                 )
 
     def told(self, who: Principal, kept: Kept, error: CalabashError, kind: str = "") -> CalabashError:
-        """The error without names of objects that it does not see, but for those that it has said itself; always with a hint.
+        """The error without mentions of objects that the principal does not see; always with a hint.
 
         Args:
             kind: what it was about, "" for several.
         """
         hint = error.hint or _HINTS.get(error.reason, "see `calabash {kind} list`").format(kind=kind or "net")
-        if error.reason in {Reason.BAD_REQUEST, Reason.NOT_PERMITTED, Reason.NOT_FOUND}:
-            return CalabashError(error.message, reason=error.reason, hint=hint)
 
-        def seen(match: re.Match[str]) -> str:
-            vpc = kept.get((NetworkKind.VPC, vpc_of(match[0])))
-            return match[0] if vpc is None or self.sees(who, vpc) else ANOTHERS
+        def shown(named: str, name: str) -> bool:
+            vpc = kept.get((NetworkKind.VPC, vpc_of(name))) if named == Mentioned.NETWORK else None
+            return vpc is not None and self.sees(who, vpc)
 
-        return CalabashError(_PATH.sub(seen, error.message), reason=error.reason, hint=_PATH.sub(seen, hint))
+        message = render(error.marked_message, shown)
+        return CalabashError(
+            message, reason=error.reason, hint=render(error.marked_hint if error.hint else hint, shown)
+        )

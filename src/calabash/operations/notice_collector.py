@@ -15,6 +15,7 @@ import structlog
 from calabash.model.allocation import EventRecord
 from calabash.model.device import ILL
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import plain
 from calabash.model.notices import Notice, NoticeKind
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import TokenKind
@@ -90,7 +91,7 @@ class NoticeCollector:
 
     def _of_event(self, event: EventRecord) -> Iterator[Notice]:
         if event.kind == "health" and event.reason in ILL:
-            message = f"device {event.device} is {event.reason}: {event.message}"
+            message = f"device {event.device} is {event.reason}: {plain(event.message)}"
             yield self._notice(event, NoticeKind.DEVICE_FAILED, tenant="", about=event.device, message=message)
         if event.kind != "released" or event.reason not in RETURNED | EVICTED:
             return

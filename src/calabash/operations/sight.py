@@ -1,15 +1,15 @@
-"""What one principal is shown: the one place where replies lose what belongs to other tenants.
+"""The replies that one principal is shown: objects and names of other tenants are left out of them.
 
-Theory of operation. Whoever sees the platform sees everything. Everybody else sees its own and that of the tenants it is in:
-other allocations are not listed and not found, of a device only what it is and how much of it is free, and of the queues
-those that it may use. Texts are written for people and may name anybody (what a request waits for, who took a device), so
-every word in them that names somebody or something unseen is replaced. Totals of a device, and of a queue that it may use,
-are shown to all, for requests are sized by them; between two tenants they tell one the sum of the other.
+A principal who sees the platform sees everything. Everybody else sees its own objects and those of its tenants: other
+allocations are not listed and not found, of a device only what it is and how much of it is free, and of the queues those that
+it may use. A name inside a text is a mention (``model.mentions``) and is shown or not by the same rules, by the kind and the
+name of the object: no word of a text is compared with names, so a text tells nothing about the names that exist. Totals of a
+device, and of a queue that a principal may use, are shown to all, because requests are sized by them; between two tenants they
+tell one the sum of the other.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TypeVar
@@ -20,18 +20,16 @@ from calabash.api import replies
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord, QueueRecord
+from calabash.model.mentions import Mentioned, render
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
-from calabash.model.tenancy import Principal, project_of
-from calabash.operations.hidden import HiddenNames
+from calabash.model.tenancy import Principal
 from calabash.operations.owners import AllocationOwner
 from calabash.operations.people import People
 from calabash.seams.store.event_filter import AllocationsSeen, EventsSeen
 
-ANOTHERS = "(another's)"
 PUBLIC_EVENTS = frozenset({"health", "mode", "layout"})
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/@-]*[A-Za-z0-9_]|[A-Za-z0-9_]")
 
-View = TypeVar("View", replies.AllocationView, replies.EventView, replies.HappeningView)
+View = TypeVar("View", replies.AllocationView, replies.DeviceView, replies.EventView, replies.HappeningView)
 Held = tuple[str, GpuRequest, int, str]  # id, request, uid and user of whatever is held or waits
 
 
@@ -41,7 +39,7 @@ class Sight:
     Args:
         people: who there is. live: everything that is held or waits, asked for once and only where it matters.
         queues: those that an administrator has made. owner: whose an allocation is, also one that has ended.
-        listed: whether a queue's access list names it. kept: the names that are not shown, as they were found before.
+        listed: whether a queue's access list names it.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Sight:
         queues: Iterable[QueueRecord],
         owner: Callable[[AllocationId], AllocationOwner | None],
         listed: Callable[[QueueRecord], bool],
-        kept: HiddenNames | None = None,
     ) -> None:
         self.who = who
         self.all = access.may(who, Action.SEE_PLATFORM)
@@ -62,7 +59,6 @@ class Sight:
         self._queues = {q.name: q for q in queues}
         self._owner = owner
         self._listed = listed
-        self._kept = kept or HiddenNames()
         self._remembered: dict[str, bool] = {}
         self._tenants = access.tenants_seen(who) or frozenset()
 
@@ -98,56 +94,34 @@ class Sight:
     # -- texts -------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """The text without names of others."""
-        if self.all or not text:
-            return text
-        return _WORD.sub(lambda match: self._word(match[0]), text)
+        """The text as this principal reads it."""
+        return render(text, self._mentioned)
 
-    def _word(self, word: str) -> str:
-        if word in self._hidden:
-            return ANOTHERS
-        if "/" in word and any(part in self._hidden for part in word.split("/")):
-            return ANOTHERS
-        stem = word.rstrip("._-@/")
-        return ANOTHERS + word[len(stem) :] if stem in self._hidden else word
+    def _mentioned(self, kind: str, name: str) -> bool:
+        """Return True if a name of that kind is shown; a name that is unknown is treated like one that is not shown."""
+        if self.all:
+            return True
+        match kind:
+            case Mentioned.REQUEST:
+                return self.allocation(name)
+            case Mentioned.QUEUE:
+                return self._queue_name(name)
+            case Mentioned.TENANT:
+                return name in self._tenants or name == self.who.own
+            case Mentioned.USER:
+                members = self._people.members.get(name, ())
+                return name == self.who.user or any(member.tenant in self._tenants for member in members)
+        return False
 
-    @cached_property
-    def _everything(self) -> list[Held]:
-        return list(self._live())
+    def _queue_name(self, name: str) -> bool:
+        known = self._queues.get(name)
+        if known is not None:
+            return self.queue(known)
+        return name == DEFAULT_QUEUE or name.partition("/")[0] in self._tenants
 
     @cached_property
     def _seen(self) -> dict[str, bool]:
-        return {
-            name: self.sees(tenant=request.tenant, uid=uid, user=user) for name, request, uid, user in self._everything
-        }
-
-    @cached_property
-    def _hidden(self) -> frozenset[str]:
-        queues = tuple((queue, self.queue(queue)) for queue in self._queues.values())
-        mark = (queues, tuple(name for name, *_ in self._everything))
-        return self._kept.of(self.who, self._people, mark, self._found)
-
-    def _found(self) -> frozenset[str]:
-        """Names of what is not shown, unless something that is shown has the same."""
-        hidden: set[str] = set()
-        shown: set[str] = {self.who.user, str(self.who.uid), self.who.own, DEFAULT_QUEUE}
-        for name, request, _, user in self._everything:
-            names = {name, request.tenant, request.queue, request.gang, user, project_of(request.tenant, request.queue)}
-            (shown if self._seen[name] else hidden).update(names)
-            if self._seen[name]:
-                shown.update(request.selector.models)  # said by whoever asked
-        for queue in self._queues.values():
-            (shown if self.queue(queue) else hidden).update({queue.name})
-            hidden.update((*queue.users, *queue.groups))
-        seen = self._tenants
-        for tenant in self._people.tenants.values():
-            parts = {p.name for p in self._people.projects_of(tenant.name)} | {tenant.name, *tenant.groups}
-            (shown if tenant.name in seen else hidden).update(parts)
-        for user, members in self._people.members.items():
-            (shown if any(m.tenant in seen for m in members) else hidden).add(user)
-        for known in self._people.users.values():
-            hidden.update({known.name, known.login, known.subject, known.email})
-        return frozenset(hidden - shown - {"", "default"})
+        return {name: self.sees(tenant=request.tenant, uid=uid, user=user) for name, request, uid, user in self._live()}
 
     # -- replies -----------------------------------------------------------------------------------------------
 
@@ -155,8 +129,6 @@ class Sight:
         return self._told(view, "explanation")
 
     def shown_why(self, why: replies.WhyReply) -> replies.WhyReply:
-        if self.all:
-            return why
         return msgspec.structs.replace(
             why,
             explanation=self.text(why.explanation),
@@ -165,18 +137,16 @@ class Sight:
         )
 
     def shown_device(self, view: replies.DeviceView) -> replies.DeviceView:
+        view = self._told(view, "cause")
         if self.all:
             return view
         return msgspec.structs.replace(
             view,
-            cause=self.text(view.cause),
             allocations=[name for name in view.allocations if self.allocation(name)],
             strangers=[s for s in view.strangers if s.uid == self.who.uid],
         )
 
     def shown_detail(self, detail: replies.DeviceDetail) -> replies.DeviceDetail:
-        if self.all:
-            return detail
         return msgspec.structs.replace(
             detail,
             device=self.shown_device(detail.device),
@@ -228,4 +198,6 @@ class Sight:
         return self._told(view, "message")
 
     def _told(self, view: View, field: str) -> View:
-        return view if self.all else msgspec.structs.replace(view, **{field: self.text(getattr(view, field))})
+        text = getattr(view, field)
+        told = self.text(text)
+        return view if told == text else msgspec.structs.replace(view, **{field: told})

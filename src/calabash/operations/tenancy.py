@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.tenancy import Member, Project, Role, Tenant, User
 from calabash.operations.people import People, by_user
 from calabash.seams.store.tenancy import TenancyTables
@@ -124,9 +125,9 @@ class TenancyBook:
                 if other.name == user.name:
                     continue
                 if user.login and user.login == other.login:
-                    raise _taken("account", user.login, f"it is user {other.name}'s")
+                    raise _taken("account", user.login, f"it is user {mention(Mentioned.USER, other.name)}'s")
                 if user.subject and user.subject == other.subject:
-                    raise _taken("subject", user.subject, f"it is user {other.name}'s")
+                    raise _taken("subject", user.subject, f"it is user {mention(Mentioned.USER, other.name)}'s")
             self._stored.put_user(user)
             self._people = replace(before, users={**before.users, user.name: user})
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import plain
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.statements import (
     AfterLine,
@@ -202,9 +203,8 @@ class _Run:
 
     def _why(self, number: int, statement: WhyLine) -> None:
         reported = self.scheduler.why(statement.id, self.now_s)
-        whole = "\n".join(
-            (reported.summary, *(f"{c.nodes} nodes: {c.text}" for c in reported.causes), *reported.changes)
-        )
+        lines = (reported.summary, *(f"{c.nodes} nodes: {c.text}" for c in reported.causes), *reported.changes)
+        whole = plain("\n".join(lines))
         wrong = []
         if reported.reason != statement.reason:
             wrong.append(f"- reason {statement.reason}, + reason {reported.reason}")
@@ -257,7 +257,7 @@ def render(decision: Decision) -> str:
         case Evict():
             return f"evict {decision.id} reason={decision.reason} for={decision.by}"
         case Defer():
-            return f"pending {decision.id} reason={decision.reason}  # {decision.explanation.summary}"
+            return f"pending {decision.id} reason={decision.reason}  # {plain(decision.explanation.summary)}"
 
 
 def _devices(devices: tuple[int, ...]) -> str:

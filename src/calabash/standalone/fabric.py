@@ -20,6 +20,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricCondition, FabricUse
+from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import DEFAULT_TENANT
 from calabash.net.fabric import may_have
 
@@ -113,7 +114,7 @@ class FabricHolds:
         others = {*self._uses, *self._left, *self._promised}
         standing = None if told is None else told | {u.tenant for u in others if u.device == use.device}
         if use.device in self._told and not may_have(use.tenant, standing):
-            found = "not known" if standing is None else ", ".join(sorted(standing - {use.tenant}))
+            found = "not known" if standing is None else mentions(Mentioned.TENANT, sorted(standing - {use.tenant}))
             raise CalabashError(
                 f"{use.device} may still be in a partition of another tenant's on its fabric: {found}",
                 reason=Reason.FABRIC_HELD,

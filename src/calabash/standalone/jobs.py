@@ -22,6 +22,7 @@ from calabash.api import jobs as shapes
 from calabash.api.jobs import JobState
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Principal, project_of
 from calabash.operations.caller import Caller
@@ -117,7 +118,9 @@ class Jobs:
             keeper.terminate()
         if facts is not None and self._holds(facts):
             self._pool.agent.end(
-                AllocationId(facts.allocation), reason="released", explanation=f"its job was stopped by {who.user}"
+                AllocationId(facts.allocation),
+                reason="released",
+                explanation=f"its job was stopped by {mention(Mentioned.USER, who.user)}",
             )
         return "stopping"
 

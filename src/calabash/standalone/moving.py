@@ -6,6 +6,7 @@ from calabash.binder.requests import WaitingRequest
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import project_of
 from calabash.operations.caller import Caller
@@ -35,7 +36,9 @@ def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> st
         return wanted
     before = request.queue
     for moved in pool.binder.move(waiting, wanted):
-        message = f"{moved.id} was moved from queue {before} to {wanted} by {caller.principal.user}"
+        message = (
+            f"{moved.id} was moved from queue {before} to {wanted} by {mention(Mentioned.USER, caller.principal.user)}"
+        )
         pool.agent.event("moved", allocation=moved.id, message=message)
     pool.binder.room_may_have_appeared()
     return wanted

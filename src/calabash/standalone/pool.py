@@ -15,11 +15,11 @@ from calabash.binder.binder import Binder
 from calabash.binder.requests import Requester, WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Principal
 from calabash.operations.billing import Billing
 from calabash.operations.caller import Caller
-from calabash.operations.hidden import HiddenNames
 from calabash.operations.limits import Limits
 from calabash.operations.owners import AllocationOwners
 from calabash.operations.permission import Permission, not_found
@@ -56,7 +56,7 @@ class Pool:
         self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock)
-        self._hidden, self.binder = HiddenNames(), Binder(agent=agent, queues=self.queues.specs, clock=clock)
+        self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self.keeps, self.fabric = Keeps(agent, clock), FabricHolds(agent.records, self.binder)
         self.entry = EntryBounds(
@@ -163,7 +163,7 @@ class Pool:
             self.permission.require_owner(
                 who, allocation, uid=asker.uid, user=asker.user, tenant=request.tenant, queue=request.queue
             )
-            message = f"request {allocation} was cancelled by {who.user}"
+            message = f"request {allocation} was cancelled by {mention(Mentioned.USER, who.user)}"
             error = CalabashError(message, reason=Reason.CONFLICT, hint="ask again")
             if self.binder.withdraw(waiting, why=message, error=error):
                 return "released"
@@ -177,7 +177,7 @@ class Pool:
                 hint="end them, or release it with force",
             )
         # A program that gives its own slice back is not to be killed for it.
-        by = f"released by {who.user}"
+        by = f"released by {mention(Mentioned.USER, who.user)}"
         self.agent.end(allocation, reason="released", explanation=by, gently=not others and not force)
         return "ending" if self.agent.record(allocation) is not None else "released"
 
@@ -231,7 +231,6 @@ class Pool:
             queues=self.queues.records(),
             owner=self._owners.of,
             listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
-            kept=self._hidden,
         )
 
     def scenario(self) -> str:

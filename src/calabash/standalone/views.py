@@ -195,7 +195,9 @@ def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.Even
     )
 
 
-def granted(answer: Grant, simulation: dict[str, str], *, state: str, door: str = "") -> replies.GrantReply:
+def granted(
+    answer: Grant, simulation: dict[str, str], sight: Sight, *, state: str, door: str = ""
+) -> replies.GrantReply:
     """The answer to a request: what its program needs."""
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
@@ -209,7 +211,7 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str, door: str 
         worker_socket=worker,
         door=door,
         mode=record.placement.mode,
-        warnings=list(answer.warnings),
+        warnings=[sight.text(warning) for warning in answer.warnings],
         slices=[
             replies.SliceView(
                 device=part.device,

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.networks.people import ANN, EVE, GUEST, LONER, PEOPLE, ROOT, book_of, put, red, refused
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Tenant
 from calabash.net.specs import decode
@@ -154,9 +155,11 @@ def test_what_is_of_the_providers_network_is_an_administrators(book: NetworkBook
 
 def test_names_of_anothers_objects_are_not_told_in_what_is_refused(book: NetworkBook) -> None:
     red(book)
-    error = CalabashError("10.9.0.1 is taken by port red/a/web1 of VPC red", reason=Reason.CONFLICT, hint="see red/a")
+    port, vpc = mention(Mentioned.NETWORK, "red/a/web1"), mention(Mentioned.NETWORK, "red")
+    message, hint = f"10.9.0.1 is taken by port {port} of VPC {vpc}, asked red/a", f"see {vpc}"
+    error = CalabashError(message, reason=Reason.CONFLICT, hint=hint)
     told = book.rights.told(EVE, book.state().kept, error)
-    assert told.message == "10.9.0.1 is taken by port (another's) of VPC (another's)"
+    assert told.message == "10.9.0.1 is taken by port (another's) of VPC (another's), asked red/a"
     assert told.hint == "see (another's)"
     assert str(book.rights.told(ANN, book.state().kept, error)) == str(error)
     ranges = CalabashError("10.0.0.0/16 overlaps 10.0.1.0/24", reason=Reason.CONFLICT)

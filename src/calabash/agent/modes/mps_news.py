@@ -10,6 +10,7 @@ from calabash.agent.health import HealthEvent
 from calabash.agent.health_policy import EVENT_OF, FaultClass, MpsRules
 from calabash.agent.modes.mps_clients import Clients
 from calabash.model.errors import Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.library import DriverFiles
 
@@ -70,7 +71,13 @@ class ServiceNews:
     def fault(self, culprit: int, clients: Clients) -> None:
         """A client made a fatal fault; -1: nobody knows which."""
         whose = clients.whose(culprit)
-        by = f"allocation {whose} (process {culprit})" if whose else f"process {culprit}" if culprit > 0 else "a client"
+        by = (
+            f"allocation {mention(Mentioned.REQUEST, whose)} (process {culprit})"
+            if whose
+            else f"process {culprit}"
+            if culprit > 0
+            else "a client"
+        )
         self.hit("mps_fault", clients.by_allocation(), f"a fatal fault of {by}")
 
     def back(self, message: str) -> None:
@@ -80,9 +87,10 @@ class ServiceNews:
 
     def slipped_in(self, pid: int, whose: AllocationId | None, owner: AllocationId) -> None:
         """It joined while the share of another was set."""
+        shown = mention(Mentioned.REQUEST, owner)
         self._tools.tell(
             "mps_slipped_in", Reason.NOT_PERMITTED, whose or "",
-            f"client {pid} joined while the share of allocation {owner} was set, and was parted from the card",
+            f"client {pid} joined while the share of allocation {shown} was set, and was parted from the card",
         )  # fmt: skip
 
     def unverified(self, allocation: AllocationId, how: str) -> None:

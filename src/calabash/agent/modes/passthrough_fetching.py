@@ -67,7 +67,7 @@ class FetchingBack:
                         self._fetch_one(given)
                     self._told.pop(given.name, None)
                 except (CalabashError, OSError) as error:
-                    self._tell(given, error.message if isinstance(error, CalabashError) else str(error))
+                    self._tell(given, error.marked_message if isinstance(error, CalabashError) else str(error))
                 except Exception:
                     log.exception("a device could not be fetched back; it is tried again", device=given.name)
             with self._lock:

@@ -16,6 +16,7 @@ from calabash.agent.modes.passthrough_machine import PLAIN, Machine
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import Slice
 from calabash.seams.host.pci import PciDevice
 
@@ -41,7 +42,8 @@ class GivingAway:
         for given in self._book.all():
             if given.device == device.uuid and (given.kind is GivenKind.CARD or not part.vf):
                 raise CalabashError(
-                    f"device {device.index} is with {given.allocation}, or on its way back from there",
+                    f"device {device.index} is with {mention(Mentioned.REQUEST, given.allocation)}, or on its way back"
+                    " from there",
                     reason=Reason.NO_CAPACITY,
                     hint="see `calabash vm list`",
                 )

@@ -21,6 +21,7 @@ from calabash.kubernetes.node.usage import NO_USE, Uses, UseTelling, read_uses
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, Health
 from calabash.model.errors import Reason
+from calabash.model.mentions import plain
 from calabash.seams.kube import KubeClient, KubeError
 from calabash.seams.kube.objects import Condition, Pod
 from calabash.seams.kube.resources import (
@@ -199,7 +200,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
         numa_node=device.numa_node,
         pci_bus_id=device.pci_bus_id,
         nvlink_peers=tuple(device.nvlink_peers),
-        reason="" if healthy else (state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
+        reason="" if healthy else plain(state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
         state="" if device.health is Health.HEALTHY else device.health.value,
         order=facts.orders.get(device.uuid),
         modes=(device.pinned,) if device.pinned else POD_MODES,

@@ -26,6 +26,7 @@ from calabash.kubernetes.shards import is_ours
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import plain
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.seams.kube.objects import Pod
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
@@ -58,7 +59,7 @@ def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Colle
 def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[AllocationId]) -> str:
     device = state.device
     if device.health is not Health.HEALTHY:
-        return f"is {device.health}: {state.cause}" if state.cause else f"is {device.health}"
+        return f"is {device.health}: {plain(state.cause)}" if state.cause else f"is {device.health}"
     if state.orphans:
         return f"is used by {state.orphans[0]}, which the journal does not know"
     if state.strangers:

@@ -22,6 +22,7 @@ from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, Releas
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
+from calabash.model.mentions import plain
 from calabash.sched import OTHER_MODEL, Explanation
 
 PROTECTED_S = 60.0
@@ -329,4 +330,4 @@ def text_of(explanation: Explanation, *, chose_models: bool) -> str:
     causes = "; ".join(f"{cause.nodes}: {cause.text}" for cause in explanation.causes[:3])
     helps = [change for change in explanation.changes if chose_models or not change.startswith(OTHER_MODEL)]
     changes = "; ".join(helps[:2])
-    return ". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else "")))
+    return plain(". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else ""))))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, Vpc, kind_of
 from calabash.net.objects import NetworkObjects, VpcObjects
 from calabash.net.transit import TRANSIT_4, TRANSIT_6
@@ -41,6 +42,11 @@ def is_platform(name: str) -> bool:
 def titled(item: NetworkObject) -> str:
     """``port red/a/web1``: how messages name an object."""
     return called(kind_of(item), item.name)
+
+
+def mentioned(item: NetworkObject) -> str:
+    """``titled`` for an object that may be another tenant's."""
+    return called(kind_of(item), mention(Mentioned.NETWORK, item.name))
 
 
 def called(kind: NetworkKind, name: str) -> str:

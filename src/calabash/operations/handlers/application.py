@@ -52,16 +52,13 @@ _STATUS = {
 }
 
 
-# These repeat what was asked for and know of nothing else. Were names of others replaced in them, whoever guesses such a
-# name would learn from the replacement that there is one.
-_SAID_BY_THE_ASKER = {Reason.BAD_REQUEST, Reason.NOT_PERMITTED, Reason.NOT_AUTHENTICATED, Reason.NOT_FOUND}
-
-
 def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
     if isinstance(error, CalabashError):
         status_code = _STATUS.get(error.reason, 409)
-        seen = str if error.reason in _SAID_BY_THE_ASKER else shown_to(request)
-        content = replies.Failure(reason=str(error.reason), message=seen(error.message), hint=seen(error.hint))
+        shown = shown_to(request)
+        content = replies.Failure(
+            reason=str(error.reason), message=shown(error.marked_message), hint=shown(error.marked_hint)
+        )
     elif isinstance(error, HTTPException):
         status_code = error.status_code
         reason = {404: Reason.NOT_FOUND, 405: Reason.BAD_REQUEST}.get(status_code, Reason.BAD_REQUEST)

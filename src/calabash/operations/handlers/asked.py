@@ -15,6 +15,7 @@ from litestar import Request
 
 from calabash.api import requests
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import render
 from calabash.model.tenancy import Principal, TokenKind
 from calabash.operations.caller import Caller
 from calabash.operations.context import Operations
@@ -94,9 +95,14 @@ def sight_of(request: Asked) -> Sight:
 
 
 def shown_to(request: Asked) -> Callable[[str], str]:
-    """How a text is told to whoever asks: without names of others. Whoever is not known yet is told only of itself."""
+    """A function that renders a text for the requesting user; before that user is known no mentioned name is shown."""
     caller: Caller | None = request.scope["state"].get(_CALLER)
-    return str if caller is None else operations_of(request).sight(caller.principal).text
+
+    def told(text: str) -> str:
+        sight = None if caller is None else operations_of(request).sight(caller.principal)
+        return render(text, lambda _kind, _name: False) if sight is None else sight.text(text)
+
+    return told
 
 
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calabash.model.errors import Reason
+from calabash.model.mentions import Mentioned, mention, mentions
 from calabash.model.units import format_mib
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
 from calabash.sched.decisions import Explanation, Request
@@ -82,7 +83,7 @@ class Why:
         elif verdict.fitting:
             reason = Reason.RESERVED
             blocking = tuple(name for r in state.reservations for name in r.ids)
-            held = tuple(f"{_some(r.ids)}, {self._until(r)}" for r in state.reservations)
+            held = tuple(f"{_requests(r.ids)}, {self._until(r)}" for r in state.reservations)
             summary = f"{summary}, {'; '.join(self._held_for(r) for r in state.reservations)}"
         if reason in PASSING and self._over_deserved(gang, need):
             guaranteed, used = state.tree.guaranteed(gang.queue), state.tree.used(gang.queue)
@@ -101,7 +102,7 @@ class Why:
         """Which nodes are held, for which requests, and until when."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
-        return f"held for a reserved gang: {nodes}, for {_some(reservation.ids)}, {self._until(reservation)}"
+        return f"held for a reserved gang: {nodes}, for {_requests(reservation.ids)}, {self._until(reservation)}"
 
     def _until(self, reservation: Reservation) -> str:
         state = self._state
@@ -139,7 +140,8 @@ class Why:
             if queue != gang.queue and over >= need.gpu_milli > 0:
                 borrowed.append((-over, queue))
         return tuple(
-            f"would fit if queue {q} gave back {_devices(need.gpu_milli)} devices" for _, q in sorted(borrowed)[:2]
+            f"would fit if queue {mention(Mentioned.QUEUE, q)} gave back {_devices(need.gpu_milli)} devices"
+            for _, q in sorted(borrowed)[:2]
         )
 
 
@@ -147,16 +149,20 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
 
 
+def _requests(ids: Sequence[str]) -> str:
+    return mentions(Mentioned.REQUEST, ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")
+
+
 def _over_limit(over: OverLimit) -> Explanation:
-    unit = ("devices", "CPUs", "host memory")[over.resource]
+    unit, queue = ("devices", "CPUs", "host memory")[over.resource], mention(Mentioned.QUEUE, over.queue)
 
     def show(amount: int) -> str:
         return format_mib(amount) if over.resource == 2 else f"{amount / 1000:g}"
 
     return explanation(
         Reason.QUEUE_OVER_LIMIT,
-        f"queue {over.queue} holds {show(over.used)} of at most {show(over.limit)} {unit}, asked {show(over.asked)}",
-        changes=(f"would be tried if the limit of queue {over.queue} were {show(over.used + over.asked)} {unit}",),
+        f"queue {queue} holds {show(over.used)} of at most {show(over.limit)} {unit}, asked {show(over.asked)}",
+        changes=(f"would be tried if the limit of queue {queue} were {show(over.used + over.asked)} {unit}",),
     )
 
 

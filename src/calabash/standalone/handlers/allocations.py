@@ -64,7 +64,7 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
         except BaseException:
             pool.give_back(waiting, why="the program could not enter")
             raise
-    return views.granted(granted, state.context.simulation, state=shown, door=door)
+    return views.granted(granted, state.context.simulation, sight_of(request), state=shown, door=door)
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
@@ -166,7 +166,7 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
 async def environment(state: State, request: Asked, allocation: str) -> replies.GrantReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     granted = await work(request, _granted_before, pool_of(request), name, caller)
-    return views.granted(granted, state.context.simulation, state=granted.record.state)
+    return views.granted(granted, state.context.simulation, sight_of(request), state=granted.record.state)
 
 
 def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Grant:

@@ -1,0 +1,93 @@
+"""Texts as one principal reads them: names are shown by what they name, and never by what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from calabash.model.allocation import QueueRecord
+from calabash.model.mentions import ANOTHERS, Mentioned, mention, plain
+from calabash.model.request import AllocationId, GpuRequest
+from calabash.model.tenancy import Member, Principal, Role, Tenant
+from calabash.operations.owners import AllocationOwner
+from calabash.operations.people import People
+from calabash.operations.sight import Held, Sight
+
+ANN = Principal(user="ann", uid=1001, roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
+ROOT = Principal(user="root", uid=0, roles=(Member(user="root", role=Role.ADMIN),))
+HIDDEN = {
+    Mentioned.REQUEST: "theirs",
+    Mentioned.QUEUE: "prod",
+    Mentioned.TENANT: "speech",
+    Mentioned.USER: "bob",
+    Mentioned.PROCESS: "python (pid 4711, user bob) holds 20 MiB",
+    Mentioned.NETWORK: "red/a/web1",
+}
+SHOWN = {
+    Mentioned.REQUEST: "mine",
+    Mentioned.QUEUE: "vision/default",
+    Mentioned.TENANT: "vision",
+    Mentioned.USER: "ann",
+}
+
+
+def sight(who: Principal, *, gang: str = "") -> Sight:
+    people = People(
+        tenants={name: Tenant(name=name) for name in ("vision", "speech")},
+        members={
+            "ann": (Member(user="ann", role=Role.MEMBER, tenant="vision"),),
+            "bob": (Member(user="bob", role=Role.MEMBER, tenant="speech"),),
+        },
+    )
+
+    def live() -> Iterable[Held]:
+        return [
+            (AllocationId("mine"), GpuRequest(tenant="vision", queue="vision/default", gang=gang), 1001, "ann"),
+            (AllocationId("theirs"), GpuRequest(tenant="speech", queue="prod", gang="secret"), 1002, "bob"),
+        ]
+
+    def owner(name: AllocationId) -> AllocationOwner | None:
+        return None
+
+    return Sight(
+        who,
+        people=people,
+        live=live,
+        queues=[QueueRecord(name="prod", users=("bob",))],
+        owner=owner,
+        listed=lambda queue: who.user in queue.users,
+    )
+
+
+@pytest.mark.parametrize("kind", Mentioned)
+def test_hidden_mention_is_replaced_and_unknown_name_likewise(kind: Mentioned) -> None:
+    for name in (HIDDEN[kind], "nobodys"):
+        text = f"it waits for {mention(kind, name)}, and goes on"
+        assert sight(ANN).text(text) == f"it waits for {ANOTHERS}, and goes on"
+        assert sight(ROOT).text(text) == plain(text) == f"it waits for {name}, and goes on"
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_mention_of_an_own_object_is_shown(kind: Mentioned) -> None:
+    assert sight(ANN).text(f"for {mention(kind, SHOWN[kind])}") == f"for {SHOWN[kind]}"
+
+
+@pytest.mark.parametrize("word", [*HIDDEN.values(), "secret"])
+def test_word_that_equals_a_hidden_name_stays_and_own_use_of_it_shows_no_mention(word: str) -> None:
+    """A requester that chooses a name learns nothing from what becomes of that name in its texts."""
+    seen = sight(ANN, gang=word)
+    assert seen.text(f"gang {word} waits for members") == f"gang {word} waits for members"
+    for kind, name in HIDDEN.items():
+        assert seen.text(mention(kind, name)) == ANOTHERS
+
+
+def test_forged_and_broken_marks_leave_no_control_characters() -> None:
+    mark = mention(Mentioned.REQUEST, "theirs")
+    assert sight(ANN).text(mention(Mentioned.REQUEST, mark)) == ANOTHERS
+    cut = [mark[:length] for length in range(1, len(mark))]
+    for text in (*cut, mark + mark, mark[:3] + mark, f"\x02\x03{mark}\x1f"):
+        told = sight(ANN).text(text)
+        assert told.isprintable()
+        assert "the" not in told.replace(ANOTHERS, "")
+        assert sight(ROOT).text(text).isprintable()
