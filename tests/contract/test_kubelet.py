@@ -48,7 +48,7 @@ class Handler:
             raise KeyError("bad")
         return Allocated(cdi_names=tuple(f"calabash.dev/slot={one}" for one in device_ids), environment=(("K", "v"),))
 
-    def pre_start(self, device_ids: tuple[str, ...]) -> None:
+    def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
         assert self.gate.wait(WAIT_S)
         if self.error is not None:
             raise self.error

@@ -53,7 +53,7 @@ class LateBound:
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
         return Allocated(cdi_names=tuple(f"{KIND}={one}-{next(self._count)}" for one in device_ids))
 
-    def pre_start(self, device_ids: tuple[str, ...]) -> None:
+    def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
         if self.refusal is not None:
             raise self.refusal
         with self._lock:

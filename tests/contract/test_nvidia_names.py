@@ -26,7 +26,7 @@ class Handler:
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
         return Allocated(cdi_names=(f"calabash.dev/slot={device_ids[0]}-1",))
 
-    def pre_start(self, device_ids: tuple[str, ...]) -> None:
+    def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
         raise CalabashError(f"{len(device_ids)} asked, none has nobody", hint="it is asked again")
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:

@@ -51,6 +51,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench:bench", "Measure on this machine what others have published of theirs."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "agent": ("kube:agent", "Serve the devices of one node of a cluster."),
+    "plugin-relay": ("kube:plugin_relay", "Keep a node's devices at the kubelet while its agent restarts."),
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
     "metrics": ("kube:metrics", "Tell a cluster's autoscalers how busy slices are and what waits."),
     "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),

@@ -32,6 +32,24 @@ def agent(words: tuple[str, ...]) -> None:
     sys.exit(main(words))
 
 
+class RelayCommand(click.Command):
+    """Its options are those of the relay itself."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        from calabash.kubernetes.node.relay import parser  # noqa: PLC0415
+
+        return parser().format_help().rstrip()
+
+
+@click.command(cls=RelayCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def plugin_relay(words: tuple[str, ...]) -> None:
+    """Keep a node's devices at the kubelet while the agent of the node restarts."""
+    from calabash.kubernetes.node.relay import main  # noqa: PLC0415
+
+    sys.exit(main(words))
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."

@@ -96,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
         " calabash.dev/door wins",
     )
     made.add_argument(
+        "--relay",
+        action="store_true",
+        help="register with `calabash plugin-relay` of the same home, which keeps the devices while the agent restarts",
+    )
+    made.add_argument(
         "--serve-nvidia-names",
         action="store_true",
         help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
@@ -160,6 +165,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         if read.usage
         else None,
         door=NodeDoor(read.door),
+        relay=read.relay,
         serve_nvidia_names=read.serve_nvidia_names,
     )
 

@@ -63,12 +63,12 @@ class Plugins:
         full: Callable[[], CalabashError | None],
         granted: Callable[[], None],
     ) -> None:
-        self._directory = settings.kubelet / "device-plugins"
+        self._directory = settings.device_plugins
         self._agent = agent
         self._pods = pods
         self._membership = membership
         self._edits = edits
-        self._checkpoint = Checkpoint(self._directory / "kubelet_internal_checkpoint")
+        self._checkpoint = Checkpoint(settings.kubelet / "device-plugins" / "kubelet_internal_checkpoint")
         self._resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
         served = (GPUS, GPU) if settings.serve_nvidia_names else (GPUS,)
         self._specs = SlotSpecs(

@@ -21,7 +21,7 @@ from calabash.kubernetes.node.patience import Patience
 from calabash.kubernetes.node.placing import Placing
 from calabash.kubernetes.node.pods import done, init_names, never_together, start_order
 from calabash.kubernetes.node.specs import SlotSpecs
-from calabash.kubernetes.node.tokens import new_name, qualified
+from calabash.kubernetes.node.tokens import device_name, new_name, qualified
 from calabash.kubernetes.plan import PlannedContainer
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
@@ -92,8 +92,14 @@ class Preparer:
         rest = sorted(set(available) - set(must))
         return [*must, *rest][:size]
 
-    def pre_start(self, device_ids: tuple[str, ...]) -> None:
-        """Give the container with these tokens its slices. Raises CalabashError; the kubelet asks again."""
+    def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
+        """Give the container with these tokens its slices. Raises CalabashError; the kubelet asks again.
+
+        Args:
+            answered: the CDI names with which the relay answered Allocate in place of this agent.
+        """
+        for name in filter(None, map(device_name, answered)):
+            self._owners.answered(device_ids, name)
         claimants = self._owners.of(device_ids)
         if not claimants:
             raise CalabashError(

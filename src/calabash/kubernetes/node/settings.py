@@ -35,6 +35,7 @@ class AgentSettings:
         workers: as whom workers of isolation ``brokered`` run: users that neither the host nor a pod has.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
         door: by which the node's devices are asked for, unless its label says otherwise.
+        relay: whether the device plug-ins register with the relay of this home instead of the kubelet (``relay.py``).
         usage: where intervals of usage are sent; None: nowhere, and they are not kept.
     """
 
@@ -54,4 +55,15 @@ class AgentSettings:
     workers: WorkerUsers = WORKER_USERS
     use_every_s: float = EVERY_S
     door: NodeDoor = NodeDoor.TOKENS
+    relay: bool = False
     usage: UsageServer | None = None
+
+    @property
+    def device_plugins(self) -> Path:
+        """Directory in which the agent's device plug-ins serve and find whom they register with."""
+        return relay_directory(self.home) if self.relay else self.kubelet / "device-plugins"
+
+
+def relay_directory(home: Path) -> Path:
+    """Directory of the sockets between the agent of ``home`` and its relay."""
+    return home / "device-plugins"

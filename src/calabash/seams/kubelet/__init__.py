@@ -20,6 +20,7 @@ from calabash.seams.kubelet.protocol import (
     PreparedDevice,
     TokenOwner,
 )
+from calabash.seams.kubelet.relay import PluginRelay
 from calabash.seams.kubelet.server import DevicePluginServer
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "DraServer",
     "PluginDevice",
     "PluginHandler",
+    "PluginRelay",
     "PodResources",
     "PreparedDevice",
     "TokenOwner",

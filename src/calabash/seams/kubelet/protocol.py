@@ -32,9 +32,13 @@ class PluginHandler(Protocol):
         the whole node meanwhile. Called again with the same tokens must be harmless."""
         ...
 
-    def pre_start(self, device_ids: tuple[str, ...]) -> None:
+    def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...]) -> None:
         """The container with these tokens is about to be made; comes before every start of it. The kubelet waits 30 s and
-        asks again for ever. A CalabashError is shown verbatim, hint included, in the pod's event."""
+        asks again for ever. A CalabashError is shown verbatim, hint included, in the pod's event.
+
+        Args:
+            answered: the CDI names with which Allocate was answered by another process, a relay; () where none was.
+        """
         ...
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:

@@ -20,6 +20,7 @@ from calabash.seams.kubelet.followed import Followed
 from calabash.seams.kubelet.protocol import Allocated, PluginDevice, PluginHandler
 from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
 
+ANSWERED_KEY = "calabash-cdi-names"  # metadata of PreStartContainer: the CDI names with which a relay answered Allocate
 DEVICE_LIST_BYTES_MAX = 3 << 20  # kubelets take at most 4 MiB
 _ADMITTING, _STARTING = 2, 16
 _DETAILS_MAX = 2000
@@ -84,7 +85,8 @@ class DevicePluginService:
 
     async def _start(self, request: pb.PreStartContainerRequest, context: _Context) -> pb.PreStartContainerResponse:
         ids = tuple(request.devices_ids)
-        await self._ask(context, self._starting, lambda: self._handler.pre_start(ids))
+        answered = _answered(context)
+        await self._ask(context, self._starting, lambda: self._handler.pre_start(ids, answered))
         return pb.PreStartContainerResponse()
 
     async def _preferred(
@@ -139,6 +141,14 @@ def refusal(error: CalabashError) -> str:
     """The text that the kubelet puts into the pod's event."""
     text = f"{error.message}; hint: {error.hint}" if error.hint else error.message
     return text[:_DETAILS_MAX]
+
+
+def _answered(context: _Context) -> tuple[str, ...]:
+    """The CDI names with which a relay answered Allocate for these device IDs; () where the kubelet itself calls."""
+    for key, value in context.invocation_metadata() or ():
+        if key == ANSWERED_KEY and isinstance(value, str):
+            return tuple(name for name in value.split(",") if name)
+    return ()
 
 
 def _allocated(answer: Allocated) -> pb.ContainerAllocateResponse:
