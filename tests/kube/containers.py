@@ -201,6 +201,19 @@ class Containers:
         gpu_node.wait_for_success(after)
         assert within(got_mib(gpu_node.log(after)), 512)
 
+    def test_pods_that_come_while_the_agent_is_dead_start_when_it_is_back(self, gpu_node: GpuNode) -> None:
+        """A kubelet fails a pod for good whose devices' plug-in it misses while it admits the pod."""
+        device = gpu_node.devices()[0]
+        gpu_node.wait_until_served()
+        gpu_node.cluster.kill("agent")
+        plan = [sliced("main", memory_mib=256, cores=5, devices=[device])]
+        names = [gpu_node.run(plan, {"main": FILL}, cpu="10m") for _ in range(8)]
+        gpu_node.cluster.start("agent")
+        for name in names:
+            gpu_node.wait_for_success(name)
+            assert within(got_mib(gpu_node.log(name)), 256)
+            gpu_node.delete(name)
+
     def test_what_ended_while_the_agent_was_away_is_given_back(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": HOLD})

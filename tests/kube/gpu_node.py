@@ -118,6 +118,12 @@ class GpuNode:
         assert made.returncode == 0, made.stderr
         images = [cuda_image(scratch, *programs_inside), distroless_image(scratch)]
         node.import_images(write_archive(scratch / "cuda.tar", images))
+        self.relay = f"{agent}-relay"
+        self.cluster.start_program(
+            self.relay,
+            [sys.executable, "-m", "calabash.kubernetes.node.relay", f"--home={_HOME}"],
+            beside=node.name,
+        )
         self.cluster.start_program(
             agent,
             [
@@ -126,6 +132,7 @@ class GpuNode:
                 "calabash.kubernetes.node.daemon",
                 f"--node={node.name}",
                 f"--home={_HOME}",
+                "--relay",
                 f"--sim={_STATE}",
                 "--use-every=1",
                 f"--kubeconfig={self.cluster.kubeconfig}",
@@ -162,10 +169,8 @@ class GpuNode:
         return self.cluster.wait_for(found, f"{', '.join(resources)} to be offered")
 
     def restart_agent(self, number: int = signal.SIGKILL) -> None:
-        """The agent ends, the kubelet knows that it has, and a new one is there, whose devices it can give out. A kubelet that
-        does not know yet still offers those of the former, and refuses pods a moment later."""
+        """End the agent and start another, which the relay follows. The kubelet offers the devices all the time."""
         self.cluster.kill(self.agent, number)
-        self.cluster.wait_for(lambda: GPUS not in self._offered(), "the kubelet to miss the agent")
         self.cluster.start(self.agent)
         self.offered(GPUS)
 
