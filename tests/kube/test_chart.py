@@ -22,7 +22,8 @@ from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.metrics.run import REGISTERED
 from calabash.kubernetes.metrics.run import SERVICE as METRICS
 from calabash.kubernetes.node.daemon import read_settings
-from calabash.kubernetes.node.settings import AgentSettings
+from calabash.kubernetes.node.relay import parser as relay_parser
+from calabash.kubernetes.node.settings import AgentSettings, relay_directory
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 from calabash.kubernetes.planner.service import PlannerSettings
 from calabash.kubernetes.shards import Shard
@@ -106,6 +107,7 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"image": {"tag": "two words"}}, "/image/tag"),
         ({"networkPolicies": {"apiServer": {"ports": []}}}, "/networkPolicies/apiServer/ports"),
         ({"priorityClasses": [{"name": "urgent"}]}, "value"),
+        ({"policies": {"enabled": False}}, "policies.acknowledgeUnconfined=true"),
         ({"priorityClasses": [{"name": "urgent", "value": 2000000000}]}, "/priorityClasses/0/value"),
     ],
 )
@@ -199,6 +201,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         strangers=StrangerPolicy.DRAIN,
         use_every_s=30.0,
         workers=WorkerUsers(first=2_100_000_000, last=2_100_000_999),
+        relay=True,
         serve_nvidia_names=True,
     )
     for wanted in (values, {}):
@@ -349,24 +352,53 @@ def test_only_the_agent_is_privileged_and_nobody_writes_to_its_own_image() -> No
     for container, spec in found:
         security = container["securityContext"]
         assert security["readOnlyRootFilesystem"] is True
-        assert spec["automountServiceAccountToken"] is True
         assert "limits" in container["resources"]
         if container["name"] != "agent":
-            assert spec["securityContext"]["runAsNonRoot"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
+        if container["name"] not in {"agent", "plugin-relay"}:
+            assert spec["automountServiceAccountToken"] is True
+            assert spec["securityContext"]["runAsNonRoot"] is True
             assert "hostPath" not in json.dumps(spec)
+
+
+def test_relay_of_device_plugins_has_two_directories_and_neither_token_nor_rights() -> None:
+    values = {"agent": {"home": "/data/calabash", "kubelet": "/data/kubelet"}}
+    spec = one(render(values), "DaemonSet", "calabash-agent")["spec"]["template"]["spec"]
+    agent, relay = spec["containers"]
+    assert "--relay" in agent["args"]
+    read = relay_parser().parse_args(relay["args"])
+    assert (relay["command"], read.home, read.kubelet) == (
+        ["calabash", "plugin-relay"],
+        Path("/data/calabash"),
+        Path("/data/kubelet"),
+    )
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    mounts = {mount["mountPath"]: paths[mount["name"]] for mount in relay["volumeMounts"]}
+    own = str(relay_directory(Path("/data/calabash")))
+    assert mounts == {path: path for path in (own, "/data/kubelet/device-plugins")}
+    assert relay["securityContext"]["allowPrivilegeEscalation"] is False
+    assert spec["automountServiceAccountToken"] is False
+    tokens = [
+        m["mountPath"] for c in spec["containers"] for m in c["volumeMounts"] if "serviceaccount" in m["mountPath"]
+    ]
+    assert tokens == ["/var/run/secrets/kubernetes.io/serviceaccount"]
+    assert not any(variable.get("value") == "all" for variable in relay["env"])
 
 
 def test_the_agent_sees_of_its_node_what_it_is_told_to_use() -> None:
     values = {"agent": {"home": "/data/calabash", "kubelet": "/data/kubelet", "specs": "/run/cdi"}}
     spec = one(render(values), "DaemonSet", "calabash-agent")["spec"]["template"]["spec"]
-    (agent,) = spec["containers"]
+    (agent,) = (container for container in spec["containers"] if container["name"] == "agent")
     paths = {v["name"]: v.get("hostPath", {}).get("path") for v in spec["volumes"]}
     mounts: dict[str, Any] = {m["mountPath"]: m for m in agent["volumeMounts"]}
     for path in ("/data/calabash", "/data/kubelet/device-plugins", "/data/kubelet/pod-resources", "/run/cdi"):
         assert paths[mounts[path]["name"]] == path  # what containers are given is mounted by its path on the node
     assert mounts["/data/calabash"]["mountPropagation"] == "Bidirectional"
-    assert {m for m, mount in mounts.items() if mount.get("readOnly")} == {"/data/kubelet/pod-resources", "/host"}
+    assert {m for m, mount in mounts.items() if mount.get("readOnly")} == {
+        "/data/kubelet/pod-resources",
+        "/host",
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+    }
     assert {"--home=/data/calabash", "--kubelet=/data/kubelet", "--specs=/run/cdi", "--host=/host"} <= set(
         agent["args"]
     )

@@ -236,7 +236,7 @@ class _RelayedPlugin(PluginHandler):
             await asyncio.sleep(_AGAIN_S)
 
     async def _started_by(self, endpoint: Path, device_ids: tuple[str, ...]) -> bool:
-        """Return True once the agent has prepared the container, False if no agent serves ``endpoint``. Raises CalabashError."""
+        """Have the agent prepare the container; return False if no agent serves ``endpoint``. Raises CalabashError."""
         names = self._answers.get(frozenset(device_ids), ())
         metadata = ((ANSWERED_KEY, ",".join(names)),) if names else ()
         async with grpc.aio.insecure_channel(address(endpoint), options=channel_options()) as channel:
