@@ -108,3 +108,10 @@ volcano_memory_mib: {{ $admission.units.volcanoMemoryMib }}
 {{- define "calabash.claims" -}}
 {{- if and .Values.claims.enabled (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
 {{- end }}
+
+{{- /* Annotations of objects that exist for the time of an uninstallation; call with their weight. */ -}}
+{{- define "calabash.after-deletion" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

@@ -56,6 +56,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "metrics": ("kube:metrics", "Tell a cluster's autoscalers how busy slices are and what waits."),
     "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),
     "cluster": ("kube:cluster", "Serve the API and the console of a cluster, and keep its tenants."),
+    "cluster-cleanup": ("kube:cluster_cleanup", "Remove what components left in the API server of a cluster."),
     "net": ("net:net", "Bring up and check the network under tenants' VPCs, and apply files of objects."),
     "vpc": ("netobjects:vpc", "Address spaces of tenants: create, change, list and connect VPCs."),
     "subnet": ("netobjects:subnet", "Parts of a VPC, of which ports get addresses."),

@@ -13,6 +13,8 @@ from calabash.model.errors import CalabashError, Reason
 if TYPE_CHECKING:
     from calabash.kubernetes.admission.settings import AdmissionSettings
 
+_WAITING_SHOWN_MAX = 50
+
 
 class AgentCommand(click.Command):
     """Its words are the agent's own."""
@@ -201,3 +203,34 @@ def read_settings(path: Path | None) -> AdmissionSettings:
         raise CalabashError(
             f"{path} is not understood: {error}", reason=Reason.BAD_FILE, hint="see the settings of admission"
         ) from error
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of the release.")
+def cluster_cleanup(kubeconfig: str, namespace: str) -> None:
+    """Remove from the API server what components left there after the chart was uninstalled.
+
+    Deletes their Leases and ResourceSlices, removes their finalizers, and lists the pods that wait at the scheduling gate.
+    """
+    from calabash.kubernetes.cleanup import clean_up  # noqa: PLC0415
+    from calabash.seams.kube import load_client  # noqa: PLC0415
+
+    report = clean_up(load_client(kubeconfig, agent="calabash-cleanup"), namespace)
+    click.echo(f"deleted: {report.leases} leases, {report.slices} resource slices")
+    click.echo(f"finalizers removed: {report.finalizers} objects")
+    click.echo(f"pods waiting at the scheduling gate: {len(report.waiting)}")
+    for name in report.waiting[:_WAITING_SHOWN_MAX]:
+        click.echo(f"  {name}")
+    if len(report.waiting) > _WAITING_SHOWN_MAX:
+        click.echo(f"  and {len(report.waiting) - _WAITING_SHOWN_MAX} more")
+    if report.waiting:
+        click.echo("hint: delete these pods, or install calabash again")
+    if report.failures:
+        raise CalabashError(
+            f"the cleanup is not complete: {'; '.join(report.failures)}",
+            reason=Reason.CONFLICT,
+            hint="run `calabash cluster-cleanup` again as an administrator of the cluster",
+        )

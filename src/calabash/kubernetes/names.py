@@ -58,5 +58,7 @@ SCHEDULER = "calabash"  # schedulerName
 STARTUP_TAINT = f"{GROUP}/agent-not-ready"  # on a node until its agent serves
 DEVICE_TAINT = f"{GROUP}/gpu"  # keeps others off nodes whose devices the planner manages
 
+NETWORK_FINALIZER = f"{GROUP}/network"  # keeps a network object that is deleted until the server has given it up
+
 CDI_KIND = f"{GROUP}/slot"
 FIELD_MANAGER = "calabash"

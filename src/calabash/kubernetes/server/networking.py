@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from calabash.kubernetes.names import NETWORK_FINALIZER
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Principal, Role
@@ -26,7 +27,6 @@ from calabash.seams.kube.mirror import Mirror
 from calabash.seams.kube.network_resources import NETWORK_KINDS, KubeNetworkObject, network_name
 from calabash.seams.store.networks import StoredNetworkObject
 
-FINALIZER = "calabash.dev/network"
 COMPONENT = "calabash-server"
 LOOK_S = 3.0  # conditions that the network controller tells are as old as that at most
 VALID = "Valid"
@@ -133,12 +133,12 @@ class KubeNetworkKeeper:
 
     def _remove(self, key: Key, item: KubeNetworkObject) -> bool:
         """The same of one that is to go."""
-        if FINALIZER not in item.metadata.finalizers:
+        if NETWORK_FINALIZER not in item.metadata.finalizers:
             return False
         there = self._kept(key) is not None
         if (there and key in self._known) or (there and _was_valid(item)):
             self._book.remove(PLATFORM, *key)
-        left = [name for name in item.metadata.finalizers if name != FINALIZER]
+        left = [name for name in item.metadata.finalizers if name != NETWORK_FINALIZER]
         meta = {"finalizers": left, "resourceVersion": item.metadata.resource_version}
         self._client.patch(NETWORK_KINDS[key[0]], item.metadata.name, body={"metadata": meta})
         self._known.pop(key, None)
@@ -146,9 +146,9 @@ class KubeNetworkKeeper:
 
     def _hold(self, kind: NetworkKind, item: KubeNetworkObject) -> None:
         """Before the book has it: whatever ends now, its deletion will be seen."""
-        if FINALIZER not in item.metadata.finalizers and item.metadata.uid not in self._held:
+        if NETWORK_FINALIZER not in item.metadata.finalizers and item.metadata.uid not in self._held:
             meta = {
-                "finalizers": [*item.metadata.finalizers, FINALIZER],
+                "finalizers": [*item.metadata.finalizers, NETWORK_FINALIZER],
                 "resourceVersion": item.metadata.resource_version,
             }
             self._client.patch(NETWORK_KINDS[kind], item.metadata.name, body={"metadata": meta})
