@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,3 +199,33 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     gpu_node.wait_for_success(after)
     status = cluster.api.get(f"{PODS}/{name}")["status"]
     assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
+
+
+def test_purge_leaves_nothing_of_the_agent_on_a_node(gpu_node: GpuNode) -> None:
+    """The last test of this module: no agent serves the node afterwards."""
+    cluster, device = gpu_node.cluster, gpu_node.devices()[0]
+    gpu_node.wait_until_served()
+    name = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD})
+    gpu_node.wait(name, "Running")
+    purge = [str(Path(sys.executable).with_name("calabash")), "node", "purge"]
+    with pytest.raises(RuntimeError, match="the agent of this node runs"):
+        cluster.exec_inside(*purge, beside=gpu_node.node.name)
+    for program_name in (gpu_node.agent, gpu_node.relay):
+        cluster.kill(program_name)
+    with pytest.raises(RuntimeError, match="processes of containers still use slices"):
+        cluster.exec_inside(*purge, beside=gpu_node.node.name)
+    gpu_node.delete(name)
+
+    def purged() -> bool:
+        """Purge the node as soon as the kubelet has ended the container."""
+        said = cluster.exec_inside("sh", "-c", f"{' '.join(purge)} 2>&1; true", beside=gpu_node.node.name)
+        return "/var/lib/calabash: removed" in said
+
+    cluster.wait_for(purged, "the node to be purged", every_s=0.5)
+    left = cluster.exec_inside(
+        "sh",
+        "-c",
+        "grep ' /var/lib/calabash' /proc/mounts; ls -d /var/lib/calabash /var/run/cdi/* /var/lib/kubelet/*/calabash*; true",
+        beside=gpu_node.node.name,
+    )
+    assert left == ""

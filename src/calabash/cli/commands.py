@@ -52,6 +52,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "agent": ("kube:agent", "Serve the devices of one node of a cluster."),
     "plugin-relay": ("kube:plugin_relay", "Keep a node's devices at the kubelet while its agent restarts."),
+    "node": ("node:node", "Work on one node of a cluster, from the node itself."),
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
     "metrics": ("kube:metrics", "Tell a cluster's autoscalers how busy slices are and what waits."),
     "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),

@@ -11,18 +11,20 @@ from pathlib import Path
 _FLAGS = {"ro": 0x1, "nosuid": 0x2, "nodev": 0x4, "noexec": 0x8}
 _MNT_DETACH = 0x2
 _UMOUNT_NOFOLLOW = 0x8
+_CLONE_NEWNS = 0x00020000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """One line of mountinfo: where it is mounted, which part of the file system, and its kind."""
+    """One line of mountinfo: where it is mounted, which part of the file system, its kind, and its device (``major:minor``)."""
 
     directory: Path
     root: str
     kind: str
     writable: bool
+    device: str = ""
 
 
 def mounts(text: bytes | None = None) -> list[Mounted]:
@@ -40,7 +42,9 @@ def mounts(text: bytes | None = None) -> list[Mounted]:
             continue
         options = {*fields[5].split(b","), *fields[-1].split(b",")}
         root, directory = os.fsdecode(_plain(fields[3])), Path(os.fsdecode(_plain(fields[4])))
-        found.append(Mounted(directory=directory, root=root, kind=kind, writable=b"ro" not in options))
+        found.append(
+            Mounted(directory=directory, root=root, kind=kind, writable=b"ro" not in options, device=fields[2].decode())
+        )
     return found
 
 
@@ -67,3 +71,13 @@ def unmount(directory: Path) -> None:
 def _failure(directory: Path) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), str(directory))
+
+
+def enter_mount_namespace(pid: int) -> None:
+    """See the file systems as process ``pid`` does from now on; only in a process with one thread. Raises OSError."""
+    descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(descriptor, _CLONE_NEWNS) != 0:
+            raise _failure(Path(f"/proc/{pid}/ns/mnt"))
+    finally:
+        os.close(descriptor)
