@@ -19,6 +19,7 @@ from calabash.model.names import NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
 REQUEST_BYTES_MAX = 64 * 1024
+_OVERSIZED = "oversized: "  # no JSON text begins so
 _VERSION = 1
 
 
@@ -169,6 +170,8 @@ def read_request(text: str) -> PodRequest:
     """What the annotation says. Raises CalabashError(BAD_REQUEST) for anything that ``write_request`` does not write."""
     if len(text) > REQUEST_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {REQUEST_BYTES_MAX}")
+    if text.startswith(_OVERSIZED):
+        raise _bad(text.removeprefix(_OVERSIZED)[:128])
     try:
         pod = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -188,6 +191,11 @@ def read_request(text: str) -> PodRequest:
         movable=pod.movable,
         door=pod.door,
     )
+
+
+def oversized(size: int, limit: int, what: str = "it has") -> str:
+    """Return what a mirror holds in place of a text that is too large to be held. ``read_request`` refuses it and says why."""
+    return f"{_OVERSIZED}{what} {size} bytes, at most {limit}"
 
 
 def _read(pod: _Pod, part: _Container) -> ContainerRequest:

@@ -137,7 +137,12 @@ class NodePods:
         return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
 
 
-_read_plan = lru_cache(maxsize=1024)(read_plan)
+_CACHED_MAX = 4096  # characters of a plan that is cached
+_cached_plan = lru_cache(maxsize=1024)(read_plan)
+
+
+def _read_plan(text: str) -> PodPlan:
+    return _cached_plan(text) if len(text) <= _CACHED_MAX else read_plan(text)
 
 
 def _plan_of(pod: Pod) -> PodPlan | None:

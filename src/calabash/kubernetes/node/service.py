@@ -18,6 +18,7 @@ from calabash.agent.card_settings import CardSettings
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
+from calabash.kubernetes.bounded import keep_node_pod
 from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.node.cardcare import CardCare
 from calabash.kubernetes.node.claim_book import ClaimBook
@@ -204,7 +205,9 @@ class AgentService:
                 follow(change)
 
         mirrors: list[Mirror[Any]] = [
-            Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={node}"),
+            Mirror(
+                self._client, POD, on_change=pods.changed, keep=keep_node_pod, field_selector=f"spec.nodeName={node}"
+            ),
             Mirror(self._client, GPU_NODE, on_change=wishes, keep=bare, field_selector=f"metadata.name={node}"),
         ]
         for mirror in mirrors:

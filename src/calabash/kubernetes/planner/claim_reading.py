@@ -6,20 +6,33 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from calabash.kubernetes.bounded import REST_BYTES_MAX, TEXT_MAX
 from calabash.kubernetes.claims.allocated import claim_plan
 from calabash.kubernetes.claims.asking import request_of
 from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.nvidia import NVIDIA_DRIVER
 from calabash.kubernetes.plan import PlannedContainer
 from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
-from calabash.seams.kube.claims import DeviceClass, ResourceClaim, ResourceClaimStatus
+from calabash.seams.kube.claims import (
+    AllocatedDevices,
+    ClaimAllocation,
+    DeviceClass,
+    OpaqueConfig,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+)
 from calabash.seams.kube.meta import ObjectMeta
 from calabash.seams.kube.objects import Pod
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 EXTENDED = "extended-resources"
 CLAIMS_MAX = 64
+OVERSIZED = "calabash.dev/oversized"  # annotation of a claim as it is held, with its size; no user's annotation is held
+_RESULTS_MAX = 32  # as the API server allows
+_ENCODE = msgspec.json.Encoder().encode
 
 DevicesOf = Callable[[str], Sequence[Device]]
 
@@ -44,10 +57,31 @@ def pod_claims(pod: Pod) -> tuple[PodClaimSeen, ...]:
 
 
 def keep_claim(claim: ResourceClaim) -> ResourceClaim:
-    """``keep`` of a mirror of claims: what is asked, what was allocated, and whose it is."""
+    """``keep`` of a mirror of claims: what is asked of our driver, what was allocated, and which pod the claim is for.
+
+    Parameters for other drivers are not held. A claim whose rest is too large to be held has ``OVERSIZED`` instead of it.
+    """
     meta = claim.metadata
-    annotations = {name: text for name, text in meta.annotations.items() if name == POD_CLAIM}
+    annotations = {name: text[:TEXT_MAX] for name, text in meta.annotations.items() if name == POD_CLAIM}
     owner = meta.controller
+    spec = msgspec.structs.replace(
+        claim.spec,
+        devices=msgspec.structs.replace(
+            claim.spec.devices, config=tuple(c for c in claim.spec.devices.config if _is_read(c.opaque))
+        ),
+    )
+    allocation = claim.status.allocation
+    if allocation is not None:
+        config = tuple(c for c in allocation.devices.config if _is_read(c.opaque))
+        devices = msgspec.structs.replace(allocation.devices, config=config)
+        allocation = ClaimAllocation(devices=devices)
+    size = _size(spec, allocation)
+    if size > REST_BYTES_MAX:
+        annotations[OVERSIZED] = str(size)
+        spec = ResourceClaimSpec()
+        if allocation is not None:
+            results = tuple(r for r in allocation.devices.results if r.driver == DRIVER)
+            allocation = ClaimAllocation(devices=AllocatedDevices(results=results[:_RESULTS_MAX]))
     return ResourceClaim(
         metadata=ObjectMeta(
             name=meta.name,
@@ -58,9 +92,21 @@ def keep_claim(claim: ResourceClaim) -> ResourceClaim:
             annotations=annotations,
             owner_references=(owner,) if owner is not None else (),
         ),
-        spec=claim.spec,
-        status=ResourceClaimStatus(allocation=claim.status.allocation),
+        spec=spec,
+        status=ResourceClaimStatus(allocation=allocation),
     )
+
+
+def _is_read(opaque: OpaqueConfig | None) -> bool:
+    return opaque is not None and opaque.driver in (DRIVER, NVIDIA_DRIVER)
+
+
+def _size(*parts: object) -> int:
+    """Return the bytes of the parts; of a part that is nested too deep to be measured more than any limit."""
+    try:
+        return sum(len(_ENCODE(part)) for part in parts)
+    except (RecursionError, ValueError):
+        return REST_BYTES_MAX + 1
 
 
 def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], devices_of: DevicesOf) -> ClaimSeen:
@@ -73,10 +119,14 @@ def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], device
     owner = meta.controller if meta.controller is not None and meta.controller.kind == "Pod" else None
     pod_claim = meta.annotations.get(POD_CLAIM, "")
     request, fault = None, ""
-    try:
-        request = request_of(claim.spec, classes)
-    except CalabashError as error:
-        fault = str(error).replace("\n", "; ")
+    oversized = meta.annotations.get(OVERSIZED)
+    if oversized is not None:
+        fault = f"the claim has {oversized} bytes, at most {REST_BYTES_MAX} are read; hint: name fewer requests and selectors"
+    else:
+        try:
+            request = request_of(claim.spec, classes)
+        except CalabashError as error:
+            fault = str(error).replace("\n", "; ")
     node, held = _held(claim, devices_of)
     return ClaimSeen(
         uid=meta.uid,

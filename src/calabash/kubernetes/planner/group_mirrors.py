@@ -12,6 +12,7 @@ import structlog
 from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.planner.claim_mirrors import CLAIM_KINDS
 from calabash.kubernetes.planner.claim_reading import keep_claim
+from calabash.kubernetes.planner.keeping import keep_group
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange
 from calabash.seams.kube.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP
@@ -24,7 +25,7 @@ GROUPS: tuple[tuple[GangSource, Kind[Any]], ...] = (
     (GangSource.VOLCANO, VOLCANO_GROUP),
 )
 SERVED: tuple[tuple[str, Kind[Any]], ...] = (*GROUPS, *CLAIM_KINDS)
-KEEP: Mapping[str, Callable[[Any], Any]] = {"claims": keep_claim}
+KEEP: Mapping[str, Callable[[Any], Any]] = {"claims": keep_claim} | {source: keep_group for source, _ in GROUPS}
 ASK_EVERY_S = 60.0  # for kinds that are not installed
 _ASK_AGAIN_S = 0.5
 

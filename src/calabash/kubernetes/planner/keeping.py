@@ -9,17 +9,33 @@ from __future__ import annotations
 from sys import intern
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from calabash.agent.membership_container import is_of_claim
-from calabash.kubernetes.names import GPUS, GROUP, REQUEST, TAKEN_FROM
+from calabash.kubernetes.bounded import REST_BYTES_MAX, TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
+from calabash.kubernetes.names import GPUS, QUEUE, QUEUES, REQUEST, TAKEN_FROM
 from calabash.model.request import AllocationId
 from calabash.seams.kube import PodSharing
+from calabash.seams.kube.groups import MemberGroup, MemberGroupSpec, PodGroup, PodGroupSpec
 from calabash.seams.kube.meta import ObjectMeta
-from calabash.seams.kube.objects import Condition, Node, NodeStatus, Pod, PodStatus
+from calabash.seams.kube.objects import (
+    BudgetSpec,
+    BudgetStatus,
+    Condition,
+    Namespace,
+    Node,
+    NodeStatus,
+    Pod,
+    PodDisruptionBudget,
+    PodStatus,
+)
 from calabash.seams.kube.resources import GpuNode, GpuNodeDevice, GpuNodeSlice, GpuNodeStatus
 
 _POOL_MAX = 10_000
+_ENCODE = msgspec.json.Encoder().encode
+
+Group = TypeVar("Group", PodGroup, MemberGroup)
 
 
 class PodKeeping:
@@ -30,29 +46,65 @@ class PodKeeping:
 
     def __call__(self, pod: Pod) -> Pod:
         meta, spec, status = pod.metadata, pod.spec, pod.status
-        if REQUEST in meta.annotations:
-            kept = {intern(name): text for name, text in meta.annotations.items() if name.startswith(GROUP)}
-            kept[REQUEST] = intern(kept[REQUEST])
-            meta = replace(meta, annotations=kept)
+        annotations = {intern(name): text for name, text in bounded_annotations(meta.annotations).items()}
+        if REQUEST in annotations:
+            annotations[REQUEST] = intern(annotations[REQUEST])
             spec = replace(spec, containers=(), init_containers=(), ephemeral_containers=(), volumes=())
         owner = meta.controller
-        return self._share(
-            Pod(
-                metadata=replace(
-                    meta, uid=intern(meta.uid), owner_references=(owner,) if owner is not None else (), finalizers=()
-                ),
-                spec=spec,
-                status=PodStatus(
-                    phase=intern(status.phase),
-                    reason=intern(status.reason),
-                    message=status.message if status.reason else "",
-                    nominated_node_name=status.nominated_node_name,
-                    resource_claim_statuses=status.resource_claim_statuses,
-                    extended_resource_claim_status=status.extended_resource_claim_status,
-                    conditions=tuple(_condition(one) for one in status.conditions if one.type == "PodScheduled"),
-                ),
-            )
+        kept = Pod(
+            metadata=ObjectMeta(
+                name=meta.name,
+                namespace=meta.namespace,
+                uid=intern(meta.uid),
+                resource_version=meta.resource_version,
+                creation_timestamp=meta.creation_timestamp,
+                deletion_timestamp=meta.deletion_timestamp,
+                labels=bounded_labels(meta.labels),
+                annotations=annotations,
+                owner_references=(owner,) if owner is not None else (),
+            ),
+            spec=spec,
+            status=PodStatus(
+                phase=intern(status.phase),
+                reason=intern(status.reason),
+                message=status.message[:TEXT_MAX] if status.reason else "",
+                nominated_node_name=status.nominated_node_name,
+                resource_claim_statuses=status.resource_claim_statuses,
+                extended_resource_claim_status=status.extended_resource_claim_status,
+                conditions=tuple(_condition(one) for one in status.conditions if one.type == "PodScheduled"),
+            ),
         )
+        return self._share(bounded_pod(kept))
+
+
+def keep_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
+    """``keep`` of a mirror of disruption budgets. One whose selector is too large to be held selects no pod here; the API
+    server still applies it to every eviction."""
+    selector = budget.spec.selector
+    if selector is not None and len(_ENCODE(selector)) > REST_BYTES_MAX:
+        selector = None
+    return PodDisruptionBudget(
+        metadata=_bare(budget.metadata, namespace=budget.metadata.namespace),
+        spec=BudgetSpec(selector=selector),
+        status=BudgetStatus(disruptions_allowed=budget.status.disruptions_allowed),
+    )
+
+
+def keep_group(group: Group) -> Group:
+    """``keep`` of a mirror of groups of pods: how large they are."""
+    meta = _bare(group.metadata, namespace=group.metadata.namespace)
+    if isinstance(group, MemberGroup):
+        return MemberGroup(metadata=meta, spec=MemberGroupSpec(min_member=group.spec.min_member))
+    return PodGroup(metadata=meta, spec=PodGroupSpec(scheduling_policy=group.spec.scheduling_policy))
+
+
+def keep_namespace(namespace: Namespace) -> Namespace:
+    """``keep`` of a mirror of namespaces: which queues its pods may name."""
+    meta = namespace.metadata
+    kept = _bare(meta)
+    labels = {name: text for name, text in meta.labels.items() if name == QUEUE}
+    annotations = {name: text[:REST_BYTES_MAX] for name, text in meta.annotations.items() if name == QUEUES}
+    return Namespace(metadata=replace(kept, labels=labels, annotations=annotations))
 
 
 def keep_node(node: Node) -> Node:
@@ -109,8 +161,10 @@ class GpuNodeKeeping:
         return found
 
 
-def _bare(meta: ObjectMeta) -> ObjectMeta:
-    return ObjectMeta(name=intern(meta.name), uid=meta.uid, resource_version=meta.resource_version)
+def _bare(meta: ObjectMeta, *, namespace: str = "") -> ObjectMeta:
+    return ObjectMeta(
+        name=intern(meta.name), namespace=intern(namespace), uid=meta.uid, resource_version=meta.resource_version
+    )
 
 
 def _slice(one: GpuNodeSlice) -> GpuNodeSlice:

@@ -57,9 +57,9 @@ class Mirrors:
         self._term = self._asked_term = 0
         self.telling = False  # whether anybody leads here: else nothing need be read
         ours = f"spec.schedulerName={shard.scheduler}"
-        self._keep_pod = PodKeeping()
+        self.keep_pod = PodKeeping()
         self.pods: Mirror[Pod] = Mirror(
-            client, POD, on_change=self._pod, on_error=_lost, keep=self._keep_pod, field_selector=ours
+            client, POD, on_change=self._pod, on_error=_lost, keep=self.keep_pod, field_selector=ours
         )
         self._others: WideningMirror[Pod] | None = None
         self._nodes: Mirror[Node] = Mirror(
@@ -95,7 +95,7 @@ class Mirrors:
             POD,
             on_change=self._pod,
             on_error=_lost,
-            keep=self._keep_pod,
+            keep=self.keep_pod,
             only=self._concerns_us,
             field_selector=theirs,
         )

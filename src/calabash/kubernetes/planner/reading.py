@@ -152,7 +152,12 @@ def _shared(plan: PodPlan, uid: str) -> PodPlan:
     return PodPlan(id=plan.id, pod_uid=uid, node=intern(plan.node), containers=containers)
 
 
-_read_request = lru_cache(maxsize=4096)(read_request)  # those of one job are the same
+_CACHED_MAX = 4096  # characters of what is cached: users decide how many there are
+_cached_request = lru_cache(maxsize=4096)(read_request)  # those of one job are the same
+
+
+def _read_request(text: str) -> PodRequest:
+    return _cached_request(text) if len(text) <= _CACHED_MAX else read_request(text)
 
 
 def _request(pod: Pod) -> PodRequest | None:
@@ -179,12 +184,16 @@ def wish_of(pod: Pod, door: NodeDoor = NodeDoor.TOKENS) -> Wish:
     if required is not None and len(required.node_selector_terms) == 1:
         term = required.node_selector_terms[0]
         wanted += [text for one in term.match_expressions if (text := _expression(one))]
-    return _one_wish(tuple(wanted), frozenset(t for one in spec.tolerations for t in _tolerated(one)), door)
+    tolerated = frozenset(t for one in spec.tolerations for t in _tolerated(one))
+    small = sum(map(len, wanted)) + sum(map(len, tolerated)) <= _CACHED_MAX
+    return (_cached_wish if small else _one_wish)(tuple(wanted), tolerated, door)
 
 
-@lru_cache(maxsize=4096)  # those of one job are the same
 def _one_wish(selector: tuple[str, ...], tolerations: frozenset[str], door: NodeDoor) -> Wish:
     return Wish(selector=selector, tolerations=tolerations, door=door)
+
+
+_cached_wish = lru_cache(maxsize=4096)(_one_wish)  # those of one job are the same
 
 
 def _expression(one: SelectorRequirement) -> str:

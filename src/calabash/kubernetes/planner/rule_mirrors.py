@@ -9,6 +9,7 @@ from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.planner.claim_mirrors import KnownClaims, Tell
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.group_mirrors import GroupMirrors
+from calabash.kubernetes.planner.keeping import keep_budget, keep_namespace
 from calabash.kubernetes.planner.reading import all_queues, budget_facts, group_size, namespace_facts, queue_facts
 from calabash.seams.kube import KubeClient, Mirror, MirrorChange
 from calabash.seams.kube.groups import MemberGroup, PodGroup
@@ -34,8 +35,12 @@ class RuleMirrors:
     ) -> None:
         self._tell = tell
         self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=lost)
-        self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=lost)
-        self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=lost)
+        self._namespaces: Mirror[Namespace] = Mirror(
+            client, NAMESPACE, on_change=self._namespace, on_error=lost, keep=keep_namespace
+        )
+        self._budgets: Mirror[PodDisruptionBudget] = Mirror(
+            client, PDB, on_change=self._budget, on_error=lost, keep=keep_budget
+        )
         self._claims = claims
         self.groups = GroupMirrors(client, self._installed, lost)
 

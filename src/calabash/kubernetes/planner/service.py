@@ -181,7 +181,7 @@ class PlannerService(CoreOfTerm):
             if self._core is None:
                 return NOBODY
             if uid not in self._core.book.entries:  # not seen yet, or no business of ours
-                facts = pod_facts(msgspec.json.decode(pod, type=Pod), self._shard.scheduler)
+                facts = pod_facts(self.mirrors.keep_pod(msgspec.json.decode(pod, type=Pod)), self._shard.scheduler)
                 if facts is None:
                     return None
                 self._core.pod(facts, self._clock.now_s())

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from calabash.kubernetes import names
+from calabash.kubernetes.bounded import TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
 from calabash.kubernetes.planner.facts import PodSeen
 from calabash.kubernetes.planner.reading import may_concern_us, pod_facts
 from calabash.kubernetes.tenants import queue_of_namespace
@@ -155,13 +156,22 @@ class _PodKeeping:
 
     def __call__(self, pod: Pod) -> Pod:
         meta, spec, status = pod.metadata, pod.spec, pod.status
+        meta = msgspec.structs.replace(
+            meta,
+            annotations=bounded_annotations(meta.annotations),
+            labels=bounded_labels(meta.labels),
+            owner_references=meta.owner_references[:1] if meta.controller is None else (meta.controller,),
+            finalizers=(),
+        )
         if names.REQUEST in meta.annotations:  # what it asks for is read from there
-            kept = {name: text for name, text in meta.annotations.items() if name.startswith(names.GROUP)}
-            meta = msgspec.structs.replace(meta, annotations=kept, finalizers=())
             spec = msgspec.structs.replace(spec, containers=(), init_containers=(), ephemeral_containers=(), volumes=())
-        conditions = tuple(c for c in status.conditions if c.type == "PodScheduled")
+        conditions = tuple(
+            msgspec.structs.replace(c, message=c.message[:TEXT_MAX])
+            for c in status.conditions
+            if c.type == "PodScheduled"
+        )
         told = PodStatus(phase=status.phase, reason=status.reason, start_time=status.start_time, conditions=conditions)
-        return self._share(Pod(metadata=meta, spec=spec, status=told))
+        return self._share(bounded_pod(Pod(metadata=meta, spec=spec, status=told)))
 
 
 def _keep_namespace(namespace: Namespace) -> Namespace:
