@@ -200,7 +200,8 @@ def namespace(cluster: Cluster, name: str, *, admission: str = "", level: str = 
 
 
 def test_everything_that_is_rendered_is_there(installed: Cluster) -> None:
-    manifests = render()
+    # Hooks exist only for the time of an uninstallation, see ``test_uninstall``.
+    manifests = [m for m in render() if "helm.sh/hook" not in m["metadata"].get("annotations", {})]
     found = installed.kubectl("get", "-f", "-", "-o", "name", text=yaml.safe_dump_all(manifests))
     assert len(found.split()) == len(manifests) > 30
 
@@ -214,6 +215,7 @@ def test_the_api_server_finds_no_fault_in_the_policies(installed: Cluster) -> No
         "calabash-agent-slices": [],
         "calabash-agent-taints": [],
         "calabash-agents": [],
+        "calabash-devices": [],
         "calabash-plans": [],
     }
 
@@ -240,7 +242,8 @@ def test_a_component_may_do_what_is_written_here_and_nothing_else(installed: Clu
 
 def test_every_account_of_the_chart_is_written_here() -> None:
     need_helm()
-    assert {m["metadata"]["name"] for m in render(SERVER) if m["kind"] == "ServiceAccount"} == set(MAY)
+    accounts = {m["metadata"]["name"] for m in render(SERVER) if m["kind"] == "ServiceAccount"}
+    assert accounts == {*MAY, "calabash-cleanup"}, "that of the cleanup exists during an uninstallation alone"
 
 
 def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:
@@ -570,3 +573,62 @@ def pod_of(manifest: charts.Manifest) -> dict[str, Any]:
     """A pod as a component's would be, under the account that every namespace has."""
     spec = {**manifest["spec"]["template"]["spec"], "serviceAccountName": "default"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": manifest["metadata"]["name"]}, "spec": spec}
+
+
+NVIDIA_DEVICES: Mapping[str, dict[str, Any]] = {
+    "class": {"spec": {"runtimeClassName": "nvidia"}},
+    "environment": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+    "environment-of-an-index": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]},
+    "environment-from-elsewhere": {
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    },
+    "init": {"init": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+    "mount": {"mount": "/var/run/nvidia-container-devices/all"},
+    "annotation": {"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}},
+}
+
+
+def asking_past_the_agent(name: str, how: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod that NVIDIA's container runtime would give devices, whatever the agent granted."""
+    made = pod(name, annotations=how.get("annotations", {}))
+    (main,) = made["spec"]["containers"]
+    main["env"] = how.get("env", [])
+    if "mount" in how:
+        main["volumeMounts"] = [{"name": "none", "mountPath": how["mount"]}]
+        made["spec"]["volumes"] = [{"name": "none", "emptyDir": {}}]
+    if "init" in how:
+        made["spec"]["initContainers"] = [{**main, "name": "first", "env": how["init"]}]
+    made["spec"] |= how.get("spec", {})
+    return made
+
+
+def test_pod_that_asks_nvidias_runtime_for_devices_is_refused_unless_its_namespace_is_exempt(
+    installed: Cluster,
+) -> None:
+    name = namespace(installed, "past-the-agent", admission="off")
+    runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc"}
+    for class_name in ("nvidia", "other"):
+        installed.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class | {"metadata": {"name": class_name}})
+    for way, how in NVIDIA_DEVICES.items():
+        with pytest.raises(RefusedError, match="not granted; hint: leave it out") as refused:
+            installed.api.create(PODS.format(name), asking_past_the_agent(way, how))
+        assert refused.value.status == 403
+        installed.api.create(PODS.format("kube-system"), asking_past_the_agent(way, how))
+    for harmless in ("", "void", "none"):
+        how = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": harmless}], "spec": {"runtimeClassName": "other"}}
+        installed.api.create(PODS.format(name), asking_past_the_agent(f"harmless-{harmless or 'empty'}", how))
+
+
+def test_ephemeral_container_that_asks_nvidias_runtime_for_devices_is_refused(installed: Cluster) -> None:
+    name = namespace(installed, "past-the-agent-later", admission="off")
+    installed.api.create(PODS.format(name), pod("debugged"))
+    added = {
+        "name": "debug",
+        "image": "localhost/busybox:1",
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+    }
+    path = f"{PODS.format(name)}/debugged/ephemeralcontainers"
+    with pytest.raises(RefusedError, match="not granted; hint: leave it out"):
+        installed.api.patch(path, {"spec": {"ephemeralContainers": [added]}}, "strategic")
+    harmless = {key: value for key, value in added.items() if key != "env"}
+    installed.api.patch(path, {"spec": {"ephemeralContainers": [harmless]}}, "strategic")
