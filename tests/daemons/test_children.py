@@ -159,3 +159,23 @@ def test_relative_path_of_a_database_is_that_of_the_caller_s_directory(world: Wo
     _run(world, traps, "up", "--sim", SIM, "--db", "sqlite:///here.db")
     assert (traps.directory / "here.db").stat().st_size > 0
     assert traps.sprung() == []
+
+
+def test_simulation_in_a_hostile_directory_runs_no_code_of_it(traps: Traps, tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nnode-1,64000,262144,2,T4\n")
+    head = (
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
+    )
+    (tmp_path / "pods.csv").write_text(f"{head}\npod-1,4000,4096,1,1000,,LS,Running,1,5000,1\n")
+    words = ["simulate", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv")]
+    done = subprocess.run(
+        # Not isolated, as the script that an installation has: multiprocessing hands isolation on by itself.
+        [sys.executable, "-P", "-m", "calabash.cli.main", *words, "--seeds", "1-4", "--jobs", "2"],
+        cwd=traps.directory,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert traps.sprung() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +34,7 @@ def terminal(pool: World, tmp_path: Path) -> Terminal:
     virsh = programs / "virsh"
     virsh.write_text(_VIRSH.format(log=tmp_path / "virsh.log", refuses=tmp_path / "refuses"))
     virsh.chmod(0o755)
-    return Terminal(pool.home, tmp_path, PATH=f"{programs}:{os.environ['PATH']}")
+    return Terminal(pool.home, tmp_path, CALABASH_PROGRAM_PATH=str(programs))
 
 
 def _tree(pool: World) -> PciTree:

@@ -13,13 +13,16 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import intervals, sim
 from calabash.seams.gpu.intervals import Intervals
 from calabash.seams.gpu.library import simulated_environment
+from calabash.seams.host import children
+from calabash.seams.host.children import PROGRAM_PATH
 
 CARD = DeviceUuid("GPU-1")
 
 
 def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """The first ``nvidia-smi`` that is found does this."""
-    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    monkeypatch.setenv(PROGRAM_PATH, str(directory))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     return stand_in_smi(directory, script)
 
 
@@ -72,9 +75,11 @@ def test_a_refusal_says_what_the_tool_has_said(
 def test_without_the_tool_and_with_one_that_hangs_it_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CalabashError) as refused:
-        Intervals({}).of(CARD)
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path))
+        without.setattr(children, "SYSTEM_DIRECTORIES", ())
+        with pytest.raises(CalabashError) as refused:
+            Intervals({}).of(CARD)
     assert refused.value.reason is Reason.UNSUPPORTED
     tool(tmp_path, monkeypatch, "exec sleep 60")
     monkeypatch.setattr(intervals, "ASK_S", 0.2)

@@ -11,13 +11,16 @@ from tests.stand_ins import stand_in_smi
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvidia_reset
 from calabash.seams.gpu.gate import DriverGate
+from calabash.seams.host import children
+from calabash.seams.host.children import PROGRAM_PATH
 
 HANG_S = 60.0
 
 
 def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """The first ``nvidia-smi`` that is found does this."""
-    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    monkeypatch.setenv(PROGRAM_PATH, str(directory))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     return stand_in_smi(directory, script)
 
 
@@ -59,6 +62,7 @@ def test_a_reset_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: py
 
 def test_without_the_tool_a_reset_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(children, "SYSTEM_DIRECTORIES", ())
     with pytest.raises(CalabashError) as refused:
         nvidia_reset.reset_real(["GPU-1"])
     assert refused.value.reason is Reason.UNSUPPORTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from calabash.netd.lab.central import rundirs
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.programs import text
 from calabash.netd.lab.record import HOSTS_MAX, register, registered
+from calabash.seams.host.children import become_program, child_environment
 
 PREFIX = "cb"
 NO_HOST = "none"
@@ -142,7 +142,7 @@ def ctl(prefix: str, host: str, program: str, words: tuple[str, ...]) -> None:
         sockets[program] = lab.host(host).ovs_socket
     database = [f"--db={sockets[program]}"] if program in sockets else []
     line = [*command, *database, *words]
-    os.execve(line[0], line, {**os.environ, **rundirs(directory)})  # noqa: S606 - it takes this process over
+    become_program(line, environment=child_environment(("TERM", "COLUMNS", "LINES")) | rundirs(directory))
 
 
 def _described(lab: Lab) -> dict[str, Any]:

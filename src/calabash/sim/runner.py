@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from calabash.sim.workload import Workload
 
 Progress = Callable[[int, int, RunResult | None], None]
 SEEDS_MAX = 10_000
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,20 @@ def _work(task: tuple[str, int]) -> RunResult:
 
 
 @contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep the interpreters that are started meanwhile from importing modules of the working directory."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
+@contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Ctrl-C is answered afterwards; processes that are started meanwhile inherit the mask and never see one."""
     resource_tracker.ensure_running()  # starting it would lift the mask
@@ -173,6 +189,7 @@ def _results(experiment: Experiment, tasks: list[tuple[str, int]], jobs: int) ->
         return
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
+        stack.enter_context(_safe_path())
         with _interrupts_held():  # a worker that still imports would answer Ctrl-C with its stack
             pool = stack.enter_context(context.Pool(min(jobs, len(tasks)), _start_worker, (experiment,)))
         yield from pool.imap_unordered(_work, tasks)

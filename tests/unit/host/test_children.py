@@ -36,11 +36,13 @@ _STARTS = {
     "subprocess": {"Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "run"},
 }
 _NEVER_IMPORTED = {"multiprocessing", "pty", "concurrent.futures.process", "ctypes.util", "pexpect", "sh"}
-# Where a program of a user begins: it has the user's rights, environment and directory, and the shell's search.
-USERS_PROGRAMS = {
+# Other starts, with the reason. Most are where a program of a user begins: with the user's rights, environment, directory
+# and search for programs.
+OTHERS = {
     ("agent/net/entrant.py", "os.execvpe"): "the program behind a door, as its user",
     ("cli/run.py", "os.execvpe"): "calabash run becomes the program",
     ("standalone/job_program.py", "os.execvpe"): "a job becomes the program, as its account",
+    ("sim/runner.py", "import multiprocessing"): "workers of a simulation, with PYTHONSAFEPATH; sim knows no seams",
 }
 
 
@@ -97,6 +99,22 @@ def test_starts_of_programs_are_recognized_in_every_spelling(text: str, found: l
     assert list(starts_in(ast.parse(text))) == found
 
 
+def test_only_the_module_children_starts_processes() -> None:
+    found = {(path, start) for path, tree in _sources() if path != STARTER for start in starts_in(tree)}
+    assert found == set(OTHERS)
+
+
+def test_only_the_module_children_looks_programs_up() -> None:
+    found = {path for path, tree in _sources() for node in ast.walk(tree) if _is_which(node)}
+    assert found == {STARTER}
+
+
+def _is_which(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "shutil" and any(name.name == "which" for name in node.names)
+    return isinstance(node, ast.Attribute) and node.attr == "which"
+
+
 # -- modules -----------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +149,7 @@ def traps(tmp_path: Path) -> Traps:
     return Traps(directory, tmp_path / "marks")
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("module", sorted(_started_modules()))
 def test_module_in_a_hostile_directory_and_environment_imports_nothing_of_them(
     module: str, traps: Traps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import packages, programs
+from calabash.seams.host import children
 
 
 def _tree(root: Path, *, ovs: str, ovn: str) -> Path:
@@ -78,6 +80,7 @@ def test_without_a_network_it_is_said_what_failed_and_nothing_half_stays(
 def test_without_apt_the_versions_to_install_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(children, "SYSTEM_DIRECTORIES", ())
     with pytest.raises(CalabashError, match="apt-get is missing") as told:
         packages.fetch()
     assert told.value.reason is Reason.UNSUPPORTED
@@ -97,3 +100,20 @@ def test_the_cached_tree_runs_by_its_own_loader() -> None:
         check=False,
     )
     assert "ovn-trace" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+@pytest.mark.parametrize("which", ["tree", "directory above"])
+def test_tree_that_another_user_can_change_is_refused_for_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    proof = packages.cached() / packages.OVN.proof
+    proof.parent.mkdir(parents=True)
+    proof.touch()
+    assert packages.fetched()
+    os.chown(packages.cached() if which == "tree" else tmp_path, 4711, 4711)
+    for ask in (packages.fetched, packages.fetch):
+        with pytest.raises(CalabashError, match="another user") as refused:
+            ask()
+        assert refused.value.reason is Reason.NOT_PERMITTED

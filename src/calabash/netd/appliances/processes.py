@@ -15,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from calabash.seams.host.children import run_program, start_program
 from calabash.seams.links import namespaces
 
 _LOG_BYTES_MAX = 1 << 20
 _END_S = 5
 _RUN_S = 20
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,7 @@ def start(namespace: Path, command: Sequence[str], log: Path) -> subprocess.Pope
         with open(log, "ab") as said:
             if said.tell() > _LOG_BYTES_MAX:
                 said.truncate(0)
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-                cwd="/",
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-            )
+            return start_program(command, environment=_ENVIRONMENT, stdout=said, stderr=said, new_session=True)
 
     return namespaces.inside(namespace, begin)
 
@@ -82,9 +76,7 @@ def run(namespace: Path, command: Sequence[str]) -> tuple[int, str]:
     """A program inside until it ends: its exit code, and the line that says what is wrong, else the first."""
 
     def begin() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=_RUN_S, cwd="/"
-        )
+        return run_program(command, environment=_ENVIRONMENT, timeout_s=_RUN_S)
 
     try:
         done = namespaces.inside(namespace, begin)

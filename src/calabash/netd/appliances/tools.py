@@ -11,6 +11,7 @@ from pathlib import Path
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import packages
 from calabash.netd.lab.programs import loader_of
+from calabash.seams.host.children import find_program
 
 PACKAGES: Mapping[str, str] = {
     "nft": "nftables",
@@ -28,7 +29,7 @@ class ApplianceTools:
     """The programs of one tree.
 
     Args:
-        tree: where ``usr/sbin`` is; None: this machine's own, by its PATH.
+        tree: where ``usr/sbin`` is; None: this machine's own.
         loader: the dynamic loader and its arguments that programs of a tree are started with.
         scripts: a directory for scripts that start them, as a program that starts itself again must be found by one name.
     """
@@ -40,8 +41,8 @@ class ApplianceTools:
     def command(self, name: str) -> tuple[str, ...]:
         """The beginning of a command line. Raises CalabashError(UNSUPPORTED) with the package that has it."""
         if self.tree is None:
-            if (path := shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")) is not None:
-                return (path,)
+            if (path := find_program(name)) is not None:
+                return (str(path),)
         else:
             for part in _SEARCH:
                 if (self.tree / part / name).exists():

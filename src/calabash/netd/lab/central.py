@@ -13,6 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab.certificates import AUTHORITY
 from calabash.netd.lab.daemons import LabDaemon
 from calabash.netd.lab.programs import OvnPrograms
+from calabash.seams.host.children import run_program
 
 ADDRESS, SOUTHBOUND_PORT = "172.30.0.1", 6642
 DAEMONS = ("nb", "sb", "northd")
@@ -117,7 +118,7 @@ def rundirs(directory: Path) -> dict[str, str]:
 def told(line: tuple[str, ...], timeout_s: float = 120) -> str:
     """What a program prints. Raises CalabashError with the first line that it says when it fails."""
     try:
-        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False, timeout=timeout_s)
+        done = run_program(line, timeout_s=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise CalabashError(f"{_name(line)} did not end within {timeout_s:g} s", reason=Reason.TIMEOUT) from error
     if done.returncode != 0:

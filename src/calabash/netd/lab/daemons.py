@@ -13,6 +13,7 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import namespaces
+from calabash.seams.host.children import child_environment, start_program
 
 _START_S = 60
 _STOP_S = 5
@@ -63,25 +64,20 @@ class LabDaemon:
             f"--unixctl={self.control}",
             *self.arguments,
         )
-        environment = {"PATH": os.environ.get("PATH", os.defpath), **self.environment}
+        environment = child_environment() | dict(self.environment)
 
-        def begin() -> subprocess.CompletedProcess[bytes]:
+        def begin() -> int:
             # Their log says what is wrong; a pipe would stay open in the daemon.
             with open(self.directory / f"{self.name}.err", "wb") as said:
-                return subprocess.run(
-                    line,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    check=False,
-                    timeout=_START_S,
-                )
+                starting = start_program(line, environment=environment, stdout=said, stderr=said)
+            try:
+                return starting.wait(_START_S)
+            except subprocess.TimeoutExpired:
+                starting.kill()
+                starting.wait()
+                return -1
 
-        try:
-            code = (namespaces.inside(self.namespace, begin) if self.namespace else begin()).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+        code = namespaces.inside(self.namespace, begin) if self.namespace else begin()
         if code != 0:
             raise CalabashError(
                 f"{self.name} does not start in {self.directory.name}: {self._said()}",

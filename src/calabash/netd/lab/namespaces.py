@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.children import run_program
 from calabash.seams.links import namespaces
 from calabash.seams.links.offloads import switch_off
 
@@ -93,6 +94,4 @@ def processes(name: str) -> list[int]:
 
 
 def _run(argv: Sequence[str], *, timeout_s: float, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, input=text, capture_output=True, text=True, errors="replace", check=False, timeout=timeout_s
-    )
+    return run_program(argv, text=text, timeout_s=timeout_s)

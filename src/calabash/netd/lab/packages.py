@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.children import PACKAGES, child_environment, find_program, root_alone_writes, run_program
 
 SUITE = "trixie"
 MIRROR_VARIABLE = "CALABASH_DEBIAN_MIRROR"
@@ -131,8 +132,24 @@ def cached(which: PackageTree = OVN) -> Path:
 
 
 def fetched(which: PackageTree = OVN) -> bool:
-    """Whether the tree is there, whole: it is renamed to its place when it is."""
-    return (cached(which) / which.proof).exists()
+    """Return True if the tree is there, whole: it is renamed to its place when it is.
+
+    Raises NOT_PERMITTED where another user could change what root would run.
+    """
+    proof = cached(which) / which.proof
+    if not proof.exists():
+        return False
+    _require_roots(proof)
+    return True
+
+
+def _require_roots(path: Path) -> None:
+    if os.geteuid() == 0 and not root_alone_writes(path):
+        raise CalabashError(
+            f"{path} is not safe to run for root: another user owns or can write it or a directory above it",
+            reason=Reason.NOT_PERMITTED,
+            hint="let XDG_CACHE_HOME name a directory of root's, like /var/cache",
+        )
 
 
 def fetch(which: PackageTree = OVN) -> Path:
@@ -141,7 +158,7 @@ def fetch(which: PackageTree = OVN) -> Path:
     if fetched(which):
         return tree
     for program in ("apt-get", "dpkg-deb"):
-        if shutil.which(program) is None:
+        if find_program(program) is None:
             raise CalabashError(
                 f"{program} is missing, with which {which.title} of Debian 13 would be fetched",
                 reason=Reason.UNSUPPORTED,
@@ -154,6 +171,7 @@ def fetch(which: PackageTree = OVN) -> Path:
             hint=f"apt-get install debian-archive-keyring, or {which.otherwise}",
         )
     tree.parent.mkdir(parents=True, exist_ok=True)
+    _require_roots(tree.parent)
     with open(tree.parent / f"{which.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed
         return tree if fetched(which) else _made(which, tree)
@@ -205,9 +223,7 @@ def _download(which: PackageTree, place: Path) -> None:
 
 def _run(*command: str, cwd: Path) -> None:
     try:
-        done = subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False, timeout=_APT_S
-        )
+        done = run_program(command, directory=cwd, timeout_s=_APT_S, environment=child_environment(PACKAGES))
     except subprocess.TimeoutExpired as error:
         raise CalabashError(
             f"{command[0]} did not end within {_APT_S} s", reason=Reason.TIMEOUT, hint="try again"

@@ -7,14 +7,14 @@ mount and no root, and run as fast as installed ones.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import packages
+from calabash.seams.host.children import find_program, run_program
 
+_VERSION_S = 60.0
 OVS_MIN, OVN_MIN = (3, 1, 3), (24, 0, 0)
 _SEARCH = ("usr/lib/openvswitch-switch", "usr/sbin", "usr/bin")
 _SCHEMAS = {
@@ -135,7 +135,7 @@ def _read(tree: Path, loader: tuple[str, ...]) -> OvnPrograms:
 
 
 def _version(command: tuple[str, ...]) -> Version:
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    done = run_program([*command, "--version"], timeout_s=_VERSION_S)
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", done.stdout.partition("\n")[0])
     if done.returncode != 0 or found is None:
         said = (done.stderr or done.stdout).strip()[:200]
@@ -154,7 +154,7 @@ def text(version: Version) -> str:
 
 def missing_commands() -> list[str]:
     """Debian packages without which namespaces cannot be wired."""
-    return [package for command, package in {"ip": "iproute2"}.items() if shutil.which(command) is None]
+    return [package for command, package in {"ip": "iproute2"}.items() if find_program(command) is None]
 
 
 if __name__ == "__main__":  # fetches them where they are not

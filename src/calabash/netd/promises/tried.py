@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -16,6 +15,7 @@ from calabash.netd.promises.beyond import beyond, rates
 from calabash.netd.promises.places import PER_SUBNET, ProbePlaces
 from calabash.netd.promises.probes import Probe
 from calabash.netd.promises.result import PromiseTried
+from calabash.seams.host.children import run_program
 
 POLICIES_MAX = 4
 TRACES_MAX = 50
@@ -169,13 +169,7 @@ def _traced(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[st
             f'inport=="{probe.facts.name}" && eth.src=={probe.facts.mac} && eth.dst=={port.mac} && {ip}.src=={source}'
             f" && {ip}.dst=={address} && ip.ttl==64 && tcp && tcp.dst==80"
         )
-        done = subprocess.run(
-            [*trace, "--minimal", naming.switch(subnet), flow],
-            capture_output=True,
-            text=True,
-            timeout=TRACE_S,
-            check=False,
-        )
+        done = run_program([*trace, "--minimal", naming.switch(subnet), flow], timeout_s=TRACE_S)
         if done.returncode != 0:
             raise CalabashError(f"ovn-trace: {done.stderr.strip()[:200]}", reason=Reason.UNREACHABLE)
         outputs = [one or other for one, other in _OUTPUT.findall(done.stdout)]

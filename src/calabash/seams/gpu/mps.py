@@ -17,6 +17,7 @@ from pathlib import Path
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.programs import driver_program, program_environment
+from calabash.seams.host.children import run_program, start_program
 from calabash.seams.host.processes import Process, running
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -104,13 +105,12 @@ class MpsControl:
         command = [str(program), "-f", *(["--multiuser-server"] if multiuser else [])]
         self.forget_log()
         try:
-            return subprocess.Popen(
+            return start_program(
                 command,
-                env=self._whole(program),
-                stdin=subprocess.DEVNULL,
+                environment=self._whole(program),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                new_session=True,
             )
         except OSError as error:
             raise CalabashError(
@@ -121,15 +121,11 @@ class MpsControl:
         """What the commands answer, one after the other. Raises CalabashError: TIMEOUT, or NOT_FOUND without a daemon."""
         program = self._program()
         try:
-            done = subprocess.run(
+            done = run_program(
                 [str(program)],
-                input="".join(f"{command}\n" for command in commands),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ASK_S,
-                env=self._whole(program),
-                check=False,
+                text="".join(f"{command}\n" for command in commands),
+                timeout_s=ASK_S,
+                environment=self._whole(program),
             )
         except subprocess.TimeoutExpired as error:
             raise CalabashError(

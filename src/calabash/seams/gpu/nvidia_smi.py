@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.programs import driver_program, program_environment
+from calabash.seams.host.children import run_program
 
 PROGRAM = "nvidia-smi"
 _SAID_MAX = 300
@@ -49,14 +50,8 @@ def ask_smi(
             hint="it comes with the driver: nvidia-utils, or make native for a simulated node",
         )
     try:
-        done = subprocess.run(
-            [str(program), *words],
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-            text=True,
-            errors="replace",
-            env=program_environment(program, environment, files),
+        done = run_program(
+            [str(program), *words], timeout_s=timeout_s, environment=program_environment(program, environment, files)
         )
     except subprocess.TimeoutExpired as error:
         raise CalabashError(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from calabash.seams.gpu.library import OWN_FILES, SIM_ENVIRONMENT, DriverFiles, simulated_library_dir
+from calabash.seams.host.children import LIBRARIES, child_environment, find_program
 from calabash.seams.host.libraries import follow
 
+OWN_DIRECTORIES = ("/usr/local/nvidia/bin",)  # where some distributions of containers put them
 HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin")
 
 
@@ -18,20 +18,19 @@ def driver_program(name: str, environment: Mapping[str, str], files: DriverFiles
     if SIM_ENVIRONMENT in environment:
         path = simulated_library_dir() / name
         return path if path.is_file() else None
-    own = shutil.which(name)
-    return Path(own) if own else _on_host(name, files.root)
+    return find_program(name, also=OWN_DIRECTORIES) or _on_host(name, files.root)
 
 
 def program_environment(
     program: Path, environment: Mapping[str, str], files: DriverFiles = OWN_FILES
 ) -> dict[str, str]:
-    """Its whole environment: ours without what concerns CUDA, and for a program of the host the host's libraries."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "LD_PRELOAD"))}
-    if files.root is not None and program.is_relative_to(files.root):
-        inherited["PATH"] = f"{program.parent}:{inherited.get('PATH', os.defpath)}"
-        if files.libraries is not None:
-            inherited["LD_LIBRARY_PATH"] = str(files.libraries)
-    return inherited | dict(environment)
+    """Return all variables of the program: a PATH that begins with its own directory, where the programs are that it starts,
+    and for a program of the host the host's libraries."""
+    own = child_environment(LIBRARIES)
+    own["PATH"] = f"{program.parent}:{own['PATH']}"
+    if files.root is not None and program.is_relative_to(files.root) and files.libraries is not None:
+        own["LD_LIBRARY_PATH"] = str(files.libraries)
+    return own | dict(environment)
 
 
 def _on_host(name: str, root: Path | None) -> Path | None:

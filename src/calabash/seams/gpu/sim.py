@@ -17,6 +17,7 @@ import msgspec
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.library import simulated_environment, simulated_library_dir
+from calabash.seams.host.children import run_program
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOOL_TIMEOUT_S = 30.0
@@ -126,14 +127,7 @@ def _tool() -> Path:
 def _run(*arguments: str) -> str:
     """Runs the tool; its own error line and hint become the CalabashError."""
     try:
-        done = subprocess.run(
-            [_tool(), *arguments],
-            capture_output=True,
-            timeout=_TOOL_TIMEOUT_S,
-            check=False,
-            text=True,
-            errors="replace",
-        )
+        done = run_program([str(_tool()), *arguments], timeout_s=_TOOL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise CalabashError(
             f"calabash-simctl {arguments[0]} took more than {_TOOL_TIMEOUT_S:g} s", reason=Reason.TIMEOUT

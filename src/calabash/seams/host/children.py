@@ -245,6 +245,12 @@ def run_program(
     )
 
 
+def become_program(command: Sequence[str], *, environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a program that its user asked for; the working directory stays. Raises OSError."""
+    words = absolute(command)
+    os.execve(words[0], words, environment)  # noqa: S606 - no shell is wanted
+
+
 def absolute(command: Sequence[str]) -> list[str]:
     """Return the command line with the absolute path of its program. Raises FileNotFoundError."""
     program = str(command[0])

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import tempfile
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.children import child_environment, find_program, run_program
 from calabash.seams.host.pci import pci_address
 
 ANSWER_S = 60.0
+# How a user's libvirt is reached.
+_CONNECTION = (
+    "DBUS_SESSION_BUS_ADDRESS",
+    "LIBVIRT_AUTH_FILE",
+    "LIBVIRT_DEFAULT_URI",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+)
 _DOMAIN = re.compile(r"[A-Za-z0-9_.+@:][A-Za-z0-9_.+@:-]{0,254}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -64,32 +72,22 @@ def detach(domain: str, xml: str) -> None:
 
 
 def _virsh(verb: str, domain: str, xml: str) -> None:
-    program = shutil.which("virsh")
+    program = find_program("virsh")
     if program is None:
         raise CalabashError(
             "there is no virsh on this machine",
             reason=Reason.NOT_FOUND,
             hint="install libvirt-clients, or take the XML: calabash vm attach --gpu ID --xml",
         )
-    with tempfile.NamedTemporaryFile("w", suffix=".xml", prefix="calabash-") as file:
-        file.write(xml)
-        file.flush()
-        try:
-            done = subprocess.run(
-                [program, "--quiet", verb, "--current", "--domain", require_domain(domain), "--file", file.name],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWER_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CalabashError(
-                f"virsh {verb} of {domain} took more than {ANSWER_S:g} s",
-                reason=Reason.TIMEOUT,
-                hint="is libvirtd well?",
-            ) from error
+    words = [str(program), "--quiet", verb, "--current", "--domain", require_domain(domain), "--file", "/dev/stdin"]
+    try:
+        done = run_program(words, text=xml, timeout_s=ANSWER_S, environment=child_environment(_CONNECTION))
+    except subprocess.TimeoutExpired as error:
+        raise CalabashError(
+            f"virsh {verb} of {domain} took more than {ANSWER_S:g} s",
+            reason=Reason.TIMEOUT,
+            hint="is libvirtd well?",
+        ) from error
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())[:400] or f"it ended with {done.returncode}"
         raise CalabashError(f"virsh {verb} of {domain}: {said}", reason=Reason.CONFLICT, hint="see `virsh list --all`")

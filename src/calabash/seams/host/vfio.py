@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.children import run_program
 from calabash.seams.host.pci import PciDevice, PciTree, pci_address
 from calabash.seams.host.sysfs_writer import BlockedError, KernelWriter, refused
 
@@ -38,7 +39,7 @@ def is_vfio(driver: str) -> bool:
 def load_module(name: str) -> None:
     """Ask for a module of the kernel; whether it is there then is to be looked at."""
     try:
-        subprocess.run(["modprobe", "-q", name], capture_output=True, timeout=_MODPROBE_S, check=False)
+        run_program(["modprobe", "-q", name], timeout_s=_MODPROBE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         log.debug("modprobe could not be run", module=name, error=str(error))
 

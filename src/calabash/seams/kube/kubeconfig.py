@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from calabash.seams.host.children import run_program, search_path
 from calabash.seams.kube.access import (
     ApiAccess,
     Authorization,
@@ -219,8 +220,9 @@ class _ProgramToken:
         if program.api_version not in _EXEC_VERSIONS:
             raise bad_access(f"credentials by program of version {program.api_version!r} are not supported")
         self._program = program
-        # Only a path with a slash is relative to the file, as kubectl has it; a bare word is looked for in PATH.
-        self._command = str(base / program.command) if "/" in program.command else program.command
+        # Only a path with a slash is relative to the file, as kubectl has it; a bare word is the name of a program.
+        self._base = base.absolute()
+        self._command = str(self._base / program.command) if "/" in program.command else program.command
         self._lock = threading.Lock()
         self._header, self._until = "", 0.0
 
@@ -237,21 +239,14 @@ class _ProgramToken:
     def _ask(self) -> _ProgramStatus:
         program = self._program
         asked = {"apiVersion": program.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
-        environment = os.environ | {v.name: v.value for v in program.env or ()}
+        environment = os.environ | {"PATH": search_path()} | {v.name: v.value for v in program.env or ()}
         environment["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(asked).decode()
+        command = [self._command, *(program.args or ())]
         try:
-            done = subprocess.run(
-                [self._command, *(program.args or ())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PROGRAM_S,
-                check=True,
-            )
+            done = run_program(command, directory=self._base, environment=environment, timeout_s=_PROGRAM_S)
+            if done.returncode != 0:
+                raise bad_access(f"{self._command} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
             return msgspec.json.decode(done.stdout, type=_ProgramReply).status
-        except subprocess.CalledProcessError as error:
-            said = error.stderr.decode(errors="replace").strip()[-500:]
-            raise bad_access(f"{self._command} ended with {error.returncode}: {said}") from error
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError, UnicodeError) as error:
             raise bad_access(f"{self._command}: {error}") from error
 

@@ -109,7 +109,7 @@ def _host_with_service(host: Path, root: str = "") -> Path:
 def test_the_hosts_multi_process_service_is_run_with_its_drivers_libraries_and_no_others(
     tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda _, also: None)
     host, home = tmp_path / "host", tmp_path / "home"
     home.mkdir()
     program = _host_with_service(host, root)
@@ -136,7 +136,7 @@ def test_links_of_an_older_driver_go_when_the_host_has_another(tmp_path: Path) -
 def test_a_program_of_our_own_path_and_a_simulated_node_need_nothing_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda name, also: Path(f"/usr/bin/{name}"))
     _host_with_service(tmp_path / "host")
     files = programs_of(tmp_path / "host", tmp_path / "driver")
     assert find_program({}, files) == Path("/usr/bin/nvidia-cuda-mps-control")
@@ -144,7 +144,7 @@ def test_a_program_of_our_own_path_and_a_simulated_node_need_nothing_of_the_host
 
 
 def test_a_card_is_reset_by_the_hosts_own_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda _, also: None)
     host = tmp_path / "host"
     (host / "usr/bin").mkdir(parents=True)
     asked = stand_in_smi(host / "usr/bin", 'echo "$LD_LIBRARY_PATH" >>"$0.env"')
@@ -156,7 +156,7 @@ def test_a_card_is_reset_by_the_hosts_own_tool(tmp_path: Path, monkeypatch: pyte
 def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda _, also: None)
     _host_with_service(tmp_path / "host")
     (tmp_path / "host/usr/bin/nvidia-cuda-mps-control").unlink()
     files = programs_of(tmp_path / "host", tmp_path / "driver")
