@@ -1,6 +1,6 @@
 """The arbiter process: looks at every slot every few milliseconds and writes who may use which device when.
 
-``python -m calabash.agent.arbiter --home DIR`` is started and supervised by the pool; it is a process of its own, with
+``python -I -m calabash.agent.arbiter --home DIR`` is started and supervised by the pool; it is a process of its own, with
 one thread and no network, so that nothing delays it. All decisions are in ``arbiter_policy``; here are the pages, the
 clock and the loop. When it dies, the shims hold to their rate by themselves until the next one is up.
 """
@@ -267,7 +267,7 @@ def run(home: Path, parent: int) -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -m calabash.agent.arbiter``."""
+    """Entry point of ``python -I -m calabash.agent.arbiter``."""
     parser = argparse.ArgumentParser(description="Arbitrates compute shares between the slots of one host.")
     parser.add_argument("--home", type=Path, required=True, help="the pool's directory (CALABASH_HOME)")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="end when this is no longer the parent")

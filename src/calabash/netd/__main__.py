@@ -1,4 +1,4 @@
-"""``python -m calabash.netd``."""
+"""``python -I -m calabash.netd``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m calabash.netd``: the controller of one pool's networks, until it is told to stop."""
+"""``python -I -m calabash.netd``: the controller of one pool's networks, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 def main(words: list[str] | None = None) -> int:
     """What cannot start says why in two lines on stderr, ``error [reason]: ...`` and ``hint: ...``, and ends with 1."""
-    parser = argparse.ArgumentParser(prog="python -m calabash.netd", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -I -m calabash.netd", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help=f"the pool's home, which has {NETWORK_FILE}")
     parser.add_argument("--book", type=Path, help="a file with the networks, in place of the pool's book")
     parser.add_argument("--supervised", action="store_true", help="end when standard input does")

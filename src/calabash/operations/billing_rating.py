@@ -1,4 +1,4 @@
-"""``python -m calabash.operations.billing_rating``: rates a month in a process of its own, so that a million intervals hold
+"""``python -I -m calabash.operations.billing_rating``: rates a month in a process of its own, so that a million intervals hold
 up no grant. The order comes on standard input, because the URL of a database may have a password; the answer is JSON.
 """
 

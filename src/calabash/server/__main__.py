@@ -1,4 +1,4 @@
-"""``python -m calabash.server``: started by the pool, which tells it on standard input what to serve and where.
+"""``python -I -m calabash.server``: started by the pool, which tells it on standard input what to serve and where.
 
 It takes over the descriptor that listens, reads what only its first user may read (a TLS key), gives up its rights, and
 serves until it is told to end or standard input ends: then the pool is no more, however it went.

@@ -1,4 +1,4 @@
-"""``python -m calabash.standalone.daemon``: builds the seams, starts the threads, serves, and stops in reverse.
+"""``python -I -m calabash.standalone.daemon``: builds the seams, starts the threads, serves, and stops in reverse.
 
 It stays in the foreground. What cannot start says why in two lines on stderr, ``error [reason]: ...`` and
 ``hint: ...``, and ends with 1.

@@ -1,4 +1,4 @@
-"""``python -m calabash.standalone.job_keeper``: keeps one job: starts it, keeps the last of what it says, sees how it ends.
+"""``python -I -m calabash.standalone.job_keeper``: keeps one job: starts it, keeps the last of what it says, sees how it ends.
 
 Theory of operation. A keeper is a process of the pool's own user and of its own session, so that a pool that dies takes no job
 with it. It is told its order on standard input. It forks the job's process, which becomes the account before anything else

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -233,6 +234,15 @@ def test_package_on_the_python_path_starts_its_children_from_there(tmp_path: Pat
         check=False,
     )
     assert calabash.__version__ in done.stdout, done.stderr
+
+
+def test_documents_and_messages_start_no_module_from_the_working_directory() -> None:
+    root = SOURCES.parents[1]
+    places = [root / name for name in ("README.md", "SECURITY.md", "Containerfile", "charts", "docs", "src")]
+    files = [f for p in places for f in (p.rglob("*") if p.is_dir() else (p,)) if f.is_file() and f.suffix != ".pyc"]
+    unsafe = re.compile(r"python3? (-[a-zA-HJ-OQ-Z]+ )*-m calabash")
+    found = [str(f.relative_to(root)) for f in files if unsafe.search(f.read_text(errors="replace"))]
+    assert found == []
 
 
 # -- programs ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``python -m calabash.agent.net.keeper``: lets one program into an allocation's namespace, and tells how it ended.
+"""``python -I -m calabash.agent.net.keeper``: lets one program into an allocation's namespace, and tells how it ended.
 
 Theory of operation. It is root's, of its own session, and no member of the allocation, so neither the end of the pool nor that
 of the tenant takes it along. Whoever connects is known by the kernel's word (user, groups) and sends its standard input,

@@ -1,4 +1,4 @@
-"""``python -m calabash.kubernetes.node.daemon``: the agent of a node in the foreground, until SIGTERM or SIGINT.
+"""``python -I -m calabash.kubernetes.node.daemon``: the agent of a node in the foreground, until SIGTERM or SIGINT.
 
 What cannot start says why in two lines on stderr, ``error [reason]: ...`` and ``hint: ...``, and ends with 1.
 """

@@ -1,4 +1,4 @@
-"""``python -m calabash.netd.appliances``."""
+"""``python -I -m calabash.netd.appliances``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m calabash.netd.appliances``: the appliances of a gateway host, or of all gateway hosts of a lab of this machine.
+"""``python -I -m calabash.netd.appliances``: appliances of a gateway host, or of all gateway hosts of a lab of this machine.
 
 It may be killed at any moment: what it started goes on, and the next one mends what is missing. Of two for one host the
 second waits for the end of the first.
@@ -59,7 +59,7 @@ class ApplianceSite:
 
 def main(words: list[str] | None = None) -> int:
     """What cannot start says why in two lines on stderr and ends with 1."""
-    parser = argparse.ArgumentParser(prog="python -m calabash.netd.appliances", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.appliances", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the pool's home")
     parser.add_argument("--book", type=Path, help="a file with the networks, in place of the pool's book")
     parser.add_argument("--lab", help="prefix of a lab of this machine, all of whose gateway hosts are kept")

@@ -1,4 +1,4 @@
-"""``python -m calabash.netd.fabric``."""
+"""``python -I -m calabash.netd.fabric``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m calabash.netd.fabric``: has partitions of fabrics follow who has which card; the pool keeps it running where
+"""``python -I -m calabash.netd.fabric``: has partitions of fabrics follow who has which card; the pool keeps it running where
 ``pool.toml`` says so. It may be killed at any moment."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FABRIC_FILE = "fabric.toml"
 
 def main(words: list[str] | None = None) -> int:
     """What cannot start says why in two lines on stderr and ends with 1."""
-    parser = argparse.ArgumentParser(prog="python -m calabash.netd.fabric", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.fabric", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help=f"the pool's home, which has {FABRIC_FILE}")
     parser.add_argument("--supervised", action="store_true", help="end when standard input does")
     arguments = parser.parse_args(words)

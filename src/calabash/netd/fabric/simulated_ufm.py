@@ -1,5 +1,5 @@
 """A UFM that is a process of ours: its routes for P_Keys, its rules and its mistakes. For tests, and to try ``fabric.toml``:
-``python -m calabash.netd.fabric.simulated_ufm --port 8080``.
+``python -I -m calabash.netd.fabric.simulated_ufm --port 8080``.
 
 It keeps P_Keys 0x1 to 0x7fff, of which the last is there from the beginning with every port as a limited member; a P_Key ends
 with its last port only when it is deleted. ``UfmFaults`` has it answer wrongly in the ways that were seen of managers.
@@ -205,7 +205,7 @@ def _number(text: object) -> int | None:
 
 def main() -> None:
     """Serve until it is ended."""
-    parser = argparse.ArgumentParser(prog="python -m calabash.netd.fabric.simulated_ufm")
+    parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.fabric.simulated_ufm")
     parser.add_argument("--port", type=int, default=8080)
     with SimulatedUfm(port=parser.parse_args().port) as ufm:
         print(f"a simulated UFM is at {ufm.url}", flush=True)
