@@ -16,6 +16,7 @@ ANOTHERS = "(another's)"
 _BEGIN, _BETWEEN, _END = "\x02", "\x1f", "\x03"
 # The end of a text ends a mention too: a text that was cut there shows no part of a hidden name.
 _MENTION = re.compile(f"{_BEGIN}([a-z]*)(?:{_BETWEEN}([^{_BEGIN}{_BETWEEN}{_END}]*))?(?:{_END}|$)")
+_RUN = re.compile(f"(?:{_MENTION.pattern})(?:, {_MENTION.pattern})*")
 _MARKS = str.maketrans("", "", _BEGIN + _BETWEEN + _END)
 
 
@@ -28,6 +29,8 @@ class Mentioned(StrEnum):
     USER = "user"
     PROCESS = "process"  # a description of an unmanaged process
     NETWORK = "network"  # an object of a tenant's network, by its path
+    POD = "pod"  # a pod of a cluster, NAMESPACE/NAME
+    BUDGET = "budget"  # a disruption budget of a cluster, NAMESPACE/NAME
 
 
 def mention(kind: Mentioned, name: str) -> str:
@@ -50,3 +53,16 @@ def render(text: str, shown: Callable[[str, str], bool]) -> str:
 def plain(text: str) -> str:
     """The text with all names, for readers who see everything: logs and administrators."""
     return render(text, lambda _kind, _name: True)
+
+
+def redacted(text: str) -> str:
+    """The text without any name, for readers of whom nothing is known."""
+    return render(text, lambda _kind, _name: False)
+
+
+def render_lists(text: str, words: Callable[[list[tuple[str, str]]], str]) -> str:
+    """The text for one reader; ``words`` is given the kind and the name of each mention of a list at once, so that it can count
+    those that it does not name. A list is what ``mentions`` makes; a single mention is a list of one."""
+    if _BEGIN in text:
+        text = _RUN.sub(lambda run: words([(m[1], m[2] or "") for m in _MENTION.finditer(run[0])]), text)
+    return text.translate(_MARKS)

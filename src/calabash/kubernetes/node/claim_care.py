@@ -21,7 +21,7 @@ from calabash.kubernetes.node.claim_notes import ClaimNote
 from calabash.kubernetes.node.claim_status import claim_status
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
-from calabash.model.mentions import plain
+from calabash.model.mentions import redacted
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.claims import RESOURCE_CLAIM, ResourceClaim
 
@@ -128,7 +128,7 @@ class ClaimCare:
         if record is None and not plan.admin_access:
             return
         cards = {state.device.uuid: state.device for state in states}
-        causes = {state.device.uuid: plain(state.cause) for state in states if state.cause}
+        causes = {state.device.uuid: redacted(state.cause) for state in states if state.cause}
         devices = claim_status(claim, plan, record.id if record is not None else None, cards, causes)
         if devices is None:
             return

@@ -21,7 +21,7 @@ from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.device import ILL, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import plain
+from calabash.model.mentions import redacted
 from calabash.seams.clock import SystemClock
 from calabash.seams.host.pci import PciTree
 from calabash.seams.kube import KubeClient
@@ -172,7 +172,7 @@ def device_health(snapshot: NodeSnapshot, pool: str) -> list[DeviceHealth]:
             pool=pool,
             device=one.name,
             state=DeviceState.UNHEALTHY if one.device.health in ILL else DeviceState.HEALTHY,
-            message=(plain(states[one.device.uuid].cause) or one.device.health.value)
+            message=(redacted(states[one.device.uuid].cause) or one.device.health.value)
             if one.device.health in ILL
             else "",
         )

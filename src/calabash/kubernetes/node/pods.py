@@ -12,6 +12,7 @@ from calabash.kubernetes.names import PLAN, PLANNED
 from calabash.kubernetes.plan import PodPlan, read_plan
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Pod
@@ -89,11 +90,15 @@ class NodePods:
         return not self.synced or (pod is not None and not ended(pod))
 
     def promised(self, *, but: str = "") -> dict[DeviceUuid, str]:
-        """Devices in plans of pods that may still start, each with a pod; ``but``: the UID of one that does not count."""
+        """Devices in plans of pods that may still start, each with the mention of a pod.
+
+        Args:
+            but: the UID of a pod that does not count.
+        """
         with self._news:
             pods = [pod for pod in self._by_digits.values() if pod.metadata.uid != but and not ended(pod)]
         return {
-            DeviceUuid(part.device): f"{pod.metadata.namespace}/{pod.metadata.name}"
+            DeviceUuid(part.device): mention(Mentioned.POD, f"{pod.metadata.namespace}/{pod.metadata.name}")
             for pod in pods
             if (plan := _plan_of(pod)) is not None and plan.node == pod.spec.node_name
             for container in plan.containers

@@ -23,10 +23,11 @@ from calabash.kubernetes.node.placing import Placing
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.shards import is_ours
+from calabash.kubernetes.visibility import for_namespace
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import plain
+from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.seams.kube.objects import Pod
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
@@ -59,9 +60,9 @@ def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Colle
 def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[AllocationId]) -> str:
     device = state.device
     if device.health is not Health.HEALTHY:
-        return f"is {device.health}: {plain(state.cause)}" if state.cause else f"is {device.health}"
+        return f"is {device.health}: {state.cause}" if state.cause else f"is {device.health}"
     if state.orphans:
-        return f"is used by {state.orphans[0]}, which the journal does not know"
+        return f"is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know"
     if state.strangers:
         return f"is in use: {described(state.strangers[0])} without a slice"
     held = [name for name in state.allocations if name not in but]
@@ -190,11 +191,12 @@ def _require_one_language(pod: Pod, container: str) -> None:
 
 
 def _no_room(pod: Pod, container: str, count: int, states: Sequence[DeviceSnapshot], spare: Spare) -> CalabashError:
+    namespace = pod.metadata.namespace
     why = [f"device {s.device.index} {spare.others[s.device.uuid]}" for s in states if s.device.uuid in spare.others]
     more = f"; and {len(why) - _NAMED_MAX} more" if len(why) > _NAMED_MAX else ""
     return CalabashError(
-        f"container {container} of pod {pod.metadata.namespace}/{pod.metadata.name} asks for {count} whole devices,"
-        f" {len(spare.devices)} of {len(states)} have nobody: {'; '.join(why[:_NAMED_MAX])}{more}",
+        f"container {container} of pod {namespace}/{pod.metadata.name} asks for {count} whole devices,"
+        f" {len(spare.devices)} of {len(states)} have nobody: {for_namespace('; '.join(why[:_NAMED_MAX]), namespace)}{more}",
         reason=Reason.NO_CAPACITY,
         hint="it starts when there is room; or delete it, and its owner makes another that may go elsewhere",
     )

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from calabash.binder.bundle import Bundle
@@ -29,8 +29,9 @@ from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.claims import Claims
 from calabash.kubernetes.planner.deferrals import Deferrals
-from calabash.kubernetes.planner.facts import Action, PodName, PodSeen, Report, UngatePod
+from calabash.kubernetes.planner.facts import Action, EvictPod, PodName, PodSeen, Report, SweepPod, UngatePod
 from calabash.kubernetes.planner.permits import GangName, Permits
+from calabash.kubernetes.visibility import for_namespace
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
 
@@ -137,6 +138,9 @@ class Book:
         self._gone: dict[str, None] = {}
 
     def want(self, action: Action) -> None:
+        """Have an action carried out. Users of the pod's namespace read its message."""
+        if isinstance(action, EvictPod | SweepPod):
+            action = replace(action, message=self._readable(action.pod, action.message))
         self._actions.append(action)
 
     def take_actions(self) -> list[Action]:
@@ -247,7 +251,9 @@ class Book:
         self.newcomers[entry.id] = None
 
     def tell(self, entry: Entry, reason: Reason | None, message: str) -> None:
-        """Have it reported, unless that has been said; ``say`` does it when it has been so for a while."""
+        """Have it reported, unless that has been said; ``say`` does it when it has been so for a while. Users of the pod's
+        namespace read the message."""
+        message = self._readable(entry.pod, message)
         if entry.told != (reason, message):
             entry.told = (reason, message)
             if reason is not None or entry.said is not None:
@@ -270,6 +276,22 @@ class Book:
             entry.said = reason
             own = bool(entry.facts.node) or entry.own_condition
             self.want(Report(pod=entry.pod, reason=reason, message=message, own_condition=own))
+
+    def _readable(self, pod: PodName, message: str) -> str:
+        """Return the message without names that users of the pod's namespace may not see."""
+
+        def pod_of(uid: str) -> PodName | None:
+            found = self.entries.get(uid)
+            return found.pod if found is not None else None
+
+        return for_namespace(message, pod.namespace, queues=lambda: self._queues_of(pod.uid), pod_of=pod_of)
+
+    def _queues_of(self, uid: str) -> set[str]:
+        """Return the queue of a pod and those above it."""
+        entry, form = self.entries.get(uid), self.scheduler.scheduler.tree.form
+        number = form.index.get(entry.bundle.request.queue) if entry is not None and entry.bundle is not None else None
+        path = form.paths[number] if number is not None else ()
+        return {name for name, one in form.index.items() if one in path}
 
     def _leave(self, entry: Entry) -> None:
         there = self.on_node.get(entry.node)

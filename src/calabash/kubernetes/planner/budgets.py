@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from calabash.binder.cluster_upkeep import set_evictable
 from calabash.kubernetes.planner.book import Book, Entry
 from calabash.kubernetes.planner.facts import PodSeen
-
-_NAMED_MAX = 3
+from calabash.kubernetes.visibility import budget_mention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +73,15 @@ class Budgets:
             self._in.pop(namespace, None)
 
     def keeps(self, pod: PodSeen) -> str:
-        """What keeps a pod from being stopped now; "" when nothing does."""
+        """What keeps a pod from being stopped now, marked as a mention; "" when nothing does."""
         there = self._in.get(pod.namespace)
         if not there:
             return ""
         found = [budget for budget in there.values() if budget.covers(pod)]
         if len(found) > 1:
-            return f"{len(found)} disruption budgets in {pod.namespace}"  # the API server then evicts nobody
+            return budget_mention(pod.namespace, "")  # the API server then evicts nobody
         if found and found[0].allowed <= 0:
-            return f"disruption budget {pod.namespace}/{found[0].name}"
+            return budget_mention(pod.namespace, found[0].name)
         return ""
 
     # ---- the book -------------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ class Budgets:
                 by[text] = by.get(text, 0) + 1
         if not by:
             return ""
-        whose = ", ".join(sorted(by)[:_NAMED_MAX])
+        whose = ", ".join(sorted(by))
         return f". {sum(by.values())} that could make way may not be stopped now: {whose}"
 
     # ---- inside ---------------------------------------------------------------------------------------------------

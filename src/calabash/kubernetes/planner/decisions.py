@@ -9,8 +9,6 @@ have them waits.
 
 from __future__ import annotations
 
-import re
-
 from calabash.binder.cluster import MoveBundle, StartBundle
 from calabash.binder.local import Stop, Wait
 from calabash.kubernetes.names import GPUS
@@ -18,17 +16,25 @@ from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.planner.affinity import alternatives
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
 from calabash.kubernetes.planner.deferrals import EarlyEnd
-from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report, UngatePod, WritePlan
+from calabash.kubernetes.planner.facts import (
+    Action,
+    EvictPod,
+    Nominate,
+    PodName,
+    ReleasePod,
+    Report,
+    UngatePod,
+    WritePlan,
+)
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods
+from calabash.kubernetes.visibility import budget_mention, pod_mention, pod_mentions
 from calabash.model.errors import Reason
-from calabash.model.mentions import plain
 from calabash.sched import OTHER_MODEL, Explanation
 
 PROTECTED_S = 60.0
 REFUSED_FIRST_S, REFUSED_MAX_S = 30.0, 600.0  # waits of a pod for which the API server refused a write
 REFUSED_HINT = "the pod is planned again when it changes: remove what the message names, for example large annotations"
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Decisions:
@@ -151,7 +157,7 @@ class Decisions:
             if entry.stage is Stage.PLACED and uid in entry.after:
                 book.scheduler.unbind(entry.id)
                 book.wait(entry)
-                book.tell(entry, Reason.NO_CAPACITY, f"{victim.pod.text} may not be stopped now: {message}")
+                book.tell(entry, Reason.NO_CAPACITY, _kept_text(victim.pod, entry.pod.namespace, message))
         self._heirs.refused(uid)
         victim.stage = Stage.BOUND
         victim.protected_until_s = now_s + PROTECTED_S
@@ -189,7 +195,7 @@ class Decisions:
             return False
         entry.stage = Stage.PLACED
         book.placed[entry.facts.uid] = None
-        names = ", ".join(sorted(book.entries[a].pod.text for a in entry.after)[:3])
+        names = pod_mentions(book.entries[a].pod for a in entry.after)
         moved = any(uid in self._heirs for uid in entry.after)
         what = f"{names}, moved to make room for it," if moved else names
         reason = Reason.WAITS_FOR_MOVE if moved else Reason.NO_CAPACITY
@@ -212,7 +218,7 @@ class Decisions:
 
     def _name(self, uid: str) -> str:
         entry = self._book.entries.get(uid)
-        return entry.pod.text if entry is not None else "another pod"
+        return pod_mention(entry.pod if entry is not None else None)
 
     def _stopped(self, entry: Entry, stop: Stop) -> None:
         book = self._book
@@ -267,7 +273,7 @@ def _evict_sharers(book: Book, entry: Entry, reason: Reason, message: str) -> No
         other = book.entries.get(uid)
         if other is not None and other.stage is not Stage.EVICTED and (other.facts.node or other.facts.rides):
             other.stage = Stage.EVICTED
-            text = f"{message}; it uses claims of {entry.pod.text}"
+            text = f"{message}; it uses claims of {pod_mention(entry.pod)}"
             book.want(EvictPod(pod=other.pod, reason=reason, message=text))
 
 
@@ -313,15 +319,16 @@ def plan_of(entry: Entry, start: StartBundle, plan_id: str) -> PodPlan:
 
 
 def _told(book: Book, entry: Entry, explanation: Explanation) -> str:
-    """In words of people: models for kinds of devices, names for pods."""
+    """In words of people: models for kinds of devices. Names of pods and queues are marked."""
     assert entry.bundle is not None
     text = text_of(explanation, chose_models=bool(entry.bundle.request.selector.models))
+    return book.scheduler.kinds.plain(text)
 
-    def named(found: re.Match[str]) -> str:
-        known = book.entries.get(found[0])
-        return known.pod.text if known is not None else "another pod"
 
-    return _UID.sub(named, book.scheduler.kinds.plain(text))
+def _kept_text(victim: PodName, reader: str, message: str) -> str:
+    """Return why a pod that was to be stopped for another is not. The API server's message names the victim's budget."""
+    why = message if victim.namespace == reader else budget_mention(victim.namespace, "")
+    return f"{pod_mention(victim)} may not be stopped now: {why}"
 
 
 def text_of(explanation: Explanation, *, chose_models: bool) -> str:
@@ -330,4 +337,4 @@ def text_of(explanation: Explanation, *, chose_models: bool) -> str:
     causes = "; ".join(f"{cause.nodes}: {cause.text}" for cause in explanation.causes[:3])
     helps = [change for change in explanation.changes if chose_models or not change.startswith(OTHER_MODEL)]
     changes = "; ".join(helps[:2])
-    return plain(". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else ""))))
+    return ". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else "")))

@@ -89,9 +89,9 @@ class KubeQueues:
         tenant = self._tenant(name)
         if tenant and tenant != self._tenant(given):
             raise CalabashError(
-                f"queue {name} is tenant {tenant}'s, and namespace {pod.namespace} is not",
+                f"queue {name} belongs to a tenant, and namespace {pod.namespace} is in a queue of no or another tenant",
                 reason=Reason.NOT_PERMITTED,
-                hint=f"leave the queue out, or have the namespace's label name a queue of {tenant}",
+                hint="leave the queue out, or have the namespace's label name a queue of that tenant",
             )
         return name
 

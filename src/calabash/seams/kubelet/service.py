@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from calabash.model.errors import CalabashError
+from calabash.model.mentions import redacted
 from calabash.seams.kubelet.followed import Followed
 from calabash.seams.kubelet.protocol import Allocated, PluginDevice, PluginHandler
 from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
@@ -138,8 +139,10 @@ def device_list(devices: list[PluginDevice]) -> pb.ListAndWatchResponse:
 
 
 def refusal(error: CalabashError) -> str:
-    """The text that the kubelet puts into the pod's event."""
-    text = f"{error.message}; hint: {error.hint}" if error.hint else error.message
+    """The text that the kubelet puts into the pod's event. Users of the pod's namespace read it, so it names no objects of
+    others."""
+    message, hint = redacted(error.marked_message), redacted(error.marked_hint)
+    text = f"{message}; hint: {hint}" if hint else message
     return text[:_DETAILS_MAX]
 
 

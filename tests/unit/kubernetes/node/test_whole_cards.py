@@ -155,7 +155,7 @@ def test_when_no_card_is_free_the_pods_events_say_of_each_why_and_it_is_tried_ag
     assert "device 0 has 1 of others on it (vgpu)" in message
     assert "device 1 is held whole" in message
     assert "device 2 is lost" in message
-    assert "device 3 is used by x" in message
+    assert "device 3 is used by (another's), which the journal does not know" in message
     assert refused.value.hint
     del node.agent.orphans["GPU-3"]
     node.preparer.pre_start(TOKENS[:1])

@@ -61,7 +61,7 @@ def test_where_budgets_keep_all_the_newcomer_waits_and_is_told_which_and_goes_on
     assert cluster.evictions == []
     entry = cluster.core.book.entries[uid]
     assert entry.stage is Stage.WAITING
-    assert "2 that could make way may not be stopped now: disruption budget team/db" in entry.told[1]
+    assert "2 that could make way may not be stopped now: 1 disruption budget of another namespace" in entry.told[1]
     cluster.core.budget(budget("db", 1))
     cluster.settle()
     assert len(cluster.evictions) == 1
@@ -85,7 +85,7 @@ def test_a_pod_with_two_budgets_is_left_alone_for_the_api_server_would_evict_it_
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
-    assert "2 disruption budgets in team" in cluster.core.book.entries[uid].told[1]
+    assert "1 disruption budget of another namespace" in cluster.core.book.entries[uid].told[1]
 
 
 def test_a_planner_that_takes_over_heeds_the_budgets_that_there_are() -> None:
@@ -135,7 +135,7 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
     condition = until(
         lambda: next((c for c in world.get("s", "shop").status.conditions if c.type == "PodScheduled"), None), "told"
     )
-    assert "disruption budget team/db" in condition.message
+    assert "1 disruption budget of another namespace" in condition.message
     assert not [p for p in client.list(POD, "team").items if p.metadata.deletion_timestamp]
     client.patch(PDB, "db", "team", body={"status": {"disruptionsAllowed": 1}}, subresource="status")
     leaving = until(lambda: [p for p in client.list(POD, "team").items if p.metadata.deletion_timestamp], "evicted")
@@ -144,7 +144,7 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
     assert released(world, "s", "shop") is None, "not before it is gone, which takes its grace"
     events = [e for e in client.list(EVENT, "team").items if e.reason == "Reclaim"]
     assert [e.involved_object.name for e in events] == [leaving[0].metadata.name]
-    assert "stopped for shop/s (reclaim) on a" in events[0].message
+    assert "stopped for 1 pod of another namespace (reclaim) on a" in events[0].message
     client.faults.release("team", leaving[0].metadata.name)
     until(lambda: released(world, "s", "shop"), "released once its devices are free")
 

@@ -356,7 +356,8 @@ def test_what_a_queue_deserves_is_taken_back_by_eviction_and_given_once_it_is_fr
     assert entry.stage is Stage.PLACED
     victim = next(iter(entry.after))
     assert victim in borrowers
-    assert "waits for team/" in cluster.core.answers.filter(uid, ["a"], "", 1.0).text
+    text = cluster.core.answers.filter(uid, ["a"], "", 1.0).text
+    assert "waits for 1 pod of another namespace to leave it" in text
     cluster.settle()
     assert cluster.evictions == [victim]
     assert uid in cluster.bound()
@@ -929,7 +930,7 @@ def test_a_tenants_queue_is_for_its_own_namespaces_even_where_another_allows_all
     cluster.settle()
     reason, message = cluster.core.book.entries[uid].told
     assert reason is Reason.NOT_PERMITTED
-    assert "queue vision.train is tenant vision's, and namespace team is not" in message
+    assert "queue vision.train belongs to a tenant, and namespace team is in a queue of no or another tenant" in message
     cluster.core.namespace(NamespaceSeen(name="team", queue="vision.default", allowed=frozenset(("*",))))
     cluster.settle()
     assert uid in cluster.bound()

@@ -1,0 +1,137 @@
+"""Texts that users of one namespace read name no pod, budget or queue of another namespace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.unit.kubernetes.planner.virtual import Cluster
+
+from calabash.kubernetes.planner.budgets import BudgetSeen
+from calabash.kubernetes.planner.core import OPTIONS
+from calabash.kubernetes.planner.facts import Action, EvictPod, NamespaceSeen, PodName, QueueSeen, Report, SweepPod
+from calabash.kubernetes.visibility import budget_mention, for_namespace, pod_mention, pod_mentions
+from calabash.model.errors import CalabashError
+from calabash.model.mentions import Mentioned, mention, mentions
+from calabash.model.request import GpuRequest
+from calabash.seams.kubelet.service import refusal
+
+TEAMS = ("alice", "bob", "carol")
+QUEUES = [
+    QueueSeen(name="alice-q", deserved=2.0),
+    QueueSeen(name="bob-q", deserved=1.0),
+    QueueSeen(name="carol-q"),
+]
+
+
+def pod(namespace: str, name: str) -> PodName:
+    return PodName(uid=f"u-{namespace}-{name}", namespace=namespace, name=name)
+
+
+def test_pods_of_the_readers_namespace_are_named_and_others_counted() -> None:
+    text = f"waits for {pod_mentions([pod('a', 'x'), pod('b', 'y'), pod('c', 'z')])} to leave"
+    assert for_namespace(text, "a") == "waits for a/x, 2 pods of other namespaces to leave"
+    assert for_namespace(text, "b") == "waits for b/y, 2 pods of other namespaces to leave"
+    assert for_namespace(text, "d") == "waits for 3 pods of other namespaces to leave"
+    many = pod_mentions([pod("a", f"x{number}") for number in range(5)])
+    assert for_namespace(many, "a") == "a/x0, a/x1, a/x2, 2 more of a"
+    assert for_namespace(f"for {pod_mention(None)}", "a") == "for 1 pod of another namespace"
+
+
+def test_budgets_of_the_readers_namespace_are_named_and_others_counted() -> None:
+    text = f"kept by {budget_mention('a', 'db')}, {budget_mention('b', 'web')}"
+    assert for_namespace(text, "a") == "kept by disruption budget a/db, 1 disruption budget of another namespace"
+    assert for_namespace(f"{budget_mention('a', '')}", "a") == "several disruption budgets of a"
+    assert for_namespace(text, "c") == "kept by 2 disruption budgets of other namespaces"
+
+
+def test_requests_are_named_by_their_pods_and_queues_only_if_they_are_the_readers() -> None:
+    pods = {"u1": pod("a", "x"), "u2": pod("b", "y")}
+    text = f"held for {mentions(Mentioned.REQUEST, ['u1', 'u2', 'u3'])}; queue {mention(Mentioned.QUEUE, 'qb')}"
+    words = for_namespace(text, "a", queues=lambda: {"qa"}, pod_of=pods.get)
+    assert words == "held for a/x, 2 pods of other namespaces; queue (another's)"
+    assert for_namespace(text, "b", queues=lambda: {"qb"}, pod_of=pods.get).endswith("; queue qb")
+
+
+def test_namespace_whose_name_begins_like_the_readers_is_another() -> None:
+    assert for_namespace(pod_mention(pod("team-b", "x")), "team") == "1 pod of another namespace"
+    assert for_namespace(pod_mention(pod("team", "x")), "team-b") == "1 pod of another namespace"
+
+
+def test_marks_that_a_user_writes_into_a_text_show_nothing() -> None:
+    forged = "\x02pod\x1fbob/x\x03"
+    assert "bob" not in for_namespace(f"label {forged} and {pod_mention(pod('bob', 'y'))}", "alice")
+
+
+def test_error_for_the_kubelet_names_no_objects_of_others() -> None:
+    whose = mention(Mentioned.REQUEST, "marker-1")
+    error = CalabashError(f"device 0 is used by {whose}", hint=f"wait for {mention(Mentioned.PROCESS, 'marker-2')}")
+    assert refusal(error) == "device 0 is used by (another's); hint: wait for (another's)"
+
+
+class Recorded(Cluster):
+    """A cluster that remembers every action with a text."""
+
+    def carry_out(self, action: Action, *, fail: bool = False) -> None:
+        if isinstance(action, Report | EvictPod | SweepPod):
+            self.texts.append((action.pod.namespace, action.message))
+        super().carry_out(action, fail=fail)
+
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = self.__dict__.setdefault("_texts", [])
+        return found
+
+
+def _budgets(cluster: Cluster, chance: random.Random) -> None:
+    for team in TEAMS:
+        allowed = chance.choice([0, 0, 5])
+        cluster.core.budget(BudgetSeen(namespace=team, name=f"budget-of-{team}", terms=(), allowed=allowed))
+
+
+def _requests(chance: random.Random) -> Iterator[GpuRequest]:
+    while True:
+        kind = chance.randrange(4)
+        gang = chance.choice(["", "ring"])
+        yield (
+            GpuRequest(count=chance.choice([1, 2]), gang=gang, gang_size=2 if gang else 1)
+            if kind < 2
+            else GpuRequest(memory_mib=chance.choice([8192, 30000]), core_percent=25, priority=chance.choice([0, 5]))
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_text_of_a_random_cluster_names_another_namespace(seed: int) -> None:
+    """Pods and budgets carry the names of their teams, so that a name of another team in a text is found."""
+    chance = random.Random(seed)
+    options = replace(OPTIONS, defragment_moves_max=4, defragment_wait_s=1.0, defragment_rest_s=0.0)
+    namespaces = [NamespaceSeen(name=team, queue=f"{team}-q") for team in TEAMS]
+    cluster = Recorded({"n1": 2, "n2": 2}, QUEUES, seed=seed, options=options, namespaces=namespaces)
+    requests = _requests(chance)
+    filtered: list[tuple[str, str]] = []
+    for step in range(60):
+        team = chance.choice(TEAMS)
+        movable = chance.random() < 0.5
+        cluster.create(
+            next(requests), name=f"{team}-pod-{step}", namespace=team, movable=movable, owner=f"owner-of-{team}"
+        )
+        if step % 10 == 0:
+            _budgets(cluster, chance)
+        if step % 7 == 0:
+            cluster.protected = {uid for uid in cluster.pods if chance.random() < 0.4}
+        cluster.now_s += chance.choice([0.5, 2.0, 12.0])
+        cluster.settle(2)
+        if cluster.bound() and chance.random() < 0.3:
+            cluster.end(chance.choice(sorted(cluster.bound())))
+        for uid, one in cluster.pods.items():
+            answer = cluster.core.answers.filter(uid, ["n1", "n2"], "", cluster.now_s)
+            filtered.append((one.namespace, answer.text))
+    texts = [*cluster.texts, *filtered]
+    assert sum(bool(text) for _, text in texts) > 20
+    assert any("of another namespace" in text or "of other namespaces" in text for _, text in texts)
+    for namespace, text in texts:
+        named = [team for team in TEAMS if team in text and team != namespace]
+        assert named == [], f"readers of {namespace}: {text}"
+        assert text.isprintable(), "no mark is left in a text"
