@@ -39,6 +39,7 @@ from calabash.seams.host.container_groups import (
     outer_names,
     pod_groups,
 )
+from calabash.seams.host.failures import failure
 from calabash.seams.host.processes import Process, began_s, identify
 
 _UID_DIGITS = 32
@@ -160,10 +161,7 @@ class ContainerMembership(GroupMembership):
         try:
             join_pod(self._hierarchy, beside, directory.name, process.pid)
         except OSError as error:
-            raise CalabashError(
-                f"cannot move process {process.pid} into the pod of {allocation}: {error.strerror}",
-                reason=Reason.NOT_FOUND if isinstance(error, ProcessLookupError) else Reason.NOT_PERMITTED,
-            ) from error
+            raise failure(error, f"cannot move process {process.pid} into the pod of {allocation}") from error
         with self._lock:
             self._found[allocation] = (directory,)
 

@@ -12,6 +12,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, group_of
+from calabash.seams.host.failures import failure
 from calabash.seams.host.processes import Process, alive, identify, parent_of
 
 
@@ -36,11 +37,8 @@ class KernelMembership(GroupMembership):
             self._base.create()
             self._group(allocation).create()
         except OSError as error:
-            raise CalabashError(
-                f"cannot make the control group of {allocation}: {error.strerror}",
-                reason=Reason.NOT_PERMITTED,
-                hint="the pool must be able to make groups below " + str(self._base.directory.parent),
-            ) from error
+            hint = "the pool must be able to make groups below " + str(self._base.directory.parent)
+            raise failure(error, f"cannot make the control group of {allocation}", hint=hint) from error
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
         if not alive(process):
@@ -53,9 +51,7 @@ class KernelMembership(GroupMembership):
         except ProcessLookupError:
             raise _gone(process) from None
         except OSError as error:
-            raise CalabashError(
-                f"cannot move process {process.pid} into {allocation}: {error.strerror}", reason=Reason.NOT_PERMITTED
-            ) from error
+            raise failure(error, f"cannot move process {process.pid} into {allocation}") from error
         if not alive(process):
             # The pid was used again between the two looks: whoever it is now goes back where it came from.
             self._undo(process.pid, before)

@@ -6,7 +6,6 @@ be seen is always a whole slot, and what a crash leaves under a hidden name is l
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 from calabash.agent.slot_content import SlotSpec, limits_bytes, usage_bytes
 from calabash.agent.slot_names import LEASE_FILE, LIMITS_FILE, USAGE_FILE, is_slot_name
 from calabash.agent.slot_pages import SlotPages
-from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.seams.host.failures import failure
 from calabash.seams.host.files import disk_full_is_a_reason, sync_directory
 
 _COMING, _GOING = ".new-", ".gone-"
@@ -90,12 +89,8 @@ def create_slot(directory: Path, spec: SlotSpec) -> None:
             _write_file(directory / LEASE_FILE, b"", mode=0o600 if owner else 0o644, owner=owner)
         _write_file(directory / LIMITS_FILE, limits_bytes(spec), mode=0o644, owner=None)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise CalabashError(
-            f"cannot write the slot {directory}: {error.strerror}",
-            reason=Reason.DISK_FULL if full else Reason.NOT_PERMITTED,
-            hint="free some space" if full else "the pool must be able to write its own directory",
-        ) from error
+        hint = "the pool must be able to write its own directory"
+        raise failure(error, f"cannot write the slot {directory}", hint=hint) from error
 
 
 def _write_file(path: Path, content: bytes, *, mode: int, owner: int | None) -> None:

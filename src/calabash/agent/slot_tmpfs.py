@@ -8,7 +8,6 @@ unmounted and removed at the next start.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from contextlib import suppress
@@ -18,9 +17,10 @@ from calabash.agent.slot_content import SlotDevice, SlotSpec, limits_bytes, usag
 from calabash.agent.slot_names import LIMITS_FILE, USAGE_FILE, is_slot_name
 from calabash.agent.slot_pages import SlotPages
 from calabash.model.device import DeviceUuid
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.seams.host.acl import share_with
+from calabash.seams.host.failures import failure
 from calabash.seams.host.mounts import mount, unmount
 
 _INODES = 4  # the directory, two pages, and one to spare
@@ -69,12 +69,8 @@ class TmpfsSlots(SlotPages):
             coming.rename(path / LIMITS_FILE)
         except OSError as error:
             _clear(path)
-            full = error.errno in {errno.ENOSPC, errno.ENOMEM}
-            raise CalabashError(
-                f"cannot make the slot {path}: {error.strerror}",
-                reason=Reason.DISK_FULL if full else Reason.NOT_PERMITTED,
-                hint="free some memory" if full else "the pool must be able to mount below its own directory",
-            ) from error
+            hint = "the pool must be able to mount below its own directory"
+            raise failure(error, f"cannot make the slot {path}", hint=hint, full_hint="free some memory") from error
         except BaseException:
             _clear(path)
             raise

@@ -24,6 +24,8 @@ class Reason(StrEnum):
     STORE_NEWER = "store_newer"
     STORE_UNAVAILABLE = "store_unavailable"
     DISK_FULL = "disk_full"
+    OVERLOADED = "overloaded"
+    HOST_FAILED = "host_failed"
     BAD_FILE = "bad_file"
     UNSUPPORTED = "unsupported"
     API_DOWN = "api_down"

@@ -18,6 +18,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT
 from calabash.model.tenancy import Member, Principal, Role, TokenKind, TokenRecord
 from calabash.operations.people import People
+from calabash.seams.host.failures import require_descriptor
 from calabash.seams.host.processes import Peer, user_name
 from calabash.seams.host.users import user_groups
 
@@ -198,6 +199,7 @@ def account(login: str) -> int:
     try:
         return pwd.getpwnam(login).pw_uid if login else -1
     except KeyError:
+        require_descriptor()
         return -1
 
 

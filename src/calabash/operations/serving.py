@@ -5,28 +5,33 @@ for a bounded time only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
+import resource
 import select
 import socket
 import struct
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from calabash.model.errors import Reason
+from calabash.model.errors import CalabashError, Reason
 from calabash.operations.caller import Caller
 from calabash.operations.fairness import REPLY_S, Fairness
 from calabash.operations.turns import Turns
+from calabash.seams.host.failures import EXHAUSTED
 from calabash.seams.host.processes import identify, peer_of
 from calabash.seams.host.readable import readable
 
 HEADER_S = 10.0
 ACCEPTED_AT_ONCE = 16
 WATCHED = "/v1/changes"  # it waits for what is to be told, and then tells little
+DESCRIPTORS_KEPT = 128
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77
 _SCOPE_KEY = "calabash"
@@ -43,10 +48,28 @@ class Listener(socket.socket):
     Whoever has too many is told so and hung up on here, which costs a hundredth of a connection that is served. At most
     ``ACCEPTED_AT_ONCE`` are handed on in a row, so that those who are served already are not held up by a crowd at the
     door.
+
+    The last ``descriptors_kept`` descriptors of the process are never a connection's: the kernel gives the smallest free
+    number, so a connection with a number above the rest is answered 503 and closed. Requests that are being served can
+    therefore always open what they need. Where even accepting fails, a descriptor that is held in reserve makes room for one
+    connection at a time.
     """
 
     fairness: Fairness
     _in_a_row = 0
+    _spare = -1
+    _numbers_end = sys.maxsize
+
+    def keep_descriptors(self, kept: int) -> None:
+        """Keep so many of the descriptors that this process may open for other things than connections."""
+        self._numbers_end = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - kept
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        super().close()
 
     def accept(self) -> tuple[socket.socket, Any]:
         if self._in_a_row >= ACCEPTED_AT_ONCE:
@@ -58,31 +81,57 @@ class Listener(socket.socket):
             except BlockingIOError:
                 self._in_a_row = 0
                 raise
-            if self.fairness.connect(peer_of(connection).uid):
+            except OSError as error:
+                if error.errno not in EXHAUSTED or not self._refuse_one():
+                    raise
+                continue
+            if connection.fileno() >= self._numbers_end:
+                _hang_up(connection, _OVERLOADED)
+            elif self.fairness.connect(peer_of(connection).uid):
                 self._in_a_row += 1
                 return connection, address
-            _hang_up(connection)
+            else:
+                _hang_up(connection, _TOO_MANY)
         raise BlockingIOError
 
+    def _refuse_one(self) -> bool:
+        """Answer one connection with the spare descriptor's number; False where no descriptor is kept in reserve."""
+        if self._spare < 0:
+            return False
+        os.close(self._spare)
+        self._spare = -1
+        try:
+            connection, _ = super().accept()
+            _hang_up(connection, _OVERLOADED)
+        finally:
+            with contextlib.suppress(OSError):  # another thread was faster; it is opened again at the next connection
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return True
 
-def _refusal() -> bytes:
-    body = json.dumps(
-        {
-            "reason": Reason.USER_LIMIT,
-            "message": "this user has too many connections to the pool",
-            "hint": "close some; an administrator may raise `connections` in pool.toml",
-        }
-    )
-    head = f"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+
+def _refusal(status: str, reason: Reason, message: str, hint: str) -> bytes:
+    body = json.dumps({"reason": reason, "message": message, "hint": hint})
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Content-Type: application/json\r\n\r\n{body}".encode()
 
 
-_TOO_MANY = _refusal()
+_TOO_MANY = _refusal(
+    "429 Too Many Requests",
+    Reason.USER_LIMIT,
+    "this user has too many connections to the pool",
+    "close some; an administrator may raise `connections` in pool.toml",
+)
+_OVERLOADED = _refusal(
+    "503 Service Unavailable",
+    Reason.OVERLOADED,
+    "the pool has no descriptors left for another connection",
+    "ask again later; an administrator may raise the limit of open files of the pool",
+)
 
 
-def _hang_up(connection: socket.socket) -> None:
+def _hang_up(connection: socket.socket, answer: bytes) -> None:
     try:
-        connection.send(_TOO_MANY, socket.MSG_DONTWAIT)
+        connection.send(answer, socket.MSG_DONTWAIT)
     except OSError:
         pass
     finally:
@@ -118,7 +167,12 @@ class Protocol(H11Protocol):
     def _begin(self) -> None:
         if self.transport.is_closing():
             return
-        self.caller = asker_of(self.transport.get_extra_info("socket"))
+        try:
+            self.caller = asker_of(self.transport.get_extra_info("socket"))
+        except CalabashError:  # this process has run out of something, so nothing is known of the requesting process
+            self.transport.write(_OVERLOADED)
+            self.transport.close()
+            return
         self.client = (f"{self.caller.peer.uid}:{self.caller.peer.gid}", self.caller.peer.pid)
         self.app_state = {**self.app_state, _SCOPE_KEY: self}
         self.transport.resume_reading()
@@ -258,6 +312,11 @@ class _EndingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def descriptors_kept() -> int:
+    """The descriptors that connections leave to everything else; small where few may be opened at all."""
+    return min(DESCRIPTORS_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+
 class Server:
     """Serves an application on its listeners until it is stopped or a signal comes.
 
@@ -282,6 +341,7 @@ class Server:
         self._stopped = False
         for listener in listeners:
             listener.fairness = fairness
+            listener.keep_descriptors(descriptors_kept())
 
     def run(self, application: Application) -> None:
         turns = Turns()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from pathlib import Path
@@ -48,6 +49,57 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
         serving.start()
         try:
             assert {client.recv(4096).split()[1] for client in clients} == {b"204"}
+        finally:
+            server.stop()
+            serving.join()
+            for client in clients:
+                client.close()
+
+
+def test_connections_beyond_the_descriptors_are_answered_503_and_later_ones_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is lowered for the listener alone: what it keeps for others is everything above the next few numbers."""
+    path, clients = tmp_path / "socket", []
+
+    def ask() -> socket.socket:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(60)
+        client.connect(str(path))
+        client.sendall(b"GET /v1/x HTTP/1.1\r\nHost: pool\r\n\r\n")
+        clients.append(client)
+        return client
+
+    with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listening(path, listener)
+        server = Server([listener], Fairness(Limits(), exempt=lambda _: True))
+        serving = threading.Thread(target=server.run, args=(_answer,))
+        serving.start()
+        try:
+            assert ask().recv(4096).split()[1] == b"204"
+            end = listener._numbers_end
+            monkeypatch.setattr(listener, "_numbers_end", 3)
+            for _ in range(3):
+                answer = ask().recv(4096)
+                assert answer.split()[1] == b"503"
+                assert b'"overloaded"' in answer
+            monkeypatch.setattr(listener, "_numbers_end", end)
+            assert ask().recv(4096).split()[1] == b"204"
+            accept = socket.socket.accept
+            failures: list[OSError] = []
+
+            def accept_or_fail(self: socket.socket) -> Any:
+                if failures:
+                    raise failures.pop()
+                return accept(self)
+
+            monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
+            for number in (errno.EMFILE, errno.ENFILE):
+                failures.append(OSError(number, "injected"))
+                assert ask().recv(4096).split()[1] == b"503", "the kept descriptor makes room for an answer"
+                assert ask().recv(4096).split()[1] == b"204"
+            failures += [OSError(errno.EMFILE, "injected"), OSError(errno.EMFILE, "injected")]
+            assert ask().recv(4096).split()[1] == b"204", "served when there are descriptors again"
         finally:
             server.stop()
             serving.join()

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from calabash.agent.modes.protocol import WorkerUsers
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.failures import require_descriptor
 
 OURSELVES = -1
 
@@ -42,5 +43,6 @@ def _has_a_name(user: int) -> bool:
     try:
         pwd.getpwuid(user)
     except KeyError:
+        require_descriptor()
         return False
     return True

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.acl import Access, access_for, access_of, set_access
+from calabash.seams.host.failures import failure
 from calabash.seams.host.files import write_durably
 
 log = structlog.get_logger(__name__)
@@ -40,9 +40,7 @@ class Guards:
             with self._lock:
                 self._set(allocation, path, uid)
         except OSError as error:
-            raise CalabashError(
-                f"cannot keep others from {path}: {error.strerror}", reason=Reason.NOT_PERMITTED
-            ) from error
+            raise failure(error, f"cannot keep others from {path}") from error
 
     def _set(self, allocation: AllocationId, path: str, uid: int) -> None:
         known = next((g for g in self._guards if g.path == path), None)

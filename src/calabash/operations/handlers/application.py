@@ -25,6 +25,7 @@ from calabash.operations.handlers.networks import NETWORKS
 from calabash.operations.handlers.notifications import NOTIFICATIONS
 from calabash.operations.handlers.tenancy import TENANCY
 from calabash.operations.serving import Application, connection_of
+from calabash.seams.host.failures import EXHAUSTED, FULL, failure
 
 log = structlog.get_logger(__name__)
 
@@ -48,11 +49,15 @@ _STATUS = {
     Reason.POOL_DOWN: 503,
     Reason.STORE_UNAVAILABLE: 503,
     Reason.STORE_NEWER: 503,
+    Reason.OVERLOADED: 503,
+    Reason.HOST_FAILED: 503,
     Reason.DISK_FULL: 507,
 }
 
 
 def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
+    if isinstance(error, OSError) and error.errno in (EXHAUSTED | FULL):
+        error = failure(error, "the pool cannot answer now")
     if isinstance(error, CalabashError):
         status_code = _STATUS.get(error.reason, 409)
         shown = shown_to(request)

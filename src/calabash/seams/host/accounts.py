@@ -8,6 +8,7 @@ import pwd
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.failures import require_descriptor
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _PR_SET_NO_NEW_PRIVS = 38
@@ -29,6 +30,7 @@ def account_of(uid: int) -> LocalAccount:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
+        require_descriptor()
         raise CalabashError(
             f"this machine has no account with number {uid}", reason=Reason.NOT_FOUND, hint="ask an administrator"
         ) from None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from calabash.seams.host.failures import require_told
 from calabash.seams.host.mounts import Mounted, mount, mounts
 
 _NESTED_MAX = 10_000  # groups inside a group that are looked at; a tenant who is root may make more
@@ -49,7 +50,8 @@ def group_of(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:
             text = file.read(65536)
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return None
     for line in text.split(b"\n"):
         if line.startswith(b"0::/"):
@@ -80,15 +82,18 @@ class Cgroup:
         """Everybody in it, by pid."""
         found: set[int] = set()
         for directory in self._directories():
-            with contextlib.suppress(OSError):
+            try:
                 found.update(int(word) for word in (directory / "cgroup.procs").read_text().split())
+            except OSError as error:
+                require_told(error)
         return sorted(found - {0})  # 0: of a namespace that we cannot see into
 
     def populated(self) -> bool:
         """Whether a live process is in it; a zombie is none."""
         try:
             text = (self.directory / "cgroup.events").read_text()
-        except OSError:
+        except OSError as error:
+            require_told(error)
             return False
         return "populated 1" in text.splitlines()
 

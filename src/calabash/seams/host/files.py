@@ -6,7 +6,6 @@ the last of them is gone, however they went. Whoever gets the exclusive lock kno
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -14,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.failures import FULL, failure
 
 SECRET_BYTES_MAX = 4096
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def lock_exclusive(path: Path) -> int | None:
@@ -120,13 +119,9 @@ def disk_full_is_a_reason(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
-        raise CalabashError(
-            f"{what}: {os.strerror(error.errno or 0).lower()}",
-            reason=Reason.DISK_FULL,
-            hint="free some space; running programs are not affected",
-        ) from error
+        raise failure(error, what) from error
 
 
 def private_text(path: str) -> str:

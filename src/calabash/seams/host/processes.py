@@ -16,6 +16,8 @@ from pathlib import Path
 from stat import S_IFMT, S_ISBLK, S_ISCHR
 from typing import TypeVar
 
+from calabash.seams.host.failures import require_descriptor, require_told
+
 _PROC = Path("/proc")
 
 Key = TypeVar("Key")
@@ -55,7 +57,8 @@ def start_time(pid: int) -> int:
     """Start time of a live process, in clock ticks since boot; 0 when there is none or it is a zombie."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return 0
     # The name in parentheses may itself hold spaces and parentheses.
     fields = stat[stat.rfind(b")") + 2 :].split()
@@ -86,7 +89,8 @@ def owner(process: Process) -> int:
     """Effective uid of a process; -1 when it is gone."""
     try:
         uid = (_PROC / str(process.pid)).stat().st_uid
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return -1
     return uid if alive(process) else -1
 
@@ -100,7 +104,8 @@ def command_name(process: Process) -> str:
     """What the kernel calls its program, at most 15 characters and only such as can be printed; "" when it is gone."""
     try:
         name = (_PROC / str(process.pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return ""
     return "".join(c if c.isprintable() else "?" for c in name) if alive(process) else ""
 
@@ -109,7 +114,8 @@ def parent_of(pid: int) -> int:
     """Pid of the parent of a process; 0 when it is gone or its parent is not of this namespace."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return 0
     return int(stat[stat.rfind(b")") + 2 :].split()[1])
 
@@ -139,7 +145,8 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
     """The pids of a process from the reader's namespace inwards; () when it is gone."""
     try:
         text = (_PROC / str(pid) / "status").read_text()
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return ()
     for line in text.splitlines():
         if line.startswith("NSpid:"):
@@ -151,7 +158,8 @@ def pid_namespace(pid: int | None = None) -> int:
     """Inode of the pid namespace of a process (our own by default); 0 when it cannot be seen."""
     try:
         return (_PROC / ("self" if pid is None else str(pid)) / "ns" / "pid").stat().st_ino
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return 0
 
 
@@ -176,14 +184,16 @@ def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Pr
     asked when it can be nobody else any more."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return False
     try:
         # The descriptor pins the process; only now does the comparison of start times mean anything.
         if not alive(process) or not still(process):
             return False
         signal.pidfd_send_signal(descriptor, number)
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return False
     finally:
         os.close(descriptor)
@@ -240,7 +250,8 @@ def has_open(pid: int, path: Path) -> bool:
     """Whether a process has that file open, as far as we may see."""
     try:
         status = path.stat()
-    except OSError:
+    except OSError as error:
+        require_told(error)
         return False
     return (status.st_dev, status.st_ino) in _open_files(pid, _file)
 
@@ -251,10 +262,12 @@ def _file(status: os.stat_result) -> tuple[int, int]:
 
 def _open_files(pid: int, key: Callable[[os.stat_result], Key]) -> set[Key]:
     opened: set[Key] = set()
-    with contextlib.suppress(OSError):
+    try:
         for descriptor in os.scandir(_PROC / str(pid) / "fd"):
             with contextlib.suppress(OSError):
                 opened.add(key(descriptor.stat()))
+    except OSError as error:
+        require_told(error)
     return opened
 
 
@@ -271,4 +284,5 @@ def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
+        require_descriptor()  # else "unknown" would be remembered of a user that is known
         return str(uid)

@@ -6,14 +6,19 @@ import grp
 import os
 import pwd
 
+from calabash.seams.host.failures import require_descriptor
+
 
 def user_groups(uid: int) -> frozenset[str]:
     """Names of all groups that a user is in by the passwd and group databases; numbers for groups without a name."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
+        require_descriptor()
         return frozenset()
-    return frozenset(_group_name(gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid))
+    found = frozenset(_group_name(gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid))
+    require_descriptor()
+    return found
 
 
 def _group_name(gid: int) -> str:

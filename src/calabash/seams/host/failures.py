@@ -1,0 +1,54 @@
+"""Errors of the operating system as reasons.
+
+A call that failed because this process or the machine has run out of something says nothing about the object it was made for:
+it is neither a missing permission nor proof that a file, a group or a process is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from calabash.model.errors import CalabashError, Reason
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REASONS = (
+    (EXHAUSTED, Reason.OVERLOADED, "ask again later; an administrator may raise the limit of open files of the pool"),
+    (FULL, Reason.DISK_FULL, "free some space; running programs are not affected"),
+    (frozenset({errno.ENOENT, errno.ESRCH}), Reason.NOT_FOUND, ""),
+    (frozenset({errno.EACCES, errno.EPERM}), Reason.NOT_PERMITTED, ""),
+)
+
+
+def failure(error: OSError, what: str, *, hint: str = "", full_hint: str = "") -> CalabashError:
+    """Return the error for a failed system call.
+
+    Args:
+        what: the failed step, "cannot write the slot /x".
+        hint: for a missing permission and for errors that no other hint fits.
+        full_hint: what to free where space is short, if that is not disk space.
+    """
+    message = f"{what}: {os.strerror(error.errno).lower() if error.errno else error}"
+    for numbers, reason, own_hint in _REASONS:
+        if error.errno in numbers:
+            said = full_hint if reason is Reason.DISK_FULL and full_hint else own_hint or hint
+            return CalabashError(message, reason=reason, hint=said)
+    return CalabashError(message, reason=Reason.HOST_FAILED, hint=hint or "see the kernel's log: dmesg")
+
+
+def require_told(error: OSError) -> None:
+    """Raise OVERLOADED for an error that says nothing about the object that was looked at; return for all others."""
+    if error.errno in EXHAUSTED:
+        raise failure(error, "the state of this machine cannot be read") from error
+
+
+def require_descriptor() -> None:
+    """Raise OVERLOADED if this process can open no file.
+
+    The name service of the C library reports an unknown user where it could not open its database.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        require_told(error)
