@@ -111,7 +111,9 @@ struct cb_limits { /* 8192 bytes */
     uint32_t flags;
     uint64_t heartbeat_ns; /* the agent's last sign of life */
     char allocation[64];
-    char reserved[4096 - 96];
+    uint64_t group; /* inode number of the control group of the allocation; 0: it has none of its own */
+    char name[40];  /* what its slot and control group are called, NUL-terminated; empty: as the allocation */
+    char reserved[4096 - 144];
     struct cb_limits_device device[CB_DEVICES_MAX];
 };
 

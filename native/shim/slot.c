@@ -1,6 +1,20 @@
 /*
  * Finding the slot and mapping its pages.
  *
+ * Sealed slots. A pool of root makes each slot a tmpfs and sets the immutable attribute on its directory. The
+ * kernel lets only a process with CAP_LINUX_IMMUTABLE in the initial user namespace set that attribute, so no
+ * tenant can make a directory that has it, whatever namespaces, mounts or file systems it makes; and nobody can
+ * exchange a file in it. Both pages have to lie on the file system of that directory.
+ *
+ * A process that such a pool has taken into an allocation has a finite hard limit of RLIMIT_LOCKS, which Linux
+ * does not use otherwise. The limit is inherited, and only CAP_SYS_RESOURCE in the initial user namespace can
+ * raise it again. A process that has it accepts sealed slots only. The limits page names the control group of
+ * its allocation by its number, and the process compares that with the number that the kernel tells of itself
+ * (PIDFD_GET_INFO, Linux 6.13), or with the name in /proc/self/cgroup where the kernel tells no number. Neither
+ * depends on the mounts that the process sees. So another allocation's slot is refused as well, and an ended one.
+ *
+ * Other slots are judged by their owners, as follows.
+ *
  * In a container the slot is at a fixed path, which the tenant cannot redirect. Elsewhere the environment
  * names it; then it must belong to root, to the owner of this library, or to the very user who runs the
  * program. The limits must be nobody else's to write. Whatever is missing or does not look right is refused:
@@ -24,10 +38,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <linux/stat.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,17 +55,33 @@
 #define LEASE_FD_LOWEST 200 /* out of the way of programs that arrange their low descriptors by hand */
 #define WAIT_NS         1000000l
 #define WAITS_MAX       100
+#define PROC_ROOT_INODE 1
+
+/* Numbers and structures that older headers lack. */
+#define CALL_PIDFD_OPEN 434
+#define CALL_OPENAT2    437
+struct pidfd_group { /* the first 64 bytes of struct pidfd_info */
+    uint64_t mask;
+    uint64_t group;
+    uint32_t others[12];
+};
+#define GROUP_TOLD      (1ull << 2)
+#define ASK_PIDFD_GROUP _IOWR(0xFF, 11, struct pidfd_group)
 
 /* The control group of this process in a pool: its allocation's name, and who owns it. */
 struct membership {
     char allocation[64];
     uid_t owner;
+    bool proven; /* read from the kernel's own file, whatever is mounted over it */
 };
 
 struct slot {
     char path[4096];
     int directory;
     bool fixed;
+    bool sealed; /* made by root of the machine */
+    bool marked; /* this process accepts sealed slots only */
+    dev_t device;
     bool member;
     struct membership membership; /* where `member` */
 };
@@ -67,12 +103,62 @@ static int visit_for_owner(struct dl_phdr_info *info, size_t size, void *argumen
     return 1;
 }
 
-/* The line of a text file that has `wanted` in it, into `line`; false: none has. */
-static bool find_line(const char *path, const char *wanted, char *line, size_t size)
+static bool is_on(int fd, long kind)
+{
+    struct statfs found = {0};
+    return fstatfs(fd, &found) == 0 && (unsigned long)found.f_type == (unsigned long)kind;
+}
+
+/* Return true if root of the machine made this directory immutable on a tmpfs. */
+static bool is_sealed(int directory)
+{
+    struct statx found = {0};
+    return is_on(directory, TMPFS_MAGIC) &&
+           syscall(SYS_statx, directory, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) == 0 &&
+           (found.stx_attributes & STATX_ATTR_IMMUTABLE) != 0;
+}
+
+/* Return true if a pool with sealed slots has taken this process in; also if that cannot be read. */
+static bool is_marked(void)
+{
+    struct rlimit locks = {0};
+    return getrlimit(RLIMIT_LOCKS, &locks) != 0 || locks.rlim_max != RLIM_INFINITY;
+}
+
+/* Number of the control group of this process; 0: the kernel does not tell it. */
+static uint64_t own_group(void)
+{
+    struct pidfd_group told = {.mask = GROUP_TOLD};
+    int self = (int)syscall(CALL_PIDFD_OPEN, (pid_t)syscall(SYS_getpid), 0);
+    if (self < 0) return 0;
+    bool done = ioctl(self, ASK_PIDFD_GROUP, &told) == 0 && (told.mask & GROUP_TOLD) != 0;
+    close(self);
+    return done ? told.group : 0;
+}
+
+/* Open a file of /proc past all that is mounted over it; -1: this kernel cannot, or /proc is something else. */
+static int open_in_proc(const char *path)
+{
+    struct open_how how = {.flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC,
+                           .resolve = RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS};
+    struct stat root = {0};
+    int fd = -1, proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (proc < 0) return -1;
+    if (is_on(proc, PROC_SUPER_MAGIC) && status_of(proc, &root) == 0 && root.st_ino == PROC_ROOT_INODE)
+        fd = (int)syscall(CALL_OPENAT2, proc, path, &how, sizeof(how));
+    close(proc);
+    return fd;
+}
+
+/* The line of a file of /proc that has `wanted` in it, into `line`; false: none has. `proven`: the file is the
+ * kernel's, whatever is mounted over it. */
+static bool find_line(const char *path, const char *wanted, char *line, size_t size, bool *proven)
 {
     char text[16384];
     size_t length = 0;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = open_in_proc(path + strlen("/proc/"));
+    if (proven != NULL) *proven = fd >= 0;
+    if (fd < 0) fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return false;
     for (ssize_t got;
          length < sizeof(text) - 1 && (got = read(fd, text + length, sizeof(text) - 1 - length)) > 0;)
@@ -97,8 +183,8 @@ bool cb_slot_holds(int32_t pid)
     char own[4096], other[4096], path[32];
     int saved = errno;
     snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
-    bool told = find_line("/proc/self/cgroup", "/calabash-", own, sizeof(own));
-    bool holds = !told || find_line(path, "/calabash-", other, sizeof(other));
+    bool told = find_line("/proc/self/cgroup", "/calabash-", own, sizeof(own), NULL);
+    bool holds = !told || find_line(path, "/calabash-", other, sizeof(other), NULL);
     if (told && holds) {
         const char *mine = strstr(own, "/calabash-") + 1, *its = strstr(other, "/calabash-") + 1;
         size_t pool = strcspn(mine, "/");
@@ -113,7 +199,7 @@ static bool is_member(struct membership *member)
 {
     char line[4096], mount[4096], path[8192];
     struct stat status;
-    if (!find_line("/proc/self/cgroup", "/calabash-", line, sizeof(line))) return false;
+    if (!find_line("/proc/self/cgroup", "/calabash-", line, sizeof(line), &member->proven)) return false;
     const char *group = strchr(line, '/'), *pool = strstr(line, "/calabash-");
     const char *allocation = strchr(pool + 1, '/');
     if (allocation == NULL || allocation - pool != 18 || strspn(pool + 10, "0123456789abcdef") != 8)
@@ -124,7 +210,7 @@ static bool is_member(struct membership *member)
     member->allocation[length] = 0;
     member->owner = 0;
     char *point = NULL, *position = NULL;
-    if (find_line("/proc/self/mountinfo", " - cgroup2 ", mount, sizeof(mount)))
+    if (find_line("/proc/self/mountinfo", " - cgroup2 ", mount, sizeof(mount), NULL))
         for (int field = 0; field < 5; field++)
             point = strtok_r(field == 0 ? mount : NULL, " ", &position);
     if (point != NULL &&
@@ -185,15 +271,26 @@ static bool open_directory(struct slot *slot)
                strerror(errno));
         return false;
     }
-    struct stat status;
-    if (status_of(slot->directory, &status) != 0 || !trusted_owner(slot, status.st_uid) ||
-        (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    struct stat status = {0};
+    slot->sealed = is_sealed(slot->directory);
+    slot->marked = is_marked();
+    slot->member = is_member(&slot->membership);
+    if (slot->marked && !slot->sealed) {
+        cb_say("the slot %s was not made by the pool that started this program; hint: leave the slot and "
+               "CALABASH_SLOT as `calabash run` has set them up",
+               path);
+        return false;
+    }
+    if (status_of(slot->directory, &status) != 0 ||
+        (!slot->sealed &&
+         (!trusted_owner(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0))) {
         cb_say("the slot %s is not to be trusted: owner %u, mode %o", path, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
         return false;
     }
-    slot->member = is_member(&slot->membership);
-    if (slot->member && !slot->fixed && !belongs_to_pool(slot->directory, slot->membership.owner)) {
+    slot->device = status.st_dev;
+    if (slot->member && !slot->fixed && !slot->sealed &&
+        !belongs_to_pool(slot->directory, slot->membership.owner)) {
         cb_say("the slot %s is not of the pool that this process belongs to; "
                "hint: leave CALABASH_SLOT as `calabash run` has set it",
                path);
@@ -218,7 +315,9 @@ static void *map_file(const struct slot *slot, const char *name, size_t size, bo
     } else if ((uint64_t)status.st_size != size) {
         cb_say("%s/%s has %lld bytes, expected %zu: damaged, or of another version of calabash", slot->path,
                name, (long long)status.st_size, size);
-    } else if (!writable &&
+    } else if (slot->sealed && (status.st_dev != slot->device || !is_on(fd, TMPFS_MAGIC))) {
+        cb_say("%s/%s is of another file system than its slot", slot->path, name);
+    } else if (!writable && !slot->sealed &&
                (!trusted_owner(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
         cb_say("%s/%s is not to be trusted: owner %u, mode %o", slot->path, name, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
@@ -263,6 +362,18 @@ static int take_lease(const struct slot *slot)
     return -1;
 }
 
+/* Return true if the limits are those of the allocation that the kernel counts this process to. */
+static bool is_of_this_process(const struct slot *slot, const struct cb_limits *limits)
+{
+    const char *name = limits->name[0] != 0 ? limits->name : limits->allocation;
+    size_t size = limits->name[0] != 0 ? sizeof(limits->name) : sizeof(limits->allocation);
+    bool named = slot->member && strncmp(name, slot->membership.allocation, size) == 0;
+    if (!slot->sealed) return !slot->member || slot->fixed || named;
+    if (limits->group == 0) return !slot->marked; /* a container's, where the agent makes no groups */
+    /* A group that root has made within the allocation's has a number of its own, and the name above it. */
+    return own_group() == limits->group || (named && slot->membership.proven);
+}
+
 static bool check_pages(const struct slot *slot, const struct cb_limits *limits, const struct cb_usage *usage)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = WAIT_NS};
@@ -282,10 +393,10 @@ static bool check_pages(const struct slot *slot, const struct cb_limits *limits,
                slot->path, limits->version, usage->version, CB_PAGE_VERSION);
         return false;
     }
-    if (slot->member && !slot->fixed &&
-        strncmp(limits->allocation, slot->membership.allocation, sizeof(limits->allocation)) != 0) {
-        cb_say("the slot %s is of another allocation than %s, to which this process belongs", slot->path,
-               slot->membership.allocation);
+    if (!is_of_this_process(slot, limits)) {
+        cb_say("the slot %s is of another allocation than this process belongs to, or the kernel does not tell; "
+               "hint: start containers with the control group namespace of their host",
+               slot->path);
         return false;
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what was read above is not newer than what comes now */

@@ -237,7 +237,7 @@ def test_a_worker_is_a_user_of_its_own_without_rights_in_a_root_of_its_own(world
         assert {seen[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {"0" * 16}
         assert set(os.listdir(f"/proc/{worker}/root")) <= {"dev", "etc", "lib", "lib64", "proc", "usr", *_top(world)}
         assert set(os.listdir(f"/proc/{worker}/root{world.home}")) == {"alloc", "sim"}
-        assert os.listdir(f"/proc/{worker}/root{world.home}/alloc") == [allocation["id"]]
+        assert os.listdir(f"/proc/{worker}/root{world.home}/alloc") == [world.slot_path(allocation["id"]).name]
         networks = Path(f"/proc/{worker}/net/dev").read_text().splitlines()[2:]
         assert [line.split(":")[0].strip() for line in networks] == ["lo"]
         for kind in ("mnt", "net", "ipc"):

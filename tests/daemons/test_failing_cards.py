@@ -229,7 +229,7 @@ def test_a_fault_in_a_mig_instance_takes_that_instance_out_of_service_and_no_oth
     world = make_world("1xA100-40GB")
     world.up()
     programs = [world.running(mig="1g.5gb") for _ in range(2)]
-    parts = [(world.home / "alloc" / a["id"] / "limits").read_bytes() for _, a in programs]
+    parts = [(world.slot_path(a["id"]) / "limits").read_bytes() for _, a in programs]
     names = [re.findall(rb"MIG-[0-9a-f-]{36}", content)[0].decode() for content in parts]
     world.inject(names[0], "xid", "95")
     shown = until(lambda: world.client.get("/v1/devices/0")["parts"], what="the fault to be seen")
@@ -240,7 +240,7 @@ def test_a_fault_in_a_mig_instance_takes_that_instance_out_of_service_and_no_oth
     until(lambda: not world.client.get("/v1/devices/0")["parts"], what="the instance to be made anew")
     assert programs[1][0].alive()
     _, third = world.running(mig="1g.5gb")
-    content = (world.home / "alloc" / third["id"] / "limits").read_bytes()
+    content = (world.slot_path(third["id"]) / "limits").read_bytes()
     assert names[0].encode() not in content
 
 

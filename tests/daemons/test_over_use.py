@@ -38,7 +38,7 @@ def test_an_idle_slice_is_told_of_and_taken_back(tmp_path: Path) -> None:
 
 def _policy(world: World, allocation: str) -> int:
     """What the slice's limits say of its share."""
-    limits = LimitsStruct.from_buffer_copy((world.home / "alloc" / allocation / "limits").read_bytes())
+    limits = LimitsStruct.from_buffer_copy((world.slot_path(allocation) / "limits").read_bytes())
     return int(limits.device[0].policy)
 
 

@@ -142,7 +142,7 @@ def test_a_pool_killed_again_and_again_under_load_keeps_everybody_running(
     world.up()
     steady, first = world.running(hold, "500", "100", memory_mib=2048, cores=10)
     until(lambda: steady.says("held 500"))
-    limits = (world.home / "alloc" / first["id"] / "limits").stat().st_ino
+    limits = (world.slot_path(first["id"]) / "limits").stat().st_ino
     for round_ in range(DAEMON_KILLS):
         crowd = [world.run(memory_mib=1000 + 100 * n, cores=5, wait_s=1) for n in range(6)]
         time.sleep(rng.uniform(0.0, 0.15))
@@ -154,7 +154,7 @@ def test_a_pool_killed_again_and_again_under_load_keeps_everybody_running(
         again = until(lambda: world.allocation_of(steady), what="the steady program to be known")
         assert again["id"] == first["id"]
         assert again["slices"][0]["memory_mib"] == 2048
-        assert (world.home / "alloc" / first["id"] / "limits").stat().st_ino == limits
+        assert (world.slot_path(first["id"]) / "limits").stat().st_ino == limits
         _books_agree(world)
         # Whoever became its program before the kill is still running and still known; the others were told.
         for program in crowd:

@@ -84,7 +84,7 @@ def test_modes_without_amounts_see_only_their_card_even_without_the_variable(
     until(lambda: program.says("held 100"), what="memory to be held")
     card = allocation["slices"][0]["device_index"]
     until(lambda: world.devices()[card]["memory_used_mib"] >= 100, what="its own card to hold it")
-    slot = Path(world.home / "alloc" / allocation["id"])
+    slot = world.slot_path(allocation["id"])
     assert f"{slot}" in Path(f"/proc/{program.pid}/environ").read_text()
     program.finish()
     until(lambda: not world.allocations(), what="the card to come back")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import calabash
 from calabash.agent.membership import group_name
+from calabash.agent.pages import LimitsPage
 from calabash.model.errors import CalabashError
 from calabash.seams.gpu import sim
 from calabash.seams.host.cgroups import Cgroup, find_hierarchy
@@ -146,6 +148,14 @@ class World:
     @property
     def state_file(self) -> Path:
         return self.home / "sim" / SIM / "node.state"
+
+    def slot_path(self, allocation: str) -> Path:
+        """Return where the slot of an allocation is: its limits name the allocation, its directory does not."""
+        for slot in (self.home / "alloc").iterdir():
+            with contextlib.suppress(OSError, CalabashError):
+                if LimitsPage.of_slot(slot).allocation == allocation:
+                    return slot
+        raise AssertionError(f"{allocation} has no slot")
 
     def evidence(self) -> Iterable[Path]:
         """Return what is kept when a test fails: the daemons' logs, the journal and the simulated node's state."""

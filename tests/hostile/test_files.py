@@ -201,10 +201,11 @@ def test_a_damaged_usage_page_ends_its_own_allocation_at_most(
     world: HostileWorld, mallory: User, damage: Callable[[str], None]
 ) -> None:
     slot = _slot_of(world, mallory)
+    (allocation,) = [a["id"] for a in world.held_by(mallory)]
     with world.unharmed():
         mallory.does(damage, str(slot))
     assert world.client.get("/v1/status")["devices"] == 2
-    assert world.client.delete(f"/v1/allocations/{slot.name}?force=1") if slot.exists() else True
+    assert world.client.delete(f"/v1/allocations/{allocation}?force=1") if slot.exists() else True
 
 
 def test_other_tenants_slots_and_pages_are_out_of_reach(world: HostileWorld, mallory: User, eve: User) -> None:
@@ -218,13 +219,14 @@ def test_root_inside_a_container_holds_nothing_up(world: HostileWorld) -> None:
     root = User(0, world.home)
     try:
         slot = _slot_of(world, root)
+        (allocation,) = [a["id"] for a in world.held_by(root)]
         clinging = root.keeps(_lease_everything, str(slot))
         assert clinging.line().startswith("leases")
         with world.unharmed(seconds=2.0):
             begun = time.monotonic()
             _slot_of(world, world.user())
             assert time.monotonic() - begun < LEASE_BREAK_S
-            world.client.delete(f"/v1/allocations/{slot.name}?force=1")
+            world.client.delete(f"/v1/allocations/{allocation}?force=1")
             until(lambda: not slot.exists(), what="the slot to be gone")
     finally:
         root.vanish()

@@ -70,14 +70,15 @@ def _park(slot: str) -> None:
 def test_release_frees_a_slice_whose_descriptors_are_parked_in_a_socket(world: HostileWorld, mallory: User) -> None:
     program = mallory.runs("/bin/cat", **HOLD)
     allocation = until(lambda: world.of(program), what="the program to run")["id"]
-    parked = mallory.keeps(_park, str(world.home / "alloc" / allocation))
+    slot = world.slot_path(allocation)
+    parked = mallory.keeps(_park, str(slot))
     assert parked.line().startswith("parked")
     with world.unharmed():
         world.client.delete(f"/v1/allocations/{allocation}?force=1")
         until(lambda: not world.held_by(mallory), what="the slice to be free")
         until(program.dead)
     assert parked.alive()
-    assert not (world.home / "alloc" / allocation).exists()
+    assert not slot.exists()
 
 
 def test_a_slice_ends_by_itself_while_its_descriptors_are_parked_in_a_socket(
@@ -85,7 +86,7 @@ def test_a_slice_ends_by_itself_while_its_descriptors_are_parked_in_a_socket(
 ) -> None:
     program = mallory.runs("/bin/cat", **HOLD)
     allocation = until(lambda: world.of(program), what="the program to run")["id"]
-    parked = mallory.keeps(_park, str(world.home / "alloc" / allocation))
+    parked = mallory.keeps(_park, str(world.slot_path(allocation)))
     assert parked.line().startswith("parked")
     program.let_end()
     until(lambda: not world.held_by(mallory), what="the slice to end with its program")
@@ -130,7 +131,7 @@ def test_a_stranger_who_was_sent_a_descriptor_is_not_killed(
     assert innocent.line() == "listening"
     program = owner.runs("/bin/cat", **HOLD)
     allocation = until(lambda: world.of(program), what="the program to run")["id"]
-    assert owner.keeps(_send, str(path), str(world.home / "alloc" / allocation)).line() == "sent"
+    assert owner.keeps(_send, str(path), str(world.slot_path(allocation))).line() == "sent"
     assert innocent.line().startswith("got")
     with world.unharmed():
         world.client.delete(f"/v1/allocations/{allocation}?force=1")
@@ -142,9 +143,9 @@ def test_a_stranger_who_was_sent_a_descriptor_is_not_killed(
 
 def _lock_all(slot: str) -> None:
     locked = 0
-    for entry in Path(slot).iterdir():
+    for name in ("lease", "usage", "limits"):
         with contextlib.suppress(OSError):
-            fcntl.flock(os.open(entry, os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(os.open(f"{slot}/{name}", os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_SH | fcntl.LOCK_NB)
             locked += 1
     os.write(1, f"locks {locked}\n".encode())
     signal.pause()
@@ -154,7 +155,7 @@ def test_slices_of_root_cannot_be_kept_by_others(world: HostileWorld, mallory: U
     root = User(0, world.home)
     program = root.runs("/bin/cat", **HOLD)
     allocation = until(lambda: world.of(program), what="root's program to run")["id"]
-    slot = world.home / "alloc" / allocation
+    slot = world.slot_path(allocation)
     clinging = mallory.keeps(_lock_all, str(slot))
     assert clinging.line().startswith("locks")
     program.let_end()
@@ -200,7 +201,7 @@ def test_a_program_that_moves_to_a_smaller_slice_is_held_to_that_one(world: Host
     large = mallory.runs(world.program("hostile"), "hold", "6144", memory_mib=8192, cores=10)
     small = mallory.runs("/bin/cat", memory_mib=512, cores=10)
     assert large.line() == "held 6144"
-    target = world.slot_of(small).name
+    target = until(lambda: world.of(small), what="the program to run")["id"]
     with world.unharmed():
         mallory.does(_enter, str(world.home), target, large.pid)
         until(lambda: _right(world, mallory), what="it to be held to one of its slices")

@@ -276,7 +276,7 @@ class HostileWorld(World):
     def slot_of(self, child: Child) -> Path:
         """The slot of a program, once it runs."""
         found: dict[str, Any] = until(lambda: self.of(child), what="the program to run")
-        return self.home / "alloc" / str(found["id"])
+        return self.slot_path(str(found["id"]))
 
     def held_by(self, user: User) -> list[dict[str, Any]]:
         return [a for a in self.allocations() if a["uid"] == user.uid]

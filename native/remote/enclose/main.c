@@ -6,7 +6,9 @@
  *   --see PATH         this file or directory, not writable; one that does not exist is left out
  *   --write PATH       this file or directory as it is
  *   --user UID         as this user and the group of the same number, without others and without capabilities
- *   --set NAME=VALUE   a variable for PROGRAM; what we have ourselves is not handed on
+ *
+ * PROGRAM gets the variables that begin with PROGRAM_ here, without that prefix, and no others. They are not among the
+ * words because every user of the machine can read those.
  *
  * Where the kernel lets nobody have a root of their own, PROGRAM has the machine's, and that is said. Everything else that
  * fails ends us.
@@ -31,6 +33,7 @@
 
 #define VISIBLE_MAX 64
 #define SET_MAX     32
+#define HANDED_ON   "PROGRAM_"
 
 struct visible {
     const char *path;
@@ -58,7 +61,7 @@ static _Noreturn void usage(void)
 {
     fprintf(stderr,
             "usage: calabash-enclose [--go FD] [--root DIRECTORY] [--see PATH] [--write PATH] [--user UID]"
-            " [--set NAME=VALUE] -- PROGRAM [ARGUMENT]\n");
+            " -- PROGRAM [ARGUMENT]\n");
     exit(2);
 }
 
@@ -91,14 +94,21 @@ static void read_words(int argc, char **argv)
             asked.root = value;
         } else if (strcmp(option, "--see") == 0 || strcmp(option, "--write") == 0) {
             add_visible(value, strcmp(option, "--write") == 0);
-        } else if (strcmp(option, "--set") == 0 && strchr(value, '=') && asked.set_count < SET_MAX) {
-            asked.set[asked.set_count++] = value;
         } else {
             usage();
         }
     }
     if (at + 1 >= argc) usage();
     asked.program = argv + at + 1;
+}
+
+static void take_variables(void)
+{
+    for (char **variable = environ; *variable; variable++) {
+        if (strncmp(*variable, HANDED_ON, strlen(HANDED_ON)) != 0) continue;
+        if (asked.set_count == SET_MAX) usage();
+        asked.set[asked.set_count++] = *variable + strlen(HANDED_ON);
+    }
 }
 
 static void await_go(void)
@@ -217,6 +227,7 @@ static void become_user(void)
 int main(int argc, char **argv)
 {
     read_words(argc, argv);
+    take_variables();
     if (asked.go >= 0) await_go();
     umask(022);
     limit(RLIMIT_CORE, 0);

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Protocol
 
 from calabash.agent.doubtful import DoubtfulEntries
@@ -18,6 +19,7 @@ from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership import Membership
 from calabash.agent.orphans import Orphans
 from calabash.agent.slot_content import SlotSpec
+from calabash.agent.slot_names import SlotNames
 from calabash.agent.slots import Slots
 from calabash.agent.tenure import RequesterTenure, Tenure
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
@@ -102,6 +104,7 @@ class Allocations:
 
     Args:
         usage_of: last usage records of an allocation, asked once, while its slot still exists if it ever had one.
+        names: what slots are called, shared with all that exists for an allocation under a name.
         tenure: how long an allocation is kept that nobody uses; by default as long as its requester may still come.
         boot: the boot of this machine whose monotonic clock ``clock`` has.
     """
@@ -115,9 +118,11 @@ class Allocations:
         clock: Clock,
         occupancy: Occupied,
         usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]] = lambda _: (),
+        names: SlotNames | None = None,
         tenure: Tenure | None = None,
         boot: str = "",
     ) -> None:
+        self._names = names or SlotNames()
         self._store, self._slots, self._membership = store, slots, membership
         self._clock, self._boot = clock, boot
         self._usage_of, self._occupancy = usage_of, occupancy
@@ -155,6 +160,7 @@ class Allocations:
     def hold(self, record: AllocationRecord) -> AllocationRecord:
         """Journal it: its room is held from now on, and ``grant`` or ``give_up`` follows. Raises CalabashError and then
         holds nothing (DISK_FULL, STORE_UNAVAILABLE)."""
+        self._names.assign(record.id)
         slot, now_ns = str(self._slots.path(record.id)), self._clock.monotonic_ns()
         record = replace(record, state=AllocationState.GRANTED, slot=slot, granted_ns=now_ns, boot=self._boot)
         try:
@@ -174,6 +180,7 @@ class Allocations:
                 raise CalabashError(f"allocation {entry.record.id}: {entry.ending[1]}", reason=Reason.CONFLICT)
             self._slots.create(spec)
             self._membership.prepare(spec.allocation)
+            self._slots.bind(spec.allocation, self._membership.group(spec.allocation))
         except BaseException as error:
             self.give_up(spec.allocation, error)
             raise
@@ -189,6 +196,7 @@ class Allocations:
         """Whether the journal has it is not known after a lost connection."""
         self._membership.remove(allocation)
         self._slots.remove(allocation)
+        self._names.retire(allocation)
         self._doubtful.add(allocation, error)
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
@@ -217,8 +225,10 @@ class Allocations:
 
     def recover(self) -> Changes:
         """Adopt what the journal, the slots and the members say; called once, before anything is granted."""
-        self._slots.sweep()
         entered = {r.id: r for r in self._store.allocations()}
+        for record in entered.values():
+            self._names.adopt(record.id, PurePath(record.slot).name)
+        self._slots.sweep()
         now_ns = self._clock.monotonic_ns()
         members = self._membership.adopt(entered.values())
         for record in entered.values():
@@ -226,6 +236,7 @@ class Allocations:
             self._held[record.id] = _Held(record, now_ns, ending, end_noted=ending is not None, adopted=True)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
+                self._slots.bind(record.id, self._membership.group(record.id))
         self._orphans.adopt(members.union(self._slots.all()) - entered.keys())
         return self.sweep()
 
@@ -273,6 +284,7 @@ class Allocations:
         self._store.release(name, at=at, reason=reason, explanation=why, usage=usage)
         del self._held[name]
         self._occupancy.forget(name)
+        self._names.retire(name)
         return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
 
     def _look(self, entry: _Held) -> Seen:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from calabash.agent.membership_kernel import KernelMembership
 from calabash.agent.membership_lease import LeaseMembership
-from calabash.agent.slot_names import LEASE_FILE
+from calabash.agent.slot_names import LEASE_FILE, SlotNames
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import CgroupHierarchy, find_hierarchy, mount_hierarchy
@@ -36,6 +36,10 @@ class Membership(Protocol):
 
     def prepare(self, allocation: AllocationId) -> None:
         """Make room for its programs. Raises CalabashError."""
+        ...
+
+    def group(self, allocation: AllocationId) -> int:
+        """Return the inode number of its control group; 0: it has none that is its own."""
         ...
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
@@ -81,15 +85,16 @@ class Membership(Protocol):
         ...
 
 
-def choose_membership(home: Path, slots: Path) -> Membership:
+def choose_membership(home: Path, slots: Path, names: SlotNames | None = None) -> Membership:
     """The strongest form that this process may have: groups for root, leases otherwise."""
+    names = names or SlotNames()
     if os.geteuid() == 0:
         hierarchy = _hierarchy(home)
         if hierarchy is not None:
-            kernel = KernelMembership(hierarchy, group_name(home))
+            kernel = KernelMembership(hierarchy, group_name(home), names)
             if kernel.works():
                 return kernel
-    return LeaseMembership(lambda allocation: slots / allocation / LEASE_FILE)
+    return LeaseMembership(lambda allocation: slots / names.name_of(allocation) / LEASE_FILE)
 
 
 def group_name(home: Path) -> str:

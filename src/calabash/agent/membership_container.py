@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from calabash.agent.membership_groups import GroupMembership
-from calabash.agent.slot_names import is_slot_name
+from calabash.agent.slot_names import SlotNames, is_slot_name
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -79,11 +79,6 @@ def is_of_claim(allocation: AllocationId) -> bool:
     return allocation.startswith(_CLAIM)
 
 
-def _own(allocation: AllocationId) -> str:
-    """The name of the group of what serves a container from outside."""
-    return _OWN + allocation
-
-
 class PodGroups:
     """The groups of the pods of a node, by the digits of their UIDs. All groups are looked through seldom."""
 
@@ -126,6 +121,7 @@ class ContainerMembership(GroupMembership):
 
     Args:
         slots: the directory that the slots are mounted below.
+        names: what they are called there.
         users: the UIDs of the pods that may use what a claim was allocated; None: it is not known, so any pod may.
         now_s: a clock that only goes forward.
     """
@@ -135,11 +131,13 @@ class ContainerMembership(GroupMembership):
         hierarchy: ContainerHierarchy,
         slots: Path,
         *,
+        names: SlotNames | None = None,
         users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hierarchy = hierarchy
         self._slots = slots
+        self._names = names or SlotNames()
         self._users = users
         self._now_s = now_s
         self._lock = threading.Lock()
@@ -150,6 +148,10 @@ class ContainerMembership(GroupMembership):
     def prepare(self, allocation: AllocationId) -> None:
         del allocation  # the runtime makes the group
 
+    def group(self, allocation: AllocationId) -> int:
+        del allocation  # a container's group is made after its slot
+        return 0
+
     def enter(self, allocation: AllocationId, process: Process) -> None:
         """Only of what we have started to serve a container: who else is a member its container decides."""
         beside = self._beside(allocation)
@@ -157,7 +159,7 @@ class ContainerMembership(GroupMembership):
             raise CalabashError(
                 f"the pod of {allocation} has no control group yet", reason=Reason.NOT_FOUND, hint="it is tried again"
             )
-        directory = beside / _own(allocation)
+        directory = beside / self._own(allocation)
         try:
             join_pod(self._hierarchy, beside, directory.name, process.pid)
         except OSError as error:
@@ -189,7 +191,7 @@ class ContainerMembership(GroupMembership):
         if any(group.populated() for group in groups):
             return False
         for group in groups:
-            if group.directory.name == _own(allocation):
+            if group.directory.name == self._own(allocation):
                 with contextlib.suppress(OSError):  # a kubelet removes it with the pod
                     group.remove()
         with self._lock:
@@ -219,6 +221,10 @@ class ContainerMembership(GroupMembership):
         """The process that a pod lives as long as: its oldest; None: it has none. Looks through all groups if need be."""
         self._pods.expire()
         return self._oldest(self._pods.of(pod_digits(pod_uid)))
+
+    def _own(self, allocation: AllocationId) -> str:
+        """Name of the group of what serves a container from outside."""
+        return _OWN + self._names.name_of(allocation)
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -269,8 +275,8 @@ class ContainerMembership(GroupMembership):
         pod = self._pods.of(allocation.partition("-")[0])
         if pod is None:
             return ()
-        if (pod / _own(allocation)).is_dir():
-            return (pod / _own(allocation),)
+        if (pod / self._own(allocation)).is_dir():
+            return (pod / self._own(allocation),)
         return tuple(self._containers(allocation, (pod,), ()))[:1]
 
     def _find_of_claim(
@@ -283,7 +289,9 @@ class ContainerMembership(GroupMembership):
         else:
             pods = tuple(pod for uid in users if (pod := self._pods.of(pod_digits(uid))) is not None)
         beside = self._pods.root()
-        own = () if beside is None or not (beside / _own(allocation)).is_dir() else (beside / _own(allocation),)
+        own = (
+            () if beside is None or not (beside / self._own(allocation)).is_dir() else (beside / self._own(allocation),)
+        )
         return tuple(dict.fromkeys((*own, *known, *self._containers(allocation, pods, known))))
 
     def _containers(self, allocation: AllocationId, pods: Iterable[Path], known: Collection[Path]) -> Iterable[Path]:
@@ -305,7 +313,7 @@ class ContainerMembership(GroupMembership):
 
     def _device(self, allocation: AllocationId) -> int | None:
         """Number of the file system that is its slot; None when it has none of its own."""
-        path = self._slots / allocation
+        path = self._slots / self._names.name_of(allocation)
         try:
             device = path.stat().st_dev
             return device if device != self._slots.stat().st_dev else None
@@ -314,7 +322,7 @@ class ContainerMembership(GroupMembership):
 
     def _devices(self) -> dict[AllocationId, int]:
         try:
-            names = [AllocationId(name) for name in os.listdir(self._slots) if is_slot_name(name)]
+            names = [self._names.allocation_of(name) for name in os.listdir(self._slots) if is_slot_name(name)]
         except OSError:
             return {}
         return {name: device for name in names if (device := self._device(name)) is not None}

@@ -1,4 +1,4 @@
-"""Membership by control groups: ``<hierarchy>/calabash-<pool>/<allocation>``, one group for each allocation."""
+"""Membership by control groups: ``<hierarchy>/calabash-<pool>/<name>``, one group for each allocation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from calabash.agent.membership_groups import GroupMembership
-from calabash.agent.slot_names import is_slot_name
+from calabash.agent.slot_names import SlotNames, is_slot_name
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -19,8 +19,9 @@ from calabash.seams.host.processes import Process, alive, identify, parent_of
 class KernelMembership(GroupMembership):
     """The groups of one pool. A tenant can neither leave its group nor look for another one."""
 
-    def __init__(self, hierarchy: CgroupHierarchy, name: str) -> None:
+    def __init__(self, hierarchy: CgroupHierarchy, name: str, names: SlotNames | None = None) -> None:
         self._hierarchy = hierarchy
+        self._names = names or SlotNames()
         self._base = Cgroup(hierarchy.directory / name)
         self._prefix = f"{hierarchy.top}/{name}/"
 
@@ -39,6 +40,9 @@ class KernelMembership(GroupMembership):
         except OSError as error:
             hint = "the pool must be able to make groups below " + str(self._base.directory.parent)
             raise failure(error, f"cannot make the control group of {allocation}", hint=hint) from error
+
+    def group(self, allocation: AllocationId) -> int:
+        return self._group(allocation).number()
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
         if not alive(process):
@@ -72,7 +76,7 @@ class KernelMembership(GroupMembership):
         if name is None or not name.startswith(self._prefix):
             return None
         first = name[len(self._prefix) :].partition("/")[0]
-        return AllocationId(first) if is_slot_name(first) else None
+        return self._names.allocation_of(first) if is_slot_name(first) else None
 
     def remove(self, allocation: AllocationId) -> bool:
         group = self._group(allocation)
@@ -94,7 +98,7 @@ class KernelMembership(GroupMembership):
             elif is_slot_name(name):
                 with contextlib.suppress(OSError):
                     group.freeze(False)  # whoever stopped it is not there to continue it
-                found.add(AllocationId(name))
+                found.add(self._names.allocation_of(name))
         return found
 
     def close(self) -> None:
@@ -108,7 +112,7 @@ class KernelMembership(GroupMembership):
     def _group(self, allocation: AllocationId) -> Cgroup:
         if not is_slot_name(allocation):
             raise CalabashError(f"allocation {allocation!r} is not a plain name", reason=Reason.NOT_FOUND)
-        return Cgroup(self._base.directory / allocation)
+        return Cgroup(self._base.directory / self._names.name_of(allocation))
 
 
 def _gone(process: Process) -> CalabashError:

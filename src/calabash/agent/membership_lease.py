@@ -43,6 +43,10 @@ class LeaseMembership:
     def prepare(self, allocation: AllocationId) -> None:
         """The file is made with the slot."""
 
+    def group(self, allocation: AllocationId) -> int:
+        del allocation
+        return 0
+
     def enter(self, allocation: AllocationId, process: Process) -> None:
         if not alive(process):
             raise CalabashError(f"process {process.pid} has ended", reason=Reason.NOT_FOUND)

@@ -15,7 +15,8 @@ from calabash.agent.granting import Grant, Granting
 from calabash.agent.membership import Membership
 from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.net.protocol import HostPorts
-from calabash.agent.parts import build_parts
+from calabash.agent.parts import admit, build_parts
+from calabash.agent.slot_names import SlotNames
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
@@ -44,7 +45,7 @@ class NodeAgent:
         settings: how cards are given out, unless their operator says otherwise of one.
         strangers: what happens to processes on a card that have no slice of it.
         node: its name; "" is the machine's.
-        driver_files, membership, tenure, workers, network: see ``parts.build_parts``.
+        driver_files, membership, tenure, workers, network, names: see ``parts.build_parts``.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class NodeAgent:
         tenure: Tenure | None = None,
         workers: WorkerUsers | None = None,
         network: HostPorts | None = None,
+        names: SlotNames | None = None,
     ) -> None:
         self.node = NodeName(node or socket.gethostname())
         self._parts = build_parts(
@@ -82,6 +84,7 @@ class NodeAgent:
             tenure=tenure,
             workers=workers,
             network=network,
+            names=names,
         )
         self._watching = Watching(self._parts, home)
         self._granting = Granting(self._parts, library, settled=self._watching.record)
@@ -148,7 +151,7 @@ class NodeAgent:
             raise self._gone(allocation)
         # Without the lock: the kernel may take some milliseconds. An allocation that ends meanwhile ends this one too.
         try:
-            self._parts.membership.enter(allocation, process)
+            admit(self._parts.membership, self._parts.slots, allocation, process)
         except CalabashError:
             if allocations.get(allocation) is None or allocations.ending(allocation):
                 raise self._gone(allocation) from None

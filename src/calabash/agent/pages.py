@@ -164,6 +164,11 @@ class LimitsPage:
         """Open the page of a slot directory."""
         return cls(directory / LIMITS_FILE)
 
+    def set_group(self, group: int, name: str) -> None:
+        """Name the control group of the allocation by its inode number and its name; no program uses the slot yet."""
+        self._page.name = name.encode()
+        self._page.group = group
+
     def set_uuid(self, index: int, uuid: DeviceUuid) -> None:
         """The device was made again under another name; nobody uses the slot."""
         text = uuid.encode()

@@ -22,6 +22,7 @@ LIMITS_LEASELESS = 1  # in LimitsStruct.flags
 
 UUID_BYTES = 48
 ALLOCATION_BYTES = 64
+NAME_BYTES = 40
 
 
 class PagePolicy(IntEnum):
@@ -116,7 +117,9 @@ class LimitsStruct(ctypes.Structure):
         ("flags", ctypes.c_uint32),
         ("heartbeat_ns", ctypes.c_uint64),
         ("allocation", ctypes.c_char * ALLOCATION_BYTES),
-        ("reserved", ctypes.c_char * (4096 - 96)),
+        ("group", ctypes.c_uint64),
+        ("name", ctypes.c_char * NAME_BYTES),
+        ("reserved", ctypes.c_char * (4096 - 144)),
         ("device", LimitsDeviceStruct * DEVICES_MAX),
     ]
     magic: int
@@ -126,6 +129,8 @@ class LimitsStruct(ctypes.Structure):
     flags: int
     heartbeat_ns: int
     allocation: bytes
+    group: int
+    name: bytes
     device: ctypes.Array[LimitsDeviceStruct]
 
 

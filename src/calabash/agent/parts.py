@@ -22,6 +22,7 @@ from calabash.agent.modes.registry import open_modes
 from calabash.agent.net.protocol import HostPorts, NoPorts
 from calabash.agent.occupancy import Occupancy
 from calabash.agent.own import OwnProcesses
+from calabash.agent.slot_names import SlotNames
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import RequesterTenure, Tenure
@@ -32,6 +33,7 @@ from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.protocol import GpuDriver
+from calabash.seams.host.marks import mark
 from calabash.seams.host.processes import Process, boot_id
 from calabash.seams.store import Store
 
@@ -80,6 +82,7 @@ def build_parts(
     tenure: Tenure | None = None,
     workers: WorkerUsers | None = None,
     network: HostPorts | None = None,
+    names: SlotNames | None = None,
 ) -> NodeParts:
     """Build and join them.
 
@@ -90,12 +93,15 @@ def build_parts(
         tenure: how long an allocation is kept that nobody uses.
         workers: as whom workers run; None: mode ``brokered`` is not served.
         network: ports of tenant networks on this host; None: there are none.
+        names: what slots are called, where others know it too.
     """
     lock = threading.RLock()
     events = Events(store, clock)
     own = OwnProcesses()
-    membership = membership or choose_membership(home, home / "alloc")
-    slots = choose_slots(home / "alloc", membership=membership.form)
+    names = names or SlotNames()
+    mounted = membership is not None
+    membership = membership or choose_membership(home, home / "alloc", names)
+    slots = choose_slots(home / "alloc", membership=membership.form, names=names, mounted=mounted)
     inventory = Inventory(
         drivers,
         policy=read_policy(home),
@@ -120,6 +126,7 @@ def build_parts(
         clock=clock,
         occupancy=occupancy,
         usage_of=ledgers.close,
+        names=names,
         tenure=tenure,
         boot=boot_id(),
     )
@@ -140,7 +147,7 @@ def build_parts(
     )
 
     def join(allocation: AllocationId, process: Process) -> None:
-        membership.enter(allocation, process)
+        admit(membership, slots, allocation, process)
         with lock:
             if allocations.started(allocation, process) is None:
                 raise CalabashError(f"allocation {allocation} has just ended", reason=Reason.CONFLICT, hint="ask again")
@@ -190,6 +197,14 @@ def build_parts(
         driver_files=driver_files,
         network=network or NoPorts(),
     )
+
+
+def admit(membership: Membership, slots: Slots, allocation: AllocationId, process: Process) -> None:
+    """Make a process a member of an allocation, and mark it as one that accepts sealed slots only where there are such.
+    Raises CalabashError and then it is none."""
+    membership.enter(allocation, process)
+    if slots.sealed and membership.group(allocation):
+        mark(process)
 
 
 def _device_root(environment: Mapping[str, str]) -> Path:

@@ -55,7 +55,8 @@ class SlotSpec:
     """One slot.
 
     Args:
-        tenant_uid: the only other user who may write ``usage``; None: anybody on the host may.
+        tenant_uid: the only user beside root who may read the slot and write ``usage``; None: every user who reaches
+            its directory, as in a container that it is mounted in.
         leaseless: who belongs to the allocation is the kernel's matter, so there is no lease file.
     """
 

@@ -14,6 +14,7 @@ from calabash.agent.slot_content import SlotSpec, limits_bytes, usage_bytes
 from calabash.agent.slot_names import LEASE_FILE, LIMITS_FILE, USAGE_FILE, is_slot_name
 from calabash.agent.slot_pages import SlotPages
 from calabash.model.request import AllocationId
+from calabash.seams.host.acl import READ, READ_WRITE, SEARCH, share_with
 from calabash.seams.host.failures import failure
 from calabash.seams.host.files import disk_full_is_a_reason, sync_directory
 
@@ -24,6 +25,7 @@ class FileSlots(SlotPages):
     """The slots below one directory, which belongs to the pool's owner and is writable by nobody else."""
 
     form = "files"
+    sealed = False
 
     def create(self, spec: SlotSpec) -> None:
         """Make the slot; a slot of that name that exists is kept as it is.
@@ -33,7 +35,7 @@ class FileSlots(SlotPages):
         final = self.path(spec.allocation)
         if final.is_dir():
             return
-        coming = self.root / (_COMING + spec.allocation)
+        coming = self.root / (_COMING + final.name)
         try:
             with disk_full_is_a_reason(f"cannot write the slot of {spec.allocation}"):
                 shutil.rmtree(coming, ignore_errors=True)
@@ -45,12 +47,16 @@ class FileSlots(SlotPages):
             shutil.rmtree(coming, ignore_errors=True)
             raise
 
+    def bind(self, allocation: AllocationId, group: int) -> None:
+        """Do nothing: files cannot be sealed."""
+
     def remove(self, allocation: AllocationId) -> None:
         """Take the slot away; nothing when there is none."""
-        going = self.root / (_GOING + allocation)
+        path = self.path(allocation)
+        going = self.root / (_GOING + path.name)
         shutil.rmtree(going, ignore_errors=True)
         try:
-            self.path(allocation).rename(going)
+            path.rename(going)
         except FileNotFoundError:
             return
         finally:
@@ -64,7 +70,8 @@ class FileSlots(SlotPages):
 
     def all(self) -> list[AllocationId]:
         """All whole slots."""
-        return sorted(AllocationId(e.name) for e in self.root.iterdir() if is_slot_name(e.name) and e.is_dir())
+        names = [entry.name for entry in self.root.iterdir() if is_slot_name(entry.name) and entry.is_dir()]
+        return sorted(self.names.allocation_of(name) for name in names)
 
     def sweep(self) -> None:
         """Remove what crashes have left half made or half removed."""
@@ -79,10 +86,10 @@ def create_slot(directory: Path, spec: SlotSpec) -> None:
     Raises CalabashError (DISK_FULL, NOT_PERMITTED, BAD_REQUEST) and leaves no half-made file with a final name.
     """
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        directory.chmod(0o755)  # whatever the umask is: tenants of other users must be able to look in
         shared = spec.tenant_uid is None
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = spec.tenant_uid if os.geteuid() == 0 else None
+        _open_to(directory, owner)
         _write_file(directory / USAGE_FILE, usage_bytes(spec), mode=0o666 if shared else 0o600, owner=owner)
         if not spec.leaseless:
             # Nobody else may lock a user's lease: it would never come back. Root's programs may become other users.
@@ -91,6 +98,20 @@ def create_slot(directory: Path, spec: SlotSpec) -> None:
     except OSError as error:
         hint = "the pool must be able to write its own directory"
         raise failure(error, f"cannot write the slot {directory}", hint=hint) from error
+
+
+def _open_to(directory: Path, tenant: int | None) -> None:
+    """Let only root and the tenant look in, where that can be said of the file system; None: whoever reaches it."""
+    directory.chmod(0o755 if tenant is None else 0o700)  # whatever the umask is
+    if not tenant:
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        share_with(descriptor, tenant, owner=READ_WRITE | SEARCH, user=READ | SEARCH)
+    except OSError:
+        os.fchmod(descriptor, 0o755)  # no access lists here
+    finally:
+        os.close(descriptor)
 
 
 def _write_file(path: Path, content: bytes, *, mode: int, owner: int | None) -> None:

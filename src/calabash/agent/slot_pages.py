@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.slot_names import is_slot_name
+from calabash.agent.slot_names import SlotNames, is_slot_name
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.files import disk_full_is_a_reason
@@ -24,8 +24,9 @@ class Pages:
 class SlotPages:
     """What both forms of slots have in common: names and open pages. Methods may be called from any thread."""
 
-    def __init__(self, root: Path, *, mode: int = 0o711) -> None:
+    def __init__(self, root: Path, *, mode: int = 0o711, names: SlotNames | None = None) -> None:
         self.root = root
+        self.names = names or SlotNames()
         self._pages: dict[AllocationId, Pages] = {}
         self._changing = threading.Lock()
         with disk_full_is_a_reason(f"cannot make {root}"):
@@ -33,10 +34,10 @@ class SlotPages:
             root.chmod(mode)  # whatever the umask is
 
     def path(self, allocation: AllocationId) -> Path:
-        """Where the slot is or would be. Raises CalabashError for an id that is no plain name."""
+        """Return where the slot is or would be. Raises CalabashError for an id that is no plain name."""
         if not is_slot_name(allocation):
             raise CalabashError(f"allocation {allocation!r} is not a plain name", reason=Reason.NOT_FOUND)
-        return self.root / allocation
+        return self.root / self.names.name_of(allocation)
 
     def pages(self, allocation: AllocationId) -> Pages:
         """The pages of a slot. Raises CalabashError(BAD_FILE) when they are not what the pool has made."""

@@ -4,6 +4,9 @@ A tenant may write into ``usage`` and can do nothing else to it: it is not the o
 nor take a lease, and there is no room for it to grow. The mount outlives the pool, so programs of a slice start new
 processes while no pool runs. ``limits`` appears last, so a slot that has it is whole; whatever else a crash leaves is
 unmounted and removed at the next start.
+
+Where the kernel can, the directory is made immutable once the pages are in it. Nobody but root of the machine can make
+such a directory, in whatever namespaces, so programs tell a slot from an imitation by it (native/shim/slot.c).
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from calabash.agent.slot_content import SlotDevice, SlotSpec, limits_bytes, usage_bytes
-from calabash.agent.slot_names import LIMITS_FILE, USAGE_FILE, is_slot_name
+from calabash.agent.slot_names import LIMITS_FILE, USAGE_FILE, SlotNames, is_slot_name
 from calabash.agent.slot_pages import SlotPages
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.seams.host.acl import share_with
-from calabash.seams.host.failures import failure
+from calabash.seams.host.acl import READ, READ_WRITE, SEARCH, make_immutable, share_with
+from calabash.seams.host.failures import failure, require_told
+from calabash.seams.host.marks import can_mark
 from calabash.seams.host.mounts import mount, unmount
 
 _INODES = 4  # the directory, two pages, and one to spare
@@ -33,16 +37,29 @@ class TmpfsSlots(SlotPages):
 
     form = "tmpfs"
 
+    def __init__(self, root: Path, *, mode: int = 0o711, names: SlotNames | None = None) -> None:
+        super().__init__(root, mode=mode, names=names)
+        self.sealed = False
+
     def works(self) -> bool:
-        """Whether a slot can be made here for another user."""
+        """Return True if a slot can be made here for another user; find out whether it can be sealed."""
         spec = SlotSpec(allocation=_PROBE, devices=(SlotDevice(uuid=DeviceUuid("none")),), tenant_uid=1)
         try:
             self.create(spec)
+            self.sealed = self._can_seal()
         except CalabashError:
             return False
         finally:
             self.remove(_PROBE)
         return True
+
+    def _can_seal(self) -> bool:
+        try:
+            make_immutable(self.path(_PROBE))
+        except OSError as error:
+            require_told(error)
+            return False
+        return can_mark()
 
     def create(self, spec: SlotSpec) -> None:
         """Make the slot; one of that name that exists is kept as it is.
@@ -55,17 +72,15 @@ class TmpfsSlots(SlotPages):
         usage, limits = usage_bytes(spec), limits_bytes(spec)
         _clear(path)
         try:
-            path.mkdir(mode=0o755)
-            size = len(usage) + len(limits)
-            mount("calabash", path, "tmpfs", f"nosuid,nodev,noexec,size={size},nr_inodes={_INODES},mode=755")
-            _write(
-                path / USAGE_FILE,
-                usage,
-                mode=0o600 if spec.tenant_uid is not None else 0o666,
-                tenant_uid=spec.tenant_uid,
-            )
+            path.mkdir(mode=0o700)
+            size, shared = len(usage) + len(limits), spec.tenant_uid is None
+            mode = "755" if shared else "700"
+            mount("calabash", path, "tmpfs", f"nosuid,nodev,noexec,size={size},nr_inodes={_INODES},mode={mode}")
+            if spec.tenant_uid:
+                _admit(path, spec.tenant_uid)
+            _write(path / USAGE_FILE, usage, mode=0o666 if shared else 0o600, user=spec.tenant_uid, rights=READ_WRITE)
             coming = path / ("." + LIMITS_FILE)
-            _write(coming, limits, mode=0o644, tenant_uid=None)
+            _write(coming, limits, mode=0o644 if shared else 0o600, user=spec.tenant_uid, rights=READ)
             coming.rename(path / LIMITS_FILE)
         except OSError as error:
             _clear(path)
@@ -74,6 +89,18 @@ class TmpfsSlots(SlotPages):
         except BaseException:
             _clear(path)
             raise
+
+    def bind(self, allocation: AllocationId, group: int) -> None:
+        """Name the control group in the limits, and seal the slot where that is possible."""
+        path = self.path(allocation)
+        self.pages(allocation).limits.set_group(group, path.name)
+        if not self.sealed:
+            return
+        try:
+            make_immutable(path)
+        except OSError as error:
+            hint = "the pool must keep the capability CAP_LINUX_IMMUTABLE"
+            raise failure(error, f"cannot seal the slot {path}", hint=hint) from error
 
     def remove(self, allocation: AllocationId) -> None:
         """Take the slot away; nothing when there is none. Who still maps a page keeps that memory until it ends."""
@@ -86,12 +113,12 @@ class TmpfsSlots(SlotPages):
 
     def all(self) -> list[AllocationId]:
         """All whole slots."""
-        names = [AllocationId(entry.name) for entry in self.root.iterdir() if is_slot_name(entry.name)]
-        return sorted(name for name in names if self.exists(name))
+        names = [entry.name for entry in self.root.iterdir() if is_slot_name(entry.name)]
+        return sorted(found for name in names if self.exists(found := self.names.allocation_of(name)))
 
     def sweep(self) -> None:
         """Remove what crashes have left half made or half removed."""
-        whole = set(self.all())
+        whole = {self.names.name_of(allocation) for allocation in self.all()}
         for entry in self.root.iterdir():
             if entry.name not in whole:
                 _clear(entry)
@@ -109,7 +136,16 @@ def _clear(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes, *, mode: int, tenant_uid: int | None) -> None:
+def _admit(directory: Path, uid: int) -> None:
+    """Let a user list a directory and open what is in it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        share_with(descriptor, uid, owner=READ_WRITE | SEARCH, user=READ | SEARCH)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes, *, mode: int, user: int | None, rights: int) -> None:
     """Written out, never sparse: what has no room must show here and not as SIGBUS in the tenant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -117,7 +153,7 @@ def _write(path: Path, content: bytes, *, mode: int, tenant_uid: int | None) -> 
         while view:
             view = view[os.write(descriptor, view) :]
         os.fchmod(descriptor, mode)
-        if tenant_uid:
-            share_with(descriptor, tenant_uid)
+        if user:
+            share_with(descriptor, user, user=rights)
     finally:
         os.close(descriptor)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from calabash.agent.slot_content import SlotSpec
 from calabash.agent.slot_files import FileSlots
+from calabash.agent.slot_names import SlotNames
 from calabash.agent.slot_pages import Pages
 from calabash.agent.slot_tmpfs import TmpfsSlots
 from calabash.model.request import AllocationId
@@ -30,6 +31,11 @@ class Slots(Protocol):
         """The directory that they lie in."""
         ...
 
+    @property
+    def sealed(self) -> bool:
+        """True if programs can tell the slots from imitations; processes that are taken in are marked then."""
+        ...
+
     def path(self, allocation: AllocationId) -> Path:
         """Where a slot is or would be. Raises CalabashError for an id that is no plain name."""
         ...
@@ -40,6 +46,11 @@ class Slots(Protocol):
 
     def create(self, spec: SlotSpec) -> None:
         """Make a slot; one of that name that exists is kept. Raises CalabashError and then nothing of it is left."""
+        ...
+
+    def bind(self, allocation: AllocationId, group: int) -> None:
+        """Write the number of the control group of an allocation into its limits, and seal the slot, before a program
+        looks for it. ``group`` 0: it has none of its own. Raises CalabashError."""
         ...
 
     def remove(self, allocation: AllocationId) -> None:
@@ -59,11 +70,16 @@ class Slots(Protocol):
         ...
 
 
-def choose_slots(root: Path, *, membership: str) -> Slots:
-    """The strongest form that this process may have: memory for a pool that knows its members from the kernel."""
+def choose_slots(root: Path, *, membership: str, names: SlotNames | None = None, mounted: bool = False) -> Slots:
+    """Return the strongest form that this process may have: memory for a pool that knows its members from the kernel.
+
+    Args:
+        names: what the slots are called.
+        mounted: programs reach their slots by mounts of a container runtime only, so no other user may pass ``root``.
+    """
+    mode = 0o711 if os.geteuid() == 0 and not mounted else 0o700
     if membership == "kernel":
-        in_memory = TmpfsSlots(root)
+        in_memory = TmpfsSlots(root, mode=mode, names=names)
         if in_memory.works():
             return in_memory
-        return FileSlots(root)
-    return FileSlots(root, mode=0o711 if os.geteuid() == 0 else 0o700)
+    return FileSlots(root, mode=mode, names=names)

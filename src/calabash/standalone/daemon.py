@@ -24,6 +24,7 @@ from calabash.agent.net.facts import BookedPorts
 from calabash.agent.net.host import HostNetwork
 from calabash.agent.net.network_file import host_switch
 from calabash.agent.node import NodeAgent
+from calabash.agent.slot_names import SlotNames
 from calabash.agent.strangers import StrangerPolicy
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError, Reason
@@ -127,7 +128,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(driver.close)
     if not any(driver.devices() for driver in drivers):
         raise no_devices()
-    network, booked, journal = _host_network(home)
+    network, booked, journal = _host_network(home, names := SlotNames())
     agent = NodeAgent(
         home=home,
         store=store,
@@ -140,6 +141,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         strangers=StrangerPolicy(arguments.strangers),
         workers=settings.workers.users(),
         network=network,
+        names=names,
     )
     agent.start()
     stack.callback(agent.stop)
@@ -224,10 +226,10 @@ def _require_room(home: Path) -> None:
         )
 
 
-def _host_network(home: Path) -> tuple[HostNetwork, BookedPorts, PlaceJournal]:
+def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, BookedPorts, PlaceJournal]:
     """The ports of this host; what servers hold is known before anything is swept."""
     booked, journal = BookedPorts(), PlaceJournal(home)
-    network = HostNetwork(home=home, pool=group_name(home), switch=lambda: host_switch(home), book=booked)
+    network = HostNetwork(home=home, pool=group_name(home), switch=lambda: host_switch(home), book=booked, names=names)
     network.places = journal.held
     return network, booked, journal
 

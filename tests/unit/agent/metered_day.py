@@ -127,6 +127,9 @@ class Living:
     def prepare(self, allocation: AllocationId) -> None:
         """Nothing is needed."""
 
+    def group(self, allocation: AllocationId) -> int:
+        return 0
+
     def remove(self, allocation: AllocationId) -> bool:
         return not self.populated(allocation)
 

@@ -117,6 +117,9 @@ class FakeMembership:
     def populated(self, allocation: AllocationId) -> bool:
         return self.world.holders.get(allocation, 0) > 0
 
+    def group(self, allocation: AllocationId) -> int:
+        return 0
+
     def remove(self, allocation: AllocationId) -> bool:
         return not self.populated(allocation)
 
@@ -135,6 +138,10 @@ class FakeSlots:
         self.world.may_fail()
         self.world.step()
         self.world.slots.add(spec.allocation)
+        self.world.step()
+
+    def bind(self, allocation: AllocationId, group: int) -> None:
+        assert allocation in self.world.slots
         self.world.step()
 
     def remove(self, allocation: AllocationId) -> None:

@@ -203,7 +203,8 @@ def test_modes_are_what_they_are_whatever_the_umask(slots: TmpfsSlots) -> None:
         os.umask(before)
     path = slots.path(A)
     modes = {p: p.stat().st_mode & 0o7777 for p in (slots.root, path, path / LIMITS_FILE)}
-    assert modes == {slots.root: 0o711, path: 0o755, path / LIMITS_FILE: 0o644}
+    # The bits of the group are the rights that the access list gives to the tenant.
+    assert modes == {slots.root: 0o711, path: 0o750, path / LIMITS_FILE: 0o640}
     assert (slots.root.parent / "files").stat().st_mode & 0o7777 == 0o700
     os.umask(0o077)
     try:
@@ -251,6 +252,9 @@ class _NobodyIsIn:
 
     def populated(self, allocation: AllocationId) -> bool:
         return False
+
+    def group(self, allocation: AllocationId) -> int:
+        return 0
 
     def remove(self, allocation: AllocationId) -> bool:
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 
@@ -111,7 +112,7 @@ class BrokeredExecutor(VgpuExecutor):
         self._write_book()
 
     def edits(self, record: AllocationRecord) -> Edits:
-        return program_edits(directory_of(self._tools.home, record.id) / SOCKET_FILE, record.placement.slices)
+        return program_edits(self._directory(record.id) / SOCKET_FILE, record.placement.slices)
 
     def leave(self, record: AllocationRecord) -> None:
         """Its directory and its zombie are seen to by ``tend``."""
@@ -132,9 +133,10 @@ class BrokeredExecutor(VgpuExecutor):
             record = records.get(AllocationId(running.allocation))
             host = WorkerHost(
                 AllocationId(running.allocation),
-                directory_of(self._tools.home, AllocationId(running.allocation)),
+                directory_of(self._tools.home, running.name or running.allocation),
                 client=_client_of(record) if record is not None else None,
                 user=running.user,
+                name=running.name,
                 standing=record is not None and record.request.standing,
             )
             host.adopt(process)
@@ -226,8 +228,17 @@ class BrokeredExecutor(VgpuExecutor):
         self._write_book()
 
     def _host(self, record: AllocationRecord, user: int) -> WorkerHost:
-        directory = directory_of(self._tools.home, record.id)
-        return WorkerHost(record.id, directory, client=_client_of(record), user=user, standing=record.request.standing)
+        return WorkerHost(
+            record.id,
+            self._directory(record.id),
+            client=_client_of(record),
+            user=user,
+            name=self._tools.slot_of(record.id).name,
+            standing=record.request.standing,
+        )
+
+    def _directory(self, allocation: AllocationId) -> Path:
+        return directory_of(self._tools.home, self._tools.slot_of(allocation).name)
 
     def _write_book(self) -> None:
         self._book.write(self._running)
@@ -235,11 +246,13 @@ class BrokeredExecutor(VgpuExecutor):
     def _running(self) -> list[RunningHost]:
         with self._lock:
             hosts = list(self._hosts.values())
-        return [_running(host.allocation, host.process, host.user) for host in hosts if host.process is not None]
+        return [_running(host, host.process) for host in hosts if host.process is not None]
 
 
-def _running(allocation: AllocationId, process: Process, user: int) -> RunningHost:
-    return RunningHost(allocation=allocation, pid=process.pid, start_time=process.start_time, user=user)
+def _running(host: WorkerHost, process: Process) -> RunningHost:
+    return RunningHost(
+        allocation=host.allocation, pid=process.pid, start_time=process.start_time, user=host.user, name=host.name
+    )
 
 
 def _client_of(record: AllocationRecord) -> Process | None:

@@ -15,12 +15,13 @@ log = structlog.get_logger(__name__)
 
 
 class RunningHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that was started; ``user`` -1: as the pool itself."""
+    """A host that was started; ``user`` -1: as the pool itself; ``name`` is that of its slot, "" as the allocation."""
 
     allocation: str
     pid: int
     start_time: int
     user: int = -1
+    name: str = ""
 
 
 class HostBook:

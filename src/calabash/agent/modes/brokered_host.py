@@ -32,12 +32,20 @@ _BACKLOG = 256
 
 class WorkerHost:
     """One host. ``client`` is the process that asked for the allocation, None where it is not known; ``user`` -1: it runs as
-    we do; ``standing``: it is needed until the allocation is given back."""
+    we do; ``standing``: it is needed until the allocation is given back; ``name``: that of its slot."""
 
     def __init__(
-        self, allocation: AllocationId, directory: Path, *, client: Process | None, user: int, standing: bool
+        self,
+        allocation: AllocationId,
+        directory: Path,
+        *,
+        client: Process | None,
+        user: int,
+        standing: bool,
+        name: str = "",
     ) -> None:
         self.allocation = allocation
+        self.name = name
         self.client = client
         self.user = user
         self.standing = standing
@@ -93,7 +101,7 @@ class WorkerHost:
                     program += ["--broker-uid", str(tenant)]  # who may connect may also hand connections on
                 self._child = start_program(
                     root.words(launcher, program, go=go),
-                    environment={},
+                    environment=root.variables(),
                     pass_fds=passed,
                     stdout=said,
                     stderr=said,

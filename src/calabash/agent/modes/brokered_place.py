@@ -10,7 +10,7 @@ from calabash.agent.modes.brokered_host import SOCKET_FILE
 from calabash.agent.modes.protocol import NodeTools
 from calabash.agent.socket_directory import socket_directory
 from calabash.model.allocation import AllocationRecord
-from calabash.model.request import AllocationId, Slice
+from calabash.model.request import Slice
 from calabash.seams.gpu.library import SIM_ENVIRONMENT, remote_library_dir, simulated_library_dir
 from calabash.seams.host.device_nodes import node_of
 from calabash.seams.host.enclosure import PLAIN_NODES, SYSTEM_LIBRARIES, Enclosure
@@ -21,10 +21,9 @@ _DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "CUDA_CACHE_DISABLE": "1"}
 
 
-def directory_of(home: Path, allocation: AllocationId) -> Path:
-    """Where the host of an allocation has its socket. Identifiers of pods are long and names of sockets short, and what
-    another program mounts has to lie in the home. Raises CalabashError."""
-    name: str = allocation
+def directory_of(home: Path, name: str) -> Path:
+    """Return where the host of an allocation has its socket, given the name of its slot. Names of sockets are short, and
+    what another program mounts has to lie in the home. Raises CalabashError."""
     if len(name) > _DIRECTORY_CHARACTERS_MAX:
         name = hashlib.sha256(name.encode()).hexdigest()[:_DIRECTORY_CHARACTERS_MAX]
     base = socket_directory(home, "workers", longest=f"/{name}/{SOCKET_FILE}")

@@ -26,6 +26,7 @@ from calabash.agent.net.protocol import (
     PortSwitch,
     require_no_place,
 )
+from calabash.agent.slot_names import SlotNames
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
@@ -45,10 +46,19 @@ class HostNetwork:
         pool: its name, unlike any other pool's of this machine.
         switch: the host's, opened; asked again after it has failed; None where the host has none.
         book: who knows ports.
+        names: what the allocations of the pool are called where every user reads it.
     """
 
-    def __init__(self, *, home: Path, pool: str, switch: Callable[[], PortSwitch | None], book: PortBook) -> None:
-        self._parts = PortParts(home / DIRECTORY, HostNames(pool), switch)
+    def __init__(
+        self,
+        *,
+        home: Path,
+        pool: str,
+        switch: Callable[[], PortSwitch | None],
+        book: PortBook,
+        names: SlotNames | None = None,
+    ) -> None:
+        self._parts = PortParts(home / DIRECTORY, HostNames(pool, names or SlotNames()), switch)
         self._book = book
         self._one = threading.Lock()
         self._state = threading.Lock()

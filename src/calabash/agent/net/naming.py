@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from calabash.agent.slot_names import is_slot_name
+from calabash.agent.slot_names import SlotNames, is_slot_name
 from calabash.model.request import AllocationId
 
 RESOLVER_FILE = "resolv.conf"
@@ -14,9 +14,11 @@ DOOR_FILE = "door"
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """Names of one pool; ``pool`` is unlike any other pool's of this machine."""
+    """Names of one pool; ``pool`` is unlike any other pool's of this machine. Every user reads them, so an allocation goes
+    by the name of its slot."""
 
     pool: str
+    slots: SlotNames = field(default_factory=SlotNames)
 
     @property
     def prefix(self) -> str:
@@ -24,30 +26,36 @@ class HostNames:
         return f"{self.pool}."
 
     def namespace(self, allocation: AllocationId) -> str:
-        return self.prefix + allocation
+        return self.prefix + self.slots.name_of(allocation)
+
+    def directory(self, allocation: AllocationId) -> str:
+        """The directory with the files that its program sees."""
+        return self.slots.name_of(allocation)
+
+    def of_directory(self, name: str) -> AllocationId:
+        return self.slots.allocation_of(name)
 
     def owner(self, allocation: AllocationId) -> str:
         """What the switch keeps beside a port."""
-        return f"{self.pool}/{allocation}"
+        return f"{self.pool}/{self.slots.name_of(allocation)}"
 
     def outer(self, allocation: AllocationId, port: str) -> str:
         """The end of a pair that is the switch's: at most 15 characters, which is all the kernel takes."""
-        digest = hashlib.sha256(f"{self.pool}/{allocation}/{port}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.owner(allocation)}/{port}".encode()).hexdigest()
         return f"cb{digest[:12]}"
 
     def of_namespace(self, name: str) -> AllocationId | None:
         """Whose a namespace is; None: not this pool's."""
-        return _allocation(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None
+        return self._allocation(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None
 
     def of_owner(self, owner: str) -> AllocationId | None:
         pool, _, allocation = owner.partition("/")
-        return _allocation(allocation) if pool == self.pool else None
+        return self._allocation(allocation) if pool == self.pool else None
+
+    def _allocation(self, name: str) -> AllocationId | None:
+        return self.slots.allocation_of(name) if is_slot_name(name) else None
 
 
 def inner(index: int) -> str:
     """The end of a pair that its program sees."""
     return f"eth{index}"
-
-
-def _allocation(text: str) -> AllocationId | None:
-    return AllocationId(text) if is_slot_name(text) else None

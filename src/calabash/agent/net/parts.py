@@ -44,7 +44,7 @@ class PortParts:
 
     def place(self, allocation: AllocationId) -> Place:
         """Where its program runs."""
-        directory = self._directory / allocation
+        directory = self._directory / self._names.directory(allocation)
         resolver = directory / RESOLVER_FILE
         return Place(
             namespace=namespaces.path_of(self._names.namespace(allocation)),
@@ -87,7 +87,7 @@ class PortParts:
         self._switch = self._switch or self._open()
         if self._switch is not None:
             self._unplug(self._switch, allocation, ports)
-        shutil.rmtree(self._directory / allocation, ignore_errors=True)
+        shutil.rmtree(self._directory / self._names.directory(allocation), ignore_errors=True)
         namespaces.remove(name)
 
     def _unplug(self, switch: PortSwitch, allocation: AllocationId, ports: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class PortParts:
         """Undo what is of nobody: a crash has left it. Raises as ``undo``."""
         found = {self._names.of_namespace(name) for name in namespaces.names(self._names.prefix)}
         if self._directory.is_dir():
-            found |= {AllocationId(entry.name) for entry in self._directory.iterdir()}
+            found |= {self._names.of_directory(entry.name) for entry in self._directory.iterdir()}
         self._switch = self._switch or self._open()
         if self._switch is not None:
             found |= {self._names.of_owner(owner) for _, owner in self._switch.plugged().values()}
@@ -143,10 +143,10 @@ class PortParts:
         return self._switch
 
     def _write_files(self, allocation: AllocationId, resolver: str) -> None:
-        for directory in (self._directory, self._directory / allocation):
+        for directory in (self._directory, self._directory / self._names.directory(allocation)):
             directory.mkdir(mode=0o711, exist_ok=True)
             directory.chmod(0o711)  # whatever the umask is: programs of others must be able to pass
         if resolver:
-            file = self._directory / allocation / RESOLVER_FILE
+            file = self._directory / self._names.directory(allocation) / RESOLVER_FILE
             file.write_text(resolver)
             file.chmod(0o644)

@@ -17,6 +17,7 @@ import calabash
 from calabash.agent.card_settings import CardSettings
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import NodeAgent
+from calabash.agent.slot_names import SlotNames
 from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.bounded import keep_node_pod
 from calabash.kubernetes.doors import NodeDoor
@@ -130,7 +131,8 @@ class AgentService:
             link_libraries(host_driver, settings.host, files.libraries)
         desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), book=ClaimBook(), specs=settings.specs)
         pods, cordon = NodePods(self._fetch, users=desk.book.users), Cordon()
-        membership = ContainerMembership(hierarchy, settings.home / "alloc", users=desk.book.users)
+        names = SlotNames()
+        membership = ContainerMembership(hierarchy, settings.home / "alloc", names=names, users=desk.book.users)
         agent = NodeAgent(
             home=settings.home,
             store=store,
@@ -145,6 +147,7 @@ class AgentService:
             membership=membership,
             tenure=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
             workers=settings.workers,
+            names=names,
         )
         agent.care.subscribe(self._news.set)
         agent.start()

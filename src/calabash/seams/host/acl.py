@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import struct
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ _XATTR = "system.posix_acl_access"
 _VERSION = 2
 _OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 _NOBODY = 0xFFFFFFFF
-_READ_WRITE = 6
+READ, READ_WRITE, SEARCH = 4, 6, 1
+_GET_FLAGS, _SET_FLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
 _MODE = 0o7777
 
 
@@ -25,12 +27,25 @@ class Access:
     acl: bytes = b""
 
 
-def share_with(descriptor: int, uid: int) -> None:
-    """The owner and this user may read and write, nobody else may do anything. Raises OSError.
+def share_with(descriptor: int, uid: int, *, owner: int = READ_WRITE, user: int = READ_WRITE) -> None:
+    """Give these rights to the owner and to one user, and none to anybody else. Raises OSError.
 
     The user can neither change the mode nor take a lease: those are the owner's.
     """
-    os.setxattr(descriptor, _XATTR, _list_for(uid))
+    os.setxattr(descriptor, _XATTR, _list_for(uid, owner=owner, user=user))
+
+
+def make_immutable(path: Path) -> None:
+    """Set the immutable attribute of a file or directory: only a process with CAP_LINUX_IMMUTABLE in the initial user
+    namespace can. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        flags = bytearray(8)  # the kernel reads and writes the first four bytes
+        fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+        wanted = struct.pack("=Q", struct.unpack_from("=I", flags)[0] | _IMMUTABLE)
+        fcntl.ioctl(descriptor, _SET_FLAGS, wanted)
+    finally:
+        os.close(descriptor)
 
 
 def access_of(path: str | Path) -> Access:
@@ -62,12 +77,12 @@ def set_access(path: str | Path, access: Access) -> None:
         os.removexattr(path, _XATTR, follow_symlinks=False)
 
 
-def _list_for(uid: int) -> bytes:
+def _list_for(uid: int, *, owner: int = READ_WRITE, user: int = READ_WRITE) -> bytes:
     entries = (
-        (_OWNER, _READ_WRITE, _NOBODY),
-        (_USER, _READ_WRITE, uid),
+        (_OWNER, owner, _NOBODY),
+        (_USER, user, uid),
         (_GROUP, 0, _NOBODY),
-        (_MASK, _READ_WRITE, _NOBODY),
+        (_MASK, user, _NOBODY),
         (_OTHERS, 0, _NOBODY),
     )
     return struct.pack("<I", _VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries)

@@ -71,6 +71,13 @@ class Cgroup:
         self.directory.mkdir(mode=0o755, exist_ok=True)
         self.directory.chmod(0o755)
 
+    def number(self) -> int:
+        """Inode number of its directory, by which the kernel tells it to its members; 0 when there is none."""
+        try:
+            return self.directory.stat().st_ino
+        except OSError:
+            return 0
+
     def exists(self) -> bool:
         return self.directory.is_dir()
 

@@ -223,6 +223,7 @@ def run_program(
     text: str = "",
     environment: Mapping[str, str] | None = None,
     directory: Path = Path("/"),
+    account: tuple[int, int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program until it ends and return what it wrote. Raises OSError, subprocess.TimeoutExpired.
 
@@ -231,7 +232,9 @@ def run_program(
         text: its standard input.
         environment: all its variables; None: those of BASIC, and a PATH.
         directory: its working directory.
+        account: the user and group that it runs as, with no other groups.
     """
+    user, group = account if account is not None else (None, None)
     return subprocess.run(
         absolute(command),
         cwd=directory,
@@ -242,6 +245,9 @@ def run_program(
         errors="replace",
         timeout=timeout_s,
         check=False,
+        user=user,
+        group=group,
+        extra_groups=None if account is None else [],
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/proc")
+_HANDED_ON = "PROGRAM_"
 PLAIN_NODES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
@@ -37,5 +38,8 @@ class Enclosure:
             words += [word for path in self.writes for word in ("--write", path)]
         if self.user is not None:
             words += ["--user", str(self.user)]
-        words += [word for name, value in self.environment.items() for word in ("--set", f"{name}={value}")]
         return [*words, "--", *program]
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment of the launcher. It hands the program's variables on; every user reads a command line."""
+        return {_HANDED_ON + name: value for name, value in self.environment.items()}

@@ -95,6 +95,16 @@ def owner(process: Process) -> int:
     return uid if alive(process) else -1
 
 
+def owner_and_group(process: Process) -> tuple[int, int]:
+    """Effective user and group of a process, whether it is dumpable or not. Raises OSError when it has ended."""
+    found = {}
+    for line in (_PROC / str(process.pid) / "status").read_text().splitlines():
+        name, _, values = line.partition(":")
+        if name in {"Uid", "Gid"}:
+            found[name] = int(values.split()[1])
+    return found["Uid"], found["Gid"]
+
+
 def alive(process: Process) -> bool:
     """Whether this very process still runs."""
     return process.pid > 0 and start_time(process.pid) == process.start_time
