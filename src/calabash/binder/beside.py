@@ -43,7 +43,9 @@ class ForeignMemory:
                 continue
             free_mib = int(state.cluster.gpu_free_mib[0, self._number[uuid]])
             if free_mib > 0:
-                shape = Shape(gpu_count=1, gpu_memory_mib=min(free_mib, foreign.memory_mib), mode=FOREIGN_MODE)
+                shape = Shape(
+                    gpu_count=1, gpu_memory_mib=min(free_mib, foreign.memory_mib), gpu_slices=1, mode=FOREIGN_MODE
+                )
                 if state.occupy(shape, self._place(uuid)):  # else it is in another mode: full, or not divided by memory
                     self._occupied[uuid] = shape
         state.freed()

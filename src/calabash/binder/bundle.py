@@ -88,6 +88,8 @@ class Layout:
         columns: the parts on each, by number.
         mode, core_milli, memory_mib, mig_profile: what the scheduler reserves of each device.
         host_mib: what it reserves of the node's own memory, for what is spilled.
+        slices, slices_max: the slices that each device gives at once, and how many the sharing mode admits on a device; 0
+            where it does not count them.
         instances: for each part of each column, which of the MIG instances it has; () where none is reserved.
     """
 
@@ -97,6 +99,8 @@ class Layout:
     memory_mib: int
     mig_profile: str = ""
     host_mib: int = 0
+    slices: int = 0
+    slices_max: int = 0
     instances: tuple[tuple[int, ...], ...] = ()
 
 
@@ -219,10 +223,10 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
     profiles = [sample.profile for sample in samples if isinstance(sample, Slice) and sample.profile]
     if mode.name == MIG_MODE and len(profiles) == len(samples):
         return _cut(bundle, device, columns, mode.name, profiles)
-    milli = memory_mib = 0
+    milli = memory_mib = slices = slices_max = 0
     for column in columns:
         for phase in bundle.phases:
-            phase_milli = phase_mib = 0
+            phase_milli = phase_mib = phase_slices = 0
             for number in column:
                 if number in phase:
                     request = bundle.parts[number].request
@@ -232,9 +236,18 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
                     charge = mode.charge(device, part, request.policy)
                     phase_milli += charge.core_milli
                     phase_mib += charge.memory_mib
+                    phase_slices += 1
+                    slices_max = charge.slices_max
             milli, memory_mib = max(milli, phase_milli), max(memory_mib, phase_mib)
+            slices = max(slices, phase_slices)
     return Layout(
-        columns=tuple(columns), mode=mode.name, core_milli=milli, memory_mib=memory_mib, host_mib=_spilled(bundle)
+        columns=tuple(columns),
+        mode=mode.name,
+        core_milli=milli,
+        memory_mib=memory_mib,
+        host_mib=_spilled(bundle),
+        slices=slices,
+        slices_max=slices_max,
     )
 
 

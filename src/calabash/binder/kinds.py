@@ -153,6 +153,8 @@ class Kinds:
             gpu_count=len(found.columns),
             gpu_milli=found.core_milli,
             gpu_memory_mib=found.memory_mib,
+            gpu_slices=found.slices,
+            gpu_slices_max=found.slices_max,
             mig_profile=found.mig_profile,
             models=frozenset(names) if len(names) < len(self._samples) else frozenset(),
             mode=found.mode,

@@ -53,7 +53,7 @@ class ForeignInCluster:
             state.vacate(*held)
         room_mib = min(int(state.cluster.gpu_free_mib[row, number]), self._found[spot])
         if room_mib > 0:
-            shape = Shape(gpu_count=1, gpu_memory_mib=room_mib, mode=FOREIGN_MODE)
+            shape = Shape(gpu_count=1, gpu_memory_mib=room_mib, gpu_slices=1, mode=FOREIGN_MODE)
             placement = NodePlacement(node=row, devices=(number,))
             if state.occupy(shape, placement):  # else it is in another mode: full, or not divided by memory
                 self._held[spot] = (shape, placement)

@@ -92,6 +92,8 @@ def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *
         gpu_count=count,
         gpu_milli=0 if cut else charge.core_milli,
         gpu_memory_mib=0 if cut else charge.memory_mib,
+        gpu_slices=0 if cut else 1,
+        gpu_slices_max=0 if cut else charge.slices_max,
         mig_profile=part.profile if cut else "",
         mode=mode_of_device(mode),
         cpu_milli=request.cpu_milli,

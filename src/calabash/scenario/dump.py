@@ -177,6 +177,8 @@ def _clauses(shape: Shape) -> list[str]:
     parts = []
     if shape.gpu_count > 1 and shape.gpu_milli != WHOLE_MILLI:
         parts.append(f"devices {shape.gpu_count}")
+    if shape.gpu_slices_max:
+        parts.append(f"slices {shape.gpu_slices} of {shape.gpu_slices_max}")
     if shape.memory_mib:
         parts.append(f"memory {_size(shape.memory_mib)}")
     parts.extend(f"select {expression}" for expression in shape.selector)

@@ -146,6 +146,9 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
             fields["cpu_milli"] = milli_of(reader, number)
         case ["memory", size]:
             fields["memory_mib"] = parse_memory_mib(size)
+        case ["slices", number, "of", most]:
+            fields["gpu_slices"] = int(number_of(reader, number))
+            fields["gpu_slices_max"] = int(number_of(reader, most))
         case ["devices", number]:
             fields["gpu_count"] = int(number_of(reader, number))
         case ["select", *rest]:

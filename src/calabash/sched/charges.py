@@ -1,4 +1,10 @@
-"""What a queue is charged for a shape: the larger of its compute and memory shares, per device, and its host resources."""
+"""The charge of a queue for a shape: per device the largest of its compute, memory and slice shares, and its host resources.
+
+A device takes a limited number of slices (``Shape.gpu_slices_max``), so a slice of a hundredth of a device keeps others from
+more than that. Each slice is charged one part of that number at least: what is charged for a device is never less than the
+part of it that nobody else can have, and a device that is full by count is charged as a whole one. These parts are rounded
+down to multiples of ``2 ** -20`` thousandths, so that sums of charges are exact and never exceed a whole device.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,8 @@ from calabash.model.mig import split_profile
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.queues.fairshare import Amount
+
+_LEAST_PARTS = 1 << 20
 
 
 class Charges:
@@ -30,7 +38,7 @@ class Charges:
             )
         return charge
 
-    def _device_milli(self, shape: Shape) -> int:
+    def _device_milli(self, shape: Shape) -> float:
         if not shape.gpu_count or shape.whole:
             return WHOLE_MILLI if shape.gpu_count else 0
         if shape.mig_profile:
@@ -38,7 +46,7 @@ class Charges:
         memory_milli = 0
         if shape.gpu_memory_mib and self._whole_card_mib():
             memory_milli = min(WHOLE_MILLI, -(-shape.gpu_memory_mib * WHOLE_MILLI // self._whole_card_mib()))
-        return max(shape.gpu_milli, memory_milli)
+        return max(shape.gpu_milli, memory_milli, _slices_milli(shape))
 
     def _whole_card_mib(self) -> int:
         """Fixed by the first cards that there are: what is charged must be what is given back."""
@@ -46,6 +54,18 @@ class Charges:
             cards = self._cluster.gpu_mib[self._cluster.gpu_mib > 0]
             self._card_memory_mib = int(cards.min()) if len(cards) else 0
         return self._card_memory_mib
+
+
+def is_charged_by_count(shape: Shape, charge: Amount) -> bool:
+    """Return True if the charge is the least charge of the shape's slices: they use less of their devices than that."""
+    return bool(shape.gpu_slices_max) and charge.gpu_milli <= shape.gpu_count * _slices_milli(shape)
+
+
+def _slices_milli(shape: Shape) -> float:
+    """Return the least charge for the slices that one device gives."""
+    if not shape.gpu_slices_max:
+        return 0
+    return shape.gpu_slices * WHOLE_MILLI * _LEAST_PARTS // shape.gpu_slices_max / _LEAST_PARTS
 
 
 def _mig_milli(profile: str) -> int:

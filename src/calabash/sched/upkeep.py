@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigInstance
-from calabash.model.request import CUT_MODES
+from calabash.model.request import CUT_MODES, MPS_MODE
 from calabash.sched.cluster.columns import MODE_MIG
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.scheduler import Scheduler
@@ -36,6 +36,7 @@ def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: S
     stays = any(instance.stays for instance in instances)
     kept = scheduler.specs[name].gpus[device].mode
     cluster.keep_mode(*key, kept if kept in CUT_MODES or not stays else MODE_MIG)
+    cluster.gpu_services[key] = max(1, len(instances)) if kept == MPS_MODE else 1
     cluster.touch(key[0])
     scheduler.state.freed()
 

@@ -61,7 +61,9 @@ class Mps:
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
         del device, policy
-        return Charge(core_milli=10 * part.core_percent, memory_mib=part.memory_mib + SLICE_RESERVE_MIB)
+        return Charge(
+            core_milli=10 * part.core_percent, memory_mib=part.memory_mib + SLICE_RESERVE_MIB, slices_max=CLIENTS_MAX
+        )
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         memory_mib = sum(h.slice.memory_mib for h in held)

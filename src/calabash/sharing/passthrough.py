@@ -108,10 +108,15 @@ class Passthrough:
         )
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
-        del device, policy
+        del policy
         if not part.vf:
             return Charge(core_milli=1000)
-        return Charge(core_milli=part.core_percent * 10, memory_mib=part.memory_mib)
+        profile = profile_named(device, part.vf)
+        return Charge(
+            core_milli=part.core_percent * 10,
+            memory_mib=part.memory_mib,
+            slices_max=profile.count if profile is not None else 0,
+        )
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         parts = [h.slice for h in held]

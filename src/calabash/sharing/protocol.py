@@ -81,10 +81,13 @@ class Edits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """A slice in the scheduler's books: thousandths of compute, MiB. 1000 and 0 is the whole card, memory included."""
+    """What a slice takes of a device in the scheduler: thousandths of compute, and MiB. 1000 and 0 is the whole device, memory
+    included. ``slices_max`` is how many slices of this mode the device (or one MPS service of it) takes at all; 0: amounts
+    alone limit them."""
 
     core_milli: int
     memory_mib: int = 0
+    slices_max: int = 0
 
 
 class SharingMode(Protocol):

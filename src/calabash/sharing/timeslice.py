@@ -65,7 +65,7 @@ class TimeSlice:
         core_milli = 1000 // sharers_of(device)
         if core_milli == 1000:
             return Charge(core_milli=core_milli)  # the whole card: nobody is beside it
-        return Charge(core_milli=core_milli, memory_mib=capped_mib(part))
+        return Charge(core_milli=core_milli, memory_mib=capped_mib(part), slices_max=sharers_of(device))
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         taken_mib = sum(capped_mib(h.slice) for h in held)

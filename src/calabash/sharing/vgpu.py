@@ -82,6 +82,7 @@ class Vgpu:
         return Charge(
             core_milli=10 * guaranteed_percent(part.core_percent, policy),
             memory_mib=part.resident_mib + SLICE_RESERVE_MIB,
+            slices_max=SLICES_MAX,
         )
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:

@@ -94,7 +94,7 @@ class Queueing:
         self._used_s = 0.0
         self._errors: list[float] = []
         self._finished = self._cycles = self._evictions = 0
-        self._evicted_milli = self._asked_milli = 0
+        self._evicted_milli = self._asked_milli = 0.0
         self.now_s = 0.0
         for job in self.jobs.values():
             heapq.heappush(self._events, (job.request.submitted_at_s, 0, job.request.id, 0))

@@ -71,7 +71,9 @@ SHARE = GpuRequest(memory_mib=8192, core_percent=40)
 
 def test_parts_that_run_together_stack_on_one_device_while_there_is_room() -> None:
     found = layout(together(SHARE, SHARE), device(0))
-    assert found == Layout(columns=((0, 1),), mode=ModeName("vgpu"), core_milli=800, memory_mib=2 * (8192 + 32))
+    assert found == Layout(
+        columns=((0, 1),), mode=ModeName("vgpu"), core_milli=800, memory_mib=2 * (8192 + 32), slices=2, slices_max=64
+    )
     three = layout(together(SHARE, SHARE, SHARE), device(0))
     assert isinstance(three, Layout)
     assert three.columns == ((0, 1), (2,))
@@ -80,7 +82,9 @@ def test_parts_that_run_together_stack_on_one_device_while_there_is_room() -> No
 def test_parts_that_run_one_after_another_are_charged_as_the_largest_of_them() -> None:
     small = GpuRequest(memory_mib=1024, core_percent=90)
     found = layout(one_by_one(SHARE, small), device(0))
-    assert found == Layout(columns=((0, 1),), mode=ModeName("vgpu"), core_milli=900, memory_mib=8192 + 32)
+    assert found == Layout(
+        columns=((0, 1),), mode=ModeName("vgpu"), core_milli=900, memory_mib=8192 + 32, slices=1, slices_max=64
+    )
 
 
 def test_parts_of_several_modes_take_whole_devices() -> None:

@@ -63,9 +63,9 @@ def state_of(board: Board) -> list[list[int]]:
     return free
 
 
-def brute_force(board: Board, units: Sequence[Unit], requests: Sequence[Request]) -> int | None:
+def brute_force(board: Board, units: Sequence[Unit], requests: Sequence[Request]) -> float | None:
     """Device milli of the cheapest set of units whose departure makes room."""
-    best: int | None = None
+    best: float | None = None
     for size in range(len(units) + 1):
         for chosen in itertools.combinations(units, size):
             gangs = {u.gang for u in chosen if u.core}

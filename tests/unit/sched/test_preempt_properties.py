@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -83,7 +83,7 @@ def assert_books_agree(scheduler: Scheduler) -> None:
     """The arrays hold exactly what runs; queues are charged exactly that; gangs run whole or not at all."""
     cluster = scheduler.cluster
     used = [[0] * cluster.width for _ in cluster.names]
-    charged: Counter[str] = Counter()
+    charged: dict[str, float] = defaultdict(float)
     for gang in scheduler.registry.gangs.values():
         assert not gang.running or len(gang.running) >= gang.min_member
         for running in gang.running.values():
@@ -143,8 +143,8 @@ def check_world(seed: int) -> int:
 
 def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
     """Per requester: what it evicted is at most 1.2 times what it asked, or it is in quota."""
-    evicted: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
+    evicted: dict[str, float] = defaultdict(float)
+    asked: dict[str, float] = defaultdict(float)
     for d in decisions:  # type: ignore[attr-defined]
         if isinstance(d, Evict):
             evicted[d.by] += scheduler.state.charges.of(scheduler.registry.request(d.id).shape).gpu_milli

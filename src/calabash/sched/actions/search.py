@@ -5,15 +5,19 @@ first; on a node units go in order until the member fits, then every unit that c
 a second attempt takes the cheapest devices instead, and small cases are searched exhaustively. When all members are placed,
 once more every unit that can stay is given back. For borrowed room at most ``evict_ratio_max`` times what is asked may be
 evicted; for what is in quota the least that was found is taken.
+
+Whole devices can only be given when everything on them has gone, so for them the fewest slices are looked for (``emptying``),
+over all nodes; device milli decide between equals. For shares it is device milli first.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from calabash.sched.actions.emptying import Emptying, slices_of
 from calabash.sched.actions.plan import Plan, largest_first, place_together
 from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement
@@ -32,16 +36,25 @@ class _Trial:
     """One way to make room on one node."""
 
     units: tuple[Unit, ...]
-    gpu_milli: int
+    gpu_milli: float
+    slices: int
     rank: tuple[object, ...]
 
 
 class _Search:
     """State of one plan on the board: what may go, what has gone, and how much each queue can still lose."""
 
-    def __init__(self, board: Board, eligible: Sequence[Unit], budgets: Mapping[str, float], resource: int) -> None:
+    def __init__(
+        self,
+        board: Board,
+        eligible: Sequence[Unit],
+        budgets: Mapping[str, float],
+        resource: int,
+        ratio_max: float = math.inf,
+    ) -> None:
         self.board = board
         self.resource = resource
+        self.ratio_max = ratio_max
         self.budgets = dict(budgets)
         self.order = sorted(eligible, key=lambda u: u.order)
         self.rank = {_name(unit): i for i, unit in enumerate(self.order)}
@@ -108,15 +121,20 @@ class _Search:
     def _evict_for(self, request: Request) -> NodePlacement | None:
         best: tuple[tuple[object, ...], int, _Trial] | None = None
         found = 0
-        for node in self._nodes_in_order():
-            trial = self._cheapest_on(request, node)
-            if trial is None:
-                continue
-            found += 1
-            key = (trial.gpu_milli, trial.rank)
-            if best is None or key < best[0]:
-                best = (key, node, trial)
-            if found >= NODES_TRIED_MAX or trial.gpu_milli <= 0:
+        for seen, (node, least_slices, units) in enumerate(self._candidates(request), 1):
+            if best is not None and least_slices > best[2].slices and not best[0][0]:
+                break  # no node from here on needs as few
+            trial = self._trial(request, node, units) if units else None
+            trial = trial or self._cheapest_on(request, node)
+            if trial is not None:
+                found += 1
+                key = self._key(request, trial)
+                if best is None or key < best[0]:
+                    best = (key, node, trial)
+                fewest = not request.shape.whole or best[2].slices <= least_slices
+                if (found >= NODES_TRIED_MAX and fewest) or trial.gpu_milli <= 0:
+                    break
+            if best is not None and seen >= NODES_SEEN_MAX:
                 break
         if best is None:
             return None
@@ -125,17 +143,37 @@ class _Search:
                 self.evict(unit)
         return self.board.room.choose_on(request.shape, best[1])
 
-    def _nodes_in_order(self) -> list[int]:
-        """Nodes by the first unit there that may go, at most NODES_SEEN_MAX."""
-        nodes: dict[int, None] = {}
+    def _key(self, request: Request, trial: _Trial) -> tuple[object, ...]:
+        """Smaller is better: an acceptable cost, then few slices where whole devices are asked for, else little compute."""
+        dear = trial.gpu_milli > max(request.shape.gpu_total_milli, 1) * self.ratio_max + EPSILON
+        if request.shape.whole:
+            return (dear, trial.slices, trial.gpu_milli, trial.rank)
+        return (dear, trial.gpu_milli, trial.rank)
+
+    def _candidates(self, request: Request) -> Iterator[tuple[int, int, Sequence[Unit]]]:
+        """Nodes to try, a lower bound of the slices that must go there, and units that free enough devices (or none)."""
+        if request.shape.whole and request.shape.gpu_count:
+            here = {
+                node: left
+                for node, units in self.by_node.items()
+                if (left := [u for u in units if not self.is_gone(u)])
+            }
+            emptying = Emptying(self.board.room, request.shape, here, self.surplus, self.rank)
+            for node, least in emptying.nodes():
+                yield node, least, emptying.cheapest(node)
+            return
+        seen: set[int] = set()
         for unit in self.order:
-            if _name(unit) in self.gone:
+            if self.is_gone(unit):
                 continue
             for member in unit.members:
-                nodes.setdefault(member.placement.node)
-            if len(nodes) >= NODES_SEEN_MAX:
-                break
-        return list(nodes)
+                node = member.placement.node
+                if node not in seen:
+                    seen.add(node)
+                    yield node, 0, ()
+
+    def is_gone(self, unit: Unit) -> bool:
+        return _name(unit) in self.gone
 
     def _cheapest_on(self, request: Request, node: int) -> _Trial | None:
         here = [u for u in self.by_node.get(node, ()) if _name(u) not in self.gone]
@@ -144,12 +182,12 @@ class _Search:
         if first is None or first.gpu_milli <= asked_milli or len(here) == 1:
             return first
         second = self._trial(request, node, self._by_device(here, node))
-        return first if second is None or first.gpu_milli <= second.gpu_milli else second
+        return first if second is None or self._key(request, first) <= self._key(request, second) else second
 
     @staticmethod
     def _by_device(units: Sequence[Unit], node: int) -> list[Unit]:
         """Units in the order of the devices that are cheapest to empty."""
-        cost: dict[int, int] = {}
+        cost: dict[int, float] = {}
         devices_of: dict[str, list[int]] = {}
         for unit in units:
             devices = [d for m in unit.members if m.placement.node == node for d in m.placement.devices]
@@ -185,6 +223,7 @@ class _Search:
         return _Trial(
             units=tuple(kept),
             gpu_milli=sum(u.amount.gpu_milli for u in kept),
+            slices=slices_of(kept),
             rank=tuple(sorted((self.rank[_name(u)] for u in kept), reverse=True)),
         )
 
@@ -217,12 +256,18 @@ def find_victims(
     resource = 0 if asked.gpu_milli else 1
     bound = max(asked[resource], 1) * ratio_max
     mark = board.mark()
-    plan = _greedy(board, requests, _Search(board, eligible, budgets, resource))
-    if plan is not None and sum(u.amount[resource] for u in plan.evicted) <= asked[resource] * DEFAULT_RATIO:
+    plan = _greedy(board, requests, _Search(board, eligible, budgets, resource, ratio_max))
+    whole = all(r.shape.whole and r.shape.gpu_count for r in requests)
+    exact = len(requests) == 1 or len(eligible) > EXHAUSTIVE_UNITS_MAX
+    if (
+        plan is not None
+        and (exact or not whole)
+        and sum(u.amount[resource] for u in plan.evicted) <= asked[resource] * DEFAULT_RATIO
+    ):
         return plan
     if len(eligible) <= EXHAUSTIVE_UNITS_MAX:
         board.rollback(mark)
-        plan = _exhaustive(board, requests, _Search(board, eligible, budgets, resource))
+        plan = _exhaustive(board, requests, _Search(board, eligible, budgets, resource), whole=whole, bound=bound)
     if plan is not None and sum(u.amount[resource] for u in plan.evicted) > bound + EPSILON:
         board.rollback(mark)
         return None
@@ -242,20 +287,22 @@ def _greedy(board: Board, requests: Sequence[Request], search: _Search) -> Plan 
     return Plan(placed=tuple(placements), evicted=tuple(sorted(search.gone.values(), key=lambda u: u.order)))
 
 
-def _exhaustive(board: Board, requests: Sequence[Request], search: _Search) -> Plan | None:
-    """All subsets, the cheapest first: exact where there are few units."""
+def _exhaustive(
+    board: Board, requests: Sequence[Request], search: _Search, *, whole: bool, bound: float
+) -> Plan | None:
+    """All subsets, the cheapest first: exact where there are few units. For whole devices the fewest slices are cheapest."""
     subsets: dict[frozenset[str], list[Unit]] = {}
     for size in range(len(search.order) + 1):
         for chosen in itertools.combinations(search.order, size):
             group = {_name(u): u for unit in chosen for u in search.group(unit)}
             subsets.setdefault(frozenset(group), list(group.values()))
-    ranked = sorted(
-        subsets.values(),
-        key=lambda units: (
-            sum(u.amount[search.resource] for u in units),
-            sorted((search.rank[_name(u)] for u in units), reverse=True),
-        ),
-    )
+
+    def key(units: Sequence[Unit]) -> tuple[object, ...]:
+        lost = sum(u.amount[search.resource] for u in units)
+        fewest = slices_of(units) if whole else 0
+        return (lost > bound + EPSILON, fewest, lost, sorted((search.rank[_name(u)] for u in units), reverse=True))
+
+    ranked = sorted(subsets.values(), key=key)
     mark = board.mark()
     for units in ranked:
         evicted: list[Unit] = []

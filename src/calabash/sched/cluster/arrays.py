@@ -82,6 +82,10 @@ class Cluster(Columns):
             return WHOLE_MILLI, int(self.gpu_mib[row, device])
         return shape.gpu_milli, shape.gpu_memory_mib
 
+    def slices_max(self, shape: Shape, row: int, device: int) -> int:
+        """Return how many slices of the shape's sharing mode a device takes."""
+        return shape.gpu_slices_max * int(self.gpu_services[row, device])
+
     def place(self, shape: Shape, placement: NodePlacement, *, held: bool = False) -> None:
         """Take the resources. Raises CalabashError, with nothing changed, when they are not there.
 
@@ -104,6 +108,8 @@ class Cluster(Columns):
                 if mib:
                     self.gpu_free_mib[row, device] -= mib
                 self.gpu_users[row, device] += 1
+                if shape.gpu_slices:
+                    self.gpu_slices[row, device] += shape.gpu_slices
                 if mode:
                     if not self.gpu_pinned[row, device]:
                         self.gpu_mode[row, device] = mode
@@ -137,6 +143,8 @@ class Cluster(Columns):
             if mib:
                 self.gpu_free_mib[row, device] += mib
             self.gpu_users[row, device] -= 1
+            if shape.gpu_slices:
+                self.gpu_slices[row, device] -= shape.gpu_slices
             if self.has_modes and self.gpu_users[row, device] == 0 and not self.gpu_pinned[row, device]:
                 self.gpu_mode[row, device] = MODE_UNSET
             total += milli
@@ -160,6 +168,10 @@ class Cluster(Columns):
             self._refuse(row, f"device {device} has {self.gpu_free_milli[row, device]} of {milli} milli")
         if self.gpu_free_mib[row, device] < mib:
             self._refuse(row, f"device {device} has {self.gpu_free_mib[row, device]} of {mib} MiB")
+        if shape.gpu_slices_max:
+            slices, most = int(self.gpu_slices[row, device]), self.slices_max(shape, row, device)
+            if slices + shape.gpu_slices > most:
+                self._refuse(row, f"device {device} has {slices} of at most {most} slices")
         if self.has_modes or shape.mode:
             mode = self.mode_code(shape.mode or (MODE_MIG if shape.mig_profile else ""))
             pinned = bool(self.gpu_pinned[row, device])

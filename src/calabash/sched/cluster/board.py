@@ -6,8 +6,10 @@ the arrays are what they were to the last integer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from calabash.sched.cluster.columns import Bools, Ints
 from calabash.sched.cluster.shape import NodePlacement, Shape
 
 
@@ -32,6 +34,10 @@ class Room(Protocol):
 
     def restore(self, shape: Shape, placement: NodePlacement) -> None:
         """Take a place again that was given back, whatever has been said of it since it was taken first."""
+        ...
+
+    def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
+        """Return which devices of the nodes would serve the shape if they were idle, and how many placements use each."""
         ...
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:

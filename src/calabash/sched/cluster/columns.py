@@ -34,6 +34,8 @@ class Columns(MigCuts):
     Attributes (all of them read-only for others; shapes in brackets):
         cpu_free_milli, cpu_milli, memory_free_mib, memory_mib [N]: host resources, free and whole.
         gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib [N, G]: devices.
+        gpu_slices, gpu_services [N, G]: slices that placements have of a device, and how many times ``Shape.gpu_slices_max``
+            of them it takes (one for each MPS service).
         gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G].
         kind_users [N, KINDS]: placements per class of request (``Shape.kind``).
         schedulable [N]: False while cordoned. rack [N].
@@ -84,7 +86,8 @@ class Columns(MigCuts):
     )  # fmt: skip
     _MATRICES: tuple[tuple[str, Any, Any], ...] = (
         ("gpu_free_milli", np.int64, 0), ("gpu_free_mib", np.int64, 0), ("gpu_mib", np.int64, 0),
-        ("gpu_users", np.int32, 0), ("gpu_mode", np.int16, MODE_UNSET), ("gpu_pinned", np.bool_, False),
+        ("gpu_users", np.int32, 0), ("gpu_slices", np.int32, 0), ("gpu_services", np.int32, 1),
+        ("gpu_mode", np.int16, MODE_UNSET), ("gpu_pinned", np.bool_, False),
         ("gpu_healthy", np.bool_, True), ("gpu_model", np.int16, 0), ("gpu_card", np.int16, 0),
         ("gpu_island", np.int16, -1), ("gpu_numa", np.int16, -1), ("gpu_geometry", np.int16, 0),
     )  # fmt: skip
@@ -102,6 +105,8 @@ class Columns(MigCuts):
     gpu_free_mib: Ints
     gpu_mib: Ints
     gpu_users: npt.NDArray[np.int32]
+    gpu_slices: npt.NDArray[np.int32]
+    gpu_services: npt.NDArray[np.int32]
     gpu_mode: npt.NDArray[np.int16]
     gpu_pinned: Bools
     gpu_healthy: Bools

@@ -79,7 +79,7 @@ class Compiled:
         cluster, shape = self.cluster, self.shape
         special = cluster.has_modes or cluster.has_unhealthy or cluster.has_cordoned or cluster.gpu_tracked or self.mode
         masked = self.static is not None or self.device_static is not None
-        special = special or bool(shape.gpu_memory_mib)
+        special = special or bool(shape.gpu_memory_mib or shape.gpu_slices_max)
         return not (special or masked or shape.mig_profile or shape.topology_required) and (
             shape.fraction or shape.whole or not shape.gpu_count
         )
@@ -98,6 +98,8 @@ class Compiled:
                 fits &= cluster.gpu_free_mib[rows] >= shape.gpu_memory_mib
             elif shape.whole and cluster.gpu_tracked:
                 fits &= cluster.gpu_free_mib[rows] == cluster.gpu_mib[rows]
+        if shape.gpu_slices_max:
+            fits &= self.slices_allow(rows)
         if self.device_static is not None:
             fits &= self.device_static[rows]
         if cluster.has_unhealthy:
@@ -105,6 +107,27 @@ class Compiled:
         if cluster.has_modes or self.mode:
             fits &= self.mode_allows(rows)
         return fits
+
+    def if_idle(self, rows: Rows) -> Bools:
+        """[rows, G]: devices that would serve a shape of whole devices if nobody used them."""
+        cluster = self.cluster
+        allowed: Bools = np.arange(cluster.width) < cluster.gpu_count[rows][:, None]
+        if self.device_static is not None:
+            allowed &= self.device_static[rows]
+        allowed &= cluster.gpu_healthy[rows]
+        if cluster.has_modes or self.mode:
+            allowed &= ~cluster.gpu_pinned[rows] | (cluster.gpu_mode[rows] == self.mode)
+        if self.static is not None:
+            allowed &= self.static[rows][:, None]
+        allowed &= cluster.schedulable[rows][:, None]
+        return allowed
+
+    def slices_allow(self, rows: Rows) -> Bools:
+        """[rows, G] devices that take the shape's slices beside those that they have given."""
+        cluster, shape = self.cluster, self.shape
+        most = shape.gpu_slices_max * cluster.gpu_services[rows]
+        allowed: Bools = cluster.gpu_slices[rows] + shape.gpu_slices <= most
+        return allowed
 
     def mode_allows(self, rows: Rows) -> Bools:
         """[rows, G] devices that are idle or already in the shape's sharing mode."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.columns import Bools, Ints
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
@@ -38,6 +41,10 @@ class ClusterRoom:
 
     def restore(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.place(shape, placement, held=True)
+
+    def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
+        rows = np.asarray(nodes, np.intp)
+        return self.compiled(shape).if_idle(rows), self.cluster.gpu_users[rows].astype(np.int64)
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
         try:

@@ -42,6 +42,8 @@ class Shape:
         gpu_milli: compute of each device, 0..1000; 1000 without ``gpu_memory_mib`` is the whole card, memory included.
         gpu_memory_mib: memory of each device; 0 when only compute is asked for.
         models: acceptable device models by exact name; empty accepts all.
+        gpu_slices, gpu_slices_max: slices that each device gives at once, and how many of its sharing mode a device takes; a
+            maximum of 0 stands for none.
         card_memory_mib_min, card_memory_mib_max: size range of the card itself; 0 is open.
         selector: label expressions that must all hold on the node: ``k=v``, ``k!=v``, ``k in (a,b)``,
             ``k notin (a,b)``, ``k``, ``!k``.
@@ -57,6 +59,8 @@ class Shape:
     gpu_count: int = 0
     gpu_milli: int = 0
     gpu_memory_mib: int = 0
+    gpu_slices: int = 0
+    gpu_slices_max: int = 0
     models: frozenset[str] = frozenset()
     card_memory_mib_min: int = 0
     card_memory_mib_max: int = 0
@@ -73,7 +77,8 @@ class Shape:
         for expression in self.selector:
             parse_expression(expression)
         values = (
-            self.cpu_milli, self.memory_mib, self.gpu_count, self.gpu_milli, self.gpu_memory_mib, self.models,
+            self.cpu_milli, self.memory_mib, self.gpu_count, self.gpu_milli, self.gpu_memory_mib, self.gpu_slices,
+            self.gpu_slices_max, self.models,
             self.card_memory_mib_min, self.card_memory_mib_max, self.selector, self.tolerations, self.mig_profile,
             self.topology, self.topology_required, self.mode,
         )  # fmt: skip
@@ -83,7 +88,9 @@ class Shape:
         return self.content_hash
 
     def _check(self) -> None:
-        for name in ("cpu_milli", "memory_mib", "gpu_count", "gpu_milli", "gpu_memory_mib"):
+        for name in (
+            "cpu_milli", "memory_mib", "gpu_count", "gpu_milli", "gpu_memory_mib", "gpu_slices", "gpu_slices_max",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value < 0:
                 raise CalabashError(f"{name} {value} is negative", hint="ask for zero or more")
@@ -96,6 +103,11 @@ class Shape:
             raise CalabashError(
                 f"{self.gpu_count} devices of nothing are asked for",
                 hint="give gpu_milli, gpu_memory_mib or mig_profile",
+            )
+        if self.gpu_slices > self.gpu_slices_max > 0:
+            raise CalabashError(
+                f"{self.gpu_slices} slices of one device are asked for, which takes {self.gpu_slices_max}",
+                hint=f"ask for at most {self.gpu_slices_max} slices of each device",
             )
         if not self.gpu_count and amount:
             raise CalabashError("a device amount is asked for without a device", hint="set gpu_count to 1 or more")

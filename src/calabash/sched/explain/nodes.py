@@ -94,6 +94,8 @@ def judge(compiled: Compiled) -> NodeVerdict:
 
 def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
     shape, cluster = compiled.shape, compiled.cluster
+    if reason is Reason.NO_CAPACITY:  # devices are full by the number of their slices
+        return _no_slices(compiled, rows)
     if reason is Reason.NO_CORES and (shape.whole or shape.gpu_count > 1 or shape.mig_profile):
         reason = Reason.NO_CAPACITY
     if reason is Reason.NO_MEMORY and shape.whole:
@@ -104,6 +106,16 @@ def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
         there = sorted({m for m, code in cluster.models.items() if m and (cluster.gpu_model[rows] == code).any()})
         text = f"have {', '.join(there) or 'none'}, asked {' or '.join(sorted(shape.models))}"
     return Cause(reason=reason, nodes=len(rows), text=text, asked=asked, largest=largest)
+
+
+def _no_slices(compiled: Compiled, rows: Rows) -> Cause:
+    """Describe nodes whose devices take no more slices."""
+    shape, cluster = compiled.shape, compiled.cluster
+    free = shape.gpu_slices_max * cluster.gpu_services[rows] - cluster.gpu_slices[rows]
+    usable = _eligible(compiled, rows) & compiled.mode_allows(rows)
+    largest = float(np.where(usable, free, 0).max(initial=0))
+    text = f"most free slices of a device {largest:g}, asked {shape.gpu_slices} of at most {shape.gpu_slices_max}"
+    return Cause(reason=Reason.NO_CAPACITY, nodes=len(rows), text=text, asked=float(shape.gpu_slices), largest=largest)
 
 
 def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, float, str]:  # noqa: PLR0911

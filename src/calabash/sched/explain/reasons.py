@@ -19,6 +19,7 @@ REASONS: tuple[Reason, ...] = (
     Reason.TOO_LARGE,
     Reason.UNHEALTHY,
     Reason.MODE_CONFLICT,
+    Reason.NO_CAPACITY,
     Reason.NO_CPU,
     Reason.NO_HOST_MEMORY,
     Reason.NO_CORES,
@@ -68,6 +69,8 @@ def _device_reasons(compiled: Compiled, fail: Callable[[Bools, Reason], None]) -
     fail(left.sum(axis=1) < shape.gpu_count, Reason.UNHEALTHY)
     left &= compiled.mode_allows(rows)
     fail(left.sum(axis=1) < shape.gpu_count, Reason.MODE_CONFLICT)
+    if shape.gpu_slices_max:
+        fail((left & compiled.slices_allow(rows)).sum(axis=1) < shape.gpu_count, Reason.NO_CAPACITY)
     if not shape.mig_profile:
         fail((left & (cluster.gpu_free_milli >= shape.gpu_milli)).sum(axis=1) < shape.gpu_count, Reason.NO_CORES)
     known = left & compiled.devices(rows)

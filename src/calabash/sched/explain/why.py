@@ -156,8 +156,8 @@ def _requests(ids: Sequence[str]) -> str:
 def _over_limit(over: OverLimit) -> Explanation:
     unit, queue = ("devices", "CPUs", "host memory")[over.resource], mention(Mentioned.QUEUE, over.queue)
 
-    def show(amount: int) -> str:
-        return format_mib(amount) if over.resource == 2 else f"{amount / 1000:g}"
+    def show(amount: float) -> str:
+        return format_mib(int(amount)) if over.resource == 2 else f"{amount / 1000:g}"
 
     return explanation(
         Reason.QUEUE_OVER_LIMIT,

@@ -28,9 +28,10 @@ WEIGHT_FLOOR_RATIO = 0.05
 
 
 class Amount(NamedTuple):
-    """A quantity of everything that queues count. ``gpu_milli`` is thousandths of devices."""
+    """A quantity of everything that queues count. ``gpu_milli`` is thousandths of devices: a whole number, or a multiple of
+    ``2 ** -20``, so that sums are exact."""
 
-    gpu_milli: int = 0
+    gpu_milli: float = 0
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
@@ -44,7 +45,8 @@ class Amount(NamedTuple):
 
 def total(amounts: Iterable[Amount]) -> Amount:
     """The sum."""
-    gpu_milli = cpu_milli = host_memory_mib = 0
+    gpu_milli: float = 0
+    cpu_milli = host_memory_mib = 0
     for amount in amounts:
         gpu_milli += amount[0]
         cpu_milli += amount[1]

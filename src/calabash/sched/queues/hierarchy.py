@@ -72,7 +72,7 @@ class Hierarchy:
                 hint=f"one of: {', '.join(sorted(n for n in self.leaves if number in self.paths[self.index[n]]))}",
             )
 
-    def own_deserved(self, number: int) -> tuple[int, ...]:
+    def own_deserved(self, number: int) -> tuple[float, ...]:
         """What the queue deserves; a parent without a guarantee of its own deserves the sum of its children's."""
         own = self.spec(number).deserved
         if any(own) or not self.children[number]:

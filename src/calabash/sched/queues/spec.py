@@ -54,6 +54,6 @@ class OverLimit:
 
     queue: str
     resource: int
-    used: int
-    asked: int
-    limit: int
+    used: float
+    asked: float
+    limit: float

@@ -16,7 +16,7 @@ from operator import attrgetter
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Portion
 
-Turn = tuple[int, int, int]
+Turn = tuple[float, int, int]
 _RANK = attrgetter("rank")
 
 
@@ -25,7 +25,7 @@ class _Owner:
     """What one owner has in one queue."""
 
     requests: int = 0
-    gpu_milli: int = 0
+    gpu_milli: float = 0
     cpu_milli: int = 0
     last_start: int = 0
     start_before: int = 0

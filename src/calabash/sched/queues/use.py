@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from calabash.sched.queues.fairshare import RESOURCES, Amount
 from calabash.sched.queues.hierarchy import Hierarchy
 
-Table = list[list[int]]
+Table = list[list[float]]
 
 
 class QueueUse:
@@ -45,16 +45,16 @@ class QueueUse:
         self.version += 1
 
     def used(self, name: str) -> Amount:
-        return Amount(*self._used[self._hierarchy.index[name]])
+        return _amount(self._used[self._hierarchy.index[name]])
 
     def waiting(self, name: str) -> Amount:
-        return Amount(*self._waiting[self._hierarchy.index[name]])
+        return _amount(self._waiting[self._hierarchy.index[name]])
 
-    def used_at(self, number: int) -> list[int]:
+    def used_at(self, number: int) -> list[float]:
         """The same by number, for the divisions of the tree; not to be changed."""
         return self._used[number]
 
-    def demand_at(self, number: int, resource: int) -> int:
+    def demand_at(self, number: int, resource: int) -> float:
         """What runs plus what waits."""
         return self._used[number][resource] + self._waiting[number][resource]
 
@@ -68,8 +68,12 @@ class QueueUse:
                 moved._add(moved._waiting, name, self.waiting(name), 1)
         return moved
 
-    def _add(self, table: Table, name: str, amount: Sequence[int], sign: int) -> None:
+    def _add(self, table: Table, name: str, amount: Sequence[float], sign: int) -> None:
         for level in self._hierarchy.paths[self._hierarchy.index[name]]:
             row = table[level]
             for r in range(RESOURCES):
                 row[r] += sign * amount[r]
+
+
+def _amount(row: Sequence[float]) -> Amount:
+    return Amount(row[0], int(row[1]), int(row[2]))

@@ -1,0 +1,128 @@
+"""Whole devices to free by eviction: on each node those that the fewest slices must leave.
+
+Theory of operation. A device can be freed if everything on it is an eligible unit. Freeing a set of devices evicts every unit
+that has a slice on one of them, with all of its slices, so units that span devices make the costs of devices depend on each
+other. A lower bound that does not is the sum over the devices of each unit's slices divided by the number of the node's devices
+that it is on: a set of devices counts no unit more than once by it. Nodes are tried in the order of this bound, and the search
+ends when the bound of the next node exceeds the cost of the best set found. On a node all sets are compared while they are
+few (``SETS_MAX``); the cheapest devices by the bound are taken where they are many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from calabash.sched.cluster.board import Room
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import GangKey, Running
+from calabash.sched.queues.gang import Unit
+
+SETS_MAX = 256
+
+
+def slices_of(units: Iterable[Unit]) -> int:
+    """Return the number of slices that the units have, whole devices included."""
+    return sum(_slices(member) for unit in units for member in unit.members)
+
+
+def _slices(member: Running) -> int:
+    shape = member.request.shape
+    return shape.gpu_count * max(1, shape.gpu_slices)
+
+
+class Emptying:
+    """Devices of the nodes that the eligible units are on, for one shape of whole devices.
+
+    Args:
+        units: eligible units by node, those that go first at the beginning.
+        surplus: surplus units by gang: they go with the core of their gang.
+        rank: position of each unit, by the id of its first member, in the order in which units go.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        shape: Shape,
+        units: Mapping[int, Sequence[Unit]],
+        surplus: Mapping[GangKey, Sequence[Unit]],
+        rank: Mapping[str, int],
+    ) -> None:
+        self._count = shape.gpu_count
+        self._surplus = surplus
+        self._rank = rank
+        self._on: dict[int, dict[int, list[Unit]]] = {}
+        self._bounds: dict[int, dict[int, float]] = {}
+        nodes = list(units)
+        serves, users = room.if_idle(shape, nodes) if nodes else ((), ())
+        self._first: dict[int, int] = {}
+        for node, able, used in zip(nodes, serves, users, strict=True):
+            devices = self._devices(node, units[node], able.tolist(), used.tolist())
+            if len(devices) >= self._count:
+                self._bounds[node] = devices
+                self._first[node] = rank[_name(units[node][0])]
+
+    def nodes(self) -> list[tuple[int, int]]:
+        """Return the nodes where enough devices can be freed, each with the fewest slices that may have to leave it."""
+        found = [
+            (math.ceil(sum(sorted(bounds.values())[: self._count]) - 1e-9), self._first[node], node)
+            for node, bounds in self._bounds.items()
+        ]
+        return [(node, least) for least, _, node in sorted(found)]
+
+    def cheapest(self, node: int) -> list[Unit]:
+        """Return the units that must leave the best set of devices of a node."""
+        bounds = self._bounds[node]
+        order = sorted(bounds, key=lambda device: (bounds[device], device))
+        if math.comb(len(order), self._count) > SETS_MAX:
+            return self._leaving(node, order[: self._count])
+        return min(
+            (self._leaving(node, chosen) for chosen in itertools.combinations(order, self._count)), key=self._key
+        )
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _devices(
+        self, node: int, units: Sequence[Unit], serves: Sequence[bool], users: Sequence[int]
+    ) -> dict[int, float]:
+        """Lower bounds by device, for the devices of a node that are free or can be freed."""
+        on: dict[int, list[Unit]] = {}
+        leaving: dict[int, int] = {}
+        bounds: dict[int, float] = {}
+        for unit in units:
+            slices = 0
+            touched: set[int] = set()
+            for member in unit.members:
+                slices += _slices(member)
+                if member.placement.node == node:
+                    touched.update(member.placement.devices)
+                    for device in member.placement.devices:
+                        leaving[device] = leaving.get(device, 0) + 1
+            for device in touched:
+                on.setdefault(device, []).append(unit)
+                bounds[device] = bounds.get(device, 0.0) + slices / len(touched)
+        self._on[node] = on
+        return {
+            device: bounds.get(device, 0.0)
+            for device, able in enumerate(serves)
+            if able and users[device] == leaving.get(device, 0)
+        }
+
+    def _leaving(self, node: int, devices: Iterable[int]) -> list[Unit]:
+        on = self._on[node]
+        found: dict[str, Unit] = {}
+        for device in devices:
+            for unit in on.get(device, ()):
+                found[_name(unit)] = unit
+                for other in self._surplus.get(unit.gang, ()) if unit.core else ():
+                    found[_name(other)] = other
+        return sorted(found.values(), key=lambda unit: unit.order)
+
+    def _key(self, units: Sequence[Unit]) -> tuple[object, ...]:
+        ranks = sorted((self._rank[_name(unit)] for unit in units), reverse=True)
+        return (slices_of(units), sum(unit.amount.gpu_milli for unit in units), ranks)
+
+
+def _name(unit: Unit) -> str:
+    return unit.members[0].request.id
