@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from calabash.binder.cluster import BundleRequest, ClusterScheduler, KnownBundle, StartBundle, queued
 from calabash.binder.kinds import Wish
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.sched import WHOLE_MILLI, Bind
 from calabash.sched import set_evictable as set_evictable_in
@@ -25,12 +25,13 @@ def set_evictable(cluster: ClusterScheduler, allocation: AllocationId, *, evicta
 def start_on(
     cluster: ClusterScheduler, request: BundleRequest, nodes: Iterable[str], now_s: float, *, bound: bool = False
 ) -> StartBundle | None:
-    """Give it devices of the best of these nodes at once, past its queue; None: none of them has the room.
+    """Give it devices of the best of these nodes at once, within the limits of its queue but past the order in it; None: none
+    of the nodes has the room.
 
     Args:
         bound: it is on the node already, whatever its taints and labels are and however it is cordoned.
 
-    Raises CalabashError when no kind of device would do.
+    Raises CalabashError: no kind of device would do, or QUEUE_OVER_LIMIT.
     """
     scheduler = cluster.scheduler
     arrays = scheduler.cluster
@@ -39,7 +40,13 @@ def start_on(
     cordoned = [row for row in rows if bound and not arrays.schedulable[row]]
     cluster.strangers.catch_up()
     scheduler.advance(now_s)
+    queue, over = request.bundle.request.queue, None
+    scheduler.tree.form.require_leaf(queue)
     for choice in cluster.kinds.choices(request.bundle, wish):
+        refused = scheduler.tree.over_limit(queue, scheduler.state.charges.of(choice.shape))
+        if refused is not None:
+            over = over or refused
+            continue
         for row in cordoned:
             arrays.cordon(row, schedulable=True)
         try:
@@ -56,6 +63,13 @@ def start_on(
         if isinstance(started, StartBundle):
             return started
         cluster.finished(request.id)  # its sharing mode refuses
+    if over is not None:
+        what = ("devices", "CPUs", "MiB of host memory")[over.resource]
+        unit = 1 if over.resource == 2 else 1000
+        raise CalabashError(
+            f"queue {over.queue} has {over.used / unit:g} of at most {over.limit / unit:g} {what} in use",
+            reason=Reason.QUEUE_OVER_LIMIT,
+        )
     return None
 
 

@@ -10,7 +10,7 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import PodRequest, isolation_named
 from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
-from calabash.kubernetes.dialects.translate import require_possible
+from calabash.kubernetes.dialects.translate import with_least_isolation
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 
@@ -76,19 +76,13 @@ def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
     if not namespace.isolation:
         return asked
     try:
-        least = isolation_named(namespace.isolation)
-        parts = []
-        for part in asked.containers:
-            request = replace(part.request, isolation=max(part.request.isolation, least))
-            require_possible(request)
-            parts.append(replace(part, request=request))
+        return with_least_isolation(asked, isolation_named(namespace.isolation))
     except CalabashError as error:
         raise CalabashError(
             f"namespace {namespace.name} has the label {names.ISOLATION}={namespace.isolation[:64]}: {error.message}",
             reason=error.reason,
             hint=error.hint,
         ) from error
-    return replace(asked, containers=tuple(parts))
 
 
 def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceTerms) -> tuple[PodRequest, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest
@@ -15,7 +15,7 @@ from calabash.kubernetes.plan import MEMORY_MIB_MAX
 from calabash.kubernetes.quantity import Written, parse_quantity
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import GpuRequest
+from calabash.model.request import GpuRequest, Isolation
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import mode_for
 
@@ -129,6 +129,22 @@ def require_possible(request: GpuRequest) -> None:
             reason=answer.reason,
             hint="leave the mode out and it follows from the amounts",
         )
+
+
+def with_least_isolation(asked: PodRequest, least: Isolation) -> PodRequest:
+    """Return the request with every container at a level of isolation, or at its own where that is higher.
+
+    Raises CalabashError when what a container asks cannot be had at that level.
+    """
+    parts = []
+    for part in asked.containers:
+        if part.request.isolation >= least:
+            parts.append(part)
+            continue
+        request = replace(part.request, isolation=least)
+        require_possible(request)
+        parts.append(replace(part, request=request))
+    return replace(asked, containers=tuple(parts))
 
 
 def _check_names(pod: AskingPod, parts: list[ContainerRequest]) -> None:

@@ -68,7 +68,7 @@ class PodSeen:
         gated: our gate holds it. held: somebody else's gate does.
         refused: kube-scheduler tried and found no node.
         finished: it ended. leaving: it is being deleted.
-        remade: somebody makes it again when it is deleted.
+        remade: somebody makes it again when it is deleted. tied: on the same node again, as a DaemonSet does.
         owner: uid of who makes it again; "": nobody.
         movable: it may be stopped so that its owner makes it again elsewhere.
         own: our kube-scheduler places it, and asks; else somebody does who does not.
@@ -98,6 +98,7 @@ class PodSeen:
     finished: bool = False
     leaving: bool = False
     remade: bool = False
+    tied: bool = False
     owner: str = ""
     movable: bool = False
     own: bool = True
@@ -162,11 +163,13 @@ class QueueSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceSeen:
-    """Which queue the pods of a namespace are in, and which others they may name."""
+    """Which queue the pods of a namespace are in, and which others they may name. ``isolation`` is the label with the least
+    level of its pods; "" where it has none."""
 
     name: str
     queue: str = ""
     allowed: frozenset[str] = frozenset()
+    isolation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

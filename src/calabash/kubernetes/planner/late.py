@@ -4,10 +4,14 @@ Theory of operation. Four kinds come here. A pod that was bound past the planner
 ask) is planned on its node when that has the room; until then its agent refuses to start it and says what is written in
 its condition. A pod that was confined to a few nodes instead (``affinity``) has its plan written once it is bound: that of
 the planned node, or one made for the other node to which kube-scheduler gave it; where that has no room any more, the pod
-is evicted if its owner makes it again. And such a pod that has lost its place before it was bound gets another within
+is evicted if its owner makes it again elsewhere. And such a pod that has lost its place before it was bound gets another within
 its few nodes. The fourth had its plan, and before it began its agent
 gave the devices away whole (``fleet``): it has others on its node, or after a while makes room for one that its owner makes.
 All of this is tried again when room may have come.
+
+The limits of its queue, the queues that its namespace may use and the least isolation of its namespace hold for every one of
+these pods. A pod that its owner makes again on the same node (a DaemonSet's) is never evicted for want of room, and pods of any
+other owner at growing intervals only: else the owner would make the next at once, without end.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ class LatePlans:
     def look(self, entry: Entry, now_s: float) -> None:
         """A pod is otherwise than it was: it may need a plan, or have its plan written."""
         facts, uid = entry.facts, entry.facts.uid
-        if facts.refused and facts.confined and facts.owner and not (facts.node or facts.leaving):
+        elsewhere = facts.owner and not facts.tied
+        if facts.refused and facts.confined and elsewhere and not (facts.node or facts.leaving):
             self._refused_at_s.setdefault(uid, now_s)
         else:
             self._refused_at_s.pop(uid, None)
@@ -94,14 +99,16 @@ class LatePlans:
 
     def _plan_bound(self, entry: Entry, now_s: float) -> None:
         book, facts = self._book, entry.facts
+        start: StartBundle | None = None
+        over = ""
         try:
-            refused = "" if facts.confined else self._over_limit(entry)
-            start = None
-            if not refused:
-                start = start_on(book.scheduler, self._wishes.request(entry, now_s), [facts.node], now_s, bound=True)
+            start = start_on(book.scheduler, self._wishes.request(entry, now_s), [facts.node], now_s, bound=True)
         except CalabashError as error:
-            book.tell(entry, error.reason, f"{error.message}; hint: {error.hint}" if error.hint else error.message)
-            return
+            if error.reason is Reason.QUEUE_OVER_LIMIT:
+                over = error.message
+            else:
+                book.tell(entry, error.reason, f"{error.message}; hint: {error.hint}" if error.hint else error.message)
+                return
         if start is not None:
             del book.late[facts.uid]
             self._displaced_at_s.pop(facts.uid, None)
@@ -109,21 +116,23 @@ class LatePlans:
             self._write(entry)
             book.tell(entry, None, f"planned on {facts.node}, to which it was bound")
             return
-        why = refused or f"it asks for {_asked(entry)}, {free_text(book.scheduler, facts.node)}"
-        if facts.node in facts.confined and facts.remade:
+        why = over or f"it asks for {_asked(entry)}, {free_text(book.scheduler, facts.node)}"
+        if not over and facts.node in facts.confined and self._may_evict(entry, now_s):
+            self._wishes.shunned.evict(facts.owner or facts.uid, now_s)
             del book.late[facts.uid]
             entry.stage = Stage.EVICTED
             text = f"bound to {facts.node}, which has no room any more ({why}); its owner makes another"
             book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
             return
-        if facts.plan is not None and facts.plan.node == facts.node:
+        if not over and facts.plan is not None and facts.plan.node == facts.node:
             what = f"its devices on {facts.node} were given to a pod that the planner was not told of, and {why}"
             since_s, _ = self._displaced_at_s.get(facts.uid, (now_s, ""))
             self._displaced_at_s[facts.uid] = since_s, what
             book.tell(entry, Reason.NO_CAPACITY, f"{what}; hint: it starts when there is room")
             return
         hint = "hint: it starts when there is room; or delete it and leave spec.nodeName out"
-        book.tell(entry, Reason.NO_CAPACITY, f"bound to {facts.node} by others than the planner: {why}; {hint}")
+        reason = Reason.QUEUE_OVER_LIMIT if over else Reason.NO_CAPACITY
+        book.tell(entry, reason, f"bound to {facts.node} by others than the planner: {why}; {hint}")
 
     def _give_up_displaced(self, now_s: float) -> None:
         """There is no other room for it on its node: whoever makes the pod again has one that is planned elsewhere."""
@@ -131,22 +140,17 @@ class LatePlans:
             entry = self._book.entries.get(uid)
             if entry is None or uid not in self._book.late:
                 del self._displaced_at_s[uid]
-            elif entry.facts.remade and now_s >= since_s + GIVE_UP_S:
+            elif now_s >= since_s + GIVE_UP_S and self._may_evict(entry, now_s):
+                self._wishes.shunned.evict(entry.facts.owner or uid, now_s)
                 self.forget(uid)
                 entry.stage = Stage.EVICTED
                 text = f"{what}; its owner makes another"
                 self._book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
 
-    def _over_limit(self, entry: Entry) -> str:
-        bundle = entry.bundle
-        assert bundle is not None
-        scheduler = self._book.scheduler
-        choice = scheduler.kinds.choices(bundle, entry.facts.wish)[0]
-        need = scheduler.scheduler.state.charges.of(choice.shape)
-        over = scheduler.scheduler.tree.over_limit(bundle.request.queue, need)
-        if over is None:
-            return ""
-        return f"queue {over.queue} has {over.used / 1000:g} of at most {over.limit / 1000:g} devices in use"
+    def _may_evict(self, entry: Entry, now_s: float) -> bool:
+        """Return True if the pod's owner makes another elsewhere, and has not just lost one for the same reason."""
+        facts = entry.facts
+        return facts.remade and not facts.tied and self._wishes.shunned.may_evict(facts.owner or facts.uid, now_s)
 
     def _write(self, entry: Entry) -> None:
         assert entry.plan is not None

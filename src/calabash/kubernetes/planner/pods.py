@@ -149,6 +149,20 @@ class Pods:
             entry = self._book.entries[uid]
             if entry.facts.node == "":
                 self.submit(entry)
+            else:
+                self._again_bound(entry)
+
+    def _again_bound(self, entry: Entry) -> None:
+        """A pod that others bound, and that could not be decided, may be planned on its node now."""
+        book, uid = self._book, entry.facts.uid
+        if entry.facts.leaving or entry.stage not in (Stage.ASIDE, Stage.BOUND):
+            book.aside.pop(uid, None)
+        elif self.wishes.describe(entry):
+            book.aside.pop(uid, None)
+            entry.stage = Stage.BOUND
+            if not book.scheduler.holds(entry.id):
+                book.late[uid] = None
+                book.late_news = True
 
     def deferred(self, now_s: float) -> None:
         """Try those that were set aside for a while that is over."""

@@ -17,7 +17,19 @@ from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
 from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import DOOR, GPUS, PLAN, PLAN_GATE, POOL, QUEUE, QUEUES, REQUEST, SCHEDULER, TENANT
+from calabash.kubernetes.names import (
+    DOOR,
+    GPUS,
+    ISOLATION,
+    PLAN,
+    PLAN_GATE,
+    POOL,
+    QUEUE,
+    QUEUES,
+    REQUEST,
+    SCHEDULER,
+    TENANT,
+)
 from calabash.kubernetes.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
@@ -90,6 +102,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
         finished=status.phase in _ENDED,
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,
+        tied=meta.controller is not None and not is_made_elsewhere(meta.controller),
         owner=meta.controller.uid if meta.controller else "",
         movable=request is not None and request.movable and is_made_elsewhere(meta.controller),
         own=spec.scheduler_name == scheduler,
@@ -330,7 +343,12 @@ def queue_facts(queue: KubeQueue) -> QueueSeen:
 def namespace_facts(namespace: Namespace) -> NamespaceSeen:
     meta = namespace.metadata
     allowed = frozenset(word.strip() for word in meta.annotations.get(QUEUES, "").split(",") if word.strip())
-    return NamespaceSeen(name=meta.name, queue=meta.labels.get(QUEUE, ""), allowed=allowed)
+    return NamespaceSeen(
+        name=meta.name,
+        queue=meta.labels.get(QUEUE, ""),
+        allowed=allowed,
+        isolation=meta.labels.get(ISOLATION, ""),
+    )
 
 
 def budget_facts(budget: PodDisruptionBudget) -> BudgetSeen:

@@ -24,6 +24,7 @@ class _Refusals:
     nodes: dict[str, None] = field(default_factory=dict)
     times: int = 0
     until_s: float = 0.0
+    evicted_until_s: float = 0.0
 
 
 class Shunned:
@@ -47,6 +48,17 @@ class Shunned:
             del found.nodes[name]
         found.until_s = now_s + SHUN_S + self.patience_s(owner)
         found.times = min(found.times + 1, 10)
+
+    def evict(self, owner: str, now_s: float) -> None:
+        """A pod of the owner is evicted for want of room: the next one may be after a pause, each twice as long."""
+        pause_s = self.patience_s(owner)
+        self.refuse(owner, (), now_s)
+        self._by_owner[owner].evicted_until_s = now_s + pause_s
+
+    def may_evict(self, owner: str, now_s: float) -> bool:
+        """Return True if no pod of the owner was evicted for want of room a moment ago."""
+        found = self._by_owner.get(owner)
+        return found is None or found.evicted_until_s <= now_s
 
     def selector(self, owner: str) -> tuple[str, ...]:
         """What keeps a pod of the owner from them."""

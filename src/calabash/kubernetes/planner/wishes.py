@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from calabash.binder.cluster import BundleRequest
 from calabash.binder.cluster_moves import set_movable
-from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.asked import GangSource, PodRequest, isolation_named
+from calabash.kubernetes.dialects.translate import with_least_isolation
 from calabash.kubernetes.planner.affinity import HOSTNAME
 from calabash.kubernetes.planner.book import Book, Entry, Stage
 from calabash.kubernetes.planner.budgets import Budgets
@@ -19,6 +21,18 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
 SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never stopped for others
+
+_at_least_kept = lru_cache(maxsize=4096)(with_least_isolation)  # requests of one job are the same
+
+
+def _at_least(asked: PodRequest, word: str) -> PodRequest:
+    return _at_least_kept(asked, isolation_named(word))
+
+
+def has_begun(facts: PodSeen) -> bool:
+    """Return True if the pod is on a node with a plan for it: what it holds is counted as it is."""
+    return bool(facts.node) and facts.plan is not None and facts.plan.node == facts.node
+
 
 GroupName = tuple[str, str, str]
 """Source, namespace and name."""
@@ -61,7 +75,7 @@ class Wishes:
             return False
         try:
             entry.bundle = bundle_of(
-                facts.request,
+                self._isolated(facts),
                 tenant=facts.namespace,
                 queue=self._queue(facts),
                 priority=facts.priority,
@@ -111,16 +125,33 @@ class Wishes:
             self.resized.add(entry.gang)
 
     def _queue(self, facts: PodSeen) -> str:
-        """Its queue. What runs is counted, whatever became of its queue."""
+        """Its queue. A pod that has its plan is counted, whatever became of its queue; one that others bound past the planner
+        needs a queue that it may use.
+        """
         try:
             queue = self._queues.of(facts)
         except CalabashError:
-            if not facts.node:
+            if not has_begun(facts):
                 raise
             queue = DEFAULT_QUEUE
-        if facts.node and queue not in self._book.scheduler.scheduler.tree.form.leaves:
+        if has_begun(facts) and queue not in self._book.scheduler.scheduler.tree.form.leaves:
             queue = DEFAULT_QUEUE
         return queue
+
+    def _isolated(self, facts: PodSeen) -> PodRequest:
+        """The request at the least level of its namespace. What has its plan keeps the level that it was given."""
+        assert facts.request is not None
+        namespace = self._queues.namespaces.get(facts.namespace)
+        if namespace is None or not namespace.isolation or has_begun(facts):
+            return facts.request
+        try:
+            return _at_least(facts.request, namespace.isolation)
+        except CalabashError as error:
+            raise CalabashError(
+                f"namespace {facts.namespace} demands isolation {namespace.isolation[:64]}: {error.message}",
+                reason=error.reason,
+                hint=error.hint,
+            ) from error
 
     def request(self, entry: Entry, now_s: float = 0.0) -> BundleRequest:
         facts = entry.facts
