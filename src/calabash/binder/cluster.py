@@ -52,7 +52,7 @@ class BundleRequest:
 
     Args:
         owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
-        evictable: whether it may be stopped for others.
+        evictable: whether it may be stopped for others. guarded: only where it is borrowed, see ``sched.Request``.
         movable: whether it may be stopped to start elsewhere; see ``cluster_moves.set_movable``.
     """
 
@@ -62,6 +62,7 @@ class BundleRequest:
     submitted_at_s: float
     owner: str = ""
     evictable: bool = True
+    guarded: bool = False
     movable: bool = False
 
 
@@ -272,7 +273,7 @@ class ClusterScheduler:
                 yield self._moved(name, decision)
             elif isinstance(decision, Evict):
                 self._lost(name)
-                yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by))
+                yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by), owed=decision.owed)
             elif isinstance(decision, Defer):
                 yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)
 
@@ -379,4 +380,5 @@ def queued(request: BundleRequest, choice: Choice) -> Request:
         min_member=asked.gang_size if asked.gang else 1,
         movable=request.movable,
         evictable=request.evictable,
+        guarded=request.guarded,
     )

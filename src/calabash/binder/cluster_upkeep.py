@@ -14,12 +14,16 @@ from calabash.sched import WHOLE_MILLI, Bind
 from calabash.sched import set_evictable as set_evictable_in
 
 
-def set_evictable(cluster: ClusterScheduler, allocation: AllocationId, *, evictable: bool) -> None:
-    """Whether what holds its place may be stopped for others; nothing when it holds none."""
+def set_evictable(
+    cluster: ClusterScheduler, allocation: AllocationId, *, evictable: bool, guarded: bool = False
+) -> None:
+    """Whether what holds its place may be stopped for others, or only where it is borrowed; nothing when it holds none."""
     known = cluster.known.get(allocation)
-    if known is not None and cluster.holds(allocation) and known.request.evictable is not evictable:
-        known.request = replace(known.request, evictable=evictable)
-        set_evictable_in(cluster.scheduler, allocation, evictable=evictable)
+    if known is None or not cluster.holds(allocation):
+        return
+    if (known.request.evictable, known.request.guarded) != (evictable, guarded):
+        known.request = replace(known.request, evictable=evictable, guarded=guarded)
+        set_evictable_in(cluster.scheduler, allocation, evictable=evictable, guarded=guarded)
 
 
 def start_on(

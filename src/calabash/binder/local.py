@@ -55,11 +55,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop it; it waits in its queue again."""
+    """Stop it; it waits in its queue again. ``owed``: it was borrowed, and a queue takes back what it is guaranteed."""
 
     id: AllocationId
     reason: Reason
     by: AllocationId
+    owed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,7 @@ class LocalScheduler:
                 decided.append(Start(id=name, placement=answer, after=after, because=because))
             elif isinstance(decision, Evict):
                 self._slices.pop(name, None)
-                decided.append(Stop(id=name, reason=decision.reason, by=AllocationId(decision.by)))
+                decided.append(Stop(id=name, reason=decision.reason, by=AllocationId(decision.by), owed=decision.owed))
             elif isinstance(decision, Defer):
                 reported = readable(decision.explanation, self.devices)
                 decided.append(Wait(id=name, reason=reported.reason, explanation=reported))

@@ -86,6 +86,15 @@ _PORT = 7070
     help="A plan whose pod kube-scheduler refuses for this long is given back; the pod is planned again after growing delays.",
 )
 @click.option(
+    "--system-namespace",
+    "system_namespaces",
+    multiple=True,
+    default=("kube-system",),
+    show_default=True,
+    metavar="NAME",
+    help="A namespace in which priorities of the system count, beside the planner's own; may be given several times.",
+)
+@click.option(
     "--nodes",
     default="",
     metavar="SELECTOR",
@@ -105,6 +114,7 @@ def planner(
     move_after: float,
     move_rest: float,
     give_back_after: float,
+    system_namespaces: tuple[str, ...],
     nodes: str,
 ) -> None:
     """Plan a cluster's devices and answer its kube-scheduler.
@@ -145,6 +155,7 @@ def planner(
         move_after_s=move_after,
         move_rest_s=move_rest,
         refused_s=give_back_after,
+        system_namespaces=system_namespaces,
         shard=shard,
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)

@@ -151,6 +151,8 @@ def _request(request: Request) -> str:
         parts.append(f"owner {_name(request.owner)}")
     if not request.movable:
         parts.append("pinned")
+    if request.guarded:
+        parts.append("guarded")
     if not request.evictable:
         parts.append("unevictable")
     return ", ".join(parts)

@@ -134,6 +134,8 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
             settings["run_time_s"] = parse_duration_s(duration)
         case ["pinned"]:
             settings["movable"] = False
+        case ["guarded"]:
+            settings["guarded"] = True
         case ["unevictable"]:
             settings["evictable"] = False
         case ["tenant" | "owner" as key, name]:

@@ -180,12 +180,13 @@ class Cycle:
         """The board holds the plan already; now the registry and the decisions follow."""
         state, by = self._state, plan.placed[0][0]
         gone: list[str] = []
-        for member in (m for unit in plan.evicted for m in unit.members):
+        leaving = [(m, plan.in_quota and not unit.in_quota) for unit in plan.evicted for m in unit.members]
+        for member, owed in leaving:
             state.registry.gang_of(member.request.id).evicted_at_s = state.now_s
             state.stop(member.request.id)
             self._evict.touch(member.request.queue)
             reason = Reason.PREEMPT if member.request.queue == by.queue else Reason.RECLAIM
-            self._decisions.append(Evict(id=member.request.id, reason=reason, by=by.id))
+            self._decisions.append(Evict(id=member.request.id, reason=reason, by=by.id, owed=owed))
             gone.append(member.request.id)
         self._evicted.extend(gone)
         for running, placement in plan.moved:

@@ -32,6 +32,8 @@ class Request:
         gang, min_member: name of its gang and how many members must start together; "" stands alone.
         movable: may be placed elsewhere while it runs (defragmentation), as long as it is evictable.
         evictable: may be evicted for others; False for what must never stop.
+        guarded: may not be evicted within what its queue is guaranteed, nor be moved. What it borrows goes, if nothing else
+            does, to a queue that takes back what it is guaranteed.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Request:
     min_member: int = 1
     movable: bool = True
     evictable: bool = True
+    guarded: bool = False
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -119,11 +122,13 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Stop it; it waits in its queue again. ``by`` is the request that takes its place."""
+    """Stop it; it waits in its queue again. ``by`` is the request that takes its place; ``owed``: it was borrowed, and a queue
+    takes back what it is guaranteed."""
 
     id: str
     reason: Reason
     by: str
+    owed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

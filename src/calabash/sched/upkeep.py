@@ -46,13 +46,14 @@ def set_mig_coming(scheduler: Scheduler, profiles: Iterable[str]) -> None:
     scheduler.cluster.mig_coming = list(profiles)
 
 
-def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool) -> None:
-    """What runs may be evicted for others, or may not. Raises CalabashError when it does not run."""
+def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool, guarded: bool = False) -> None:
+    """What runs may be evicted for others, or may not, or only where it is borrowed. Raises CalabashError when it does not
+    run."""
     state = scheduler.state
     running = state.registry.running(request_id)
     if running is None:
         raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
-    state.registry.move(replace(running, request=replace(running.request, evictable=evictable)))
+    state.registry.move(replace(running, request=replace(running.request, evictable=evictable, guarded=guarded)))
     if evictable:
         state.freed()  # who waits may have its place now
     else:

@@ -1,7 +1,9 @@
-"""Disruption budgets, watched beforehand: nobody is asked to make way whom the API server would keep.
+"""Disruption budgets, watched beforehand: a pod that a budget keeps makes way last, and only with what it borrows.
 
-A pod that a budget keeps now is no victim, so that others are chosen, or who wants the place waits and is told why. A
-budget that changes between a decision and its eviction is the API server's to enforce; see ``Decisions.blocked``.
+A budget protects a pod within what its queue is guaranteed. Such a pod is no victim: others are chosen, or the pod that wants
+the place waits and is told why. Devices that a kept pod borrows go back to a queue that takes back what it is guaranteed, when
+nothing else frees enough; the executor then overrules the budget. In all other cases a budget that changes between a decision
+and its eviction is the API server's to enforce; see ``Decisions.blocked``.
 """
 
 from __future__ import annotations
@@ -86,18 +88,18 @@ class Budgets:
 
     # ---- the book -------------------------------------------------------------------------------------------------
 
-    def check(self, book: Book, entry: Entry, evictable: Callable[[Entry], bool]) -> None:
+    def check(self, book: Book, entry: Entry, marks: Callable[[Entry], tuple[bool, bool]]) -> None:
         """A pod that has its node is otherwise than it was."""
         if self._in or entry.facts.uid in self._kept:
-            self._mark(book, entry, evictable)
+            self._mark(book, entry, marks)
 
-    def apply(self, book: Book, evictable: Callable[[Entry], bool]) -> None:
+    def apply(self, book: Book, marks: Callable[[Entry], tuple[bool, bool]]) -> None:
         """Have the scheduler know what changed."""
         if not self._stale:
             return
         for entry in book.entries.values():
             if entry.facts.namespace in self._stale and entry.facts.node:
-                self._mark(book, entry, evictable)
+                self._mark(book, entry, marks)
         self._stale.clear()
 
     def forget(self, uid: str) -> None:
@@ -131,10 +133,11 @@ class Budgets:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _mark(self, book: Book, entry: Entry, evictable: Callable[[Entry], bool]) -> None:
+    def _mark(self, book: Book, entry: Entry, marks: Callable[[Entry], tuple[bool, bool]]) -> None:
         kept = self.keeps(entry.facts)
         if kept:
             self._kept[entry.facts.uid] = kept
         else:
             self._kept.pop(entry.facts.uid, None)
-        set_evictable(book.scheduler, entry.id, evictable=evictable(entry))
+        evictable, guarded = marks(entry)
+        set_evictable(book.scheduler, entry.id, evictable=evictable, guarded=guarded)

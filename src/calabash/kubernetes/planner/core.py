@@ -32,7 +32,7 @@ from calabash.kubernetes.planner.pods import Pods, submit_anew, submit_resized
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.sweeping import swept
 from calabash.kubernetes.planner.unused import REFUSED_S, UnusedPlans
-from calabash.kubernetes.planner.wishes import GroupName
+from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES, GroupName
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
 
@@ -62,6 +62,7 @@ class Core:
         hold_s: how long the binding of a gang's first member waits for the last.
         refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
         shard: the part of the cluster whose queues these are.
+        system_namespaces: where the priorities of the system count.
     """
 
     def __init__(
@@ -73,13 +74,14 @@ class Core:
         hold_s: float = HOLD_S,
         refused_s: float = REFUSED_S,
         shard: Shard = ALL,
+        system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
     ) -> None:
         self._options = options
         self._policy = policy
         self.queues = KubeQueues(shard)
         empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
         self.book = Book(empty, new_id=new_id, hold_s=hold_s)
-        self.pods = Pods(self.book, self.queues)
+        self.pods = Pods(self.book, self.queues, system_namespaces)
         self.heirs = Heirs(self.book, self.pods.wishes, at_once=options.defragment_moves_max)
         self.fleet = Fleet(self.book, self.pods, self.heirs)
         self.decisions = Decisions(self.book, self.pods, self.heirs)
@@ -136,7 +138,7 @@ class Core:
                 self._stale.add(facts.node)
                 if entry is not None:
                     wishes = self.pods.wishes
-                    wishes.budgets.check(self.book, entry, lambda e: wishes.evictable(e, now_s))
+                    wishes.budgets.check(self.book, entry, lambda e: wishes.marks(e, now_s))
                     self.heirs.see(entry)
             if entry is not None and self.book.started:
                 if facts.claims:
@@ -247,7 +249,7 @@ class Core:
         self.unused.decide(now_s)
         self.pods.deferred(now_s)
         wishes = self.pods.wishes
-        wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))
+        wishes.budgets.apply(self.book, lambda entry: wishes.marks(entry, now_s))
         self.late.decide(now_s)
         self.decisions.decide(now_s)
         self.book.say(now_s)

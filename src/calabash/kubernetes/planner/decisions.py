@@ -210,11 +210,12 @@ class Decisions:
         where = f"to {kept.node}, where its place is kept for the pod that its owner makes instead" if kept else "away"
         self._evict(entry, Reason.MOVED, f"moved from {entry.node} {where}, to make room for {self._name(move.by)}")
 
-    def _evict(self, entry: Entry, reason: Reason, message: str) -> None:
+    def _evict(self, entry: Entry, reason: Reason, message: str, *, owed: bool = False) -> None:
         """It is asked to leave, and with it who uses its claims: only then are their devices free."""
         entry.stage = Stage.EVICTED
-        self._book.want(EvictPod(pod=entry.pod, reason=reason, message=message))
-        _evict_sharers(self._book, entry, reason, message)
+        grace_s = self._pods.wishes.eviction_grace_s(entry)
+        self._book.want(EvictPod(pod=entry.pod, reason=reason, message=message, grace_max_s=grace_s, owed=owed))
+        _evict_sharers(self._book, entry, reason, message, grace_s=grace_s, owed=owed)
 
     def _name(self, uid: str) -> str:
         entry = self._book.entries.get(uid)
@@ -226,7 +227,9 @@ class Decisions:
         if entry.stage in SETTLED or book.claims.is_kept(entry.facts.uid):
             book.scheduler.finished(entry.id)  # whoever makes it again makes another pod
             if entry.stage is not Stage.EVICTED:  # else it was moved in the same cycle
-                self._evict(entry, stop.reason, f"stopped for {whom} ({stop.reason.value}) on {entry.node}")
+                self._evict(
+                    entry, stop.reason, f"stopped for {whom} ({stop.reason.value}) on {entry.node}", owed=stop.owed
+                )
         else:
             book.wait(entry)
             book.newcomers.pop(entry.id, None)  # the decision has looked at it already
@@ -268,13 +271,13 @@ class Decisions:
                     self._pods.adopt(entry, entry.plan, now_s)
 
 
-def _evict_sharers(book: Book, entry: Entry, reason: Reason, message: str) -> None:
+def _evict_sharers(book: Book, entry: Entry, reason: Reason, message: str, *, grace_s: int, owed: bool) -> None:
     for uid in book.claims.sharers(entry.facts.uid):
         other = book.entries.get(uid)
         if other is not None and other.stage is not Stage.EVICTED and (other.facts.node or other.facts.rides):
             other.stage = Stage.EVICTED
             text = f"{message}; it uses claims of {pod_mention(entry.pod)}"
-            book.want(EvictPod(pod=other.pod, reason=reason, message=text))
+            book.want(EvictPod(pod=other.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed))
 
 
 def _unready(book: Book) -> str:

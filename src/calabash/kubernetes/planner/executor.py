@@ -211,16 +211,31 @@ class Executor:
             case Nominate(pod=pod, node=node):
                 if self._orders.is_to_be_nominated(self._outcomes.seen(pod)):
                     self._orders.nominate(pod, node)
-            case EvictPod(pod=pod):
-                as_, message = self._orders.evict(pod)
-                if as_ is EvictedAs.BLOCKED:
-                    self._outcomes.blocked(pod.uid, message)
-                elif as_ is EvictedAs.OK:
-                    self._orders.tell(pod, camel(action.reason), action.message)
+            case EvictPod():
+                self._evict(action)
             case SweepPod(pod=pod, remade=remade, message=message):
                 self._orders.tell(pod, "KubeletRefused", message)
                 if remade:
                     self._orders.evict(pod)
+
+    def _evict(self, action: EvictPod) -> None:
+        """Evict a pod. Borrowed devices that their owner takes back are given back whatever the pod's budgets say."""
+        pod = action.pod
+        try:
+            as_, message = self._orders.evict(pod, grace_max_s=action.grace_max_s)
+        except CalabashError as error:
+            if not action.owed or status_of(error) != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            as_, message = EvictedAs.BLOCKED, error.message  # a pod with two budgets is never evicted
+        if as_ is EvictedAs.BLOCKED and action.owed:
+            text = f"{action.message}; its devices are borrowed, so it is deleted although: {message}"
+            self._orders.tell(pod, "BudgetOverruled", text)
+            self._orders.delete(pod, grace_max_s=action.grace_max_s)
+            as_ = EvictedAs.OK
+        if as_ is EvictedAs.BLOCKED:
+            self._outcomes.blocked(pod.uid, message)
+        elif as_ is EvictedAs.OK:
+            self._orders.tell(pod, camel(action.reason), action.message)
 
     def _report(self) -> None:
         while (write := self._reports.take()) is not None:

@@ -150,7 +150,8 @@ class GpuNodeSeen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSeen:
     """A queue; amounts are devices, ``limit`` None is unlimited. ``tenant``: whose it is, empty: nobody's; ``pool``: where
-    its pods run, empty: on nodes of no pool."""
+    its pods run, empty: on nodes of no pool; ``eviction_grace_s``: how long its pods may take to end when they are evicted,
+    None: as long as those of the queue above."""
 
     name: str
     parent: str = ""
@@ -159,6 +160,7 @@ class QueueSeen:
     weight: float = 1.0
     tenant: str = ""
     pool: str = ""
+    eviction_grace_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,11 +222,18 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictPod:
-    """Ask for the pod to be taken away, as budgets allow; ``message`` says for whom."""
+    """Ask for the pod to be taken away, as budgets allow; ``message`` says for whom.
+
+    Args:
+        grace_max_s: the longest time that it is given to end; None: its own.
+        owed: its devices are borrowed, and their owner takes them back: a budget that refuses is overruled.
+    """
 
     pod: PodName
     reason: Reason
     message: str
+    grace_max_s: int | None = None
+    owed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from calabash.agent.membership_container import is_of_claim
 from calabash.kubernetes.bounded import REST_BYTES_MAX, TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
-from calabash.kubernetes.names import GPUS, QUEUE, QUEUES, REQUEST, TAKEN_FROM
+from calabash.kubernetes.names import GPUS, ISOLATION, QUEUE, QUEUES, REQUEST, TAKEN_FROM
 from calabash.model.request import AllocationId
 from calabash.seams.kube import PodSharing
 from calabash.seams.kube.groups import MemberGroup, MemberGroupSpec, PodGroup, PodGroupSpec
@@ -99,10 +99,10 @@ def keep_group(group: Group) -> Group:
 
 
 def keep_namespace(namespace: Namespace) -> Namespace:
-    """``keep`` of a mirror of namespaces: which queues its pods may name."""
+    """``keep`` of a mirror of namespaces: which queues its pods may name, and their isolation."""
     meta = namespace.metadata
     kept = _bare(meta)
-    labels = {name: text for name, text in meta.labels.items() if name == QUEUE}
+    labels = {name: text for name, text in meta.labels.items() if name in (QUEUE, ISOLATION)}
     annotations = {name: text[:REST_BYTES_MAX] for name, text in meta.annotations.items() if name == QUEUES}
     return Namespace(metadata=replace(kept, labels=labels, annotations=annotations))
 

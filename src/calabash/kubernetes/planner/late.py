@@ -122,7 +122,7 @@ class LatePlans:
             del book.late[facts.uid]
             entry.stage = Stage.EVICTED
             text = f"bound to {facts.node}, which has no room any more ({why}); its owner makes another"
-            book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
+            book.want(self._evicted(entry, text))
             return
         if not over and facts.plan is not None and facts.plan.node == facts.node:
             what = f"its devices on {facts.node} were given to a pod that the planner was not told of, and {why}"
@@ -145,12 +145,16 @@ class LatePlans:
                 self.forget(uid)
                 entry.stage = Stage.EVICTED
                 text = f"{what}; its owner makes another"
-                self._book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
+                self._book.want(self._evicted(entry, text))
 
     def _may_evict(self, entry: Entry, now_s: float) -> bool:
         """Return True if the pod's owner makes another elsewhere, and has not just lost one for the same reason."""
         facts = entry.facts
         return facts.remade and not facts.tied and self._wishes.shunned.may_evict(facts.owner or facts.uid, now_s)
+
+    def _evicted(self, entry: Entry, text: str) -> EvictPod:
+        grace_s = self._wishes.eviction_grace_s(entry)
+        return EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text, grace_max_s=grace_s)
 
     def _write(self, entry: Entry) -> None:
         assert entry.plan is not None
@@ -175,7 +179,7 @@ class LatePlans:
             entry.stage = Stage.EVICTED
             whose = ", ".join(facts.confined)
             text = f"kube-scheduler has no room on {whose}; its owner makes another, which is planned elsewhere"
-            book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
+            book.want(self._evicted(entry, text))
 
     def _plan_confined(self, entry: Entry, now_s: float) -> None:
         book, facts = self._book, entry.facts

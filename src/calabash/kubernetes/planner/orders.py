@@ -22,6 +22,7 @@ from calabash.seams.kube.objects import EVENT, POD, Pod
 COMPONENT = "calabash-planner"
 _TEXT_MAX = 1024
 _AGAIN_S = 0.2
+_GRACE_S = 30  # of a pod that names none
 _BIND_FAULTS_MAX = 4
 
 
@@ -146,10 +147,27 @@ class Orders:
             there = now is not None and now.metadata.uid == pod.uid and now.spec.node_name == node
             return there and now is not None and annotations.items() <= now.metadata.annotations.items()
 
-    def evict(self, pod: PodName) -> tuple[EvictedAs, str]:
-        """Ask for it to be taken away."""
-        answer = self._writing().evict(pod.namespace, pod.name, pod.uid)
+    def evict(self, pod: PodName, *, grace_max_s: int | None = None) -> tuple[EvictedAs, str]:
+        """Ask for it to be taken away, with its own grace period or a shorter one."""
+        grace_s = self._grace_s(pod, grace_max_s)
+        answer = self._writing().evict(pod.namespace, pod.name, pod.uid, grace_s=grace_s)
         return answer.as_, answer.message
+
+    def delete(self, pod: PodName, *, grace_max_s: int | None = None) -> None:
+        """Delete it, past disruption budgets."""
+        grace_s = self._grace_s(pod, grace_max_s)
+        self._writing().delete(POD, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s)
+
+    def _grace_s(self, pod: PodName, grace_max_s: int | None) -> int | None:
+        """Return the grace period where that of the pod is longer; None: its own, which may have begun already."""
+        if grace_max_s is None:
+            return None
+        seen = self._client.get(POD, pod.name, pod.namespace)
+        if seen is None or seen.metadata.uid != pod.uid:
+            return None
+        own_s = seen.spec.termination_grace_period_seconds
+        given_s = max(_GRACE_S if own_s is None else own_s, seen.metadata.deletion_grace_period_seconds or 0)
+        return grace_max_s if given_s > grace_max_s else None
 
     def tell(self, pod: PodName, reason: str, message: str) -> None:
         """One event of it, which warns."""

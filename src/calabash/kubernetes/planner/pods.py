@@ -17,7 +17,7 @@ from calabash.kubernetes.planner.book import SETTLED, Book, Entry, Stage
 from calabash.kubernetes.planner.claims import is_allocated
 from calabash.kubernetes.planner.facts import Nominate, PodSeen
 from calabash.kubernetes.planner.queues import KubeQueues
-from calabash.kubernetes.planner.wishes import Wishes
+from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES, Wishes
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import Placement
 
@@ -25,9 +25,9 @@ from calabash.model.request import Placement
 class Pods:
     """Events of pods; see the module's description."""
 
-    def __init__(self, book: Book, queues: KubeQueues) -> None:
+    def __init__(self, book: Book, queues: KubeQueues, system_namespaces: frozenset[str] = SYSTEM_NAMESPACES) -> None:
         self._book = book
-        self.wishes = Wishes(book, queues)
+        self.wishes = Wishes(book, queues, system_namespaces)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import UNLIMITED, Amount, QueueSpec
 
+EVICTION_GRACE_S = 300
+_DEPTH_MAX = 64  # queues above one that are asked
 DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
 
 
@@ -61,6 +63,17 @@ class KubeQueues:
             self.fault = error.message
         else:
             self.fault = ""
+
+    def eviction_grace_s(self, name: str) -> int:
+        """Return the longest time that an evicted pod of a queue has to end."""
+        for _ in range(_DEPTH_MAX):
+            queue = self.wanted.get(name)
+            if queue is None:
+                break
+            if queue.eviction_grace_s is not None:
+                return queue.eviction_grace_s
+            name = queue.parent
+        return EVICTION_GRACE_S
 
     def is_there(self, name: str) -> bool:
         return name in self.wanted or (name == DEFAULT_QUEUE and name not in self._elsewhere)

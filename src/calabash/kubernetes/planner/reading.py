@@ -337,6 +337,7 @@ def queue_facts(queue: KubeQueue) -> QueueSeen:
         weight=spec.weight,
         tenant=queue.metadata.labels.get(TENANT, ""),
         pool=queue.metadata.labels.get(POOL, ""),
+        eviction_grace_s=spec.eviction_grace_seconds,
     )
 
 

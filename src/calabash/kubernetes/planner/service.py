@@ -74,6 +74,7 @@ class PlannerSettings:
         handshake: who gives pods their nodes, and how they are agreed.
         status_every_s: how often the status of queues is looked at.
         shard: the part of the cluster whose nodes and queues these are.
+        system_namespaces: where priorities of the system count, beside ``namespace``.
         moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``.
     """
 
@@ -95,6 +96,7 @@ class PlannerSettings:
     move_after_s: float = MOVE_AFTER_S
     move_rest_s: float = MOVE_REST_S
     shard: Shard = ALL
+    system_namespaces: tuple[str, ...] = ("kube-system",)
 
 
 class PlannerService(CoreOfTerm):
@@ -115,6 +117,7 @@ class PlannerService(CoreOfTerm):
             refused_s=settings.refused_s,
             options=options,
             shard=settings.shard,
+            system_namespaces=frozenset((*settings.system_namespaces, settings.namespace)),
         )
         self._stopping = threading.Event()
         self._away = False

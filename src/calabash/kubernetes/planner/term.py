@@ -11,6 +11,7 @@ import structlog
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.mirrors import Mirrors
+from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.sched import Options
 from calabash.seams.clock import Clock
@@ -30,6 +31,7 @@ class CoreOfTerm:
         refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
         options: how it decides.
         shard: the part of the cluster that it plans.
+        system_namespaces: where the priorities of the system count.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class CoreOfTerm:
         refused_s: float,
         options: Options,
         shard: Shard = ALL,
+        system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
     ) -> None:
         self._clock = clock
         self._lock = threading.RLock()
@@ -51,6 +54,7 @@ class CoreOfTerm:
         self._refused_s = refused_s
         self._options = options
         self._shard = shard
+        self._system_namespaces = system_namespaces
         self._due = threading.Event()
         self._decided_at = self._waited_at = time.monotonic()
         self.lead = lead
@@ -89,6 +93,7 @@ class CoreOfTerm:
                 refused_s=self._refused_s,
                 options=self._options,
                 shard=self._shard,
+                system_namespaces=self._system_namespaces,
             )
             self.mirrors.tell_all(core)
             core.start(self._clock.now_s())

@@ -21,6 +21,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
 SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never stopped for others
+SYSTEM_NAMESPACES = frozenset(("kube-system", "calabash-system"))
 
 _at_least_kept = lru_cache(maxsize=4096)(with_least_isolation)  # requests of one job are the same
 
@@ -49,9 +50,10 @@ class Wishes:
         shunned: nodes that kube-scheduler refused to an owner's pods.
     """
 
-    def __init__(self, book: Book, queues: KubeQueues) -> None:
+    def __init__(self, book: Book, queues: KubeQueues, system_namespaces: frozenset[str]) -> None:
         self._book = book
         self._queues = queues
+        self._system_namespaces = system_namespaces
         self.groups: dict[GroupName, int] = {}
         self.budgets = Budgets()
         self.shunned = Shunned()
@@ -78,7 +80,7 @@ class Wishes:
                 self._isolated(facts),
                 tenant=facts.namespace,
                 queue=self._queue(facts),
-                priority=facts.priority,
+                priority=self.priority(facts),
                 gang_size=size,
             )
         except CalabashError as error:
@@ -169,12 +171,30 @@ class Wishes:
             submitted_at_s=facts.created_at_s,
             owner=facts.namespace,
             evictable=self.evictable(entry, now_s),
+            guarded=self.guarded(entry),
         )
 
     def evictable(self, entry: Entry, now_s: float) -> bool:
-        """Whether it may be stopped for others now."""
-        system = entry.facts.priority >= SYSTEM_PRIORITY_MIN
-        return not (system or entry.protected_until_s > now_s or self.budgets.keeps(entry.facts))
+        """Return True if it may be stopped for others now, at least where it borrows (``guarded``)."""
+        return not (self.priority(entry.facts) >= SYSTEM_PRIORITY_MIN or entry.protected_until_s > now_s)
+
+    def guarded(self, entry: Entry) -> bool:
+        """Return True if a disruption budget keeps it, as far as it is within what its queue is guaranteed."""
+        return bool(self.budgets.keeps(entry.facts))
+
+    def marks(self, entry: Entry, now_s: float) -> tuple[bool, bool]:
+        """Return ``evictable`` and ``guarded``."""
+        return self.evictable(entry, now_s), self.guarded(entry)
+
+    def priority(self, facts: PodSeen) -> int:
+        """Return the pod's priority. Every user may name a class of the system's: it counts in the system's namespaces only."""
+        if facts.priority >= SYSTEM_PRIORITY_MIN and facts.namespace not in self._system_namespaces:
+            return 0
+        return facts.priority
+
+    def eviction_grace_s(self, entry: Entry) -> int:
+        """Return the longest time that the pod has to end when it is evicted: its queue's."""
+        return self._queues.eviction_grace_s(entry.bundle.request.queue if entry.bundle is not None else DEFAULT_QUEUE)
 
     def mark_movable(self, entry: Entry) -> None:
         """Whether it may be stopped to start elsewhere: it runs, and is no member of a gang, which would have to go as a

@@ -213,5 +213,9 @@ class Defragment:
             id=asked.id,
             shape=asked.shape,
             placement=running.placement,
-            movable=asked.movable and asked.evictable and ripe and asked.priority <= request.priority,
+            movable=asked.movable
+            and asked.evictable
+            and not asked.guarded
+            and ripe
+            and asked.priority <= request.priority,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.plan import Plan, place_together, shapes_of
@@ -43,11 +44,12 @@ class Eviction:
         key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
         if key in self._hopeless:
             return None
-        pool = self._pool(gang, requests, need)
-        plan = self._fewest(pool, requests, need) if pool else None
-        if plan is None:
-            self._hopeless.add(key)
-        return plan
+        for pool in self._pools(gang, requests, need):
+            plan = self._fewest(pool, requests, need)
+            if plan is not None:
+                return replace(plan, in_quota=pool.in_quota)
+        self._hopeless.add(key)
+        return None
 
     def plan_below_limit(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
         """At a limit, lower priority of the same queue makes way, even where devices are free."""
@@ -75,8 +77,8 @@ class Eviction:
         with self._held.lifted():  # what is deserved is stronger than a promise
             return search()
 
-    def _pool(self, gang: Gang, requests: Sequence[Request], need: Amount) -> VictimPool | None:
-        """The victims that the gang may have, by the strongest right that it has."""
+    def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
+        """The victims that the gang may have, by the strongest right that it has; last with those that are guarded."""
         state, rules = self._state, self._rules
         priority = max(r.priority for r in requests)
         in_quota = rules.would_be_in_quota(gang.queue, priority, need)
@@ -85,11 +87,13 @@ class Eviction:
         if in_quota:
             units, ratio_max = [*deserved_back(state, rules, gang, need), *own], math.inf
         elif paused(gang, state.now_s):
-            return None
+            return
         else:
             others, budgets = above_fair_share(state, rules, gang, need)
             units, ratio_max = [*own, *others], state.options.evict_ratio_max
         eligible = rules.ripe(units, gang)
-        if not eligible:
-            return None
-        return VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)
+        if eligible:
+            yield VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)
+        everything = rules.ripe(units, gang, guarded=True) if in_quota else eligible
+        if len(everything) > len(eligible):
+            yield VictimPool(in_quota=in_quota, eligible=tuple(everything), budgets=budgets, ratio_max=ratio_max)

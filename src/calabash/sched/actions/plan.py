@@ -16,11 +16,13 @@ Choose = Callable[[Shape], NodePlacement | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who starts where, who is evicted for it, and who moves where."""
+    """Who starts where, who is evicted for it, and who moves where. ``in_quota``: what starts is within what its queue is
+    guaranteed."""
 
     placed: tuple[Placed, ...]
     evicted: tuple[Unit, ...] = ()
     moved: tuple[tuple[Running, NodePlacement], ...] = ()
+    in_quota: bool = False
 
 
 def shapes_of(requests: Sequence[Request]) -> tuple[Shape, ...]:

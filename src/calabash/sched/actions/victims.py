@@ -83,14 +83,23 @@ class VictimRules:
             self._ahead[queue, priority] = ahead
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
-    def ripe(self, units: list[Unit], requester: Gang) -> list[Unit]:
-        """Those that have run long enough and may be evicted; a core only with all of its surplus."""
+    def ripe(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:
+        """Those that have run long enough and may be evicted; a core only with all of its surplus.
+
+        Args:
+            guarded: take those that are guarded as well, where they are borrowed.
+        """
         since_s = self._state.now_s - self._state.options.min_run_time_s
         chosen = [
             unit
             for unit in units
             if unit.gang != requester.key
-            and all(m.request.evictable and m.started_at_s <= since_s for m in unit.members)
+            and all(
+                m.request.evictable
+                and m.started_at_s <= since_s
+                and (not m.request.guarded or (guarded and not unit.in_quota))
+                for m in unit.members
+            )
         ]
         surplus_there: dict[GangKey, int] = {}
         for unit in chosen:

@@ -100,7 +100,7 @@ class GangRegistry:
         request, row = running.request, running.placement.node
         gang.running[request.id] = running
         self.on_node.setdefault(row, {})[request.id] = running
-        if request.movable and request.evictable:
+        if request.movable and request.evictable and not request.guarded:
             self.movable_on[row] = self.movable_on.get(row, 0) + 1
 
     def _leave(self, running: Running) -> None:
@@ -109,7 +109,7 @@ class GangRegistry:
         del here[request.id]
         if not here:
             del self.on_node[row]
-        if request.movable and request.evictable:
+        if request.movable and request.evictable and not request.guarded:
             self.movable_on[row] -= 1
             if not self.movable_on[row]:
                 del self.movable_on[row]

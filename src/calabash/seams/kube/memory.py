@@ -233,13 +233,19 @@ class MemoryKube:
 
     def _budget(self, pod: Json) -> Json | None:
         """The budget that protects a pod; one that is not yet bound needs no protection."""
-        if pod.get("status", {}).get("phase") in {"Succeeded", "Failed", "Pending"}:
+        leaving = "deletionTimestamp" in pod["metadata"]
+        if leaving or pod.get("status", {}).get("phase") in {"Succeeded", "Failed", "Pending"}:
             return None
         labels = pod["metadata"].get("labels", {})
-        for (namespace, _name), budget in self._store.of(PDB).items():
-            if namespace == pod["metadata"]["namespace"] and selected(budget.get("spec", {}).get("selector"), labels):
-                return budget
-        return None
+        found = [
+            budget
+            for (namespace, _name), budget in self._store.of(PDB).items()
+            if namespace == pod["metadata"]["namespace"] and selected(budget.get("spec", {}).get("selector"), labels)
+        ]
+        if len(found) > 1:
+            text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            raise refused(500, "InternalError", text, Reason.API_DOWN)
+        return found[0] if found else None
 
     def _take(self, kind: Kind[Any], before: Json, grace_s: int | None) -> None:
         meta = before["metadata"]
@@ -252,6 +258,10 @@ class MemoryKube:
         elif not meta.get("deletionTimestamp"):
             after = copy.deepcopy(before)
             after["metadata"] |= {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}
+            self._store.replace(kind, before, after)
+        elif grace < meta.get("deletionGracePeriodSeconds", 0):  # it can only become shorter
+            after = copy.deepcopy(before)
+            after["metadata"]["deletionGracePeriodSeconds"] = grace
             self._store.replace(kind, before, after)
 
     def _apply(self, kind: Kind[T], name: str, namespace: str, *, value: Json, subresource: str, manager: str) -> T:

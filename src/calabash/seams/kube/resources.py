@@ -170,6 +170,7 @@ class KubeQueueSpec(KubeStruct, frozen=True):
     limit: float | None = None
     weight: float = 1.0
     priority: int = 0
+    eviction_grace_seconds: int | None = None
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
 

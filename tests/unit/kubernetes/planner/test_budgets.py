@@ -1,6 +1,8 @@
-"""Disruption budgets that are watched: who makes way for others, and what is said when nobody may."""
+"""Disruption budgets that are watched: which pods make way, what is told when none may, and that no budget keeps a loan."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,15 +11,31 @@ from tests.unit.kubernetes.planner.world import World, released, until
 
 from calabash.kubernetes.planner.book import Stage
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
-from calabash.kubernetes.planner.facts import NamespaceSeen, QueueSeen
+from calabash.kubernetes.planner.facts import EvictPod, NamespaceSeen, PodSeen, QueueSeen
+from calabash.kubernetes.planner.queues import KubeQueues
 from calabash.kubernetes.planner.reading import budget_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
+from calabash.sched import (
+    Evict,
+    GpuSpec,
+    Move,
+    NodePlacement,
+    NodeSpec,
+    Options,
+    QueueSpec,
+    Request,
+    Scheduler,
+    Shape,
+    set_evictable,
+)
 from calabash.seams.kube.objects import EVENT, NAMESPACE, PDB, POD, PodDisruptionBudget
 from calabash.seams.kube.resources import QUEUE
 
 WHOLE = GpuRequest()
 PROD = QueueSeen(name="prod", deserved=2.0)
+OWN = QueueSeen(name="default", deserved=2.0)
+HIGH = 1000  # priority of a pod that may replace others of its queue
 
 
 def app(name: str) -> tuple[LabelTerm, ...]:
@@ -38,6 +56,15 @@ def borrowed(**labels: str) -> tuple[Cluster, list[str]]:
     return cluster, pods
 
 
+def owned(**labels: str) -> tuple[Cluster, list[str]]:
+    """Two devices, held by one pod each with the label ``app``, in a queue that deserves both."""
+    cluster = Cluster({"a": 2}, [OWN])
+    pods = [cluster.create(WHOLE, name=name, labels={"app": app}) for name, app in labels.items()]
+    cluster.settle()
+    assert len(cluster.bound()) == 2
+    return cluster, pods
+
+
 @pytest.mark.parametrize("kept", ["db", "web"])
 def test_of_two_that_could_make_way_the_one_goes_that_no_budget_keeps(kept: str) -> None:
     cluster, _ = borrowed(p0="db", p1="web")
@@ -54,9 +81,9 @@ def cluster_app(uid: str) -> str:
 
 
 def test_where_budgets_keep_all_the_newcomer_waits_and_is_told_which_and_goes_on_when_one_allows_it() -> None:
-    cluster, _ = borrowed(p0="db", p1="db")
+    cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 0))
-    uid = cluster.create(WHOLE, namespace="shop")
+    uid = cluster.create(WHOLE, priority=HIGH)
     cluster.settle()
     assert cluster.evictions == []
     entry = cluster.core.book.entries[uid]
@@ -69,9 +96,9 @@ def test_where_budgets_keep_all_the_newcomer_waits_and_is_told_which_and_goes_on
 
 
 def test_a_budget_that_is_gone_keeps_nobody() -> None:
-    cluster, _ = borrowed(p0="db", p1="db")
+    cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 0))
-    uid = cluster.create(WHOLE, namespace="shop")
+    uid = cluster.create(WHOLE, priority=HIGH)
     cluster.settle()
     cluster.core.budget(budget("db", 0), there=False)
     cluster.settle()
@@ -79,21 +106,20 @@ def test_a_budget_that_is_gone_keeps_nobody() -> None:
 
 
 def test_a_pod_with_two_budgets_is_left_alone_for_the_api_server_would_evict_it_never() -> None:
-    cluster, _ = borrowed(p0="db", p1="db")
+    cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 5))
     cluster.core.budget(budget("all", 5, terms=()))
-    uid = cluster.create(WHOLE, namespace="shop")
+    uid = cluster.create(WHOLE, priority=HIGH)
     cluster.settle()
     assert cluster.evictions == []
     assert "1 disruption budget of another namespace" in cluster.core.book.entries[uid].told[1]
 
 
 def test_a_planner_that_takes_over_heeds_the_budgets_that_there_are() -> None:
-    cluster, _ = borrowed(p0="db", p1="db")
+    cluster, _ = owned(p0="db", p1="db")
     cluster.restarted()
     cluster.core.budget(budget("db", 0))
-    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
-    cluster.create(WHOLE, namespace="shop")
+    cluster.create(WHOLE, priority=HIGH)
     cluster.settle()
     assert cluster.evictions == []
 
@@ -120,8 +146,8 @@ def test_selectors_are_read_as_kubernetes_means_them() -> None:
 def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: World) -> None:
     client = world.client
     world.node("a")
-    client.create(QUEUE, {"metadata": {"name": "prod"}, "spec": {"deserved": 2}})
-    client.create(NAMESPACE, {"metadata": {"name": "shop", "labels": {"calabash.dev/queue": "prod"}}})
+    client.create(QUEUE, {"metadata": {"name": "default"}, "spec": {"deserved": 2}})
+    client.create(NAMESPACE, {"metadata": {"name": "shop"}})
     body = {"metadata": {"name": "db", "namespace": "team"}, "spec": {"selector": {"matchLabels": {"app": "db"}}}}
     client.create(PDB, body, "team")
     service = world.start()
@@ -131,7 +157,7 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
         pod = until(lambda n=name: released(world, n), "released")  # type: ignore[misc]
         assert world.bind(service, pod, "a") == (200, {"Error": ""})
         client.patch(POD, name, "team", body={"status": {"phase": "Running"}}, subresource="status")
-    world.pod("s", WHOLE, namespace="shop")
+    world.pod("s", WHOLE, namespace="shop", priority=HIGH)
     condition = until(
         lambda: next((c for c in world.get("s", "shop").status.conditions if c.type == "PodScheduled"), None), "told"
     )
@@ -142,16 +168,150 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
     assert len(leaving) == 1
     world.settle(service)
     assert released(world, "s", "shop") is None, "not before it is gone, which takes its grace"
-    events = [e for e in client.list(EVENT, "team").items if e.reason == "Reclaim"]
+    events = [e for e in client.list(EVENT, "team").items if e.reason == "Preempt"]
     assert [e.involved_object.name for e in events] == [leaving[0].metadata.name]
-    assert "stopped for 1 pod of another namespace (reclaim) on a" in events[0].message
+    assert "stopped for 1 pod of another namespace (preempt) on a" in events[0].message
     client.faults.release("team", leaving[0].metadata.name)
     until(lambda: released(world, "s", "shop"), "released once its devices are free")
 
 
-def test_the_reason_is_no_capacity_with_the_budget_beside_it() -> None:
-    cluster, _ = borrowed(p0="db", p1="db")
+def test_reason_of_the_wait_stands_beside_the_budget() -> None:
+    cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 0))
-    uid = cluster.create(WHOLE, namespace="shop")
+    uid = cluster.create(WHOLE, priority=HIGH)
     cluster.settle()
-    assert cluster.core.book.entries[uid].told[0] in (Reason.NO_CAPACITY, Reason.NO_CORES, Reason.NO_MEMORY)
+    assert cluster.core.book.entries[uid].told[0] is Reason.QUEUE_OVER_DESERVED
+
+
+# ---- loans --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budgets", [1, 2])
+def test_borrowed_devices_are_taken_back_although_budgets_keep_every_borrower(budgets: int) -> None:
+    cluster, _ = borrowed(p0="db", p1="db")
+    for number in range(budgets):
+        cluster.core.budget(budget(f"db{number}", 0, terms=app("db")))
+    uid = cluster.create(WHOLE, namespace="shop")
+    cluster.decide()
+    evictions = [action for action in cluster.todo if isinstance(action, EvictPod)]
+    assert [action.owed for action in evictions] == [True]
+    cluster.settle()
+    assert len(cluster.evictions) == 1
+    assert uid in cluster.bound()
+
+
+def test_pod_within_a_guarantee_is_not_owed() -> None:
+    cluster, _ = owned(p0="db", p1="web")
+    cluster.create(WHOLE, priority=HIGH)
+    cluster.decide()
+    assert [action.owed for action in cluster.todo if isinstance(action, EvictPod)] == [False]
+
+
+def test_moved_pod_is_not_owed_and_a_kept_one_is_not_moved() -> None:
+    scheduler = Scheduler(
+        [NodeSpec(name=name, cpu_milli=1000, memory_mib=1000, gpus=(GpuSpec(), GpuSpec())) for name in "ab"],
+        [QueueSpec(name="q")],
+        options=Options(defragment_moves_max=4),
+    )
+    for row in (0, 1):
+        request = Request(id=f"r{row}", shape=Shape(gpu_count=1, gpu_milli=1000), queue="q", guarded=True)
+        scheduler.adopt(request, placement=NodePlacement(node=row, devices=(0,)), started_at_s=0.0)
+    scheduler.submit(Request(id="large", shape=Shape(gpu_count=2, gpu_milli=1000), queue="q"))
+    assert not [d for d in scheduler.cycle(100.0) if isinstance(d, Move | Evict)]
+    set_evictable(scheduler, "r0", evictable=True)
+    assert [type(d) for d in scheduler.cycle(200.0) if isinstance(d, Move | Evict)] == [Move]
+
+
+@pytest.mark.parametrize("namespace", ["team", "kube-system"])
+def test_priority_of_the_system_counts_in_namespaces_of_the_system_only(namespace: str) -> None:
+    cluster, _ = borrowed(p0="db", p1="db")
+    uid = cluster.create(WHOLE, namespace=namespace, priority=2_000_001_000)
+    cluster.settle()
+    counts = namespace == "kube-system"
+    assert (uid in cluster.bound()) is counts, "it does not evict others of its queue"
+    assert len(cluster.evictions) == counts
+    for name in list(cluster.bound()):
+        if name != uid:
+            cluster.end(name)
+    cluster.settle()
+    assert uid in cluster.bound()
+    asker = cluster.create(GpuRequest(count=2), namespace="shop")
+    cluster.settle()
+    assert (asker in cluster.bound()) is not counts, "it gives back what it borrowed"
+
+
+def test_namespaces_of_the_system_are_the_administrators_to_name(world: World) -> None:
+    service = world.start(system_namespaces=("infra",))
+    until(service.leads, "leads")
+    core = service._core
+    assert core is not None
+    wishes = core.pods.wishes
+    counted = {
+        name: wishes.priority(
+            PodSeen(uid="u", namespace=name, name="p", created_at_s=0.0, request=None, priority=2**31 - 1)
+        )
+        for name in ("infra", "calabash-system", "kube-system", "team")
+    }
+    assert counted == {"infra": 2**31 - 1, "calabash-system": 2**31 - 1, "kube-system": 0, "team": 0}
+
+
+def test_grace_of_an_evicted_pod_is_that_of_its_queue_or_of_one_above() -> None:
+    queues = KubeQueues()
+    assert queues.eviction_grace_s("default") == 300
+    queues.see(
+        [
+            QueueSeen(name="org", eviction_grace_s=60),
+            QueueSeen(name="lab", parent="org"),
+            QueueSeen(name="fast", parent="org", eviction_grace_s=5),
+            QueueSeen(name="circle", parent="circle"),
+        ]
+    )
+    found = {name: queues.eviction_grace_s(name) for name in ("org", "lab", "fast", "circle", "absent")}
+    assert found == {"org": 60, "lab": 60, "fast": 5, "circle": 300, "absent": 300}
+
+
+KNOBS: dict[str, dict[str, Any]] = {
+    "grace": {"spec": {"terminationGracePeriodSeconds": 1_000_000_000}},
+    "budget": {"budget": 0},
+    "two budgets": {"budget": 5, "second": True},
+    "finalizer": {"metadata": {"finalizers": ["example.org/keep"]}},
+    "hook": {"spec": {"containers": [{"name": "main", "lifecycle": {"preStop": {"sleep": {"seconds": 10**9}}}}]}},
+    "priority": {"spec": {"priority": 2_000_001_000, "preemptionPolicy": "Never"}},
+    "marks": {"metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}}},
+    "own marks": {"metadata": {"annotations": {"calabash.dev/movable": "false", "calabash.dev/preemptible": "false"}}},
+    "already leaving": {"leaving": True, "spec": {"terminationGracePeriodSeconds": 1_000_000_000}},
+}
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_nothing_that_a_tenant_sets_keeps_borrowed_devices(world: World, knob: str) -> None:
+    """The borrower is asked to end within its queue's time, whatever its pod says."""
+    client, more = world.client, KNOBS[knob]
+    world.node("a")
+    client.create(QUEUE, {"metadata": {"name": "default"}, "spec": {"evictionGraceSeconds": 7}})
+    client.create(QUEUE, {"metadata": {"name": "prod"}, "spec": {"deserved": 2}})
+    client.create(NAMESPACE, {"metadata": {"name": "shop", "labels": {"calabash.dev/queue": "prod"}}})
+    service = world.start()
+    world.pod("borrower", GpuRequest(count=2), **more.get("spec", {}))
+    client.patch(POD, "borrower", "team", body={"metadata": {"labels": {"app": "db"}, **more.get("metadata", {})}})
+    pod = until(lambda: released(world, "borrower"), "released")
+    assert world.bind(service, pod, "a") == (200, {"Error": ""})
+    client.patch(POD, "borrower", "team", body={"status": {"phase": "Running"}}, subresource="status")
+    for name in ("first", "second")[: 0 if "budget" not in more else 2 if more.get("second") else 1]:
+        selector = {"selector": {"matchLabels": {"app": "db"}}}
+        client.create(PDB, {"metadata": {"name": name, "namespace": "team"}, "spec": selector}, "team")
+        body = {"status": {"disruptionsAllowed": more["budget"]}}
+        client.patch(PDB, name, "team", body=body, subresource="status")
+    if more.get("leaving"):
+        client.delete(POD, "borrower", "team")
+    world.settle(service)
+    world.pod("owner", GpuRequest(count=2), namespace="shop")
+
+    def grace_s() -> int | None:
+        now = world.get("borrower").metadata
+        return now.deletion_grace_period_seconds if now.deletion_timestamp else None
+
+    until(lambda: (found := grace_s()) is not None and found <= 7, "asked to end within the time of its queue")
+    assert grace_s() == 7
+    overruled = [e for e in client.list(EVENT, "team").items if e.reason == "BudgetOverruled"]
+    assert bool(overruled) is (knob in ("budget", "two budgets"))
