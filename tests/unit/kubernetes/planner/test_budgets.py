@@ -83,7 +83,7 @@ def cluster_app(uid: str) -> str:
 def test_where_budgets_keep_all_the_newcomer_waits_and_is_told_which_and_goes_on_when_one_allows_it() -> None:
     cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 0))
-    uid = cluster.create(WHOLE, priority=HIGH)
+    uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
     entry = cluster.core.book.entries[uid]
@@ -98,7 +98,7 @@ def test_where_budgets_keep_all_the_newcomer_waits_and_is_told_which_and_goes_on
 def test_a_budget_that_is_gone_keeps_nobody() -> None:
     cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 0))
-    uid = cluster.create(WHOLE, priority=HIGH)
+    uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     cluster.core.budget(budget("db", 0), there=False)
     cluster.settle()
@@ -109,7 +109,7 @@ def test_a_pod_with_two_budgets_is_left_alone_for_the_api_server_would_evict_it_
     cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 5))
     cluster.core.budget(budget("all", 5, terms=()))
-    uid = cluster.create(WHOLE, priority=HIGH)
+    uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
     assert "1 disruption budget of another namespace" in cluster.core.book.entries[uid].told[1]
@@ -119,7 +119,7 @@ def test_a_planner_that_takes_over_heeds_the_budgets_that_there_are() -> None:
     cluster, _ = owned(p0="db", p1="db")
     cluster.restarted()
     cluster.core.budget(budget("db", 0))
-    cluster.create(WHOLE, priority=HIGH)
+    cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
 
@@ -178,7 +178,7 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
 def test_reason_of_the_wait_stands_beside_the_budget() -> None:
     cluster, _ = owned(p0="db", p1="db")
     cluster.core.budget(budget("db", 0))
-    uid = cluster.create(WHOLE, priority=HIGH)
+    uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.core.book.entries[uid].told[0] is Reason.QUEUE_OVER_DESERVED
 
@@ -202,7 +202,7 @@ def test_borrowed_devices_are_taken_back_although_budgets_keep_every_borrower(bu
 
 def test_pod_within_a_guarantee_is_not_owed() -> None:
     cluster, _ = owned(p0="db", p1="web")
-    cluster.create(WHOLE, priority=HIGH)
+    cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.decide()
     assert [action.owed for action in cluster.todo if isinstance(action, EvictPod)] == [False]
 
