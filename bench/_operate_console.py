@@ -1,14 +1,16 @@
 """The console's first page in a browser: 1,000 devices and 10,000 slices, a real gateway, nothing in the browser's cache.
 
 Behind the gateway stands a pool that has these devices and slices in memory and sums them up as the pool does.
-Time is the browser's own (first contentful paint since the navigation began), bytes are what came over the wire. Each visit
-is preceded by one of a page with a heading and nothing else, in the same browser; its first paint is the reference.
+Time is the browser's own, from the beginning of the navigation until the content of the page stands in the document; bytes are
+what came over the wire. Each visit is preceded by one of a page with a heading and nothing else, in the same browser; its first
+contentful paint is the reference.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import statistics
 import tempfile
@@ -22,11 +24,10 @@ import msgspec
 from bench._operate_metrics import DEVICES, made_allocation, made_device
 from bench._report import Report
 from calabash.api.gateway import ConsoleSettings, GatewayOrder
-from calabash.api.tenancy import Me, MemberView
+from calabash.api.tenancy import IssuedTokenReply, Me, MemberView
 from calabash.model.access import Action
 from calabash.operations.gateway import GatewayKeeper, listening_tcp, url_of
 from calabash.operations.overview import overview
-from calabash.server.credentials import cookie_name
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 SLICES = 10_000
 PAINT, KILOBYTES = 10.0, 300.0  # of the reference page's; kB
 VISITS = 7
-TOKEN = "a-session-of-the-benchmark"
 _REFERENCE_PAGE = "data:text/html,<h1>Overview</h1>"
 _MEASURED = """async () => {
-    const painted = () => performance.getEntriesByName("first-contentful-paint")[0];
+    const name = location.protocol === "data:" ? "first-contentful-paint" : "calabash:shown";
+    const painted = () => performance.getEntriesByName(name)[0];
     while (!painted()) await new Promise(again => setTimeout(again, 20));
     const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
     return [painted().startTime, all.reduce((sum, entry) => sum + entry.transferSize, 0), performance.timing.responseStart
@@ -93,8 +94,11 @@ def _visit(browser: Browser, address: str) -> list[float]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     try:
         context.set_default_timeout(120_000)
-        context.add_cookies([{"name": cookie_name(secure=False), "value": TOKEN, "url": address}])
         page = context.new_page()
+        page.goto(f"{address}/login#code")
+        page.get_by_role("heading", name="Overview").wait_for()
+        page.goto(_REFERENCE_PAGE)
+        context.new_cdp_session(page).send("Network.clearBrowserCache")
         page.goto(_REFERENCE_PAGE)
         plain: list[float] = page.evaluate(_MEASURED)
         page.goto(address)
@@ -137,6 +141,8 @@ class _Pool:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = re.search(r"(?i)content-length: (\d+)", head)
+                await reader.readexactly(int(length[1]) if length else 0)
                 content = msgspec.json.encode(self._answer(head.split()[1]))
                 writer.write(
                     f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n".encode()
@@ -155,4 +161,6 @@ class _Pool:
             return Me(
                 user="ann", uid=1, token="t", kind="session", scopes=[], own="ann", roles=[admin], may=every, tenants=[]
             )  # fmt: skip
+        if path == "/v1/sessions":
+            return IssuedTokenReply(id="benchmark", user="ann", kind="session", scopes=[], expires_at=0.0, secret="")
         return overview(self._devices, self._held, pending=0, reasons=(), at_s=time.time())

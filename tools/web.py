@@ -1,4 +1,4 @@
-"""Brings what the console's pages need and nobody here wrote: htmx and uPlot, from npm's registry into src/calabash/_web.
+"""Brings what the console's pages need and nobody here wrote: uPlot, from npm's registry into src/calabash/_web.
 
     python -m tools.web
 
@@ -41,12 +41,6 @@ class Package:
 
 
 PACKAGES = (
-    Package(
-        name="htmx.org",
-        version="2.0.11",
-        sha512="Thx/WtpeOQqSrqBCw/A1cwGJGg4UrVa3+sW0GmrM3p4gJgO89ecH4qtbnyzDDWFvBTqjnIMCgELTNt636dtamA==",
-        files=("dist/htmx.min.js",),
-    ),
     Package(
         name="uplot",
         version="1.6.32",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.console.conftest import settled
 from tests.console.people import PAGES
 from tests.daemons.world import World, until
 
@@ -23,19 +24,16 @@ def _address(world: World) -> str:
 
 
 def _said(page: Page) -> str:
-    text: str = page.get_by_role("status").first.inner_text()
+    text: str = settled(page).get_by_role("status").first.inner_text()
     return text
 
 
 def _post(page: Page, path: str, **fields: str) -> int:
-    """What a form of that page is answered with: the proof that a refusal does not rest on a button that is missing."""
+    """Return what the session's request for that form is answered with: a refusal does not rest on a missing button."""
     status: int = page.evaluate(
         """async ([path, fields]) => {
-            const csrf = JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRF-Token"];
-            const answer = await fetch(path, {method: "POST", redirect: "manual",
-                headers: {"Content-Type": "application/x-www-form-urlencoded"},
-                body: new URLSearchParams({...fields, csrf})});
-            return answer.type === "opaqueredirect" ? 303 : answer.status;
+            const answer = await calabash.ask(path, {method: "POST", body: new URLSearchParams(fields).toString()});
+            return answer.location ? 303 : answer.status;
         }""",
         [path, fields],
     )
@@ -56,7 +54,6 @@ def test_a_login_link_is_good_once(world: World, console: Console) -> None:
     assert page.get_by_role("heading", level=1).inner_text() == "Overview"
     code = world.client.post("/v1/tokens", {"login": True})["secret"]
     for expected in (_address(world) + "/", _address(world) + "/login"):
-        page.context.clear_cookies()
         page.goto(f"{_address(world)}/login#{code}")
         page.wait_for_url(expected)
     assert "#" not in page.url
@@ -220,20 +217,23 @@ def test_no_tenant_sees_the_names_and_commands_of_another(world: World, console:
     program.finish()
 
 
-def test_a_form_without_the_token_of_its_page_is_refused(world: World, console: Console) -> None:
+def test_a_form_without_the_proof_of_its_session_is_refused(world: World, console: Console) -> None:
     page = console()
     status = page.evaluate(
         """fetch("/do/tenant", {method: "POST", headers: {"Content-Type": "application/x-www-form-urlencoded"},
            body: "name=forged"}).then(answer => answer.status)"""
     )
-    assert status == 403
+    assert status == 401
     assert "forged" not in {t["name"] for t in world.client.get("/v1/tenants")["items"]}
 
 
 def test_every_page_is_json_too(world: World, console: Console) -> None:
     page = console()
     for path in PAGES:
-        answer: Any = page.evaluate(f"fetch('{path}?format=json').then(answer => answer.json())")
+        answer: Any = page.evaluate(
+            """async path => JSON.parse(new TextDecoder().decode((await calabash.ask(path)).content))""",
+            f"{path}?format=json",
+        )
         assert answer
         assert "reason" not in answer
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.console_session import ConsoleSession, http_ask, log_in
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 
@@ -80,12 +81,10 @@ def test_a_pool_whose_console_nobody_opens_has_no_gateway_and_the_first_who_come
 
 def test_a_login_link_opens_the_console_once_and_a_token_opens_the_api(world: World) -> None:
     address, code = _address(world), _token(world, login=True)
-    form = {"content_type": "application/x-www-form-urlencoded"}
-    status, headers, _ = _ask(address, "POST", "/login", f"code={code}", **form)
-    assert status == 303
-    cookie = headers["set-cookie"].partition(";")[0]
-    assert _ask(address, "GET", "/", cookie=cookie)[0] == 200
-    assert _ask(address, "POST", "/login", f"code={code}", **form)[0] == 401
+    session = ConsoleSession.begun(address, code)
+    shown = session.ask("GET", "/")
+    assert (shown.status, b"<h1>Overview</h1>" in shown.content) == (200, True)
+    assert log_in(address, code).status == 401
     bearer = f"Bearer {_token(world, note='test')}"
     devices = json.loads(_ask(address, "GET", "/v1/devices", authorization=bearer)[2])
     assert [d["model"] for d in devices["items"]] == ["Tesla T4"]
@@ -120,6 +119,58 @@ def test_a_gateway_that_dies_is_started_again_and_one_whose_pool_is_killed_ends(
     until(lambda: identify(second) != running, what="the gateway to end with its pool")
     with pytest.raises(OSError, match="refused"):
         _ask(address, "GET", "/login")
+
+
+def test_session_outlives_a_restart_of_the_gateway_and_no_recorded_request_does(world: World) -> None:
+    session = ConsoleSession.begun(_address(world), _token(world, login=True))
+    assert session.ask("GET", "/queues").status == 200
+    unused = session.proved("POST", "/do/queue", b"name=night&deserved=0")
+    (first,) = _gateways(world)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: first not in _gateways(world), what="the pool to have seen that it died")
+    replayed = http_ask(session.address, "POST", "/do/queue", b"name=night&deserved=0", headers=unused)
+    assert replayed.status == 401
+    assert session.ask("GET", "/queues").status == 200
+    assert "night" not in [q["name"] for q in world.client.get("/v1/queues")["items"]]
+
+
+def _take_port(address: tuple[str, int], option: int) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, option, 1)
+        other.bind(address)
+        other.listen(1)
+
+
+def test_port_cannot_be_bound_by_another_while_the_gateway_is_dead(world: World) -> None:
+    address = _address(world)
+    _ask(address, "GET", "/login")
+    (first,) = _gateways(world)
+    os.kill(first, signal.SIGSTOP)
+    try:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            with pytest.raises(OSError, match="in use"):
+                _take_port(address, option)
+    finally:
+        os.kill(first, signal.SIGKILL)
+    until(lambda: first not in _gateways(world), what="the pool to have seen that it died")
+    with pytest.raises(OSError, match="in use"):
+        _take_port(address, socket.SO_REUSEADDR)
+    assert _ask(address, "GET", "/login")[0] == 200
+
+
+def test_session_and_login_code_end_with_the_pool(world: World) -> None:
+    address, unused = _address(world), _token(world, login=True)
+    session = ConsoleSession.begun(address, _token(world, login=True))
+    assert session.ask("GET", "/").status == 200
+    for path in ("/v1/me", "/v1/queues"):
+        assert _ask(address, "GET", path, authorization=f"Bearer {session.id}")[0] in {401, 403}
+        assert _ask(address, "GET", path, authorization=f"Bearer cal_{session.id}_")[0] == 401
+        assert _ask(address, "GET", path, calabash_session=session.id)[0] == 401
+    world.kill()
+    world.options = ("--console", f"{address[0]}:{address[1]}")
+    world.up()
+    assert session.ask("GET", "/").status == 401
+    assert log_in(address, unused).status == 401
 
 
 def test_going_down_takes_the_gateway_along(world: World) -> None:

@@ -11,6 +11,10 @@ from msgspec import Meta
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Role
 
+# Names the session of the console that a request is of: from a browser to the gateway beside a proof, from the gateway to the
+# pool beside the gateway's credential.
+SESSION_HEADER = "calabash-session"
+
 Amount = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 

@@ -202,7 +202,7 @@ class IssuedTokenReply(Reply, kw_only=True, frozen=True):
 
 
 class SessionOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A session is asked for: with a login code, or by the gateway for whoever an OIDC provider has vouched for."""
+    """Request for a session: with a login code, or by the gateway for the subject that an OIDC provider has vouched for."""
 
     code: Annotated[str, Meta(max_length=128, description="a login code")] = ""
     subject: Annotated[str, Meta(max_length=512, description="`issuer|sub`; with the gateway's credential only")] = ""
@@ -211,6 +211,9 @@ class SessionOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     groups: Annotated[
         list[Annotated[str, Meta(max_length=256)]], Meta(max_length=1000, description="that the provider says it is in")
     ] = []
+    console: Annotated[
+        bool, Meta(description="a session of the console, without a secret; with the gateway's credential only")
+    ] = False
 
 
 class Me(Reply, kw_only=True, frozen=True):

@@ -20,6 +20,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.caller import Caller
 from calabash.operations.fairness import REPLY_S, Fairness
@@ -35,6 +36,7 @@ DESCRIPTORS_KEPT = 128
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77
 _SCOPE_KEY = "calabash"
+_CREDENTIALS = frozenset({b"authorization", SESSION_HEADER.encode()})
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -297,8 +299,8 @@ class Fair:
 
 
 def _shown_token(scope: Any) -> str:
-    """A name for whoever shows this token, not the token itself."""
-    shown = b" ".join(value for name, value in scope["headers"] if name == b"authorization")
+    """Return a name for the credential that a request shows, not the credential itself."""
+    shown = b" ".join(value for name, value in scope["headers"] if name in _CREDENTIALS)
     return "token " + hashlib.sha256(shown).hexdigest()
 
 

@@ -162,9 +162,18 @@ class TenancyChanges:
             )
 
     def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:
-        """A session of the console: for a login code, or for whoever the gateway vouches for."""
+        """Return a session for a login code, or for the subject that the gateway vouches for.
+
+        The gateway alone begins sessions of the console, which have no secret; without it a login code gives a token.
+        """
         if bool(wanted.code) == bool(wanted.subject):
             raise CalabashError("a session is for a login code or for a subject", hint="give one of them")
+        if wanted.console and who.kind is not TokenKind.GATEWAY:
+            raise CalabashError(
+                "only the gateway may begin a session of the console",
+                reason=Reason.NOT_PERMITTED,
+                hint="leave out `console`",
+            )
         if wanted.code:
             user = self._tokens.use_up(wanted.code).user
         else:
@@ -177,6 +186,8 @@ class TenancyChanges:
                     subject=wanted.subject, name=wanted.name, email=wanted.email, groups=tuple(wanted.groups)
                 )
             )
+        if wanted.console:
+            return self._tokens.begin_session(user)
         return self._tokens.issue(user=user, kind=TokenKind.SESSION)
 
     def _require_place(self, who: Principal, tenant: str) -> None:

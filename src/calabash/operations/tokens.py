@@ -3,6 +3,11 @@
 Theory of operation. A secret is ``cal_ID_RANDOM`` with 256 random bits, said once, to whoever asked for it. Kept is its
 SHA-256 digest only; 256 random bits cannot be guessed from it, so no slower hash is needed. All tokens are in memory, so a
 revoked one is refused from the next request on. A login code is a token that is used up by its first use.
+
+A session of the console has no secret at all: it cannot be shown as a token. The gateway names it beside its own credential,
+after the browser has proved that it holds the key of the session (``calabash.server.sessions``). Sessions of the console,
+login codes and the gateway's credential are kept in memory only, so none of them outlives the pool's process: another user
+may have had the console's port, and whatever browsers sent there, in the meantime.
 """
 
 from __future__ import annotations
@@ -64,9 +69,33 @@ class Tokens:
         with self._lock:
             self._forget(now_s)
             self._make_room(user, kind, now_s)
-            self._stored.put(issued.record)
+            if not _volatile(issued.record):
+                self._stored.put(issued.record)
             self._tokens[issued.record.id] = issued.record
         return issued
+
+    def begin_session(self, user: str) -> IssuedSecret:
+        """Return a new session of the console: a record without a secret, kept in memory only. The oldest makes room."""
+        now_s = self._clock.now_s()
+        kind = TokenKind.SESSION
+        made = _new(user=user, kind=kind, now_s=now_s, expires_at=now_s + LIFE_S[kind], scopes=(), note="")
+        record = replace(made.record, digest="")
+        with self._lock:
+            self._forget(now_s)
+            self._make_room(user, kind, now_s)
+            self._tokens[record.id] = record
+        return IssuedSecret(record=record, secret="")
+
+    def session(self, name: str) -> TokenRecord:
+        """Return the session of the console that the gateway names. Raises NOT_AUTHENTICATED if there is none."""
+        record = self._tokens.get(name)
+        if record is None or record.kind is not TokenKind.SESSION or record.digest or not record.valid(self.now_s()):
+            raise CalabashError(
+                "the session is not known, or it has expired or was ended",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="log in again: `calabash login-link` prints a link",
+            )
+        return record
 
     def gateway(self) -> IssuedSecret:
         """The credential of the process that serves the network; it lives as long as this pool and is stored nowhere."""
@@ -135,7 +164,7 @@ class Tokens:
         record = self._tokens.get(token)
         if record is None or record.revoked_at:
             return False
-        if record.kind is not TokenKind.GATEWAY and not self._stored.revoke(token, at=now_s):
+        if not _volatile(record) and not self._stored.revoke(token, at=now_s):
             return False
         self._tokens[token] = replace(record, revoked_at=now_s)
         return True
@@ -158,6 +187,11 @@ class Tokens:
         self._forgotten_s = now_s
         self._stored.forget(before_s=now_s - KEPT_S)
         self._tokens = {i: t for i, t in self._tokens.items() if t.expires_at >= now_s - KEPT_S}
+
+
+def _volatile(record: TokenRecord) -> bool:
+    """Return True for a token that is kept in memory only and ends with the pool's process."""
+    return record.kind in {TokenKind.GATEWAY, TokenKind.LOGIN} or not record.digest
 
 
 def _new(

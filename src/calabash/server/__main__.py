@@ -20,6 +20,7 @@ from calabash.server.application import gateway_application
 from calabash.server.guard import Application, Message
 from calabash.server.rights import give_up
 from calabash.server.serving import adopted, gateway_server, tls_context
+from calabash.server.sessions import Question
 from calabash.server.settings import Gateway
 
 ORDER_BYTES_MAX = 1 << 20
@@ -32,8 +33,9 @@ def main() -> int:
     console = order.console
     directory, name = os.path.split(order.pool)
     os.chdir(directory)  # the directories above it may be closed to whom we become
-    application = gateway_application(Gateway.of(console, PoolStreams(name), credential=order.credential))
-    asyncio.run(_tried(application))
+    gateway = Gateway.of(console, PoolStreams(name), credential=order.credential)
+    application = gateway_application(gateway)
+    asyncio.run(_tried(application, gateway))
     server = gateway_server(
         application,
         console.limits,
@@ -46,19 +48,23 @@ def main() -> int:
     return 0
 
 
-async def _tried(application: Application) -> None:
+async def _tried(application: Application, gateway: Gateway) -> None:
     """Ask for a few things that need no pool: what is imported on the way may not be readable later."""
     for path in TRIED:
 
-        async def nothing() -> Message:
-            return {"type": "http.disconnect"}
+        async def body() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
 
         async def ignored(_: Message) -> None:
             return
 
         scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
-        headers = [(b"host", b"localhost"), (b"cookie", b"calabash_session=0"), (b"accept", b"text/html")]
-        await application({**scope, "headers": headers, "scheme": "http", "state": {}}, nothing, ignored)
+        headers = [(b"host", b"127.0.0.1"), (b"accept", b"text/html")]
+        proved = gateway.sessions.example(Question(method="GET", host="127.0.0.1", target=path))
+        for given in ([], [(name.encode(), value.encode()) for name, value in proved.items()]):
+            shown = {"headers": headers + given, "scheme": "http", "state": {}}
+            await application({**scope, **shown}, body, ignored)
+    gateway.pool.close()  # its connections belong to the event loop of this call
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from calabash.server.forwarding import Forwarder
 from calabash.server.guard import Application, Receive, RequestGuard, Send
+from calabash.server.session_gate import SessionGate
 from calabash.server.settings import Gateway
 from calabash.server.site import Site
 from calabash.server.static import FOREVER, PREFIX
@@ -17,7 +18,7 @@ class _Parts:
     def __init__(self, gateway: Gateway) -> None:
         self._static = gateway.static
         self._api = Forwarder(gateway)
-        self._site: Any = Site(gateway).application()
+        self._site = SessionGate(Site(gateway).application(), gateway)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

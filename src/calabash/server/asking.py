@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.pool.streams import PoolAnswer, PoolStreams
 from calabash.seams.pool.wire import broken, refusal
@@ -18,16 +19,24 @@ Shape = TypeVar("Shape")
 
 
 class PoolOfVisitor:
-    """Asks with the token of whoever looks at a page; ``origin``: headers that tell from where."""
+    """Asks the pool with the token of a visitor, or for a session with the credential of the gateway.
 
-    def __init__(self, pool: PoolStreams, token: str, *, origin: Mapping[str, str] | None = None) -> None:
+    Args:
+        token: of the visitor, or the gateway's own.
+        session: the session for which the gateway asks.
+        origin: headers that tell where the request comes from.
+    """
+
+    def __init__(
+        self, pool: PoolStreams, token: str, *, session: str = "", origin: Mapping[str, str] | None = None
+    ) -> None:
         self._pool = pool
         self._token = token
-        self._origin = origin
+        self._headers = {**(origin or {}), **({SESSION_HEADER: session} if session else {})}
 
     async def get(self, path: str, shape: type[Shape]) -> Shape:
         """One reply. Raises CalabashError with the pool's reason."""
-        return decoded(await self._pool.ask("GET", path, token=self._token, headers=self._origin), shape)
+        return decoded(await self._pool.ask("GET", path, token=self._token, headers=self._headers), shape)
 
     async def pages(self, path: str, shape: type[Any]) -> list[Any]:
         """All items of a list, page by page, up to what a page can show."""
@@ -44,7 +53,7 @@ class PoolOfVisitor:
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
         """A change. Raises CalabashError with the pool's reason."""
         content = b"" if body is None else msgspec.json.encode(body)
-        asked = self._pool.ask(method, path, content, token=self._token, headers=self._origin, timeout_s=60.0)
+        asked = self._pool.ask(method, path, content, token=self._token, headers=self._headers, timeout_s=60.0)
         return decoded(await asked, shape)
 
 

@@ -14,15 +14,8 @@ from calabash.api.openapi import openapi
 from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
 from calabash.model.errors import CalabashError, Reason
-from calabash.server.credentials import (
-    CSRF_HEADER,
-    SAFE_METHODS,
-    credential_of,
-    require_csrf,
-    require_own_page,
-    session_cookie,
-)
-from calabash.server.guard import Receive, Send, answer, forwarded_for, headers_of, refuse
+from calabash.server.credentials import token_of
+from calabash.server.guard import Receive, Send, answer, body_of, forwarded_for, headers_of, refuse
 from calabash.server.routing import RouteTable
 from calabash.server.settings import Gateway
 from calabash.server.watching import Watchers
@@ -67,26 +60,22 @@ class Forwarder:
             await _unknown(send, method, path, found.allowed)
             return
         headers = headers_of(scope)
-        secure = scope["scheme"] == "https"
-        credential = credential_of(headers, secure=secure)
-        exchange = not credential.token and (method, path) == _EXCHANGE
-        if not credential.token and not exchange:
+        shown = token_of(headers)
+        exchange = not shown and (method, path) == _EXCHANGE
+        if not shown and not exchange:
             raise CalabashError(
                 "no token came with the request",
                 reason=Reason.NOT_AUTHENTICATED,
                 hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
             )
-        if credential.cookie and method not in SAFE_METHODS:
-            require_own_page(headers, scheme=scope["scheme"])
-            require_csrf(credential, headers.get(CSRF_HEADER, ""))
         if path == WATCHED:
-            await self._watch.serve(scope, receive, send, credential.token, headers)
+            await self._watch.serve(scope, receive, send, shown, headers)
             return
         query = scope.get("query_string", b"").decode("latin-1")
-        body = await _body(receive)
+        body = await body_of(receive)
         if exchange:
             _require_code(body)
-        token = self._gateway.credential if exchange else credential.token
+        token = self._gateway.credential if exchange else shown
         target = f"{path}?{query}" if query else path
         replied = await self._gateway.pool.ask(
             method, target, body, token=token, headers=forwarded_for(scope), timeout_s=WAIT_S
@@ -94,8 +83,6 @@ class Forwarder:
         given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
         if replied.status == 401:
             given.append(CHALLENGE)
-            if credential.cookie:  # the session has ended: the browser need not show it again
-                given.append((b"set-cookie", session_cookie("", secure=secure).encode()))
         content = replied.content
         status = replied.status
         if method == "GET" and status == 200:
@@ -115,7 +102,7 @@ def _require_code(body: bytes) -> None:
         order = msgspec.json.decode(body, type=SessionOrder)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise CalabashError(f"the request is not understood: {error}", hint="see /v1/openapi.json") from None
-    if not order.code or order.subject:
+    if not order.code or order.subject or order.console:
         raise CalabashError("a session is for a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link")
 
 
@@ -126,14 +113,3 @@ async def _unknown(send: Send, method: str, path: str, allowed: tuple[str, ...])
         return
     error = CalabashError(f"there is no route {path}", reason=Reason.NOT_FOUND, hint="see /v1/openapi.json")
     await refuse(send, 404, error)
-
-
-async def _body(receive: Receive) -> bytes:
-    found = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise CalabashError("the request broke off, or its body is too large", reason=Reason.BAD_REQUEST)
-        found += message.get("body", b"")
-        if not message.get("more_body", False):
-            return bytes(found)

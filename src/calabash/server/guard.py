@@ -1,5 +1,8 @@
-"""What every request passes before anything looks at it: the host that it names, rates, the size of its body; and the headers
-that every answer has.
+"""Checks of each request before the application gets it: the host that it names, its rate, the size of its body; and the
+headers of each reply.
+
+The body is read here, in full, within its bounds: no part of the application meets one that is too large, that breaks off or
+that does not come.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import msgspec
 import structlog
 
 from calabash.api import replies, requests
+from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.server.settings import Gateway
 
@@ -40,6 +44,8 @@ SECURITY = (
 TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 UNSIGNED = 401
 BODY_S = 10.0  # from the end of the head to the end of the body
+REFUSAL_S = 1.0  # how long a refused credential waits for its reply, of a peer that had too many refused
+PEER, PENALTY = "calabash.peer", "calabash.penalty"  # set by the server of the connection
 
 
 def headers_of(scope: Any) -> dict[str, str]:
@@ -57,6 +63,12 @@ def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
     return address, scheme
 
 
+def peer_of(scope: Any) -> str:
+    """Return whose limits a request without a valid credential counts against: a local user, or an address."""
+    peer: str = scope.get(PEER, "")
+    return peer or f"address {scope.get('calabash.address', '')}"
+
+
 def forwarded_for(scope: Any) -> dict[str, str]:
     """The header that tells the pool, for its audit log, from where a request came."""
     address: str = scope.get("calabash.address", "")
@@ -70,6 +82,33 @@ async def answer(send: Send, status: int, shown: Any, *headers: tuple[bytes, byt
     named = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": named})
     await send({"type": "http.response.body", "body": content})
+
+
+async def body_of(receive: Receive) -> bytes:
+    """Return the body of a request that the guard has passed on, which has it in one piece."""
+    body: bytes = (await receive()).get("body", b"")
+    return body
+
+
+def with_body(receive: Receive, body: bytes) -> Receive:
+    """Return ``receive`` as if the body had not been read yet."""
+    given = False
+
+    async def next_message() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return next_message
+
+
+async def too_many(send: Send, wait_s: float) -> None:
+    """Refuse a request of a client that asks too often."""
+    seconds = math.ceil(wait_s)
+    error = CalabashError("too many requests", reason=Reason.USER_LIMIT, hint=f"wait {seconds}s, and ask less often")
+    await refuse(send, 429, error, (b"retry-after", str(seconds).encode()))
 
 
 async def refuse(send: Send, status: int, error: CalabashError, *headers: tuple[bytes, bytes]) -> None:
@@ -96,26 +135,34 @@ class RequestGuard:
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 seen["status"] = message["status"]
+                if message["status"] == UNSIGNED:
+                    await self._hold_back(scope)
                 message["headers"] = _with_security(message.get("headers", []), https=scheme == "https")
             await send(message)
 
-        refused = self._refused(scope, address)
-        if refused is not None:
-            status, error, *headers = refused
-            await refuse(secured, status, error, *headers)
-            return
         try:
-            await self._application(scope, _bounded(receive, requests.body_bytes_max(scope["path"])), secured)
+            refused = self._refused(scope)
+            if refused is not None:
+                await refuse(secured, *refused)
+                return
+            wait_s = self._wait_s(scope)
+            if wait_s:
+                await too_many(secured, wait_s)
+                return
+            body = await _whole_body(receive, requests.body_bytes_max(scope["path"])) if _has_body(scope) else b""
+            await self._application(scope, with_body(receive, body), secured)
+        except _RefusedError as refusal:
+            await refuse(secured, refusal.status, refusal.error, (b"connection", b"close"))
+        except _BrokenOffError:
+            return
         except Exception:
             log.exception("a request failed unexpectedly", path=scope["path"])
             if seen["status"]:
                 raise
             error = CalabashError("the gateway failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
             await refuse(secured, 500, error)
-        if seen["status"] == UNSIGNED:
-            self._gateway.refusals.take(address)
 
-    def _refused(self, scope: Any, address: str) -> Any:
+    def _refused(self, scope: Any) -> tuple[int, CalabashError] | None:
         headers = headers_of(scope)
         if not self._gateway.hosts.known(headers.get("host", "")):
             return (
@@ -130,40 +177,65 @@ class RequestGuard:
             return 400, CalabashError("the request has two Authorization headers", hint="send one")
         length = headers.get("content-length", "0")
         most = requests.body_bytes_max(scope["path"])
-        if not length.isdigit() or int(length) > most:
-            return 413, CalabashError(f"the request body is larger than {most} bytes", hint="shorten it")
-        shown = headers.get("authorization") or headers.get("cookie") or ""
-        key = "token " + hashlib.sha256(shown.encode()).hexdigest() if shown else "address " + address
-        wait_s = self._gateway.requests.take(key)
-        if not wait_s and self._gateway.refusals.left(address) < 1.0:
-            wait_s = 60.0 / self._gateway.settings.limits.refused_per_minute
-        if wait_s:
-            error = CalabashError(
-                "too many requests", reason=Reason.USER_LIMIT, hint=f"wait {math.ceil(wait_s)}s, and ask less often"
-            )
-            return 429, error, (b"retry-after", str(math.ceil(wait_s)).encode())
+        if not (length.isascii() and length.isdigit()) or len(length) > 15 or int(length) > most:
+            return 413, _too_large(most)
         return None
 
+    def _wait_s(self, scope: Any) -> float:
+        """Take one of the requests that this client may make now: of its token, or of its peer if it shows none.
 
-def _bounded(receive: Receive, most: int) -> Receive:
-    """Chunks of a body that says no length are counted, and nobody waits for ever for the last one."""
-    left, arrived = most, False
-    until_s = asyncio.get_running_loop().time() + BODY_S
+        A request that names a session is counted when the session is proved: a session id is no secret.
+        """
+        headers = headers_of(scope)
+        if shown := headers.get("authorization", ""):
+            return self._gateway.requests.take("token " + hashlib.sha256(shown.encode()).hexdigest())
+        if SESSION_HEADER in headers:
+            return 0.0
+        return self._gateway.requests.take(f"peer {peer_of(scope)}")
 
-    async def next_message() -> Message:
-        nonlocal left, arrived
-        try:
-            async with asyncio.timeout_at(None if arrived else until_s):
+    async def _hold_back(self, scope: Any) -> None:
+        """Delay the refusal of a credential if its peer had many refused; nothing else of the peer waits for it."""
+        if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
+            await scope.get(PENALTY, asyncio.sleep)(REFUSAL_S)
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, error: CalabashError) -> None:
+        super().__init__(error.message)
+        self.status, self.error = status, error
+
+
+class _BrokenOffError(Exception):
+    """The client hung up before its request was complete."""
+
+
+def _too_large(most: int) -> CalabashError:
+    return CalabashError(f"the request body is larger than {most} bytes", hint="shorten it")
+
+
+def _has_body(scope: Any) -> bool:
+    """Return False for a request to read that announces no body."""
+    announced = any(name.lower() in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
+    return announced or scope["method"] not in {"GET", "HEAD"}
+
+
+async def _whole_body(receive: Receive, most: int) -> bytes:
+    """Return the body. Raises _RefusedError if it is too large, whether it said so or not, or does not come in time."""
+    found = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
                 message = await receive()
-        except TimeoutError:
-            return {"type": "http.disconnect"}
-        left -= len(message.get("body", b""))
-        arrived = arrived or not message.get("more_body", False)
-        if left < 0:
-            return {"type": "http.disconnect"}
-        return message
-
-    return next_message
+                if message["type"] == "http.disconnect":
+                    raise _BrokenOffError
+                found += message.get("body", b"")
+                if len(found) > most:
+                    raise _RefusedError(413, _too_large(most))
+                if not message.get("more_body", False):
+                    return bytes(found)
+    except TimeoutError:
+        error = CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once")
+        raise _RefusedError(408, error) from None
 
 
 def _with_security(headers: Any, *, https: bool) -> list[tuple[bytes, bytes]]:

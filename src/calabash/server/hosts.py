@@ -26,6 +26,19 @@ def is_address(host: str) -> bool:
     return True
 
 
+def without_name(header: str, address: str) -> str:
+    """Return a Host header with a loopback address instead of ``localhost``, empty if it names another host.
+
+    Args:
+        address: of this end of the connection; 127.0.0.1 if it is no loopback address, as behind a port forwarding.
+    """
+    if host_of(header) != "localhost":
+        return ""
+    port = header.strip().rpartition(":")[2] if ":" in header else ""
+    shown = "[::1]" if address == "::1" else address if address.startswith("127.") else "127.0.0.1"
+    return f"{shown}:{port}" if port else shown
+
+
 class Hosts:
     """The names of one gateway."""
 

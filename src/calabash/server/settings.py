@@ -9,13 +9,14 @@ from calabash.seams.pool.streams import PoolStreams
 from calabash.server.hosts import Hosts
 from calabash.server.limits import Buckets
 from calabash.server.oidc.login import OidcLogin
+from calabash.server.sessions import Sessions
 from calabash.server.static import StaticFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """``credential`` is the gateway's own, for the exchange of login codes. ``requests`` by token or address, ``refusals`` by
-    address: who guesses tokens is slowed down. ``oidc``: where people log in, if anywhere."""
+    """``credential`` is the gateway's own, for the exchange of login codes and for requests of ``sessions``. ``requests`` are
+    counted by token, session or peer, ``refusals`` by peer. ``oidc``: where people log in, if anywhere."""
 
     pool: PoolStreams
     credential: str = field(repr=False)
@@ -24,19 +25,21 @@ class Gateway:
     settings: ConsoleSettings
     requests: Buckets
     refusals: Buckets
+    sessions: Sessions
     oidc: OidcLogin | None = None
 
     @classmethod
     def of(cls, settings: ConsoleSettings, pool: PoolStreams, *, credential: str) -> Gateway:
         """A gateway to that pool. Raises CalabashError(BAD_FILE) for a provider that cannot be meant."""
-        limits = settings.limits
+        limits, sessions = settings.limits, Sessions(credential)
         return cls(
             pool=pool,
             credential=credential,
             hosts=Hosts(settings.hosts),
-            static=StaticFiles(),
+            static=StaticFiles(start=sessions.start),
             settings=settings,
             requests=Buckets(limits.requests_per_second, limits.requests_at_once),
             refusals=Buckets(limits.refused_per_minute / 60.0, limits.refused_per_minute),
-            oidc=OidcLogin(settings.oidc, pool, credential=credential) if settings.oidc.issuer else None,
+            sessions=sessions,
+            oidc=OidcLogin(settings.oidc, credential=credential) if settings.oidc.issuer else None,
         )

@@ -1,4 +1,8 @@
-"""The console's pages and forms as handlers: made from the pages that ``calabash.server.web`` has as data."""
+"""The console's pages and forms as handlers: made from the pages that ``calabash.server.web`` has as data.
+
+A browser that opens the address of a page gets a shell without any data. Its script asks for the page's content as a request of
+the session (``calabash.server.sessions``) and shows it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
@@ -15,21 +19,17 @@ from litestar import Litestar, Response, get, post
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
-from calabash.api.tenancy import IssuedTokenReply, Me, SessionOrder
+from calabash.api.gateway import SESSION_HEADER
+from calabash.api.tenancy import Me, SessionOrder
 from calabash.model.errors import CalabashError, Reason
-from calabash.server.asking import PoolOfVisitor, SignedOutError, decoded
-from calabash.server.credentials import (
-    CSRF_HEADER,
-    Credential,
-    credential_of,
-    require_csrf,
-    require_own_page,
-    session_cookie,
-)
+from calabash.server.asking import PoolOfVisitor, SignedOutError
 from calabash.server.flashes import Flash, Flashes
-from calabash.server.going import HTML, Seen, go, here_of, local, next_of
-from calabash.server.guard import forwarded_for, headers_of
+from calabash.server.going import HTML, Seen, go, local, redirect
+from calabash.server.guard import forwarded_for
+from calabash.server.hosts import without_name
+from calabash.server.login import LoginOrder, Logins, decoded_body
 from calabash.server.oidc.pages import OidcPages
+from calabash.server.session_gate import session_of, target_of
 from calabash.server.settings import Gateway
 from calabash.server.web.pages import ACTIONS, PAGES
 from calabash.server.web.pages.page import ConsolePage, PageAction, PageFile, Visit
@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 FIELDS_MAX = 200
 LOGIN = "/login"
+LIVE_HEADER = "calabash-live"  # the request is for the refresh of a part of a page
 _STATUS = {
     Reason.BAD_REQUEST: 400,
     Reason.NOT_AUTHENTICATED: 401,
@@ -58,6 +59,7 @@ class Site:
         self._gateway = gateway
         self._templates = loaded_environment()
         self._flashes = Flashes()
+        self._logins = Logins(gateway.pool, gateway.sessions, credential=gateway.credential)
         self._oidc = gateway.oidc
 
     def application(self) -> Litestar:
@@ -65,7 +67,7 @@ class Site:
         handlers = [self._page(page) for page in PAGES]
         handlers += [self._form(action) for action in ACTIONS]
         handlers += [get(LOGIN)(self.login_page), post(LOGIN)(self.log_in), post("/logout")(self.log_out)]
-        handlers += OidcPages(self._oidc, self.html).handlers() if self._oidc else []
+        handlers += OidcPages(self._oidc, self._logins, self.html).handlers() if self._oidc else []
         return Litestar(
             route_handlers=handlers,
             exception_handlers={Exception: self._failed},
@@ -75,59 +77,57 @@ class Site:
         )
 
     async def login_page(self, request: Seen) -> Response[str]:
-        """Where a login link leads; its code stands behind the #, which browsers do not send."""
+        """Return the page that a login link opens; its code stands behind the #, which browsers do not send."""
+        if numeric := _numeric_address(request):
+            return redirect(numeric)
         oidc = self._oidc.name if self._oidc else ""
-        shown = {"page": {"title": "Log in", "section": ""}, "next": next_of(request), "oidc": oidc}
+        shown = {"page": {"title": "Log in", "section": ""}, "oidc": oidc}
         return self.html("login.html", request, {**shown, "left": "left" in request.query_params})
 
-    async def log_in(self, request: Seen) -> Response[str]:
-        """A code for a session."""
-        require_own_page(headers_of(request.scope), scheme=request.scope["scheme"])
-        given = await _fields(request)
-        body = msgspec.json.encode(SessionOrder(code=given.get("code", "")[:128].strip()))
-        origin = forwarded_for(request.scope)
-        asked = self._gateway.pool.ask("POST", "/v1/sessions", body, token=self._gateway.credential, headers=origin)
-        session = decoded(await asked, IssuedTokenReply)
-        return self.begin_session(request, session.secret, to=local(given.get("next", "")))
-
-    def begin_session(self, request: Seen, secret: str, *, to: str) -> Response[str]:
-        """Give the browser its session and send it on."""
-        cookie = session_cookie(secret, secure=request.scope["scheme"] == "https")
-        return go(request, to, {"set-cookie": cookie})
+    async def log_in(self, request: Seen) -> Response[bytes]:
+        """Exchange a login code for a session."""
+        order = await decoded_body(request, LoginOrder)
+        wanted = SessionOrder(code=order.code.strip(), console=True)
+        return await self._logins.begin(wanted, origin=forwarded_for(request.scope))
 
     async def log_out(self, request: Seen) -> Response[str]:
         """End the session, at the pool too."""
-        credential, _ = await self._posted(request)
-        origin = forwarded_for(request.scope)
-        await self._gateway.pool.ask("DELETE", "/v1/sessions/current", token=credential.token, headers=origin)
-        to = f"{LOGIN}?left" if self._oidc else LOGIN
-        return go(request, to, {"set-cookie": session_cookie("", secure=request.scope["scheme"] == "https")})
+        session = self._session(request)
+        await self._gateway.pool.ask(
+            "DELETE",
+            "/v1/sessions/current",
+            token=self._gateway.credential,
+            headers={**forwarded_for(request.scope), SESSION_HEADER: session},
+        )
+        return go(f"{LOGIN}?left" if self._oidc else LOGIN)
 
     def _page(self, page: ConsolePage) -> HTTPRouteHandler:
         async def show(request: Seen) -> Response[Any]:
-            credential = self._credential(request)
-            visitor = PoolOfVisitor(self._gateway.pool, credential.token, origin=forwarded_for(request.scope))
+            if not session_of(request.scope) and _opened(request):
+                return self._shell(request)
+            session = self._session(request)
+            visitor = self._visitor(request, session)
             me = await visitor.get("/v1/me", Me)
             shown = dict(await page.read(self._visit(request, visitor, me)))
             if (file := page.files.get(request.query_params.get("format", ""))) is not None:
                 return await _download(file, shown, request.query_params["format"])
             if request.query_params.get("format") == "json":
                 return Response(msgspec.json.encode(shown), media_type="application/json")
-            flash = self._flashes.take(credential.token)
-            return self.html(page.template, request, {**shown, "page": page, "me": me, "flash": flash}, credential)
+            flash = None if LIVE_HEADER in request.headers else self._flashes.take(session)
+            return self.html(page.template, request, {**shown, "page": page, "me": me, "flash": flash})
 
         show.__name__ = f"show_{page.template.partition('.')[0]}"
         return get(page.path)(show)
 
     def _form(self, action: PageAction) -> HTTPRouteHandler:
         async def act(request: Seen) -> Response[str]:
-            credential, given = await self._posted(request)
-            visitor = PoolOfVisitor(self._gateway.pool, credential.token, origin=forwarded_for(request.scope))
+            session, given = self._session(request), await _fields(request)
+            visitor = self._visitor(request, session)
             me = await visitor.get("/v1/me", Me)
             outcome = await action.act(self._visit(request, visitor, me), given)
             if outcome.said or outcome.secret:
-                self._flashes.keep(credential.token, Flash(said=outcome.said, secret=outcome.secret))
-            return go(request, local(outcome.to))
+                self._flashes.keep(session, Flash(said=outcome.said, secret=outcome.secret))
+            return go(local(outcome.to))
 
         return post(action.path)(act)
 
@@ -140,32 +140,36 @@ class Site:
             now_s=time.time(),
         )
 
-    def _credential(self, request: Seen) -> Credential:
-        credential = credential_of(headers_of(request.scope), secure=request.scope["scheme"] == "https")
-        if not credential.token:
-            raise SignedOutError("nobody is logged in", reason=Reason.NOT_AUTHENTICATED)
-        return credential
+    def _session(self, request: Seen) -> str:
+        """Return the session of the request. Raises SignedOutError for a request without one."""
+        session = session_of(request.scope)
+        if not session:
+            raise SignedOutError("the request is of no session of this console", reason=Reason.NOT_AUTHENTICATED)
+        return session
 
-    async def _posted(self, request: Seen) -> tuple[Credential, dict[str, str]]:
-        """Whose form it is, and its fields. Raises NOT_PERMITTED for a form that no page of that session has."""
-        headers = headers_of(request.scope)
-        require_own_page(headers, scheme=request.scope["scheme"])
-        credential, given = self._credential(request), await _fields(request)
-        require_csrf(credential, headers.get(CSRF_HEADER) or given.get("csrf", ""))
-        return credential, given
+    def _visitor(self, request: Seen, session: str) -> PoolOfVisitor:
+        return PoolOfVisitor(
+            self._gateway.pool, self._gateway.credential, session=session, origin=forwarded_for(request.scope)
+        )
+
+    def _shell(self, request: Seen) -> Response[str]:
+        """Return the page without data whose script asks for the content; under the address itself, not under a name."""
+        if numeric := _numeric_address(request):
+            return redirect(numeric)
+        return self.html("shell.html", request, {"page": {"title": "Console", "section": ""}})
 
     def html(
         self,
         template: str,
         request: Seen,
         shown: Mapping[str, Any],
-        credential: Credential | None = None,
         status: int = 200,
     ) -> Response[str]:
         """A page made of a template."""
         every = {
             "static": self._gateway.static.url,
-            "csrf": credential.csrf if credential else "",
+            "clock": self._gateway.sessions.clock(),
+            "session": session_of(request.scope),
             "me": None,
             "flash": None,
             "path": request.scope["path"],
@@ -175,17 +179,29 @@ class Site:
         return Response(render(self._templates, template, {**every, **shown}), media_type=HTML, status_code=status)
 
     def _failed(self, request: Seen, error: Exception) -> Response[Any]:
-        """What went wrong as a page; whoever is logged in no more is asked to log in."""
-        if isinstance(error, SignedOutError) and not request.scope["path"].startswith(LOGIN):
-            expired = {"set-cookie": session_cookie("", secure=request.scope["scheme"] == "https")}
-            return go(request, f"{LOGIN}?next={quote(here_of(request), safe='/')}", expired)
+        """Return the failure as a page, or as JSON for a request that is of no page."""
         status, failure = _told(error)
-        if request.query_params.get("format") == "json":
+        if request.query_params.get("format") == "json" or (not _opened(request) and not session_of(request.scope)):
             content = {"reason": str(failure.reason), "message": failure.message, "hint": failure.hint}
             return Response(content, status_code=status, media_type="application/json")
         back = LOGIN if request.scope["path"].startswith(LOGIN) else "/"
         shown = {"page": {"title": "That did not work", "section": ""}, "failure": failure, "back": back}
         return self.html("failure.html", request, shown, status=status)
+
+
+def _opened(request: Seen) -> bool:
+    """Return True if the address was opened in a browser, False if a program or a script asks for data."""
+    accepted = request.headers.get("accept", "*/*")
+    return "text/html" in accepted or ("*/*" in accepted and "format" not in request.query_params)
+
+
+def _numeric_address(request: Seen) -> str:
+    """Return the same page under an IP address, empty if the request is for one or for a name that TLS proves."""
+    if request.scope["scheme"] == "https":
+        return ""
+    host, server = request.headers.get("host", ""), request.scope.get("server") or ("", 0)
+    address = without_name(host, server[0])
+    return f"http://{address}{target_of(request.scope)}" if address else ""
 
 
 def _told(error: Exception) -> tuple[int, CalabashError]:

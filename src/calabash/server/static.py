@@ -1,4 +1,8 @@
-"""Static files, read once when the gateway starts: names with a hash of the content, so browsers may keep them for ever."""
+"""Static files, read once when the gateway starts.
+
+Their addresses contain a hash of the content, so browsers may keep them, and the random start of the gateway: what another
+program served on this port, and a browser kept, has another address.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,14 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All files of some directories; a later one does not replace an earlier one of the same name."""
+    """All files of some directories; a later one does not replace an earlier one of the same name.
 
-    def __init__(self, directories: Sequence[Path] = (OWN, VENDORED)) -> None:
+    Args:
+        start: a part of each address.
+    """
+
+    def __init__(self, directories: Sequence[Path] = (OWN, VENDORED), *, start: str = "") -> None:
+        self._prefix = f"{PREFIX}{start}/" if start else PREFIX
         self._files: dict[str, StaticFile] = {}
         self._urls: dict[str, str] = {}
         for directory in directories:
@@ -42,12 +51,12 @@ class StaticFiles:
         if kind.startswith("text/") or kind.endswith(("javascript", "json", "svg+xml")):
             kind += "; charset=utf-8"
         self._files[hashed] = StaticFile(content=content, kind=kind)
-        self._urls[path.name] = PREFIX + hashed
+        self._urls[path.name] = self._prefix + hashed
 
     def url(self, name: str) -> str:
         """Where a file is served; one that is missing is not found there, and the page is shown without."""
         return self._urls.get(name, PREFIX + name)
 
-    def find(self, hashed: str) -> StaticFile | None:
-        """A file by the name in its URL."""
-        return self._files.get(hashed)
+    def find(self, path: str) -> StaticFile | None:
+        """Return a file by its address without ``PREFIX``."""
+        return self._files.get(path.rpartition("/")[2])

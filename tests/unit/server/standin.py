@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from calabash.api.gateway import ConsoleSettings, GatewayLimits
+from calabash.api.gateway import SESSION_HEADER, ConsoleSettings, GatewayLimits
 from calabash.api.replies import Status
 from calabash.api.tenancy import IssuedTokenReply, Me
 from calabash.seams.pool.streams import PoolAnswer, PoolStreams
 from calabash.server.application import gateway_application
 from calabash.server.oidc.login import OidcLogin
+from calabash.server.sessions import (
+    LOCATION_HEADER,
+    PROOF_HEADER,
+    Answer,
+    ProvenSession,
+    Question,
+    Sessions,
+    request_proof,
+)
 from calabash.server.settings import Gateway
 
-SESSION = "cal_abcdefghjk_session"
+TOKEN = "cal_abcdefghjk_apitoken"
+SESSION = "abcdefghjk"  # the id of a session of the console
 GATEWAY = "cal_gatewaygat_credential"
 CODE = "cal_codecodeco_code"
-HOST = "localhost:7432"
+HOST = "127.0.0.1:7432"
 STATUS = {f.name: 0 if f.type in {int, float} else "" for f in msgspec.structs.fields(Status)}
 
 
@@ -32,6 +44,7 @@ class Asked:
     path: str
     token: str
     body: bytes
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +68,8 @@ class PoolStandIn(PoolStreams):
         self.asked: list[Asked] = []
         empty = {"items": [], "next": ""}
         self.answers: dict[str, Any] = {"/v1/queues": {"items": []}, "/v1/allocations": empty, "/v1/status": STATUS}
-        self.tokens = {SESSION, GATEWAY}
+        self.tokens = {TOKEN, GATEWAY}
+        self.sessions = {SESSION}
         self.subjects: set[str] = set()
 
     async def ask(
@@ -68,8 +82,9 @@ class PoolStandIn(PoolStreams):
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
     ) -> PoolAnswer:
-        self.asked.append(Asked(method=method, path=path, token=token, body=body))
-        if token not in self.tokens:
+        session = (headers or {}).get(SESSION_HEADER, "")
+        self.asked.append(Asked(method=method, path=path, token=token, body=body, session=session))
+        if token not in self.tokens or (session and (token != GATEWAY or session not in self.sessions)):
             return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
         if (method, path) == ("POST", "/v1/sessions"):
             return self._session(token, msgspec.json.decode(body))
@@ -87,7 +102,9 @@ class PoolStandIn(PoolStreams):
             return _answer(403, {"reason": "not_permitted", "message": "you have no account here", "hint": hint})
         if not known and order.get("code") != CODE:
             return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
-        issued = IssuedTokenReply(id="x", user="ann", kind="session", scopes=[], expires_at=9.0, secret=SESSION)
+        console = order.get("console", False) and token == GATEWAY
+        name, secret = (SESSION, "") if console else ("x", TOKEN)
+        issued = IssuedTokenReply(id=name, user="ann", kind="session", scopes=[], expires_at=9.0, secret=secret)
         return _answer(201, issued)
 
 
@@ -103,10 +120,40 @@ class GatewayWorld:
     pool: PoolStandIn = field(default_factory=PoolStandIn)
     application: Any = None
     oidc: OidcLogin | None = None
+    chunk_bytes: int = 0  # bodies arrive in parts of this size; 0: at once
+    sessions: Sessions = field(init=False)
 
     def __post_init__(self) -> None:
         made = Gateway.of(self.settings, self.pool, credential=GATEWAY)
-        self.oidc, self.application = made.oidc, gateway_application(made)
+        self.oidc, self.sessions, self.application = made.oidc, made.sessions, gateway_application(made)
+
+    def proofs(
+        self, method: str, path: str, body: bytes = b"", *, session: str = SESSION, host: str = HOST
+    ) -> dict[str, str]:
+        """Return the headers of a request as a page of that session sends them."""
+        key = base64.b64decode(self.sessions.key(session))
+        start, now_ms = self.sessions.clock().split()
+        nonce = secrets.token_hex(16)
+        question = Question(method=method, host=host, target=path, body=body)
+        mac = request_proof(key, start, question, at_ms=int(now_ms), nonce=nonce)
+        return {SESSION_HEADER: session, PROOF_HEADER: f"{now_ms}.{nonce}.{mac}"}
+
+    def page(self, method: str, path: str, body: bytes = b"", **headers: str) -> Shown:
+        """Return the reply to a request of a page that is logged in, after checking that the gateway proved it."""
+        proofs = self.proofs(method, path, body, host=headers.get("host", HOST))
+        given = {**proofs, "content-type": "application/x-www-form-urlencoded", **headers}
+        shown = self(method, path, body, given=given)
+        proven = ProvenSession(
+            id=SESSION, key=base64.b64decode(self.sessions.key(SESSION)), nonce=proofs[PROOF_HEADER].split(".")[1]
+        )
+        answer = Answer(
+            status=shown.status,
+            kind=shown.headers.get("content-type", ""),
+            location=shown.headers.get(LOCATION_HEADER, ""),
+            content=shown.content,
+        )
+        assert shown.headers[PROOF_HEADER] == proven.proof(answer)
+        return shown
 
     def __call__(
         self,
@@ -142,7 +189,10 @@ class GatewayWorld:
             "state": {},
         }
         sent: list[Any] = []
-        given = [{"type": "http.request", "body": body, "more_body": False}]
+        step = self.chunk_bytes or len(body) or 1
+        parts = [body[at : at + step] for at in range(0, len(body), step)] or [b""]
+        given = [{"type": "http.request", "body": part, "more_body": True} for part in reversed(parts)]
+        given[0]["more_body"] = False
 
         async def receive() -> Any:
             return given.pop() if given else {"type": "http.disconnect"}

@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.unit.server.standin import CODE, SESSION, GatewayWorld
+from tests.unit.server.standin import CODE, GATEWAY, HOST, SESSION, TOKEN, GatewayWorld
 
-from calabash.server.credentials import csrf_of
+from calabash.api.gateway import SESSION_HEADER
+from calabash.server.sessions import (
+    CLOCK_HEADER,
+    LOCATION_HEADER,
+    NONCES_MAX,
+    PROOF_HEADER,
+    VALID_MS,
+    Question,
+    Sessions,
+)
 from calabash.server.static import FOREVER, StaticFiles
 
-COOKIE = f"calabash_session={SESSION}"
 FORM = "application/x-www-form-urlencoded"
-OWN = "http://localhost:7432"
+JSON = {"content-type": "application/json", "accept": "application/json"}
 
 
 @pytest.fixture
@@ -20,80 +28,186 @@ def gateway() -> GatewayWorld:
     return GatewayWorld()
 
 
-def test_whoever_is_not_logged_in_is_asked_to_and_comes_back_to_the_page(gateway: GatewayWorld) -> None:
-    shown = gateway("GET", "/devices")
-    assert (shown.status, shown.headers["location"]) == (303, "/login?next=/devices")
-    assert b'name="next" value="/devices"' in gateway("GET", "/login?next=/devices").content
+def test_opened_page_is_a_shell_without_data(gateway: GatewayWorld) -> None:
+    shown = gateway("GET", "/devices", accept="text/html,*/*;q=0.8")
+    assert (shown.status, b"data-shell" in shown.content) == (200, True)
+    assert gateway.pool.asked == []
+    assert shown.headers["cache-control"] == "no-store"
+    assert gateway("GET", "/devices?format=json").status == 401
     assert gateway.pool.asked == []
 
 
-def test_a_login_code_becomes_a_session_that_scripts_cannot_read(gateway: GatewayWorld) -> None:
-    body = f"code={CODE}&next=/queues".encode()
-    shown = gateway("POST", "/login", body, content_type=FORM, origin=OWN)
-    assert (shown.status, shown.headers["location"]) == (303, "/queues")
-    assert shown.headers["set-cookie"] == f"calabash_session={SESSION}; Path=/; HttpOnly; SameSite=Strict"
-    secure = gateway("POST", "/login", body, content_type=FORM, scheme="https")
-    assert secure.headers["set-cookie"].startswith("__Host-calabash_session=")
-    assert secure.headers["set-cookie"].endswith("; Secure")
+def test_page_under_a_name_leads_to_the_address_itself(gateway: GatewayWorld) -> None:
+    for path in ("/devices?q=a", "/login"):
+        shown = gateway("GET", path, host="localhost:7432")
+        assert (shown.status, shown.headers["location"]) == (303, f"http://127.0.0.1:7432{path}")
+    assert gateway("GET", "/login", host="localhost", scheme="https").status == 200
 
 
-def test_a_code_that_is_wrong_gives_no_session(gateway: GatewayWorld) -> None:
-    shown = gateway("POST", "/login", b"code=wrong", content_type=FORM, origin=OWN)
-    assert shown.status == 401
-    assert "calabash_session=cal" not in shown.headers.get("set-cookie", "")
+def test_login_code_becomes_a_session_and_no_cookie(gateway: GatewayWorld) -> None:
+    shown = gateway("POST", "/login", b'{"code": "%s"}' % CODE.encode(), given=JSON)
+    assert (shown.status, shown.cookies) == (200, ())
+    assert shown.json() == {"session": SESSION, "key": gateway.sessions.key(SESSION), "to": "/"}
+    assert (gateway.pool.asked[0].token, gateway.pool.asked[0].session) == (GATEWAY, "")
 
 
-def test_another_sites_page_cannot_log_anybody_in(gateway: GatewayWorld) -> None:
-    body = f"code={CODE}".encode()
-    assert gateway("POST", "/login", body, content_type=FORM, origin="http://evil.example").status == 403
-    assert gateway("POST", "/login", body, content_type="application/json", origin=OWN).status == 400
+def test_wrong_code_gives_no_session(gateway: GatewayWorld) -> None:
+    shown = gateway("POST", "/login", b'{"code": "wrong"}', given=JSON)
+    assert (shown.status, shown.json()["reason"]) == (401, "not_authenticated")
+
+
+def test_form_of_another_site_cannot_log_anybody_in(gateway: GatewayWorld) -> None:
+    assert gateway("POST", "/login", b"code=%s" % CODE.encode(), content_type=FORM).status == 400
+    assert gateway("POST", "/login", b"[" * 5000, given=JSON).status == 400
+    assert gateway("POST", "/login", b'{"code": "x", "subject": "y"}', given=JSON).status == 400
     assert gateway.pool.asked == []
+
+
+def test_logout_ends_the_session_at_the_pool(gateway: GatewayWorld) -> None:
+    assert gateway("POST", "/logout", b"", content_type=FORM).status == 401
+    assert gateway.pool.asked == []
+    shown = gateway.page("POST", "/logout")
+    assert (shown.status, shown.headers[LOCATION_HEADER]) == (200, "/login")
+    asked = gateway.pool.asked[-1]
+    assert (asked.method, asked.path, asked.token, asked.session) == (
+        "DELETE",
+        "/v1/sessions/current",
+        GATEWAY,
+        SESSION,
+    )
+
+
+def test_ended_session_is_answered_401_with_proof(gateway: GatewayWorld) -> None:
+    gateway.pool.sessions.clear()
+    assert gateway.page("GET", "/queues").status == 401
+
+
+def test_page_shows_the_answer_of_the_pool_and_the_same_as_json(gateway: GatewayWorld) -> None:
+    page = gateway.page("GET", "/queues")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert page.headers["cache-control"] == "no-store"
+    assert isinstance(gateway.page("GET", "/queues?format=json").json(), dict)
+    assert {(a.token, a.session) for a in gateway.pool.asked} == {(GATEWAY, SESSION)}
+
+
+def test_refusal_of_the_pool_is_shown_with_its_reason(gateway: GatewayWorld) -> None:
+    shown = gateway.page("GET", "/devices/9")
+    assert shown.status == 404
+    assert "not_found" in shown.content.decode()
+    assert gateway.page("GET", "/devices/9?format=json").json()["reason"] == "not_found"
+    assert gateway.page("GET", "/nowhere").status == 404
+
+
+@pytest.mark.parametrize("form", [{"authorization": f"Bearer {SESSION}"}, {"cookie": f"calabash_session={SESSION}"}])
+def test_session_id_alone_is_no_credential(gateway: GatewayWorld, form: dict[str, str]) -> None:
+    for shown in ({**form}, {**form, SESSION_HEADER: SESSION}):
+        assert gateway("GET", "/v1/queues", given=shown).status in {401, 403}
+        assert gateway("GET", "/queues?format=json", given=shown).status == 401
+    assert [a for a in gateway.pool.asked if a.path != "/v1/queues"] == []
+
+
+def test_token_is_no_session(gateway: GatewayWorld) -> None:
+    assert gateway("GET", "/queues?format=json", authorization=f"Bearer {TOKEN}").status == 401
+    given = {"authorization": f"Bearer {TOKEN}", SESSION_HEADER: SESSION}
+    assert gateway("GET", "/v1/queues", given=given).status == 200
+    assert gateway.pool.asked[-1].session == "", "the header of a client reaches the pool"
+
+
+def _question(method: str = "POST", path: str = "/do/tenant", body: bytes = b"name=a", host: str = HOST) -> Question:
+    return Question(method=method, host=host, target=path, body=body)
 
 
 @pytest.mark.parametrize(
-    "to", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "x"]
+    "asked",
+    [
+        _question(method="PUT"),
+        _question(path="/do/user"),
+        _question(path="/do/tenant?x"),
+        _question(body=b"name=b"),
+        _question(host="127.0.0.1:7433"),
+        _question(host="[::1]:7432"),
+    ],
 )
-def test_nobody_is_led_to_another_site(gateway: GatewayWorld, to: str) -> None:
-    shown = gateway("POST", "/login", f"code={CODE}&next={to}".encode(), content_type=FORM, origin=OWN)
-    assert shown.headers["location"] == "/"
+def test_recorded_proof_is_refused_for_another_request(asked: Question) -> None:
+    sessions = Sessions("credential")
+    proof = sessions.example(_question())
+    assert sessions.proven(proof, asked, scheme="http") is None
+    assert sessions.proven(proof, _question(), scheme="http") is not None
 
 
-def test_logging_out_ends_the_session_at_the_pool_and_needs_the_pages_token(gateway: GatewayWorld) -> None:
-    assert gateway("POST", "/logout", b"", content_type=FORM, cookie=COOKIE).status == 403
+def test_proof_is_accepted_once_and_for_a_minute() -> None:
+    now = [1000.0]
+    sessions = Sessions("credential", clock=lambda: now[0])
+    early, late, ahead = (sessions.example(_question()) for _ in range(3))
+    assert sessions.proven(early, _question(), scheme="http") is not None
+    assert sessions.proven(early, _question(), scheme="http") is None
+    now[0] += VALID_MS / 1000 - 1
+    assert sessions.proven(early, _question(), scheme="http") is None
+    assert sessions.proven(late, _question(), scheme="http") is not None
+    now[0] += 2
+    assert sessions.proven(ahead, _question(), scheme="http") is None
+    now[0] -= 2 * VALID_MS / 1000
+    assert sessions.proven(ahead, _question(), scheme="http") is None, "a proof of the future is accepted"
+
+
+def test_nonces_of_one_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calabash.server.sessions.NONCES_MAX", 50)
+    assert NONCES_MAX > 50
+    now = [1000.0]
+    sessions = Sessions("credential", clock=lambda: now[0])
+    answers = [sessions.proven(sessions.example(_question()), _question(), scheme="http") for _ in range(60)]
+    assert [a is not None for a in answers] == [True] * 50 + [False] * 10
+    now[0] += 2 * VALID_MS / 1000
+    assert sessions.proven(sessions.example(_question()), _question(), scheme="http") is not None
+
+
+def test_session_ends_with_the_pool_and_outlives_a_restart_of_the_gateway() -> None:
+    before = Sessions("credential of one start of the pool")
+    recorded = before.example(_question())
+    again = Sessions("credential of one start of the pool")
+    assert again.key("abcdefghjk") == before.key("abcdefghjk")
+    assert again.proven(recorded, _question(), scheme="http") is None, "a request of before the restart is replayed"
+    other = Sessions("credential of the next start")
+    assert other.key("abcdefghjk") != before.key("abcdefghjk")
+    other.start = before.start  # the most that somebody can know
+    assert other.proven(recorded, _question(), scheme="http") is None
+
+
+def test_plain_page_under_a_name_has_no_session() -> None:
+    sessions = Sessions("credential")
+    for host, scheme, accepted in (
+        ("localhost:7432", "http", False),
+        ("localhost", "https", True),
+        ("[::1]:7432", "http", True),
+    ):
+        asked = _question(host=host)
+        assert (sessions.proven(sessions.example(asked), asked, scheme=scheme) is not None) == accepted, host
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        "",
+        "1",
+        "1.2.3",
+        "a" * 5000,
+        f"-1.{'0' * 32}.{'0' * 64}",
+        f"{'9' * 400}.{'0' * 32}.{'0' * 64}",
+        f"٣.{'0' * 32}.{'0' * 64}",
+    ],
+)
+def test_malformed_proof_is_answered_401_with_the_clock(gateway: GatewayWorld, proof: str) -> None:
+    given = {SESSION_HEADER: SESSION, PROOF_HEADER: proof.encode("ascii", "replace").decode()}
+    shown = gateway("GET", "/queues", given=given)
+    assert shown.status == 401
+    assert shown.headers[CLOCK_HEADER].split()[0] == gateway.sessions.start
+    assert PROOF_HEADER not in shown.headers
     assert gateway.pool.asked == []
-    shown = gateway("POST", "/logout", f"csrf={csrf_of(SESSION)}".encode(), content_type=FORM, cookie=COOKIE)
-    assert (shown.status, shown.headers["location"]) == (303, "/login")
-    assert "Max-Age=0" in shown.headers["set-cookie"]
-    assert [(a.method, a.path, a.token) for a in gateway.pool.asked] == [("DELETE", "/v1/sessions/current", SESSION)]
-
-
-def test_a_session_that_has_ended_leads_to_the_login_page_and_htmx_is_told_in_its_way(gateway: GatewayWorld) -> None:
-    old = {"cookie": "calabash_session=cal_anoldsessi_on"}
-    shown = gateway("GET", "/queues", given=old)
-    assert (shown.status, "Max-Age=0" in shown.headers["set-cookie"]) == (303, True)
-    told = gateway("GET", "/queues", hx_request="true", given=old)
-    assert (told.status, told.headers["hx-redirect"]) == (200, "/login?next=/queues")
-
-
-def test_a_page_shows_what_the_pool_answered_and_the_same_as_json(gateway: GatewayWorld) -> None:
-    page = gateway("GET", "/queues", cookie=COOKIE)
-    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert f'"X-CSRF-Token": "{csrf_of(SESSION)}"' in page.content.decode()
-    assert page.headers["cache-control"] == "no-store"
-    assert isinstance(gateway("GET", "/queues?format=json", cookie=COOKIE).json(), dict)
-
-
-def test_what_the_pool_refuses_is_shown_with_its_reason(gateway: GatewayWorld) -> None:
-    shown = gateway("GET", "/devices/9", cookie=COOKIE)
-    assert shown.status == 404
-    assert "not_found" in shown.content.decode()
-    assert gateway("GET", "/devices/9?format=json", cookie=COOKIE).json()["reason"] == "not_found"
-    assert gateway("GET", "/nowhere", cookie=COOKIE).status == 404
 
 
 def test_pages_hold_no_script_and_no_style_of_their_own(gateway: GatewayWorld) -> None:
-    for path in ("/login", "/queues"):
-        text = gateway("GET", path, cookie=COOKIE).content.decode()
+    for path in ("/login", "/queues", "/devices/9"):
+        text = gateway("GET", path).content.decode() + gateway.page("GET", path).content.decode()
         assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", text), path
 
 
@@ -103,5 +217,6 @@ def test_files_are_kept_for_ever_by_a_name_that_changes_with_them(gateway: Gatew
     assert (shown.status, shown.headers["cache-control"]) == (200, FOREVER)
     assert shown.headers["content-type"] == "text/css; charset=utf-8"
     assert gateway("GET", "/static/console.css").status == 404
+    assert gateway("GET", f"/static/{gateway.sessions.start}/" + url.rpartition("/")[2]).status == 200
     assert gateway("GET", "/static/../__main__.py").status == 404
     assert gateway("HEAD", url).content == b""

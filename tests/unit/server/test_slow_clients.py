@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.unit.server.standin import GATEWAY, SESSION, GatewayWorld
+from tests.unit.server.standin import GATEWAY, TOKEN, GatewayWorld
 
 from calabash.api.gateway import ConsoleSettings, GatewayLimits
 from calabash.server import guard, serving
@@ -16,7 +16,7 @@ from calabash.server.serving import gateway_server
 from calabash.server.settings import Gateway
 
 SHORT_S, HANG_S, LARGE = 0.3, 60.0, 32 << 20
-WHOLE = f"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SESSION}\r\n\r\n".encode()
+WHOLE = f"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
 LARGE_WANTED = WHOLE.replace(b"/v1/queues", b"/v1/devices")
 
 

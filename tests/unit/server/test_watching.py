@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from tests.unit.server.standin import SESSION, GatewayWorld, PoolStandIn, strict
+from tests.unit.server.standin import TOKEN, GatewayWorld, PoolStandIn, strict
 
 from calabash.api.changes import ChangeList, ChangeView
 from calabash.seams.pool.streams import PoolAnswer
@@ -47,7 +47,7 @@ def _events(world: GatewayWorld, path: str = "/v1/watch", **headers: str) -> tup
     async def send(message: Any) -> None:
         sent.append(message)
 
-    named = {"host": "localhost", "authorization": f"Bearer {SESSION}", **headers}
+    named = {"host": "localhost", "authorization": f"Bearer {TOKEN}", **headers}
     target, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -83,7 +83,7 @@ def test_changes_are_told_with_their_numbers_until_the_token_is_good_no_more() -
     assert data == {"kind": "devices", "name": "0", "change": "changed"}
     assert blocks[-1] == ": nothing new"
     assert [a.path for a in pool.asked][:2] == ["/v1/changes?after=-1", "/v1/changes?after=7&wait_s=15"]
-    assert {a.token for a in pool.asked} == {SESSION}
+    assert {a.token for a in pool.asked} == {TOKEN}
 
 
 def test_who_comes_back_continues_after_the_last_event_and_hears_of_its_kinds_only() -> None:
@@ -104,7 +104,7 @@ def test_who_is_too_far_behind_is_told_to_read_everything_again() -> None:
 def test_nobody_watches_without_a_token_and_no_more_than_may() -> None:
     world = GatewayWorld(pool=_Telling())
     assert world("GET", "/v1/watch").status == 401
-    assert world("POST", "/v1/watch", authorization=f"Bearer {SESSION}").status == 405
+    assert world("POST", "/v1/watch", authorization=f"Bearer {TOKEN}").status == 405
     assert _events(world)[0] == 401
     full = strict(watchers=1)
     api = full.application._application._api

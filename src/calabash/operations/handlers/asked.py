@@ -14,6 +14,7 @@ import structlog
 from litestar import Request
 
 from calabash.api import requests
+from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import render
 from calabash.model.tenancy import Principal, TokenKind
@@ -67,6 +68,8 @@ def principal_of(request: Asked) -> Principal:
                 hint="one header, `Authorization: Bearer TOKEN`",
             )
         token = operations.tokens.check(secret.strip())
+        if token.kind is TokenKind.GATEWAY and (session := request.headers.get(SESSION_HEADER, "")):
+            token = operations.tokens.session(session)
         if token.kind is TokenKind.LOGIN:
             raise CalabashError(
                 "a login code is no token",

@@ -1,9 +1,10 @@
-"""One attempt to log in, from the button to the return from the provider, bound to one browser by a cookie.
+"""One attempt to log in, from the button to the return from the provider, bound to one tab of a browser.
 
-Theory of operation. The cookie holds a random number, when it was made, and the page to go to, under a MAC of this gateway.
-State, nonce and the PKCE verifier are MACs of the random number, each under a name of its own, so nothing is stored, and a
-restart of the gateway loses no attempt. Whoever comes back with a state has to have the cookie that it was made from: an answer
-of the provider that was meant for another browser is worth nothing. An attempt is used once and lasts ten minutes.
+Theory of operation. The page that begins an attempt gets a ticket and keeps it in the storage of its tab, which no other
+origin reads or sets. The ticket is a random number, when it was made, and the page to go to, under a MAC of this gateway.
+State, nonce and the PKCE verifier are MACs of the random number, each under a name of its own, so the gateway stores nothing,
+and a restart of it loses no attempt. A state is accepted with the ticket that it was made from: an answer of the provider that
+was meant for another browser is worth nothing. An attempt is used once and lasts ten minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from calabash.model.errors import CalabashError, Reason
 LIFE_S = 600.0
 USED_MAX = 10_000
 NEXT_CHARACTERS_MAX = 512
-_COOKIE = "calabash_login"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +51,16 @@ class Attempts:
         """A new one."""
         return self._of(secrets.token_urlsafe(24), int(now_s), to if len(to) <= NEXT_CHARACTERS_MAX else "/")
 
-    def cookie(self, attempt: LoginAttempt, *, secure: bool) -> str:
-        """The header that binds it to the browser. Lax: it has to come along from the provider's page."""
+    def ticket(self, attempt: LoginAttempt) -> str:
+        """Return what the page keeps of the attempt."""
         value = f"{attempt.seed}.{attempt.begun_s}.{_text(attempt.to.encode())}"
-        words = f"Path=/; Max-Age={LIFE_S:.0f}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
-        return f"{cookie_of_attempt(secure=secure)}={value}.{self._mac('cookie', value)}; {words}"
+        return f"{value}.{self._mac('ticket', value)}"
 
-    def take(self, cookie: str, state: str, *, now_s: float) -> LoginAttempt:
-        """The attempt that a cookie and a state belong to, once. Raises NOT_AUTHENTICATED."""
-        value, _, mac = cookie.rpartition(".")
+    def take(self, ticket: str, state: str, *, now_s: float) -> LoginAttempt:
+        """Return the attempt that a ticket and a state belong to, once. Raises NOT_AUTHENTICATED."""
+        value, _, mac = ticket.rpartition(".")
         parts = value.split(".")
-        if len(parts) != 3 or not _same(self._mac("cookie", value), mac):
+        if len(parts) != 3 or not _same(self._mac("ticket", value), mac):
             raise _refused("this browser has not begun to log in here")
         attempt = self._of(parts[0], int(parts[1]), base64.urlsafe_b64decode(parts[2] + "==").decode())
         if not _same(attempt.state, state):
@@ -81,11 +80,6 @@ class Attempts:
 
     def _mac(self, name: str, value: str) -> str:
         return _text(hmac.new(self._key, f"{name} {value}".encode(), hashlib.sha256).digest())
-
-
-def cookie_of_attempt(*, secure: bool) -> str:
-    """What the cookie is called; over TLS no other host can set it."""
-    return f"__Host-{_COOKIE}" if secure else _COOKIE
 
 
 def _text(content: bytes) -> str:

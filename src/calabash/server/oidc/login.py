@@ -1,33 +1,23 @@
-"""The way of a browser through a login at the provider: out with a fresh attempt, back with a code, in with a session.
-
-The page that a browser comes back to is not answered with a redirect: a browser would take what follows for a part of the
-provider's page still, and keep the session's cookie, which is for this site alone, to itself. It is answered with a page that
-leads on.
-"""
+"""A login at the provider: a page begins an attempt and goes there, and comes back with a code for the subject."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
-
 from calabash.api.gateway import OidcSettings
-from calabash.api.tenancy import IssuedTokenReply, SessionOrder
+from calabash.api.tenancy import SessionOrder
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.files import private_text
-from calabash.seams.pool.streams import PoolStreams
 from calabash.seams.web import AddressRule, WebClient
-from calabash.server.asking import decoded
-from calabash.server.oidc.attempt import Attempts, LoginAttempt, cookie_of_attempt
+from calabash.server.oidc.attempt import Attempts
 from calabash.server.oidc.provider import Provider
 from calabash.server.oidc.token import load_algorithms
 
-BEGIN, BACK, END = "/login/oidc", "/login/oidc/callback", "/login/oidc/end"
+BEGIN, BACK, SESSION, END = "/login/oidc", "/login/oidc/callback", "/login/oidc/session", "/login/oidc/end"
 GROUPS_MAX = 1000
 NAME_CHARACTERS_MAX = 256
 
@@ -36,23 +26,22 @@ class OidcLogin:
     """Logging in at one provider.
 
     Args:
-        credential: the gateway's own, by which the pool believes it.
+        credential: the gateway's own, from which the key of its attempts is made.
 
     Raises CalabashError(BAD_FILE) for a secret or an authority that cannot be read.
     """
 
-    def __init__(self, settings: OidcSettings, pool: PoolStreams, *, credential: str) -> None:
+    def __init__(self, settings: OidcSettings, *, credential: str) -> None:
         self.name = settings.name
         self._settings = settings
-        self._pool, self._credential = pool, credential
         self._attempts = Attempts(hashlib.sha256(b"calabash login " + credential.encode()).digest())
         web = WebClient(rule=AddressRule(everything=True), authority=settings.authority)
         secret = private_text(settings.client_secret_file) if settings.client_secret_file else ""
         self._provider = Provider(settings, secret, web)
         load_algorithms()
 
-    async def away(self, *, to: str, here: str) -> tuple[str, LoginAttempt]:
-        """Where the browser goes, and the attempt that it is bound to. ``here``: where it finds the console."""
+    async def away(self, *, to: str, here: str) -> tuple[str, str]:
+        """Return where the browser goes, and the ticket of its attempt. ``here``: where it finds the console."""
         described = await self._provider.description()
         attempt = self._attempts.begin(to=to, now_s=time.time())
         asked = {
@@ -65,17 +54,17 @@ class OidcLogin:
             "code_challenge": attempt.challenge,
             "code_challenge_method": "S256",
         }
-        return _with(described.authorization_endpoint, asked), attempt
+        return _with(described.authorization_endpoint, asked), self._attempts.ticket(attempt)
 
-    def cookie(self, attempt: LoginAttempt, *, secure: bool) -> str:
-        """The header that binds the browser to it."""
-        return self._attempts.cookie(attempt, secure=secure)
+    async def identified(self, query: Mapping[str, str], ticket: str, *, here: str) -> tuple[SessionOrder, str]:
+        """Return the order of a session for the subject that the provider names, and the page to go to.
 
-    async def session(
-        self, query: Mapping[str, str], headers: Mapping[str, str], *, here: str, secure: bool
-    ) -> tuple[str, str]:
-        """Whoever comes back: the session's secret, and the page to go to. Raises CalabashError."""
-        attempt = self._attempts.take(_cookie(headers, secure=secure), query.get("state", ""), now_s=time.time())
+        Args:
+            query: with which the browser came back. ticket: that its page kept.
+
+        Raises CalabashError.
+        """
+        attempt = self._attempts.take(ticket, query.get("state", ""), now_s=time.time())
         described = await self._provider.description()
         issuer = query.get("iss", "")
         if issuer != described.issuer and (issuer or described.authorization_response_iss_parameter_supported):
@@ -90,10 +79,7 @@ class OidcLogin:
         claims = await self._provider.claims(
             query["code"], verifier=attempt.verifier, nonce=attempt.nonce, redirect=self._redirect(here)
         )
-        asked = await self._pool.ask(
-            "POST", "/v1/sessions", msgspec.json.encode(self._order(claims)), token=self._credential
-        )
-        return decoded(asked, IssuedTokenReply).secret, attempt.to
+        return self._order(claims), attempt.to
 
     async def end(self, *, here: str) -> str:
         """Where the browser ends its session at the provider; empty: the provider has no such page."""
@@ -108,6 +94,7 @@ class OidcLogin:
         groups = [named] if isinstance(named, str) else named if isinstance(named, list) else []
         verified = claims.get("email_verified") is True
         return SessionOrder(
+            console=True,
             subject=f"{self._settings.issuer}|{claims['sub']}",
             name=_words(claims.get("preferred_username") or claims.get("name")),
             email=_words(claims.get("email")) if verified else "",
@@ -123,16 +110,6 @@ class OidcLogin:
 
 def _with(url: str, asked: Mapping[str, str]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
-
-
-def _cookie(headers: Mapping[str, str], *, secure: bool) -> str:
-    jar = SimpleCookie()
-    try:
-        jar.load(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    morsel = jar.get(cookie_of_attempt(secure=secure))
-    return morsel.value if morsel is not None else ""
 
 
 def _words(said: object) -> str:

@@ -1,60 +1,81 @@
-"""The three addresses of a login at the provider, as handlers of the site."""
+"""The addresses of a login at the provider, as handlers of the site."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from litestar import Response, get
+import msgspec
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from msgspec import Meta
 
-from calabash.server.credentials import session_cookie
-from calabash.server.going import Seen, go, local, next_of
-from calabash.server.guard import headers_of
-from calabash.server.oidc.attempt import cookie_of_attempt
-from calabash.server.oidc.login import BACK, BEGIN, END, OidcLogin
+from calabash.server.going import Seen, local, redirect
+from calabash.server.guard import forwarded_for
+from calabash.server.login import Logins, decoded_body, json_reply
+from calabash.server.oidc.login import BACK, BEGIN, END, SESSION, OidcLogin
 
 Shown = Callable[[str, Seen, dict[str, Any]], Response[str]]
 ENTERED = "entered.html"
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class AttemptOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """An attempt to log in is to begin; ``to``: the page to go to afterwards."""
+
+    to: Text = "/"
+
+
+class AttemptBegun(msgspec.Struct, kw_only=True, frozen=True):
+    """The provider's page to go to, and what the page keeps until it comes back."""
+
+    url: str
+    ticket: str
+
+
+class AttemptBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The browser is back from the provider, with this query."""
+
+    ticket: Text
+    query: Annotated[dict[Text, Text], Meta(max_length=20)]
 
 
 class OidcPages:
     """``show`` makes a page of a template."""
 
-    def __init__(self, login: OidcLogin, show: Shown) -> None:
-        self._login, self._show = login, show
+    def __init__(self, login: OidcLogin, logins: Logins, show: Shown) -> None:
+        self._login, self._logins, self._show = login, logins, show
 
     def handlers(self) -> list[HTTPRouteHandler]:
-        """All three."""
-        return [get(BEGIN)(self.begin), get(BACK)(self.back), get(END)(self.end)]
+        """Return all handlers."""
+        return [
+            post(BEGIN, status_code=200)(self.begin),
+            get(BACK)(self.back),
+            post(SESSION, status_code=200)(self.session),
+            get(END)(self.end),
+        ]
 
-    async def begin(self, request: Seen) -> Response[str]:
-        """Off to the provider."""
-        to, attempt = await self._login.away(to=next_of(request), here=_origin(request))
-        return go(request, to, {"set-cookie": self._login.cookie(attempt, secure=_secure(request))})
+    async def begin(self, request: Seen) -> Response[bytes]:
+        """Begin an attempt; the page keeps its ticket and goes to the provider."""
+        order = await decoded_body(request, AttemptOrder)
+        url, ticket = await self._login.away(to=local(order.to), here=_origin(request))
+        return json_reply(AttemptBegun(url=url, ticket=ticket))
 
     async def back(self, request: Seen) -> Response[str]:
-        """Back from the provider: a session, and a page that leads on."""
-        secret, to = await self._login.session(
-            dict(request.query_params), headers_of(request.scope), here=_origin(request), secure=_secure(request)
-        )
-        shown = self._show(ENTERED, request, {"page": {"title": "Logged in", "section": ""}, "to": local(to)})
-        secure = _secure(request)
-        shown.headers["set-cookie"] = session_cookie(secret, secure=secure)
-        shown.set_cookie(
-            cookie_of_attempt(secure=secure), "", max_age=0, path="/", secure=secure, httponly=True, samesite="lax"
-        )
-        return shown
+        """Return the page that the provider leads back to; its script asks for the session."""
+        return self._show(ENTERED, request, {"page": {"title": "Logging in", "section": ""}})
+
+    async def session(self, request: Seen) -> Response[bytes]:
+        """Exchange the provider's answer for a session."""
+        order = await decoded_body(request, AttemptBack)
+        wanted, to = await self._login.identified(order.query, order.ticket, here=_origin(request))
+        return await self._logins.begin(wanted, origin=forwarded_for(request.scope), to=local(to))
 
     async def end(self, request: Seen) -> Response[str]:
-        """To the provider's own page for logging out."""
-        return go(request, await self._login.end(here=_origin(request)) or "/login")
-
-
-def _secure(request: Seen) -> bool:
-    return bool(request.scope["scheme"] == "https")
+        """Lead to the provider's own page for logging out."""
+        return redirect(await self._login.end(here=_origin(request)) or "/login")
 
 
 def _origin(request: Seen) -> str:
-    """Where this browser finds the console; the guard has looked at the host."""
+    """Return where this browser finds the console; the guard has checked the host."""
     return f"{request.scope['scheme']}://{request.headers.get('host', '')}"

@@ -30,14 +30,23 @@
       }))
     }, [answer.times].concat(answer.series.map(function (line) { return line.values; })), figure);
   }
-  document.querySelectorAll("figure.plot[data-src]").forEach(function (figure) {
-    fetch(figure.dataset.src, { headers: { Accept: "application/json" }, credentials: "same-origin" }).then(function (answer) {
-      if (!answer.ok) throw new Error(String(answer.status));
-      return answer.json();
-    }).then(function (answer) {
-      draw(figure, answer);
-      document.addEventListener("calabash:theme", function () { draw(figure, answer); });
-      addEventListener("resize", function () { draw(figure, answer); });
-    }).catch(function () { figure.append("The plot could not be loaded; the table has the figures."); });
-  });
+  function drawAll() {
+    document.querySelectorAll("figure.plot[data-src]").forEach(async function (figure) {
+      try {
+        var answer = await calabash.ask(figure.dataset.src, { accept: "application/json" });
+        if (answer.status !== 200) throw new Error(String(answer.status));
+        drawn.set(figure, JSON.parse(new TextDecoder().decode(answer.content)));
+        draw(figure, drawn.get(figure));
+      } catch (failure) { figure.append("The plot could not be loaded; the table has the figures."); }
+    });
+  }
+  function drawAgain() {
+    document.querySelectorAll("figure.plot[data-src]").forEach(function (figure) {
+      if (drawn.has(figure)) draw(figure, drawn.get(figure));
+    });
+  }
+  var drawn = new WeakMap();
+  document.addEventListener("calabash:shown", drawAll);
+  document.addEventListener("calabash:theme", drawAgain);
+  addEventListener("resize", drawAgain);
 })();
