@@ -96,7 +96,7 @@ def settling(page: Page) -> Page:
         settled(page)
         return answer
 
-    page.goto, page.reload = opened, reloaded  # type: ignore[method-assign,assignment]
+    page.goto, page.reload = opened, reloaded  # type: ignore[method-assign]
     return page
 
 
