@@ -25,6 +25,7 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
 from calabash.kubernetes.names import POOL, TENANT
 from calabash.kubernetes.shards import pool_of_queue
+from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
 from calabash.seams.kube.objects import NAMESPACE, Namespace
@@ -80,13 +81,18 @@ class AdmissionProgram:
         self._keeper = CertificateKeeper(client, settings, names)
         self._context = server_context()
         self._loaded: KeyPair | None = None
+        skipped = SkippedObjects("calabash-admission").note
         self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e))
+            client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e)), on_skipped=skipped
         )
         self._tenants: dict[str, str] = {}  # whose queues are, as far as they are a tenant's
         self._pools: dict[str, str] = {}  # where their pods run, as far as that is a pool
         self._queues: Mirror[OwnedQueue] = Mirror(
-            client, OWNED_QUEUE, on_change=self._queue, on_error=lambda e: _log.warning("queues", error=str(e))
+            client,
+            OWNED_QUEUE,
+            on_change=self._queue,
+            on_error=lambda e: _log.warning("queues", error=str(e)),
+            on_skipped=skipped,
         )
         service = AdmissionService(
             settings,

@@ -22,6 +22,7 @@ import structlog
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.claims.names import DRIVER
 from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slice_name, slices_of
+from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import KubeClient, KubeError, Mirror
 from calabash.seams.kube.claims import RESOURCE_SLICE, ResourceSlice, ResourceSliceSpec
@@ -38,7 +39,8 @@ class SlicePublisher:
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
         self._node = node
-        self._mirror = Mirror(client, RESOURCE_SLICE, field_selector=f"spec.nodeName={node}")
+        skipped = SkippedObjects("calabash-agent").note
+        self._mirror = Mirror(client, RESOURCE_SLICE, on_skipped=skipped, field_selector=f"spec.nodeName={node}")
         self._started = False
         self._features = ServerFeatures()
         self._told: tuple[tuple[DeviceSnapshot, ...], SliceFacts, ServerFeatures] | None = None

@@ -24,6 +24,7 @@ from calabash.kubernetes.http1 import Bounds
 from calabash.kubernetes.metrics.frontproxy import FrontProxy, read_front_proxy
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
 from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
+from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, ObjectMeta
 
@@ -83,7 +84,11 @@ class MetricsProgram:
         self._proxy: FrontProxy | None = None
         self._server: HttpsServer | None = None
         self._nodes: Mirror[UsedNode] = Mirror(
-            client, USED_NODE, on_change=self._changed, on_error=lambda e: log.warning("nodes", error=str(e))
+            client,
+            USED_NODE,
+            on_change=self._changed,
+            on_error=lambda e: log.warning("nodes", error=str(e)),
+            on_skipped=SkippedObjects(SERVICE).note,
         )
         self._service = MetricsService(client, self._nodes)
         self.ended = threading.Event()

@@ -47,6 +47,7 @@ from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import ClaimTenure, DoorTenure, PodTenure
 from calabash.kubernetes.node.usage import UseTelling
+from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
@@ -207,11 +208,24 @@ class AgentService:
             for follow in wished:
                 follow(change)
 
+        skipped = SkippedObjects("calabash-agent").note
         mirrors: list[Mirror[Any]] = [
             Mirror(
-                self._client, POD, on_change=pods.changed, keep=keep_node_pod, field_selector=f"spec.nodeName={node}"
+                self._client,
+                POD,
+                on_change=pods.changed,
+                on_skipped=skipped,
+                keep=keep_node_pod,
+                field_selector=f"spec.nodeName={node}",
             ),
-            Mirror(self._client, GPU_NODE, on_change=wishes, keep=bare, field_selector=f"metadata.name={node}"),
+            Mirror(
+                self._client,
+                GPU_NODE,
+                on_change=wishes,
+                on_skipped=skipped,
+                keep=bare,
+                field_selector=f"metadata.name={node}",
+            ),
         ]
         for mirror in mirrors:
             mirror.start()

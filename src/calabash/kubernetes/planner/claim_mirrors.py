@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from calabash.kubernetes.claims.names import DRIVER
 from calabash.kubernetes.planner.claim_reading import claim_facts
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.reading import gpu_node_facts
 from calabash.model.device import Device
-from calabash.seams.kube import MirrorChange
+from calabash.seams.kube import Kind, MirrorChange
 from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM, DeviceClass, ResourceClaim
 from calabash.seams.kube.resources import GpuNode
 
 CLAIM_KINDS = (("classes", DEVICE_CLASS), ("claims", RESOURCE_CLAIM))
 
 Tell = Callable[[Callable[[Core], object]], None]
+LeaveOut = Callable[[Kind[Any], Any], AbstractContextManager[None]]
+"""Begins a block whose failure concerns one object of a kind."""
 
 
 class KnownClaims:
@@ -78,10 +82,12 @@ class KnownClaims:
             for key in list(self._on.get(node, ())):
                 self._told(self._claims[key])
 
-    def tell_all(self, core: Core) -> None:
-        """Tell a new core everything; the caller holds the lock."""
+    def tell_all(self, core: Core, leave_out: LeaveOut) -> None:
+        """Tell a new core everything but claims on which this fails: each is told within ``leave_out``. The caller holds the
+        lock."""
         for claim in list(self._claims.values()):
-            core.claim(claim_facts(claim, self._classes, self._devices_of), self._now_s())
+            with leave_out(RESOURCE_CLAIM, claim):
+                core.claim(claim_facts(claim, self._classes, self._devices_of), self._now_s())
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

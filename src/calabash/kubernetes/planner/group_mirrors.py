@@ -14,7 +14,7 @@ from calabash.kubernetes.planner.claim_mirrors import CLAIM_KINDS
 from calabash.kubernetes.planner.claim_reading import keep_claim
 from calabash.kubernetes.planner.keeping import keep_group
 from calabash.model.errors import CalabashError
-from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange
+from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange, SkippedObject
 from calabash.seams.kube.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP
 
 log = structlog.get_logger(__name__)
@@ -42,10 +42,12 @@ class GroupMirrors:
         client: KubeClient,
         told: Callable[[str, MirrorChange[Any]], None],
         on_error: Callable[[Exception], None],
+        on_skipped: Callable[[SkippedObject], None],
     ) -> None:
         self._client = client
         self._told = told
         self._on_error = on_error
+        self._on_skipped = on_skipped
         self._mirrors: dict[str, Mirror[Any]] = {}
         self._asked: set[str] = set()
         self._stopping = threading.Event()
@@ -97,7 +99,12 @@ class GroupMirrors:
         if served:
             told = partial(self._told, source)
             self._mirrors[source] = mirror = Mirror(
-                self._client, kind, on_change=told, on_error=self._on_error, keep=KEEP.get(source)
+                self._client,
+                kind,
+                on_change=told,
+                on_error=self._on_error,
+                on_skipped=self._on_skipped,
+                keep=KEEP.get(source),
             )
             mirror.start()
         self._asked.add(source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -12,6 +13,7 @@ from calabash.kubernetes.names import PLANNED_BY
 from calabash.kubernetes.planner.claim_mirrors import KnownClaims
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.planner.orders import COMPONENT
 from calabash.kubernetes.planner.part import PartNodes
 from calabash.kubernetes.planner.reading import (
     gpu_node_facts,
@@ -21,8 +23,9 @@ from calabash.kubernetes.planner.reading import (
 )
 from calabash.kubernetes.planner.rule_mirrors import RuleMirrors
 from calabash.kubernetes.shards import ALL, Shard
-from calabash.seams.kube import KubeClient, Mirror, MirrorChange, WideningMirror
-from calabash.seams.kube.objects import NODE, POD, Node, Pod
+from calabash.kubernetes.skipped import SkippedObjects
+from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange, WideningMirror, unusable
+from calabash.seams.kube.objects import NODE, POD, Node, Pod, PodSpec
 from calabash.seams.kube.resources import GPU_NODE, GpuNode
 
 log = structlog.get_logger(__name__)
@@ -34,6 +37,7 @@ class Mirrors:
 
     Args:
         shard: the part of the cluster.
+        skipped: is told of objects that are left out.
         lock: held while the core is told.
         changed: called after the core was told.
     """
@@ -46,8 +50,11 @@ class Mirrors:
         changed: Callable[[], object],
         now_s: Callable[[], float],
         shard: Shard = ALL,
+        skipped: SkippedObjects | None = None,
     ) -> None:
         self._client = client
+        self.skipped = skipped or SkippedObjects(COMPONENT)
+        note = self.skipped.note
         self._shard = shard
         self.part = PartNodes(shard, lock, tell=self._opened)
         self._lock = lock
@@ -55,21 +62,35 @@ class Mirrors:
         self._now_s = now_s
         self.core: Core | None = None
         self._term = self._asked_term = 0
+        self.aside: dict[str, tuple[PodSpec, Mapping[str, str]]] = {}  # pods that no core is told of, as they were
         self.telling = False  # whether anybody leads here: else nothing need be read
         ours = f"spec.schedulerName={shard.scheduler}"
         self.keep_pod = PodKeeping()
         self.pods: Mirror[Pod] = Mirror(
-            client, POD, on_change=self._pod, on_error=_lost, keep=self.keep_pod, field_selector=ours
+            client,
+            POD,
+            on_change=self._pod,
+            on_error=_lost,
+            on_skipped=note,
+            keep=self.keep_pod,
+            field_selector=ours,
         )
         self._others: WideningMirror[Pod] | None = None
         self._nodes: Mirror[Node] = Mirror(
-            client, NODE, on_change=self._node, on_error=_lost, keep=keep_node, label_selector=shard.selector
+            client,
+            NODE,
+            on_change=self._node,
+            on_error=_lost,
+            on_skipped=note,
+            keep=keep_node,
+            label_selector=shard.selector,
         )
         self._gpu_nodes: Mirror[GpuNode] = Mirror(
             client,
             GPU_NODE,
             on_change=self._gpu_node,
             on_error=_lost,
+            on_skipped=note,
             keep=GpuNodeKeeping(),
             label_selector=self.part.selector,
         )
@@ -80,12 +101,13 @@ class Mirrors:
                 GPU_NODE,
                 on_change=self.part.free_seen,
                 on_error=_lost,
+                on_skipped=note,
                 keep=lambda node: GpuNode(metadata=node.metadata),
                 label_selector=f"!{PLANNED_BY}",
             )
             self._free.append(free)
         self._claims = KnownClaims(lock, self._tell, self._gpu_nodes.get, now_s)
-        self._rules = RuleMirrors(client, self._tell, self._claims, _lost)
+        self._rules = RuleMirrors(client, self._tell, self._claims, _lost, note)
 
     def watch_others(self, *, unbound: bool) -> None:
         """Before ``start``: pods of other schedulers that use devices as well; without ``unbound`` only those with a node."""
@@ -95,6 +117,7 @@ class Mirrors:
             POD,
             on_change=self._pod,
             on_error=_lost,
+            on_skipped=self.skipped.note,
             keep=self.keep_pod,
             only=self._concerns_us,
             field_selector=theirs,
@@ -136,25 +159,56 @@ class Mirrors:
         for mirror in self._pods():
             mirror.renew()
 
+    def begin_anew(self) -> None:
+        """Have the next ``renew`` list pods again, also within the same term."""
+        self._term = self._asked_term = 0
+
     def hurry(self) -> None:
         """The API server answers again."""
         for mirror in (*self._all(), *self._rules.groups.mirrors()):
             mirror.hurry()
 
-    def tell_all(self, core: Core) -> None:
-        """Tell a new core everything; the caller holds the lock."""
+    def tell_all(self, core: Core, without: Collection[str] | None = None) -> None:
+        """Tell a new core everything; the caller holds the lock. An object that the core or its reader fails on is left out.
+
+        Args:
+            without: UIDs of pods that the core is not told of; None: those that were set aside.
+        """
         now_s = self._now_s()
-        self._rules.tell_all(core)
+        without = self.aside if without is None else without
+        self._rules.tell_all(core, self._leave_out)
         for node in self._nodes.snapshot().values():
-            core.node(node_facts(node), now_s)
+            with self._leave_out(NODE, node):
+                core.node(node_facts(node), now_s)
         for devices in self._gpu_nodes.snapshot().values():
             if self.part.has(devices.metadata.name):
-                core.devices(gpu_node_facts(devices), now_s)
-        self._claims.tell_all(core)
-        for pod in [pod for mirror in self._pods() for pod in mirror.snapshot().values()]:
-            facts = pod_facts(pod, self._shard.scheduler)
-            if facts is not None:
-                core.pod(facts, now_s)
+                with self._leave_out(GPU_NODE, devices):
+                    core.devices(gpu_node_facts(devices), now_s)
+        self._claims.tell_all(core, self._leave_out)
+        for pod in self._all_pods():
+            if pod.metadata.uid not in without:
+                with self._leave_out(POD, pod):
+                    facts = pod_facts(pod, self._shard.scheduler)
+                    if facts is not None:
+                        core.pod(facts, now_s)
+
+    def unbound(self) -> list[Pod]:
+        """Return the pods without a node, in a fixed order."""
+        return sorted((pod for pod in self._all_pods() if not pod.spec.node_name), key=lambda pod: pod.metadata.uid)
+
+    def set_aside(self, pod: Pod, error: Exception) -> None:
+        """Tell no core of a pod until the pod asks for something else, because decisions fail with it."""
+        self.aside[pod.metadata.uid] = pod.spec, pod.metadata.annotations
+        self.skipped.note(unusable(POD, pod, error))
+
+    @contextmanager
+    def _leave_out(self, kind: Kind[Any], obj: Any) -> Iterator[None]:
+        """Report an object on which the planner fails, and go on without it."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("an object is left out")
+            self.skipped.note(unusable(kind, obj, error))
 
     def _opened(self, node: str) -> bool:
         """Tell of the devices of a node, and of what claims have of them; whether they are there."""
@@ -170,6 +224,9 @@ class Mirrors:
         return on_ours and may_concern_us(pod)
 
     # ---- changes --------------------------------------------------------------------------------------------------
+
+    def _all_pods(self) -> list[Pod]:
+        return [pod for mirror in self._pods() for pod in mirror.snapshot().values()]
 
     def _pods(self) -> list[Mirror[Pod]]:
         return [self.pods] if self._others is None else [self.pods, self._others]
@@ -189,10 +246,14 @@ class Mirrors:
         if now is None:
             if before is not None:
                 uid = before.metadata.uid
+                self.aside.pop(uid, None)
                 self._tell(lambda core: core.pod_gone(uid))
             return
         if not self.telling:
             return
+        if self.aside.get(now.metadata.uid) == (now.spec, now.metadata.annotations):
+            return
+        self.aside.pop(now.metadata.uid, None)
         facts = pod_facts(now, self._shard.scheduler)
         if facts is not None:
             self._tell(lambda core: core.pod(facts, self._now_s()))

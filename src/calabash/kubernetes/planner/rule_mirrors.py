@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from calabash.kubernetes.asked import GangSource
-from calabash.kubernetes.planner.claim_mirrors import KnownClaims, Tell
+from calabash.kubernetes.planner.claim_mirrors import KnownClaims, LeaveOut, Tell
 from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.planner.group_mirrors import GroupMirrors
+from calabash.kubernetes.planner.group_mirrors import GROUPS, GroupMirrors
 from calabash.kubernetes.planner.keeping import keep_budget, keep_namespace
 from calabash.kubernetes.planner.reading import all_queues, budget_facts, group_size, namespace_facts, queue_facts
-from calabash.seams.kube import KubeClient, Mirror, MirrorChange
+from calabash.seams.kube import KubeClient, Mirror, MirrorChange, SkippedObject
 from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.objects import NAMESPACE, PDB, Namespace, PodDisruptionBudget
 from calabash.seams.kube.resources import QUEUE, KubeQueue
@@ -24,6 +24,7 @@ class RuleMirrors:
         tell: tells the core, when there is one.
         claims: is told of claims and their classes.
         lost: told of every failure of a watch.
+        skipped: told of every object that is left out.
     """
 
     def __init__(
@@ -32,31 +33,38 @@ class RuleMirrors:
         tell: Tell,
         claims: KnownClaims,
         lost: Callable[[Exception], None],
+        skipped: Callable[[SkippedObject], None],
     ) -> None:
         self._tell = tell
-        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=lost)
+        self._queues: Mirror[KubeQueue] = Mirror(
+            client, QUEUE, on_change=self._queue, on_error=lost, on_skipped=skipped
+        )
         self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_change=self._namespace, on_error=lost, keep=keep_namespace
+            client, NAMESPACE, on_change=self._namespace, on_error=lost, on_skipped=skipped, keep=keep_namespace
         )
         self._budgets: Mirror[PodDisruptionBudget] = Mirror(
-            client, PDB, on_change=self._budget, on_error=lost, keep=keep_budget
+            client, PDB, on_change=self._budget, on_error=lost, on_skipped=skipped, keep=keep_budget
         )
         self._claims = claims
-        self.groups = GroupMirrors(client, self._installed, lost)
+        self.groups = GroupMirrors(client, self._installed, lost, skipped)
 
     def mirrors(self) -> list[Mirror[Any]]:
         """All but those of groups, which come when their kinds are installed."""
         return [self._queues, self._namespaces, self._budgets]
 
-    def tell_all(self, core: Core) -> None:
-        """Tell a new core everything."""
+    def tell_all(self, core: Core, leave_out: LeaveOut) -> None:
+        """Tell a new core everything but objects on which this fails: each is told within ``leave_out``."""
         for namespace in self._namespaces.snapshot().values():
-            core.namespace(namespace_facts(namespace))
+            with leave_out(NAMESPACE, namespace):
+                core.namespace(namespace_facts(namespace))
         core.set_queues(all_queues(self._queues.snapshot().values()))
+        kinds = dict(GROUPS)
         for source, group in self.groups.snapshot():
-            core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
+            with leave_out(kinds[source], group):
+                core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
         for budget in self._budgets.snapshot().values():
-            core.budget(budget_facts(budget))
+            with leave_out(PDB, budget):
+                core.budget(budget_facts(budget))
 
     def _queue(self, change: MirrorChange[KubeQueue]) -> None:
         now, before = change.after, change.before

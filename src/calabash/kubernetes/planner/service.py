@@ -34,7 +34,7 @@ from calabash.kubernetes.planner.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, E
 from calabash.kubernetes.planner.orders import Orders
 from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
 from calabash.kubernetes.planner.reading import pod_facts
-from calabash.kubernetes.planner.term import CoreOfTerm
+from calabash.kubernetes.planner.term import CoreOfTerm, DecisionFailedError, deciding
 from calabash.kubernetes.planner.unused import REFUSED_S
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.model.errors import CalabashError
@@ -145,6 +145,7 @@ class PlannerService(CoreOfTerm):
         """Begin. Raises OSError when the extender's address cannot be had."""
         self.server.start()
         self.lead.start()
+        self.skipped.start()
         self.mirrors.start()
         self._executor.start()
         self._thread.start()
@@ -164,6 +165,7 @@ class PlannerService(CoreOfTerm):
         self.extender.close()
         self._executor.stop()
         self.mirrors.stop()
+        self.skipped.stop()
         if resign:
             self.lead.resign()
 
@@ -289,8 +291,13 @@ class PlannerService(CoreOfTerm):
                 if self._keep_term():
                     self.server.call_soon(self.extender.refuse_all)
                 self._once()
-            except Exception:
+            except DecisionFailedError as error:
                 log.exception("a decision failed")
+                cause = error.__cause__
+                self._recover(cause if isinstance(cause, Exception) else error)
+                self.server.call_soon(self.extender.refuse_all)
+            except Exception:
+                log.exception("a decision could not be carried out")
                 self._stopping.wait(DECIDE_EVERY_S)
 
     def _stepped(self, answered: bool) -> None:
@@ -306,7 +313,8 @@ class PlannerService(CoreOfTerm):
             if core is None:
                 return
             now_s = self._clock.now_s()
-            core.decide(now_s)
+            with deciding():
+                core.decide(now_s)
             actions = core.take_actions()
             refused = core.answers.expired(now_s)
             nodes = len(core.book.scheduler.nodes)
@@ -314,8 +322,18 @@ class PlannerService(CoreOfTerm):
             self._orders.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
             self._decided_at = time.monotonic()
         self._executor.put(actions)
+        self._tell_set_aside()
         if refused:
             self.server.call_soon(lambda: self.extender.refuse(refused))
+
+    def _tell_set_aside(self) -> None:
+        """Write the conditions of pods that were set aside, for which there is no entry that the executor would ask about."""
+        reports, self._set_aside = self._set_aside, []
+        for report in reports:
+            try:
+                self._orders.report(report)
+            except CalabashError as error:
+                log.warning("that a pod is set aside was not told", pod=report.pod.text, error=error.message)
 
 
 def _candidate(client: KubeClient, settings: PlannerSettings, neighbours: Neighbours) -> Candidate:

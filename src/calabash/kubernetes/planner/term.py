@@ -5,21 +5,43 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 
 from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.facts import PodName, Report
 from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.mirrors import Mirrors
+from calabash.kubernetes.planner.orders import COMPONENT
 from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES
 from calabash.kubernetes.shards import ALL, Shard
+from calabash.kubernetes.skipped import SkippedObjects
+from calabash.model.errors import Reason
 from calabash.sched import Options
 from calabash.seams.clock import Clock
 from calabash.seams.kube import KubeClient
+from calabash.seams.kube.objects import Pod
 
 log = structlog.get_logger(__name__)
 
 _SAY_EVERY_S = 10.0
+_CULPRITS_MAX = 16  # pods that are set aside after one failure
+REST_S = 5.0  # between the end of a core that failed and the next: longer than a binding takes
+
+
+class DecisionFailedError(Exception):
+    """The core failed, with the error of which this is raised."""
+
+
+@contextmanager
+def deciding() -> Iterator[None]:
+    """Begin a block in which the core decides."""
+    try:
+        yield
+    except Exception as error:
+        raise DecisionFailedError from error
 
 
 class CoreOfTerm:
@@ -56,9 +78,14 @@ class CoreOfTerm:
         self._shard = shard
         self._system_namespaces = system_namespaces
         self._due = threading.Event()
+        self._set_aside: list[Report] = []  # to be written when a term runs
+        self._not_before = 0.0
         self._decided_at = self._waited_at = time.monotonic()
         self.lead = lead
-        self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=clock.now_s, shard=shard)
+        self.skipped = SkippedObjects(COMPONENT, client)
+        self.mirrors = Mirrors(
+            client, self._lock, changed=self._due.set, now_s=clock.now_s, shard=shard, skipped=self.skipped
+        )
 
     def leads(self) -> bool:
         return self._core is not None and self._may_write()
@@ -74,7 +101,7 @@ class CoreOfTerm:
         ended = self._core is not None and term != self._term
         if ended:
             self._end()
-        if term and self._core is None:
+        if term and self._core is None and time.monotonic() >= self._not_before:
             self.mirrors.renew(term)
             untold = self.mirrors.untold()
             if not untold:
@@ -87,21 +114,70 @@ class CoreOfTerm:
     def _begin(self, term: int) -> None:
         self.mirrors.telling = True
         with self._lock:
-            core = Core(
-                new_id=lambda: secrets.token_hex(8),
-                hold_s=self._hold_s,
-                refused_s=self._refused_s,
-                options=self._options,
-                shard=self._shard,
-                system_namespaces=self._system_namespaces,
-            )
+            core = self._new_core()
             self.mirrors.tell_all(core)
-            core.start(self._clock.now_s())
+            with deciding():
+                core.start(self._clock.now_s())
             self._core = self.mirrors.core = core
             self._decided_at = time.monotonic()
             self._term = term
             nodes = len(core.book.scheduler.nodes)
         log.info("leads", nodes=nodes, pods=len(core.book.entries))
+
+    def _recover(self, error: Exception) -> None:
+        """Begin anew after a decision failed, without the pods on which it fails.
+
+        Everything that is planned is known from the API server, so a new core may succeed where the old one failed. Where it
+        fails as well, the pods without a node are searched for those without which it succeeds, by halves: 17 new cores for
+        100,000 pods. What is being written for the old core ends before the new one reads the pods.
+        """
+        with self._lock:
+            for pod in self._culprits():
+                self.mirrors.set_aside(pod, error)
+                name = PodName(uid=pod.metadata.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
+                text = "the planner cannot decide about this pod; hint: it is tried again when what it asks for changes"
+                self._set_aside.append(Report(pod=name, reason=Reason.UNSUPPORTED, message=text))
+            self._end()
+            self.mirrors.begin_anew()
+            self._not_before = time.monotonic() + REST_S
+
+    def _culprits(self) -> list[Pod]:
+        """Return the fewest pods without a node, as far as they are at fault one by one, without which decisions succeed."""
+        aside, found = set(self.mirrors.aside), list[Pod]()
+        pods = [pod for pod in self.mirrors.unbound() if pod.metadata.uid not in aside]
+        while len(found) < _CULPRITS_MAX and self._fails(aside):
+            if self._fails({*aside, *(pod.metadata.uid for pod in pods)}):
+                log.error("decisions fail whatever pod is left out")
+                break
+            low, high = 0, len(pods)  # fails without the first ``low`` pods, succeeds without the first ``high``
+            while high - low > 1:
+                middle = (low + high) // 2
+                fails = self._fails({*aside, *(pod.metadata.uid for pod in pods[:middle])})
+                low, high = (middle, high) if fails else (low, middle)
+            found.append(pods.pop(low))
+            aside.add(found[-1].metadata.uid)
+        return found
+
+    def _fails(self, aside: set[str]) -> bool:
+        """Return True if a new core that is not told of these pods fails to decide."""
+        core = self._new_core()
+        self.mirrors.tell_all(core, aside)
+        try:
+            core.start(self._clock.now_s())
+            core.decide(self._clock.now_s())
+        except Exception:
+            return True
+        return False
+
+    def _new_core(self) -> Core:
+        return Core(
+            new_id=lambda: secrets.token_hex(8),
+            hold_s=self._hold_s,
+            refused_s=self._refused_s,
+            options=self._options,
+            shard=self._shard,
+            system_namespaces=self._system_namespaces,
+        )
 
     def _end(self) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from calabash.kubernetes.names import NETWORK_FINALIZER
+from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Principal, Role
@@ -55,8 +56,9 @@ class KubeNetworkKeeper:
         self._due, self._stopping = threading.Event(), threading.Event()
         self._known: dict[Key, _Known] = {}
         self._held: set[str] = set()  # UIDs that have the finalizer, whatever the mirrors show yet
+        skipped = SkippedObjects(COMPONENT).note
         self._mirrors: dict[NetworkKind, Mirror[KubeNetworkObject]] = {
-            kind: Mirror(client, resource, on_change=lambda _: self._due.set(), on_error=_lost)
+            kind: Mirror(client, resource, on_change=lambda _: self._due.set(), on_error=_lost, on_skipped=skipped)
             for kind, resource in NETWORK_KINDS.items()
             if client.serves(resource)
         }

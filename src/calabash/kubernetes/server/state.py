@@ -15,6 +15,7 @@ from calabash.kubernetes import names
 from calabash.kubernetes.bounded import TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
 from calabash.kubernetes.planner.facts import PodSeen
 from calabash.kubernetes.planner.reading import may_concern_us, pod_facts
+from calabash.kubernetes.skipped import SkippedObjects
 from calabash.kubernetes.tenants import queue_of_namespace
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.seams.kube import KubeClient, Mirror, MirrorChange, PodSharing
@@ -48,15 +49,28 @@ class ClusterState:
         self._changed = changed
         self._pods: dict[str, ServedPod] = {}
         self._told = threading.Condition()
+        skipped = SkippedObjects("calabash-server").note
         self._pod_mirror: Mirror[Pod] = Mirror(
-            client, POD, on_change=self._pod, on_error=_lost, keep=_PodKeeping(), only=may_concern_us
+            client,
+            POD,
+            on_change=self._pod,
+            on_error=_lost,
+            on_skipped=skipped,
+            keep=_PodKeeping(),
+            only=may_concern_us,
         )
-        self._nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._news, on_error=_lost)
-        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._other, on_error=_lost)
+        self._nodes: Mirror[GpuNode] = Mirror(
+            client, GPU_NODE, on_change=self._news, on_error=_lost, on_skipped=skipped
+        )
+        self._queues: Mirror[KubeQueue] = Mirror(
+            client, QUEUE, on_change=self._other, on_error=_lost, on_skipped=skipped
+        )
         self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_change=self._other, on_error=_lost, keep=_keep_namespace
+            client, NAMESPACE, on_change=self._other, on_error=_lost, on_skipped=skipped, keep=_keep_namespace
         )
-        self._tenants: Mirror[KubeTenant] = Mirror(client, TENANT, on_change=self._other, on_error=_lost)
+        self._tenants: Mirror[KubeTenant] = Mirror(
+            client, TENANT, on_change=self._other, on_error=_lost, on_skipped=skipped
+        )
 
     def start(self) -> None:
         for mirror in self._mirrors():

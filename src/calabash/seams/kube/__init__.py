@@ -9,7 +9,7 @@ from calabash.seams.kube.cache import MirrorChange, ObjectKey
 from calabash.seams.kube.client import HttpKubeClient, load_client
 from calabash.seams.kube.errors import Expired, KubeError, UnreadableObject, is_final, status_of
 from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
-from calabash.seams.kube.mirror import Mirror
+from calabash.seams.kube.mirror import Mirror, unusable
 from calabash.seams.kube.protocol import (
     Evicted,
     EvictedAs,
@@ -51,4 +51,5 @@ __all__ = [
     "is_final",
     "load_client",
     "status_of",
+    "unusable",
 ]

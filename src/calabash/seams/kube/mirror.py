@@ -20,18 +20,19 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic
+from typing import Any, Generic
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube.cache import MirrorCache, MirrorChange, ObjectKey
 from calabash.seams.kube.errors import Expired, KubeError
-from calabash.seams.kube.meta import Kind, T
-from calabash.seams.kube.protocol import KubeClient, SkippedObject, Watch, WatchEventType
+from calabash.seams.kube.meta import Kind, KubeObject, T
+from calabash.seams.kube.protocol import KubeClient, SkippedObject, Watch, WatchEvent, WatchEventType
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 4.0
 _WATCH_SHORT_S = 1.0  # a watch that ends sooner, with nothing to tell, is a failure
 _OVERLOADED = frozenset({429, 503})
 _RETRY_AFTER_MAX_S = 30.0
+_ERROR_MAX = 300
 _RESUMES_MAX = 4  # failures in a row before a list takes the place of a resumed watch
 
 
@@ -44,7 +45,8 @@ class Mirror(Generic[T]):
         on_change: called from the mirror's thread for every change in order, with no lock held; the cache shows the change
             already. It must not block for long. It is never called after ``stop`` has returned.
         on_error: told of every failure; a mirror goes on by itself. A fault in ``on_change`` is told here as well.
-        on_skipped: told of every version of an object that cannot be read, from the mirror's thread; after a new list again.
+        on_skipped: told of every version of an object that cannot be read, or on which ``on_change``, ``keep`` or ``only``
+            fails, from the mirror's thread; after a new list again.
         keep: what of an object to hold and tell, when that is less than all of it (``sharing``).
         only: which objects to hold, where no selector can say it; the others are read and dropped.
         namespace, label_selector, field_selector: what of the kind.
@@ -184,7 +186,7 @@ class Mirror(Generic[T]):
             self._heard()
             version = page.resource_version
             for obj in page.items:
-                seen.add(self._cache.put(obj))
+                seen.add(self._put(obj, self._cache.put))
             for skipped in page.skipped:
                 seen.add(self._cache.skip(skipped))
                 self._skipped(skipped)
@@ -219,7 +221,7 @@ class Mirror(Generic[T]):
                     return
                 self._heard()
                 self._failures = 0
-                self._cache.apply(event)
+                self._apply(event)
                 if event.skipped is not None and event.type is not WatchEventType.DELETED:
                     self._skipped(event.skipped)
                 self._version = event.resource_version or self._version
@@ -228,13 +230,36 @@ class Mirror(Generic[T]):
             with self._lock:
                 self._watch = None
 
+    def _apply(self, event: WatchEvent[T]) -> None:
+        obj = event.object
+        if obj is None:
+            self._cache.apply(event)
+        else:
+            self._put(obj, lambda _: self._cache.apply(event))
+
+    def _put(self, obj: T, put: Callable[[T], object]) -> ObjectKey:
+        """Put an object into the cache. One on which ``keep`` or ``only`` fails is skipped, as one that cannot be read."""
+        meta = obj.metadata
+        try:
+            put(obj)
+        except Exception as error:
+            self._unusable(obj, error)
+            self._cache.skip(unusable(self._kind, obj, error))
+        return (meta.namespace, meta.name)
+
     def _changed(self, change: MirrorChange[T]) -> None:
         if self._on_change is None or self._stopping.is_set():
             return
         try:
             self._on_change(change)
         except Exception as error:
-            self._tell(error)
+            obj = change.after if change.after is not None else change.before
+            if obj is not None:
+                self._unusable(obj, error)
+
+    def _unusable(self, obj: T, error: Exception) -> None:
+        self._tell(error)
+        self._skipped(unusable(self._kind, obj, error))
 
     def _skipped(self, skipped: SkippedObject) -> None:
         if self._on_skipped is None or self._stopping.is_set():
@@ -250,3 +275,16 @@ class Mirror(Generic[T]):
     def _tell(self, error: Exception) -> None:
         if self._on_error is not None and not self._stopping.is_set():
             self._on_error(error)
+
+
+def unusable(kind: Kind[Any], obj: KubeObject, error: Exception) -> SkippedObject:
+    """Describe an object that was read and with which a program could do nothing."""
+    meta = obj.metadata
+    return SkippedObject(
+        kind=kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        error=f"{kind.name} {meta.namespace}/{meta.name} cannot be used: {type(error).__name__}: {str(error)[:_ERROR_MAX]}",
+    )

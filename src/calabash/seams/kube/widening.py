@@ -41,7 +41,7 @@ class WideningMirror(Mirror[T]):
             ):
                 self._heard()
                 for obj in page.items:
-                    self._cache.put_ahead(obj)
+                    self._put(obj, self._cache.put_ahead)
                 for skipped in page.skipped:
                     self._skipped(skipped)
             with self._lock:
