@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.contract.go_programs import BUILD_S, program
 from tests.kube import programs
@@ -19,9 +20,15 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.simnode import simctl
 
+from calabash.agent.membership_container import pod_digits
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS, STARTUP_TAINT
+from calabash.kubernetes.node.device_guard import DeviceGuard, GuardSettings
 from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.host.container_groups import find_container_hierarchy, pod_groups
+from calabash.seams.host.device_access import find_device_hierarchy, majors_of
+from calabash.seams.kube.objects import POD
+from calabash.seams.kube.wire import decode_object
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +206,29 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     gpu_node.wait_for_success(after)
     status = cluster.api.get(f"{PODS}/{name}")["status"]
     assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
+
+
+def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: GpuNode) -> None:
+    """The guard on the groups of kubelet and runc; memory devices stand for cards, of which this machine has none."""
+    script = "while head -c 1 /dev/zero > /tmp/read; do sleep 0.1; done"
+    name = gpu_node.run([], {"main": script})
+    gpu_node.wait(name, "Running")
+    told = gpu_node.cluster.api.get(f"{PODS}/{name}")
+    pod = decode_object(POD, msgspec.json.encode(told), "a pod")
+    groups, devices = find_container_hierarchy(), find_device_hierarchy()
+    assert groups is not None
+    assert devices is not None
+    guard = DeviceGuard(
+        GuardSettings(hierarchy=devices, groups=groups.directory, exempt=frozenset()),
+        pod_groups=lambda: pod_groups(groups),
+        pod=lambda digits: pod if digits == pod_digits(pod.metadata.uid) else None,
+        record=lambda _allocation: None,
+        minors=lambda _record: (),
+        majors=lambda: majors_of({"mem"}),
+    )
+    guard.tend()
+    gpu_node.wait_for_success(name)
+    gpu_node.delete(name)
 
 
 def test_purge_leaves_nothing_of_the_agent_on_a_node(gpu_node: GpuNode) -> None:

@@ -201,6 +201,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         strangers=StrangerPolicy.DRAIN,
         use_every_s=30.0,
         workers=WorkerUsers(first=2_100_000_000, last=2_100_000_999),
+        unguarded=frozenset({"kube-system", "gpu-operator", NAMESPACE}),
         relay=True,
         serve_nvidia_names=True,
     )
@@ -208,6 +209,15 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         assert gpu_node_verbs(wanted) == ["create", "patch", "get", "list", "watch"], (
             "it writes its own, and follows its spec"
         )
+
+
+def test_agent_leaves_device_access_alone_where_the_values_say_so() -> None:
+    def unguarded(values: Manifest) -> frozenset[str]:
+        (agent,) = (c for c, _ in containers(render(values)) if c["name"] == "agent")
+        return read_settings(agent["args"]).unguarded
+
+    assert unguarded({"agent": {"guardDevices": False}}) == {"*"}
+    assert unguarded({"policies": {"devices": {"exemptNamespaces": ["monitoring"]}}}) == {"monitoring", NAMESPACE}
 
 
 def gpu_node_verbs(values: Manifest) -> list[str]:

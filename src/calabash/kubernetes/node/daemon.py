@@ -96,6 +96,13 @@ def parser() -> argparse.ArgumentParser:
         " calabash.dev/door wins",
     )
     made.add_argument(
+        "--unguarded",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="leave the device access of this namespace's pods to their container runtime; `*`: of all namespaces",
+    )
+    made.add_argument(
         "--relay",
         action="store_true",
         help="register with `calabash plugin-relay` of the same home, which keeps the devices while the agent restarts",
@@ -165,6 +172,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         if read.usage
         else None,
         door=NodeDoor(read.door),
+        unguarded=frozenset(read.unguarded),
         relay=read.relay,
         serve_nvidia_names=read.serve_nvidia_names,
     )

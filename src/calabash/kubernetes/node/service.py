@@ -15,7 +15,7 @@ import structlog
 
 import calabash
 from calabash.agent.card_settings import CardSettings
-from calabash.agent.membership_container import ContainerMembership
+from calabash.agent.membership_container import ContainerMembership, PodGroups
 from calabash.agent.node import NodeAgent
 from calabash.agent.slot_names import SlotNames
 from calabash.agent.snapshot import NodeSnapshot
@@ -26,7 +26,8 @@ from calabash.kubernetes.node.claim_book import ClaimBook
 from calabash.kubernetes.node.claim_desk import ClaimDesk
 from calabash.kubernetes.node.claim_notes import ClaimNotes
 from calabash.kubernetes.node.cordon import Cordon, bare
-from calabash.kubernetes.node.edits import EditsMaker, NodeEdits
+from calabash.kubernetes.node.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
+from calabash.kubernetes.node.edits import EditsMaker, NodeEdits, device_nodes
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.hostdriver import (
     HostDriver,
@@ -48,11 +49,13 @@ from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import ClaimTenure, DoorTenure, PodTenure
 from calabash.kubernetes.node.usage import UseTelling
 from calabash.kubernetes.skipped import SkippedObjects
+from calabash.model.allocation import AllocationRecord
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.library import (
     OWN_FILES,
+    DriverFiles,
     forwarding_libraries,
     shim_library,
     simulated_environment,
@@ -60,7 +63,8 @@ from calabash.seams.gpu.library import (
 )
 from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 from calabash.seams.gpu.vendors import open_present
-from calabash.seams.host.container_groups import find_container_hierarchy
+from calabash.seams.host.container_groups import ContainerHierarchy, find_container_hierarchy
+from calabash.seams.host.device_access import find_device_hierarchy
 from calabash.seams.host.files import lock_exclusive
 from calabash.seams.kube import KubeClient, Mirror, MirrorChange, load_client
 from calabash.seams.kube.objects import POD, Pod
@@ -115,15 +119,7 @@ class AgentService:
         settings = self._settings
         store = open_store(f"sqlite:///{settings.home / 'agent.db'}")
         stack.callback(store.close)
-        nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
-        files = OWN_FILES
-        if settings.sim_state is None:
-            files = programs_of(settings.host, settings.home / "driver", root=settings.driver_root)
-        drivers = open_present(DriverOptions(sim_state=settings.sim_state, library=nvml, files=files))
-        for driver in drivers:
-            stack.callback(driver.close)
-        if not any(driver.devices() for driver in drivers):
-            raise no_cards(settings, nvml)
+        drivers, files = self._drivers(stack)
         hierarchy = find_container_hierarchy()
         if hierarchy is None:
             raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
@@ -179,12 +175,15 @@ class AgentService:
         plugins.start()
         stack.callback(cards.stop)
         cards.start()
+        guard = self._guard(agent, pods, hierarchy)
         tidiness = Tidiness()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             self._news.clear()
             tidiness.tend(time.monotonic())
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
+            if guard is not None and pods.synced:
+                guard.tend()
             snapshot = agent.snapshot()
             refusal = plugins.tend(snapshot, version)
             facts = replace(
@@ -197,6 +196,40 @@ class AgentService:
                 self._taint.tend(plugins.registrations, time.monotonic())
             self._news.wait(TICK_S)
         self._part(agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), door=plugins.door))
+
+    def _drivers(self, stack: ExitStack) -> tuple[tuple[GpuDriver, ...], DriverFiles]:
+        """The drivers of the node's devices, and where their files are. Raises CalabashError where there is no device."""
+        settings = self._settings
+        nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
+        files = OWN_FILES
+        if settings.sim_state is None:
+            files = programs_of(settings.host, settings.home / "driver", root=settings.driver_root)
+        drivers = open_present(DriverOptions(sim_state=settings.sim_state, library=nvml, files=files))
+        for driver in drivers:
+            stack.callback(driver.close)
+        if not any(driver.devices() for driver in drivers):
+            raise no_cards(settings, nvml)
+        return drivers, files
+
+    def _guard(self, agent: NodeAgent, pods: NodePods, hierarchy: ContainerHierarchy) -> DeviceGuard | None:
+        """The guard of device access; None where it is switched off or no control group decides about devices."""
+        settings, devices = self._settings, find_device_hierarchy()
+        if devices is None or EVERY_NAMESPACE in settings.unguarded:
+            return None
+
+        def minors(record: AllocationRecord) -> list[int]:
+            wanted = [part.device for part in record.placement.slices]
+            nodes = device_nodes(settings.host, [state.device for state in agent.devices()], wanted)
+            return [os.minor((settings.host / node.relative_to("/")).stat().st_rdev) for node in nodes]
+
+        groups = PodGroups(hierarchy, time.monotonic)
+        return DeviceGuard(
+            GuardSettings(hierarchy=devices, groups=hierarchy.directory, exempt=settings.unguarded),
+            pod_groups=groups.all,
+            pod=pods.known,
+            record=agent.record,
+            minors=minors,
+        )
 
     def _mirrors(
         self, stack: ExitStack, pods: NodePods, wished: Sequence[Callable[[MirrorChange[GpuNode]], None]]

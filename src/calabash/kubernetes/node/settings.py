@@ -35,6 +35,7 @@ class AgentSettings:
         workers: as whom workers of isolation ``brokered`` run: users that neither the host nor a pod has.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
         door: by which the node's devices are asked for, unless its label says otherwise.
+        unguarded: namespaces whose pods' device access is left alone (``device_guard``); "*": all.
         relay: whether the device plug-ins register with the relay of this home instead of the kubelet (``relay.py``).
         usage: where intervals of usage are sent; None: nowhere, and they are not kept.
     """
@@ -55,6 +56,7 @@ class AgentSettings:
     workers: WorkerUsers = WORKER_USERS
     use_every_s: float = EVERY_S
     door: NodeDoor = NodeDoor.TOKENS
+    unguarded: frozenset[str] = frozenset()
     relay: bool = False
     usage: UsageServer | None = None
 
