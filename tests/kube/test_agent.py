@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -22,13 +22,16 @@ from tests.native.simnode import simctl
 
 from calabash.agent.membership_container import pod_digits
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.names import GPUS, STARTUP_TAINT
+from calabash.kubernetes.names import GPUS, PLAN, STARTUP_TAINT
 from calabash.kubernetes.node.device_guard import DeviceGuard, GuardSettings
+from calabash.model.allocation import AllocationRecord
 from calabash.seams.gpu.library import simulated_library_dir
 from calabash.seams.host.container_groups import find_container_hierarchy, pod_groups
 from calabash.seams.host.device_access import find_device_hierarchy, majors_of
 from calabash.seams.kube.objects import POD
 from calabash.seams.kube.wire import decode_object
+
+ZERO_MINOR = 5  # of /dev/zero
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +217,7 @@ def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: Gpu
     name = gpu_node.run([], {"main": script})
     gpu_node.wait(name, "Running")
     told = gpu_node.cluster.api.get(f"{PODS}/{name}")
+    told["metadata"]["annotations"] = {PLAN: "{}"}
     pod = decode_object(POD, msgspec.json.encode(told), "a pod")
     groups, devices = find_container_hierarchy(), find_device_hierarchy()
     assert groups is not None
@@ -222,9 +226,9 @@ def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: Gpu
         GuardSettings(hierarchy=devices, groups=groups.directory, exempt=frozenset()),
         pod_groups=lambda: pod_groups(groups),
         pod=lambda digits: pod if digits == pod_digits(pod.metadata.uid) else None,
-        record=lambda _allocation: None,
-        minors=lambda _record: (),
-        majors=lambda: majors_of({"mem"}),
+        record=lambda _allocation: cast("AllocationRecord", object()),
+        minors=lambda _record: set(range(256)) - {ZERO_MINOR},
+        majors=lambda: {"nvidia": majors_of({"mem"})["mem"]},
     )
     guard.tend()
     gpu_node.wait_for_success(name)
