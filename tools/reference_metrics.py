@@ -6,6 +6,7 @@ from calabash.exporter.alerts import ALERTS
 from calabash.exporter.catalogue import CATALOGUE, Scope
 from calabash.exporter.dcgm import FIELDS
 from calabash.exporter.panels import BOARDS
+from calabash.kubernetes.planner.status import METRICS
 
 _HEAD = """\
 # Metrics
@@ -44,6 +45,14 @@ def metrics_page() -> str:
         "`--compatible hami`: the `hami_gpu_*`, `hami_vgpu_*` and `hami_container_device_utilization_ratio` series"
     )
     lines += ["that a pool knows; the tenant stands for the namespace, the allocation for the pod.", ""]
+    lines += [
+        "## Planner of a cluster\n",
+        "`calabash planner --status :7071` serves these at `/metrics`, and `/readyz` for probes.\n",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| `{m.name}` | {m.kind} | {', '.join(f'`{n}`' for n in m.labels)} | {m.help} |" for m in METRICS]
+    lines.append("")
     lines += [
         "## Dashboards and alerts\n",
         "`calabash dashboards export DIR` writes them.\n",

@@ -41,6 +41,12 @@ _PORT = 7070
     help="The same for pods with claims, for which kube-scheduler does more on each node.",
 )
 @click.option(
+    "--status",
+    default="",
+    metavar="[HOST]:PORT",
+    help="Answer /livez, /readyz and /metrics there; default: nowhere.",
+)
+@click.option(
     "--beside",
     default="",
     metavar="LEASE",
@@ -108,6 +114,7 @@ def planner(
     identity: str,
     nominate_from: int,
     nominate_claims_from: int,
+    status: str,
     beside: str,
     handshake: str,
     moves: int,
@@ -131,6 +138,9 @@ def planner(
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"127.0.0.1:{_PORT} for example")
+    status_host, _, status_port = status.rpartition(":")
+    if status and not (status_port.isdigit() and int(status_port) < 1 << 16):
+        raise CalabashError(f"{status!r} is not [HOST]:PORT", hint=":7071 for example")
     if not _is_loopback(host.strip("[]")):
         raise CalabashError(
             f"{listen!r} is not an address of the loopback",
@@ -145,6 +155,8 @@ def planner(
     settings = PlannerSettings(
         host=host.strip("[]"),
         port=int(port),
+        status_host=status_host.strip("[]"),
+        status_port=int(status_port) if status else -1,
         namespace=namespace,
         identity=identity,
         nominate_nodes_min=nominate_from,

@@ -144,6 +144,11 @@ class Mirrors:
         others = {mirror.plural for mirror in self._all() if not mirror.synced()}
         return sorted({*pods, *others, *(() if self._rules.groups.synced() else ("groups and claims",))})
 
+    def unsynced(self) -> list[str]:
+        """Kinds of which no list is complete yet."""
+        found = {mirror.plural for mirror in self._all() if not mirror.synced()}
+        return sorted({*found, *(() if self._rules.groups.synced() else ("groups and claims",))})
+
     def renew(self, term: int) -> None:
         """Another may have led before this term: what it wrote to pods must be known before anything is decided. Of a part of
         the cluster the nodes that are its own must be known before that."""

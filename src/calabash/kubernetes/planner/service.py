@@ -13,6 +13,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,6 +35,8 @@ from calabash.kubernetes.planner.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, E
 from calabash.kubernetes.planner.orders import Orders
 from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
 from calabash.kubernetes.planner.reading import pod_facts
+from calabash.kubernetes.planner.status import BOUNDS as STATUS_BOUNDS
+from calabash.kubernetes.planner.status import PlannerStatus
 from calabash.kubernetes.planner.term import CoreOfTerm, DecisionFailedError, deciding
 from calabash.kubernetes.planner.unused import REFUSED_S
 from calabash.kubernetes.shards import ALL, Shard
@@ -67,6 +70,7 @@ class PlannerSettings:
             below that one write less is quicker.
         nominate_claims_nodes_min: the same for pods that name claims, for which a node costs kube-scheduler much more: for
             each it reads the slices of all nodes.
+        status_host, status_port: where probes and metrics are answered; a port below 0: nowhere, host "": on all addresses.
         identity: name of this replica; empty: one of its own.
         workers: writes to the API server at a time, and bindings as many.
         refused_s: how long kube-scheduler may refuse a pod that holds planned devices, see ``unused``.
@@ -80,6 +84,8 @@ class PlannerSettings:
 
     host: str = "127.0.0.1"
     port: int = 7070
+    status_host: str = ""
+    status_port: int = -1
     namespace: str = "calabash-system"
     identity: str = ""
     workers: int = 64
@@ -127,6 +133,12 @@ class PlannerService(CoreOfTerm):
         self._executor = Executor(self._orders, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
         self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
+        self._status: SmallServer | None = None
+        if settings.status_port >= 0:
+            status = PlannerStatus(self, lambda: neighbours.lives(settings.shard.lease))
+            self._status = SmallServer(
+                status.handle, host=settings.status_host, port=settings.status_port, bounds=STATUS_BOUNDS
+            )
         self._handover = HandoverThread(
             Handover(
                 client,
@@ -144,6 +156,8 @@ class PlannerService(CoreOfTerm):
     def start(self) -> None:
         """Begin. Raises OSError when the extender's address cannot be had."""
         self.server.start()
+        if self._status is not None:
+            self._status.start()
         self.lead.start()
         self.skipped.start()
         self.mirrors.start()
@@ -162,6 +176,8 @@ class PlannerService(CoreOfTerm):
         self._thread.join()
         self._queues.stop()
         self.server.stop()
+        if self._status is not None:
+            self._status.stop()
         self.extender.close()
         self._executor.stop()
         self.mirrors.stop()
@@ -174,6 +190,19 @@ class PlannerService(CoreOfTerm):
     def well(self) -> bool:
         """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
+
+    def unsynced(self) -> list[str]:
+        """Kinds of which no list is complete yet."""
+        return self.mirrors.unsynced()
+
+    def skipped_counts(self) -> Mapping[str, int]:
+        """Versions of objects that are left out, by the plural of their kind."""
+        return self.skipped.counts()
+
+    @property
+    def status_address(self) -> tuple[str, int]:
+        """Where probes and metrics are answered."""
+        return self._status.address if self._status is not None else ("", 0)
 
     def planned(self, uid: str) -> str | None:
         core = self._core
