@@ -26,6 +26,7 @@ from calabash.kubernetes.node.claim_book import ClaimBook
 from calabash.kubernetes.node.claim_desk import ClaimDesk
 from calabash.kubernetes.node.claim_notes import ClaimNotes
 from calabash.kubernetes.node.cordon import Cordon, bare
+from calabash.kubernetes.node.departed import DepartedPods, pod_exists
 from calabash.kubernetes.node.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
 from calabash.kubernetes.node.edits import EditsMaker, NodeEdits, device_nodes
 from calabash.kubernetes.node.happenings import NodeHappenings
@@ -43,7 +44,7 @@ from calabash.kubernetes.node.memory import Tidiness
 from calabash.kubernetes.node.plugins import Plugins
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
-from calabash.kubernetes.node.sending import UsageSending
+from calabash.kubernetes.node.sending import UsageSending, UsageServer
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import ClaimTenure, DoorTenure, PodTenure
@@ -69,7 +70,7 @@ from calabash.seams.host.files import lock_exclusive
 from calabash.seams.kube import KubeClient, Mirror, MirrorChange, load_client
 from calabash.seams.kube.objects import POD, Pod
 from calabash.seams.kube.resources import GPU_NODE, GpuNode, GpuNodeOutcome
-from calabash.seams.store import open_store
+from calabash.seams.store import Store, open_store
 
 TICK_S = 0.5
 PARTING_S = 2.0  # an API server that does not answer holds up no stop
@@ -149,9 +150,7 @@ class AgentService:
         agent.care.subscribe(self._news.set)
         agent.start()
         stack.callback(agent.stop)
-        usage = UsageSending.to(settings.usage, store.outbox)
-        stack.callback(usage.stop)
-        usage.start()
+        usage = _sending(stack, settings.usage, store)
         cards = CardCare(
             agent.care,
             lambda: [state.device for state in agent.devices()],
@@ -176,6 +175,7 @@ class AgentService:
         stack.callback(cards.stop)
         cards.start()
         guard = self._guard(agent, pods, hierarchy)
+        departed = DepartedPods(agent, pods, desk.book, lambda record: pod_exists(record, self._fetch))
         tidiness = Tidiness()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
@@ -184,6 +184,7 @@ class AgentService:
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             if guard is not None and pods.synced:
                 guard.tend()
+            departed.tend(time.monotonic())
             snapshot = agent.snapshot()
             refusal = plugins.tend(snapshot, version)
             facts = replace(
@@ -323,6 +324,14 @@ class AgentService:
 
     def _fetch(self, namespace: str, name: str) -> Pod | None:
         return self._client.get(POD, name, namespace)
+
+
+def _sending(stack: ExitStack, server: UsageServer | None, store: Store) -> UsageSending:
+    """Start sending what is metered."""
+    usage = UsageSending.to(server, store.outbox)
+    stack.callback(usage.stop)
+    usage.start()
+    return usage
 
 
 def _starting(facts: NodeFacts) -> NodeFacts:
