@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -244,6 +245,30 @@ def test_a_worker_is_a_user_of_its_own_without_rights_in_a_root_of_its_own(world
             assert os.readlink(f"/proc/{worker}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
     assert len(users) == 2
     assert all(64_000 <= user <= 65_533 for user in users)
+
+
+def test_the_memory_of_a_host_and_its_workers_is_closed_to_others_of_their_user(world: World, hold: str) -> None:
+    tenant, allocation = holding(world, hold)
+    found = workers(allocation, tenant)
+    assert len(found) == 2
+    for pid in found:
+        user = int(status(pid)["Uid"].split()[0])
+        become: dict[str, Any] = {"user": user, "group": user, "extra_groups": []} if ROOT else {}
+        for name in ("environ", "maps", "auxv"):
+            read = subprocess.run(["cat", f"/proc/{pid}/{name}"], capture_output=True, check=False, **become)
+            assert read.returncode, f"{name} of process {pid} is open to its user"
+        assert "Max core file size        0                    0" in Path(f"/proc/{pid}/limits").read_text()
+
+
+@needs_root
+def test_two_pools_of_root_never_run_workers_as_the_same_user(world: World, make_world: Any, hold: str) -> None:
+    other = make_world("1xA100-40GB")
+    other.up()
+    users = set()
+    for pool_ in (world, other):
+        tenant, allocation = holding(pool_, hold)
+        users |= {int(status(pid)["Uid"].split()[0]) for pid in workers(allocation, tenant)}
+    assert len(users) == 2
 
 
 def _top(world: World) -> set[str]:

@@ -103,6 +103,7 @@ int main(int argc, char **argv)
                : c == 'b' ? number(optarg, UINT32_MAX - 1, &broker)
                           : false;
     }
+    if (!cb_sandbox_close_memory()) return 1;
     if (good && listener >= 0 && optind == argc) {
         struct cb_host_options options = {(int)listener, (int)owner, (unsigned)sessions, broker};
         raise_limit();

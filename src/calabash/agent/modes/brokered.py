@@ -19,7 +19,7 @@ from calabash.agent.modes.brokered_book import HostBook, RunningHost
 from calabash.agent.modes.brokered_host import SOCKET_FILE, WorkerHost
 from calabash.agent.modes.brokered_images import ImageFiles
 from calabash.agent.modes.brokered_place import directory_of, enclosure_of, program_edits
-from calabash.agent.modes.brokered_users import FreeUsers
+from calabash.agent.modes.brokered_users import FreeUsers, WorkerUser
 from calabash.agent.modes.protocol import NodeTools
 from calabash.agent.modes.vgpu import VgpuExecutor
 from calabash.agent.slot_content import SlotDevice
@@ -53,7 +53,7 @@ class BrokeredExecutor(VgpuExecutor):
         self._over: list[WorkerHost] = []  # ended, and still to be cleared away
         self._endings = Endings()
         self._book = HostBook(tools.home / "workers.json")
-        self._users = FreeUsers(tools.workers)
+        self._users = FreeUsers(tools.workers, fallback=tools.home / "worker-users")
         self._images = ImageFiles(tools.home / "images")
         self._bounded_ns = 0
 
@@ -135,7 +135,7 @@ class BrokeredExecutor(VgpuExecutor):
                 AllocationId(running.allocation),
                 directory_of(self._tools.home, running.name or running.allocation),
                 client=_client_of(record) if record is not None else None,
-                user=running.user,
+                user=WorkerUser(uid=running.user),  # the host itself holds its lock
                 name=running.name,
                 standing=record is not None and record.request.standing,
             )
@@ -227,7 +227,7 @@ class BrokeredExecutor(VgpuExecutor):
             host.close(keep_directory=replaced is not None and replaced.door == host.door)
         self._write_book()
 
-    def _host(self, record: AllocationRecord, user: int) -> WorkerHost:
+    def _host(self, record: AllocationRecord, user: WorkerUser) -> WorkerHost:
         return WorkerHost(
             record.id,
             self._directory(record.id),

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from calabash.agent.modes.brokered_images import ImageFile
 from calabash.agent.modes.brokered_log import WorkerLog
+from calabash.agent.modes.brokered_users import WorkerUser
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.library import remote_library_dir
@@ -31,8 +32,14 @@ _BACKLOG = 256
 
 
 class WorkerHost:
-    """One host. ``client`` is the process that asked for the allocation, None where it is not known; ``user`` -1: it runs as
-    we do; ``standing``: it is needed until the allocation is given back; ``name``: that of its slot."""
+    """One host.
+
+    Args:
+        client: the process that asked for the allocation, None where it is not known.
+        user: as whom it runs.
+        standing: it is needed until the allocation is given back.
+        name: that of its slot.
+    """
 
     def __init__(
         self,
@@ -40,14 +47,15 @@ class WorkerHost:
         directory: Path,
         *,
         client: Process | None,
-        user: int,
+        user: WorkerUser,
         standing: bool,
         name: str = "",
     ) -> None:
         self.allocation = allocation
         self.name = name
         self.client = client
-        self.user = user
+        self.user = user.uid
+        self._taken = user
         self.standing = standing
         self.process: Process | None = None
         self.used_ns = 0  # when it was last known to be needed
@@ -92,6 +100,8 @@ class WorkerHost:
                     fcntl.flock(held, fcntl.LOCK_SH)
                     passed.append(held)
                 root = replace(enclosure, root=self._directory / "root") if enclosure.root else enclosure
+                if self._taken.descriptor >= 0:
+                    passed.append(self._taken.descriptor)
                 if images is not None:
                     passed.append(images.descriptor)
                     root = replace(root, environment={**root.environment, **images.environment()})
@@ -118,6 +128,7 @@ class WorkerHost:
                 raise CalabashError(f"the worker of {self.allocation} ended at once", reason=Reason.CONFLICT)
             join(self.process)
             os.write(begin, b".")
+            self._taken.close()  # the host holds the lock from now on
 
     def adopt(self, process: Process) -> None:
         """Take over what an earlier pool has started."""
@@ -160,6 +171,7 @@ class WorkerHost:
 
     def release(self) -> None:
         """The pool stops and it goes on."""
+        self._taken.close()
         self._log.close()
 
     def _listen(self, tenant: int) -> socket.socket:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from calabash.seams.host.capabilities import OF_A_TENANT_ROOT, bound, keep_only
+from calabash.seams.host.capabilities import OF_A_TENANT_ROOT, bound, close_memory, keep_only
 from calabash.seams.links.rooms import enter
 from calabash.seams.pool.entering import hold_lease
 
@@ -94,6 +94,7 @@ def _become_caller(caller: socket.socket) -> None:
     os.setresgid(gid, gid, gid)
     if uid != 0:
         os.setresuid(uid, uid, uid)
+        close_memory()  # until it is the program, it is the product's
     keep_only(kept)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
         raise PermissionError(1, "it would have rights of somebody else")

@@ -8,6 +8,7 @@ import pwd
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.capabilities import close_memory
 from calabash.seams.host.failures import require_descriptor
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -64,6 +65,7 @@ def become_account(account: LocalAccount) -> None:
             os.initgroups(account.name, account.gid)
             os.setresgid(account.gid, account.gid, account.gid)
             os.setresuid(account.uid, account.uid, account.uid)
+            close_memory()  # until it is the program, it is the product's
     except OSError as error:
         raise _refused(account, error) from None
     if os.getresuid() != (account.uid,) * 3 or account.uid == 0:

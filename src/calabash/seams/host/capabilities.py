@@ -7,6 +7,7 @@ import ctypes
 import os
 from collections.abc import Collection
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 38, 23, 24
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _VERSION_3 = 0x20080522
@@ -17,6 +18,11 @@ OF_A_TENANT_ROOT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 31})
 """CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SETFCAP."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def close_memory() -> None:
+    """Keep the memory of this process from other processes of its user, until it becomes another program. Raises OSError."""
+    _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def bound(kept: Collection[int]) -> None:

@@ -48,6 +48,17 @@ class Peer:
     gid: int
 
 
+def users_of_processes() -> set[int]:
+    """Return the real, effective and saved users of all processes; one pass over /proc."""
+    found: set[int] = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            text = (_PROC / str(pid) / "status").read_text()
+            line = next((line for line in text.splitlines() if line.startswith("Uid:")), "")
+            found.update(int(word) for word in line.split()[1:])
+    return found
+
+
 def _pids() -> list[int]:
     """All that there are, in no order; what is done with one may find it gone."""
     return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]

@@ -1,0 +1,51 @@
+"""Processes of the product that run as a user that others have too: their memory is closed to those."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from calabash.seams.host.accounts import LocalAccount, become_account
+from calabash.server.rights import give_up
+
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+USER = 2_000_010
+
+
+def _gateway() -> None:
+    give_up(USER if os.geteuid() == 0 else 0)
+
+
+def _job() -> None:
+    become_account(LocalAccount(name="nobody", uid=USER, gid=USER, home="/", shell="/bin/sh"))
+
+
+def _seen_after(act: Callable[[], None]) -> list[int]:
+    """Whether a process that does this is dumpable after, and its limit of core files."""
+    told, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_DUMPABLE, 1)
+        act()
+        core = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        os.write(tells, f"{libc.prctl(_PR_GET_DUMPABLE)} {core}".encode())
+        os._exit(0)
+    os.close(tells)
+    with os.fdopen(told) as source:
+        found = [int(word) for word in source.read().split()]
+    os.waitpid(pid, 0)
+    return found
+
+
+def test_the_gateway_gives_up_its_memory_to_nobody() -> None:
+    assert _seen_after(_gateway) == [0, 0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
+def test_the_process_of_a_job_is_closed_before_it_is_the_program() -> None:
+    assert _seen_after(_job)[0] == 0
