@@ -28,6 +28,7 @@ from calabash.kubernetes.plan import PlannedContainer, PodPlan, write_plan
 from calabash.seams.host.container_groups import find_container_hierarchy
 
 AGENT = "calabash.kubernetes.node.daemon"
+RELAY = "calabash.kubernetes.node.relay"
 
 _Node = TypeVar("_Node", bound="DrivenNode")
 
@@ -37,6 +38,7 @@ class DrivenNode:
 
     name = "driven"
     agent = "driven-agent"
+    relay = "driven-relay"
     words: tuple[str, ...] = ()
 
     def __init__(self, cluster: Cluster, *, workers: int, seed: int) -> None:
@@ -72,7 +74,9 @@ class DrivenNode:
             "driven-runtime", [sys.executable, "-S", container, str(self._root / "runtime.sock")]
         )
         words = [f"--node={self._node}", f"--home={self._home}", f"--kubelet={self._root / 'kubelet'}"]
-        words += [f"--specs={self._specs}", f"--sim={self._state}", f"--kubeconfig={self.cluster.kubeconfig}"]
+        words += [f"--specs={self._specs}", f"--sim={self._state}", f"--kubeconfig={self.cluster.kubeconfig}", "--relay"]
+        places = [f"--home={self._home}", f"--kubelet={self._root / 'kubelet'}"]
+        self.cluster.start_program(self.relay, [sys.executable, "-m", RELAY, *places])
         self.cluster.start_program(self.agent, [sys.executable, "-m", AGENT, *words, *self.words])
         self.wait_until_offered()
 
@@ -81,7 +85,7 @@ class DrivenNode:
         self.kubelet.wait_for_tokens()
 
     def end(self) -> None:
-        for program in (self.agent, "driven-runtime"):
+        for program in (self.agent, self.relay, "driven-runtime"):
             with suppress(RuntimeError, TimeoutError):
                 self.cluster.kill(program)
         self.kubelet.stop()
