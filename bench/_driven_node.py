@@ -74,7 +74,12 @@ class DrivenNode:
             "driven-runtime", [sys.executable, "-S", container, str(self._root / "runtime.sock")]
         )
         words = [f"--node={self._node}", f"--home={self._home}", f"--kubelet={self._root / 'kubelet'}"]
-        words += [f"--specs={self._specs}", f"--sim={self._state}", f"--kubeconfig={self.cluster.kubeconfig}", "--relay"]
+        words += [
+            f"--specs={self._specs}",
+            f"--sim={self._state}",
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            "--relay",
+        ]
         places = [f"--home={self._home}", f"--kubelet={self._root / 'kubelet'}"]
         self.cluster.start_program(self.relay, [sys.executable, "-m", RELAY, *places])
         self.cluster.start_program(self.agent, [sys.executable, "-m", AGENT, *words, *self.words])
