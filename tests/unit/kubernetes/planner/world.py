@@ -109,8 +109,12 @@ class World:
         service.lead._stepped = stepped
 
     def held(self, service: PlannerService, pod: Pod) -> bool:
-        """Return True if the binding of the pod is held."""
-        return pod.metadata.uid in service.extender._held
+        """Return True if the binding of the pod waits for its gang."""
+        with service._lock:
+            entry = service._core.book.entries.get(pod.metadata.uid) if service._core is not None else None
+            if entry is None or entry.gang is None or service._core is None:
+                return False
+            return service._core.book.permits.holds(pod.metadata.uid, entry.gang)
 
     def ask(self, service: PlannerService, verb: str, body: dict[str, Any]) -> tuple[int, Any]:
         line = http.client.HTTPConnection(*service.server.address, timeout=60)
