@@ -66,6 +66,18 @@ tolerations: {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end -}}
 
+{{- /* What API servers ask; call with .Values.networkPolicies.apiServer. */ -}}
+{{- define "calabash.ingress" -}}
+- ports:
+    - {port: https, protocol: TCP}
+  {{- with .sources }}
+  from:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . }}}
+    {{- end }}
+  {{- end }}
+{{- end -}}
+
 {{- define "calabash.spread" -}}
 topologySpreadConstraints:
   - maxSkew: 1
@@ -80,6 +92,13 @@ topologySpreadConstraints:
 namespace: {{ .Release.Namespace }}
 exempt_namespaces: {{ toJson $admission.exemptNamespaces }}
 port: {{ $admission.port }}
+probe_port: {{ $admission.probePort }}
+{{- with $admission.clientCA }}
+{{- if .configMapName }}
+client_authority: /etc/calabash-clients/{{ .key }}
+client_names: {{ toJson .names }}
+{{- end }}
+{{- end }}
 {{- if ne .Values.planner.handshake "extender" }}
 second_scheduler: false
 {{- end }}

@@ -81,7 +81,14 @@ def admission(kubeconfig: str, settings_file: Path | None) -> None:
 @click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Service and Secret.")
 @click.option("--host", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
 @click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535))
-def metrics(kubeconfig: str, namespace: str, host: str, port: int) -> None:
+@click.option(
+    "--probe-port",
+    default=8081,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Where to answer the kubelet's probes, over plain HTTP.",
+)
+def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: int) -> None:
     """Tell a cluster's autoscalers how busy slices are and what waits in queues.
 
     Serves external.metrics.k8s.io to API servers, by their certificates, with certificates of its own.
@@ -89,7 +96,8 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int) -> None:
     from calabash.kubernetes.metrics.run import run_metrics  # noqa: PLC0415
     from calabash.seams.kube import load_client  # noqa: PLC0415
 
-    run_metrics(load_client(kubeconfig, agent="calabash-metrics"), namespace=namespace, host=host, port=port)
+    client = load_client(kubeconfig, agent="calabash-metrics")
+    run_metrics(client, namespace=namespace, host=host, port=port, probe_port=probe_port)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

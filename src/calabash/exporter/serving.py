@@ -6,8 +6,10 @@ A scraper shows a bearer token where one is asked for. The protocol is h11's; a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import signal
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +19,11 @@ import h11
 from calabash.exporter.exposition import CONTENT_TYPE
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.connections import Activity, Connection, Connections
+from calabash.seams.listening import Acceptor
 
 CONNECTIONS_MAX = 32
+PER_PEER_MAX = 16
 REQUEST_S = 5.0
 REPLY_S = 30.0
 HEAD_BYTES_MAX = 16 << 10
@@ -40,36 +45,45 @@ class MetricsServer:
     def __init__(self, page: MetricsPage, listening: Listening) -> None:
         self._page = page
         self._listening = listening
-        self._connections = 0
+        self._connections = Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX)
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
 
-    async def start(self) -> asyncio.Server:
-        """Raises CalabashError when the port is taken or not permitted."""
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address and the port. Raises CalabashError when the port is taken or not permitted."""
         where = self._listening
         try:
-            return await asyncio.start_server(
-                self._serve, where.host, where.port, limit=HEAD_BYTES_MAX, ssl=where.tls, backlog=64
-            )
+            self._listener = _listen(where.host, where.port)
         except OSError as error:
             raise CalabashError(
                 f"{where.host}:{where.port} cannot be listened on: {error.strerror or error}",
                 reason=Reason.CONFLICT,
                 hint="choose another with --listen HOST:PORT",
             ) from None
+        acceptor = Acceptor(
+            self._listener, self._serve, self._connections, context=lambda: where.tls, limit=HEAD_BYTES_MAX
+        )
+        self._accepting = asyncio.create_task(acceptor.run())
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
-        try:
-            if self._connections <= CONNECTIONS_MAX:
-                async with asyncio.timeout(REQUEST_S):
-                    connection, request = await _request(reader)
-                status, headers, body = await self._answer(request)
-                async with asyncio.timeout(REPLY_S):
-                    await _reply(writer, connection, status, headers, body)
-        except (TimeoutError, OSError, h11.RemoteProtocolError, EOFError):
-            pass  # who does not ask, or does not read, gets nothing
-        finally:
-            self._connections -= 1
-            writer.transport.abort()
+    async def stop(self) -> None:
+        """Accept no more connections, and close the port."""
+        if self._accepting is not None and self._listener is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._listener.close()
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_connection: Connection
+    ) -> None:
+        with contextlib.suppress(h11.RemoteProtocolError):
+            async with asyncio.timeout(REQUEST_S):
+                connection, request = await _request(reader)
+            self._connections.set_activity(open_connection, Activity.BUSY)
+            status, headers, body = await self._answer(request)
+            async with asyncio.timeout(REPLY_S):
+                await _reply(writer, connection, status, headers, body)
 
     async def _answer(self, request: h11.Request) -> tuple[int, list[tuple[str, str]], bytes]:
         headers = {bytes(name).lower(): bytes(value) for name, value in request.headers}
@@ -121,8 +135,15 @@ async def serve_until_told(page: MetricsPage, listening: Listening, *, ready: Ca
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = await MetricsServer(page, listening).start()
-    async with server:
-        host, port = server.sockets[0].getsockname()[:2]
+    server = MetricsServer(page, listening)
+    host, port = await server.start()
+    try:
         ready(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         await stop.wait()
+    finally:
+        await server.stop()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family, backlog=64)

@@ -7,26 +7,37 @@ much, is answered once and hung up on; whoever is too slow is hung up on. How se
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
 _LENGTH_DIGITS_MAX = 12
+_PART_BYTES = 64 << 10
+_RETRY_AFTER_S = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What one client may cost.
+    """Limits of a server.
 
     Args:
         head_bytes: of the first line and all fields; servers give it to their streams as ``limit``.
-        connections: at a time.
-        idle_s: until the next question has begun and its head is there; API servers keep connections for 90 s.
+        body_bytes: of one request.
+        held_bytes: of all bodies that are in memory at a time.
+        connections, per_peer: connections at a time, of all and of one peer address.
+        first_s: until the first byte of the first request.
+        idle_s: until the first byte of a later request; API servers keep connections for 90 s.
+        head_s, body_s: until the head and the body of a request are complete, from the first byte of each.
     """
 
     head_bytes: int = 16 << 10
     body_bytes: int = 8 << 20
-    connections: int = 512
+    held_bytes: int = 32 << 20
+    connections: int = 256
+    per_peer: int = 128
+    first_s: float = 5.0
     idle_s: float = 120.0
+    head_s: float = 5.0
     body_s: float = 5.0
     write_s: float = 5.0
 
@@ -49,23 +60,44 @@ class HttpReply:
     status: HTTPStatus = HTTPStatus.OK
     body: bytes = b""
     content_type: str = "application/json"
+    retry_after_s: int = 0
 
 
 class RefusedError(Exception):
-    """The other end does not speak as it should; answered once, then hung up."""
+    """A request that is answered by its status alone; the connection is then closed."""
 
-    def __init__(self, status: HTTPStatus) -> None:
+    def __init__(self, status: HTTPStatus, *, retry_after_s: int = 0) -> None:
         super().__init__(status.phrase)
         self.status = status
+        self.retry_after_s = retry_after_s
+
+    @property
+    def reply(self) -> HttpReply:
+        return HttpReply(status=self.status, retry_after_s=self.retry_after_s)
 
 
-async def read_head(reader: asyncio.StreamReader, bounds: Bounds) -> bytes:
-    """All before the body. Raises what streams raise when it does not come, or is too long."""
-    async with asyncio.timeout(bounds.idle_s):
-        return await reader.readuntil(b"\r\n\r\n")
+Take = Callable[[int], bool]
+"""Hold so many bytes more in memory; False: there are too many."""
 
 
-async def read_question(head: bytes, reader: asyncio.StreamReader, bounds: Bounds) -> tuple[HttpQuestion, bool]:
+async def read_first(reader: asyncio.StreamReader, wait_s: float) -> bytes:
+    """The first byte of a request. Raises what streams raise when it does not come."""
+    async with asyncio.timeout(wait_s):
+        return await reader.readexactly(1)
+
+
+async def read_head(first: bytes, reader: asyncio.StreamReader, bounds: Bounds) -> bytes:
+    """All before the body, ``first`` included. Raises RefusedError, and what streams raise when it does not come, or is too
+    long."""
+    if first == b"\r":
+        raise RefusedError(HTTPStatus.BAD_REQUEST)
+    async with asyncio.timeout(bounds.head_s):
+        return first + await reader.readuntil(b"\r\n\r\n")
+
+
+async def read_question(
+    head: bytes, reader: asyncio.StreamReader, bounds: Bounds, take: Take = lambda _: True
+) -> tuple[HttpQuestion, bool]:
     """The question that begins with ``head``, and whether the connection is to be kept. Raises RefusedError."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
@@ -73,14 +105,27 @@ async def read_question(head: bytes, reader: asyncio.StreamReader, bounds: Bound
         raise RefusedError(HTTPStatus.BAD_REQUEST)
     fields = _fields(lines[1:-2])
     length = _length(fields, bounds.body_bytes)
-    body = b""
-    if length:
-        async with asyncio.timeout(bounds.body_s):
-            body = await reader.readexactly(length)
+    body = await _body(reader, length, bounds, take) if length else b""
     keep = words[2] == "HTTP/1.1" and fields.get("connection", "").lower() != "close"
     path, _, query = words[1].partition("?")
     shown = fields.get("authorization", "")
     return HttpQuestion(method=words[0], path=path, body=body, query=query, authorization=shown), keep
+
+
+async def _body(reader: asyncio.StreamReader, length: int, bounds: Bounds, take: Take) -> bytes:
+    """All of the body; every byte counts from when it has come."""
+    parts: list[bytes] = []
+    missing = length
+    async with asyncio.timeout(bounds.body_s):
+        while missing:
+            part = await reader.read(min(missing, _PART_BYTES))
+            if not part:
+                raise EOFError
+            if not take(len(part)):
+                raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, retry_after_s=_RETRY_AFTER_S)
+            parts.append(part)
+            missing -= len(part)
+    return b"".join(parts)
 
 
 def _fields(lines: list[str]) -> dict[str, str]:
@@ -108,8 +153,9 @@ def _length(fields: dict[str, str], most: int) -> int:
 
 async def write_reply(writer: asyncio.StreamWriter, reply: HttpReply, bounds: Bounds, *, keep: bool) -> None:
     """Answer; closes the connection unless it is to be kept. Raises TimeoutError when nobody reads it."""
+    later = f"Retry-After: {reply.retry_after_s}\r\n" if reply.retry_after_s else ""
     head = (
-        f"HTTP/1.1 {reply.status.value} {reply.status.phrase}\r\nContent-Type: {reply.content_type}\r\n"
+        f"HTTP/1.1 {reply.status.value} {reply.status.phrase}\r\nContent-Type: {reply.content_type}\r\n{later}"
         f"Content-Length: {len(reply.body)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
     )
     writer.write(head.encode() + reply.body)

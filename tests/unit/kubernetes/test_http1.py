@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, RefusedError, read_head, read_question
+from calabash.kubernetes.http1 import Bounds, HttpQuestion, RefusedError, read_first, read_head, read_question
 
-BOUNDS = Bounds(head_bytes=1024, body_bytes=1000, idle_s=0.05, body_s=0.05)
+BOUNDS = Bounds(head_bytes=1024, body_bytes=1000, idle_s=0.05, head_s=0.05, body_s=0.05)
 
 
 def read(sent: bytes, *, ended: bool = False) -> tuple[HttpQuestion, bool]:
@@ -17,7 +17,8 @@ def read(sent: bytes, *, ended: bool = False) -> tuple[HttpQuestion, bool]:
         reader.feed_data(sent)
         if ended:
             reader.feed_eof()
-        return await read_question(await read_head(reader, BOUNDS), reader, BOUNDS)
+        head = await read_head(await read_first(reader, BOUNDS.idle_s), reader, BOUNDS)
+        return await read_question(head, reader, BOUNDS)
 
     return asyncio.run(both())
 

@@ -1,7 +1,8 @@
 """A small HTTPS server for one kind of question: a bounded POST that is answered from memory.
 
-Nobody holds more than a connection. The certificate is read from a context that may be loaded again (``between_handshakes``):
-connections that stand are not touched, new ones get the new one.
+Connections are bounded by ``seams.connections``: no client holds more than its share of them, and the longest idle one is
+closed for a new one. Each step of a connection has a short limit of time of its own: handshake, first byte, head, body,
+reply. The bodies of all requests together are bounded as well; one too many is answered with 503.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
 from http import HTTPStatus
 from socket import socket
 from typing import Any
@@ -21,16 +21,19 @@ from calabash.kubernetes.http1 import (
     HttpQuestion,
     HttpReply,
     RefusedError,
+    read_first,
     read_head,
     read_question,
     write_reply,
 )
+from calabash.seams.connections import Activity, Connection, Connections
+from calabash.seams.listening import Acceptor
 
 BOUNDS = Bounds(body_bytes=8 << 20)  # twice what an API server takes for one object, for reviews carry two
-HANDSHAKE_S = 5.0
-CHANGED_S = 0.5
+ENDING_S = 2.0
 
 Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
+Admits = Callable[[Mapping[str, Any] | None], bool]
 
 
 class HttpsServer:
@@ -38,11 +41,11 @@ class HttpsServer:
 
     Args:
         listener: bound and listening; it is closed at the end.
-        context: the certificate; None speaks plain HTTP, for tests.
+        context: the certificate; None speaks plain HTTP, for probes and tests.
         handler: called for one request after the other of a connection; what it raises is answered with 500.
         report: told of faults of the handler.
-        bounds: what one client may cost.
-        admits: whether whoever has this certificate, as ``ssl`` decodes it, is listened to.
+        bounds: limits of connections, sizes and times.
+        admits: returns True if the client with this certificate, as ``ssl`` decodes it, is answered.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class HttpsServer:
         *,
         report: Callable[[Exception], None] | None = None,
         bounds: Bounds = BOUNDS,
-        admits: Callable[[Mapping[str, Any] | None], bool] | None = None,
+        admits: Admits | None = None,
     ) -> None:
         self._listener = listener
         self._context = context
@@ -61,16 +64,20 @@ class HttpsServer:
         self._report = report
         self._bounds = bounds
         self._admits = admits
-        self._connections: set[asyncio.Task[None]] = set()
-        self._idle: set[asyncio.Task[None]] = set()
+        self._connections = Connections(
+            most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
+        )
+        self._acceptor = Acceptor(
+            listener, self._converse, self._connections, context=lambda: self._context, limit=bounds.head_bytes
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="admission", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="https", daemon=True)
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port of the listening socket."""
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:
@@ -83,84 +90,61 @@ class HttpsServer:
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(within_s)
+        if self._thread.ident is not None:
+            self._thread.join(within_s)
+        else:
+            self._listener.close()
 
-    def between_handshakes(self, change: Callable[[], None]) -> None:
-        """Have the context changed by the thread that begins handshakes, so that none sees half of it.
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Use this context for new connections; from any thread. A context is never changed while it is used, so that no
+        handshake sees half of a change."""
+        self._context = context
 
-        What ``change`` raises is raised here. Before the start and after the end it is done at once.
-        """
-        done: Future[None] = Future()
-
-        def now() -> None:
-            try:
-                change()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        try:
-            if self._loop is None:
-                now()
-            else:
-                self._loop.call_soon_threadsafe(now)
-        except RuntimeError:  # it has ended
-            now()
-        while not done.done() and self._thread.is_alive():
-            with contextlib.suppress(TimeoutError):
-                done.exception(CHANGED_S)
-        if done.done():
-            done.result()
+    def open_connections(self) -> int:
+        """Count the open connections, those in their handshake included."""
+        return len(self._connections)
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(
-            self._connected,
-            sock=self._listener,
-            ssl=self._context,
-            limit=self._bounds.head_bytes,
-            backlog=1024,
-            ssl_handshake_timeout=HANDSHAKE_S if self._context is not None else None,
-        )
+        accepting = asyncio.create_task(self._acceptor.run())
         self._started.set()
         await self._stopping.wait()
-        server.close()
-        for task in list(self._idle):
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=2)
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            known = self._admits is None or self._admits(writer.get_extra_info("peercert"))
-            if known and len(self._connections) <= self._bounds.connections:
-                await self._converse(reader, writer, task)
-        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # gone, silent, too slow, or we are to end
-        finally:
-            self._connections.discard(task)
-            self._idle.discard(task)
-            writer.transport.abort()
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        self._listener.close()
+        await self._acceptor.end(ENDING_S)
 
     async def _converse(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
     ) -> None:
-        while self._stopping is not None and not self._stopping.is_set():
-            self._idle.add(task)
-            head = await read_head(reader, self._bounds)
-            self._idle.discard(task)
-            try:
-                question, keep = await read_question(head, reader, self._bounds)
-                reply = await self._reply(question)
-            except RefusedError as refused:
-                reply, keep = HttpReply(status=refused.status), False
-            await write_reply(writer, reply, self._bounds, keep=keep)
-            if not keep:
+        if self._admits is not None:
+            if not self._admits(writer.get_extra_info("peercert")):
                 return
+            connection.proven = True
+        wait_s = self._bounds.first_s
+        while self._stopping is not None and not self._stopping.is_set():
+            first = await read_first(reader, wait_s)
+            if not await self._one(first, reader, writer, connection):
+                return
+            self._connections.set_activity(connection, Activity.IDLE)
+            wait_s = self._bounds.idle_s
+
+    async def _one(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
+    ) -> bool:
+        """Answer one request; returns True if the connection is kept."""
+        table, bounds = self._connections, self._bounds
+        table.set_activity(connection, Activity.ASKING)
+        try:
+            head = await read_head(first, reader, bounds)
+            question, keep = await read_question(head, reader, bounds, lambda count: table.take(connection, count))
+            table.set_activity(connection, Activity.BUSY)
+            reply = await self._reply(question)
+        except RefusedError as refused:
+            reply, keep = refused.reply, False
+        table.release(connection)
+        await write_reply(writer, reply, bounds, keep=keep)
+        return keep
 
     async def _reply(self, question: HttpQuestion) -> HttpReply:
         try:

@@ -10,9 +10,12 @@ import socket
 import ssl
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -23,6 +26,8 @@ from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.service import AdmissionService
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.clients import TrustedClients
+from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.names import POOL, TENANT
 from calabash.kubernetes.shards import pool_of_queue
 from calabash.kubernetes.skipped import SkippedObjects
@@ -33,6 +38,7 @@ from calabash.seams.kube.resources import QUEUE
 
 REFRESH_S = 20.0
 RETRY_S = 1.0
+PROBE_BOUNDS = Bounds(body_bytes=0, connections=32, per_peer=8, idle_s=5.0)
 
 _log = structlog.get_logger("admission")
 
@@ -62,6 +68,7 @@ class AdmissionProgram:
         client: the API server.
         settings: as admission is set up.
         listener: where to listen, when it is not the settings' address.
+        probes: where to answer the kubelet's probes; None: nowhere.
         names: what the server is called, when it is not behind its service.
         refresh_s: how often certificates are looked at.
     """
@@ -72,6 +79,7 @@ class AdmissionProgram:
         settings: AdmissionSettings,
         *,
         listener: socket.socket | None = None,
+        probes: socket.socket | None = None,
         names: tuple[str, ...] = (),
         refresh_s: float = REFRESH_S,
     ) -> None:
@@ -79,8 +87,7 @@ class AdmissionProgram:
         self._settings = settings
         self._refresh_s = refresh_s
         self._keeper = CertificateKeeper(client, settings, names)
-        self._context = server_context()
-        self._loaded: KeyPair | None = None
+        self._loaded: tuple[KeyPair, TrustedClients | None] | None = None
         skipped = SkippedObjects("calabash-admission").note
         self._namespaces: Mirror[Namespace] = Mirror(
             client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e)), on_skipped=skipped
@@ -99,21 +106,24 @@ class AdmissionProgram:
             cached=self._cached,
             asked=self._asked,
             claimed=partial(look_up, client),
-            ready=self.ready,
             on_denied=_tell_denied,
         )
         self.server = HttpsServer(
             listener if listener is not None else listen(settings.host, settings.port),
-            self._context,
+            server_context(),
             service.handle,
             report=lambda error: _log.error("a question failed", error=repr(error)),
+            admits=self._admits if settings.client_authority else None,
         )
+        self.probes = probe_server(probes, self.ready) if probes is not None else None
         self._leaving = False
         self._stopping = threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once. Questions are taken when there is a certificate."""
+        if self.probes is not None:
+            self.probes.start()
         self._namespaces.start()
         self._queues.start()
         self._keeping.start()
@@ -130,22 +140,29 @@ class AdmissionProgram:
         """End; questions that are being answered are finished."""
         self._stopping.set()
         self._keeping.join()
-        if self._loaded is not None:
-            self.server.stop()
+        self.server.stop()
         self._queues.stop()
         self._namespaces.stop()
+        if self.probes is not None:
+            self.probes.stop()
 
     def refresh(self) -> None:
-        """Bring the certificate up to date. Raises CalabashError; the one that is in use stays in use."""
+        """Bring the certificate, and the authority of clients, up to date. Raises CalabashError; those that are in use stay
+        in use."""
         directory = self._settings.certificate_dir
         if directory:
             pair = _from_directory(Path(directory))
         else:
             pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
-        if pair != self._loaded:
-            self.server.between_handshakes(lambda: load(self._context, pair))
-            first, self._loaded = self._loaded is None, pair
+        wanted = (pair, _clients(self._settings))
+        if wanted != self._loaded:
+            self.server.renew(server_context(*wanted))
+            first, self._loaded = self._loaded is None, wanted
             _log.info("certificate loaded", first=first)
+
+    def _admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        clients = self._loaded[1] if self._loaded is not None else None
+        return clients is not None and clients.admits(certificate)
 
     def _keep(self) -> None:
         started = False
@@ -204,19 +221,42 @@ def _from_directory(directory: Path) -> KeyPair:
     return KeyPair(certificate=certificate, key=key)
 
 
-def server_context() -> ssl.SSLContext:
-    """TLS 1.2 and above; only HTTP/1.1 is offered."""
+def _clients(settings: AdmissionSettings) -> TrustedClients | None:
+    """Return the clients that are answered; None: any. Raises CalabashError(BAD_FILE)."""
+    if not settings.client_authority:
+        return None
+    try:
+        authority = Path(settings.client_authority).read_text()
+    except (OSError, UnicodeError) as error:
+        raise CalabashError(
+            f"{settings.client_authority} holds no certificate of an authority: {error}",
+            reason=Reason.BAD_FILE,
+            hint="mount a ConfigMap with the authority of the API servers' client certificates there",
+        ) from error
+    return TrustedClients(authority, settings.client_names)
+
+
+def server_context(pair: KeyPair | None = None, clients: TrustedClients | None = None) -> ssl.SSLContext:
+    """A context with TLS 1.2 and above, for HTTP/1.1 alone. Raises ValueError (ssl.SSLError).
+
+    Args:
+        pair: the certificate; a context without one ends every handshake.
+        clients: the clients that may end their handshake; None: any.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    if pair is not None:
+        _load(context, pair)
+    if clients is not None:
+        try:
+            clients.trust(context)
+        except ssl.SSLError as error:
+            raise ValueError(f"the authority of clients cannot be used: {error}") from error
     return context
 
 
-def load(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Use this certificate for new connections. Raises ValueError (ssl.SSLError).
-
-    Not while another thread begins one: the certificate changes before its key, and what is replaced is freed.
-    """
+def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # the file system may be read-only
     try:
         os.write(descriptor, pair.certificate + pair.key)
@@ -225,6 +265,20 @@ def load(context: ssl.SSLContext, pair: KeyPair) -> None:
         raise ValueError(f"the certificate cannot be used: {error}") from error
     finally:
         os.close(descriptor)
+
+
+def probe_server(listener: socket.socket, ready: Callable[[], bool]) -> HttpsServer:
+    """A server of the kubelet's probes, over plain HTTP: ``/healthz`` and ``/readyz``. It has a thread and connections of its
+    own, which those of other clients cannot use up."""
+
+    async def answer(question: HttpQuestion) -> HttpReply:
+        if question.method != "GET" or question.path not in ("/healthz", "/readyz"):
+            return HttpReply(status=HTTPStatus.NOT_FOUND)
+        if question.path == "/readyz" and not ready():
+            return HttpReply(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"not ready", content_type="text/plain")
+        return HttpReply(body=b"ok", content_type="text/plain")
+
+    return HttpsServer(listener, None, answer, bounds=PROBE_BOUNDS)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -251,7 +305,7 @@ def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
         ],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
-    program = AdmissionProgram(client, settings)
+    program = AdmissionProgram(client, settings, probes=listen(settings.host, settings.probe_port))
     told, at_once = threading.Event(), threading.Event()
 
     def end(*_: object) -> None:

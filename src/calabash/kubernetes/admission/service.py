@@ -1,4 +1,4 @@
-"""The paths of the admission server: ``/mutate``, ``/validate``, ``/claims``, ``/healthz``, ``/readyz``."""
+"""The paths of the admission server: ``/mutate``, ``/validate`` and ``/claims``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class AdmissionService:
         settings: as admission is set up.
         cached: what is known of a namespace at once; None when it is not known (yet).
         asked: the same from the API server, when it is not known; may block, and is given two seconds.
-        ready: whether it should be asked at all.
         claimed: what claims of a namespace ask, from the API server; may block, and is given two seconds. Without it pods that
             name claims are left alone.
         denied: told of every denial: namespace, name, error.
@@ -53,23 +52,16 @@ class AdmissionService:
         cached: Lookup,
         asked: Lookup,
         claimed: ClaimLookup | None = None,
-        ready: Callable[[], bool] = lambda: True,
         on_denied: Callable[[str, str, CalabashError], None] | None = None,
     ) -> None:
         self._settings = settings
         self._cached = cached
         self._asked = asked
         self._claimed = claimed
-        self._ready = ready
         self._on_denied = on_denied
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """One request."""
-        if question.path == "/healthz":
-            return HttpReply(body=b"ok", content_type="text/plain")
-        if question.path == "/readyz":
-            status = HTTPStatus.OK if self._ready() else HTTPStatus.SERVICE_UNAVAILABLE
-            return HttpReply(status=status, body=status.phrase.lower().encode(), content_type="text/plain")
         if question.path not in _ANSWERS:
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.method != "POST":

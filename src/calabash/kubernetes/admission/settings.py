@@ -31,6 +31,10 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
             configurations.
         host, port: where to listen; "" is every address of both families.
+        probe_port: where to answer the kubelet's probes, over plain HTTP.
+        client_authority: a file with the certificates of the authorities that sign the API servers' client certificates; ""
+            asks for none, and answers every client.
+        client_names: common names of these certificates; none: any.
         certificate_dir: a directory with ``tls.crt`` and ``tls.key`` that somebody else keeps current; "" makes its own.
         serving_days, authority_days: how long certificates are valid; they are replaced when a third of it is left.
         leaving_s: how long it goes on answering after it was told to end, until nobody is sent to it any more.
@@ -49,6 +53,9 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     configuration: _Name = "calabash-admission"
     host: str = ""
     port: _Port = 8443
+    probe_port: _Port = 8081
+    client_authority: str = ""
+    client_names: tuple[_Name, ...] = ()
     certificate_dir: str = ""
     serving_days: Annotated[int, Meta(ge=1, le=825)] = 90
     authority_days: Annotated[int, Meta(ge=2, le=7300)] = 1825

@@ -6,13 +6,9 @@ at here but its certificate. Which authority signs it, and what it is called, st
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import msgspec
 
+from calabash.kubernetes.clients import TrustedClients
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.objects import CONFIG_MAP
@@ -20,27 +16,7 @@ from calabash.seams.kube.objects import CONFIG_MAP
 _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 
 
-@dataclass(frozen=True, slots=True)
-class FrontProxy:
-    """``authority`` is PEM; ``names`` the common names that are accepted, none: any."""
-
-    authority: str
-    names: tuple[str, ...]
-
-    def trust(self, context: ssl.SSLContext) -> None:
-        """Let in nobody else. Raises ValueError (ssl.SSLError)."""
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=self.authority)
-
-    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a certificate that the authority signed is an API server's."""
-        if not self.names:
-            return certificate is not None
-        subject = (certificate or {}).get("subject", ())
-        return any(key == "commonName" and value in self.names for part in subject for key, value in part)
-
-
-def read_front_proxy(client: KubeClient) -> FrontProxy:
+def read_front_proxy(client: KubeClient) -> TrustedClients:
     """What API servers publish. Raises CalabashError."""
     found = client.get(CONFIG_MAP, _NAME, _NAMESPACE)
     data = found.data if found is not None else {}
@@ -55,4 +31,4 @@ def read_front_proxy(client: KubeClient) -> FrontProxy:
         names = msgspec.json.decode(data.get("requestheader-allowed-names") or "[]", type=tuple[str, ...])
     except msgspec.DecodeError as error:
         raise CalabashError(f"{_NAMESPACE}/{_NAME} cannot be read: {error}") from error
-    return FrontProxy(authority, names)
+    return TrustedClients(authority, names)

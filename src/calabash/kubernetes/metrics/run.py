@@ -1,6 +1,6 @@
 """``calabash metrics``: the server of metrics until it is told to end. Wiring.
 
-It listens once it has a certificate and has seen the nodes, so that an open port means that it answers. When API servers
+It answers once it has a certificate and has seen the nodes, and says so to the kubelet's probes. When API servers
 come to have another authority it ends, and is started again by whoever runs it: contexts forget no authority.
 """
 
@@ -10,18 +10,18 @@ import datetime
 import signal
 import socket
 import threading
-from functools import partial
 from typing import Any
 
 import structlog
 
 from calabash.kubernetes.admission.certificates import KeyPair
 from calabash.kubernetes.admission.https import HttpsServer
-from calabash.kubernetes.admission.run import listen, load, server_context
+from calabash.kubernetes.admission.run import listen, probe_server, server_context
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.clients import TrustedClients
 from calabash.kubernetes.http1 import Bounds
-from calabash.kubernetes.metrics.frontproxy import FrontProxy, read_front_proxy
+from calabash.kubernetes.metrics.frontproxy import read_front_proxy
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
 from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
 from calabash.kubernetes.skipped import SkippedObjects
@@ -70,7 +70,14 @@ class MetricsProgram:
     """Everything that the program does, from ``start`` to ``stop``; ``ended`` is set when it should be started anew."""
 
     def __init__(
-        self, client: KubeClient, *, namespace: str, host: str, port: int, refresh_s: float = REFRESH_S
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        host: str,
+        port: int,
+        probes: socket.socket | None = None,
+        refresh_s: float = REFRESH_S,
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -81,7 +88,8 @@ class MetricsProgram:
         self.port = int(self._listener.getsockname()[1])
         self._context = server_context()
         self._loaded: KeyPair | None = None
-        self._proxy: FrontProxy | None = None
+        self._proxy: TrustedClients | None = None
+        self._probes = probe_server(probes, self.ready) if probes is not None else None
         self._server: HttpsServer | None = None
         self._nodes: Mirror[UsedNode] = Mirror(
             client,
@@ -96,6 +104,8 @@ class MetricsProgram:
 
     def start(self) -> None:
         """Begin; returns at once."""
+        if self._probes is not None:
+            self._probes.start()
         self._nodes.start()
         self._keeping.start()
 
@@ -108,23 +118,26 @@ class MetricsProgram:
         elif self._listener is not None:
             self._listener.close()
         self._nodes.stop()
+        if self._probes is not None:
+            self._probes.stop()
+
+    def ready(self) -> bool:
+        """Return True if questions are answered."""
+        return self._server is not None and not self.ended.is_set()
 
     def refresh(self) -> None:
         """Bring certificate and authority up to date. Raises CalabashError, ValueError."""
         proxy = read_front_proxy(self._client)
-        if self._proxy is None:
-            proxy.trust(self._context)
-            self._proxy = proxy
-        elif proxy != self._proxy:
+        if self._proxy is not None and proxy != self._proxy:
             log.warning("API servers have another authority: starting anew")
             self.ended.set()
+            return
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
-            if self._server is None:
-                load(self._context, pair)
-            else:
-                self._server.between_handshakes(partial(load, self._context, pair))
-            self._loaded = pair
+            self._context = server_context(pair, proxy)
+            if self._server is not None:
+                self._server.renew(self._context)
+            self._loaded, self._proxy = pair, proxy
 
     def _changed(self, _: Any) -> None:
         self._service.changed()
@@ -154,7 +167,7 @@ class MetricsProgram:
             self._service.handle,
             admits=proxy.admits,
             report=lambda error: log.error("a question failed", error=repr(error)),
-            bounds=Bounds(body_bytes=0, connections=256),
+            bounds=Bounds(body_bytes=0),
         )
         self._server.start()
         log.info("answers API servers", port=self.port)
@@ -169,9 +182,9 @@ class MetricsProgram:
             self._client.patch(API_SERVICE, REGISTERED, body={"spec": {"caBundle": bundle}})
 
 
-def run_metrics(client: KubeClient, *, namespace: str, host: str, port: int) -> None:
+def run_metrics(client: KubeClient, *, namespace: str, host: str, port: int, probe_port: int) -> None:
     """Serve until a signal says to end, or until it should be started anew."""
-    program = MetricsProgram(client, namespace=namespace, host=host, port=port)
+    program = MetricsProgram(client, namespace=namespace, host=host, port=port, probes=listen(host, probe_port))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: program.ended.set())
     program.start()

@@ -21,15 +21,20 @@ from calabash.kubernetes.http1 import (
     HttpQuestion,
     HttpReply,
     RefusedError,
+    read_first,
     read_head,
     read_question,
     write_reply,
 )
+from calabash.seams.connections import Activity, Connection, Connections
 
 log = structlog.get_logger(__name__)
 
-# A pod and the names of a hundred thousand nodes; a bind is held in a connection of its own, for every pod of a gang.
-BOUNDS = Bounds(body_bytes=32 << 20, connections=1 << 14, body_s=10.0)
+# A pod and the names of a hundred thousand nodes; a bind is held in a connection of its own, for every pod of a gang. All
+# clients have the same address: the loopback's.
+BOUNDS = Bounds(
+    body_bytes=32 << 20, held_bytes=128 << 20, connections=1 << 14, per_peer=1 << 14, first_s=120.0, body_s=10.0
+)
 
 Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
 """Cancelled when the caller hangs up."""
@@ -59,6 +64,9 @@ class SmallServer:
         self._bounds = bounds
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
+        self._connections = Connections(
+            most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
+        )
         self._open: set[asyncio.StreamWriter] = set()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -133,28 +141,42 @@ class SmallServer:
             writer.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = writer.get_extra_info("peername")
+        connection = self._connections.open(str(address[0]) if address else "", writer.transport.abort)
+        if connection is None:
+            writer.transport.abort()
+            return
         self._open.add(writer)
+        wait_s = self._bounds.first_s
         try:
-            while len(self._open) <= self._bounds.connections and await self._one(reader, writer):
-                pass
+            while await self._one(await read_first(reader, wait_s), reader, writer, connection):
+                self._connections.set_activity(connection, Activity.IDLE)
+                wait_s = self._bounds.idle_s
         except (TimeoutError, EOFError, asyncio.LimitOverrunError, OSError):
             pass  # the other side is gone, or speaks something else
         finally:
+            self._connections.ended(connection)
             self._open.discard(writer)
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _one(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
+    ) -> bool:
+        table, bounds = self._connections, self._bounds
+        table.set_activity(connection, Activity.ASKING)
         reply: HttpReply | None
         try:
-            head = await read_head(reader, self._bounds)
-            question, keep = await read_question(head, reader, self._bounds)
+            head = await read_head(first, reader, bounds)
+            question, keep = await read_question(head, reader, bounds, lambda count: table.take(connection, count))
+            table.set_activity(connection, Activity.BUSY)
             reply = await self._handled(question, reader)
         except RefusedError as refused:
-            reply, keep = HttpReply(status=refused.status), False
+            reply, keep = refused.reply, False
+        table.release(connection)
         if reply is None:
             return False
         keep = keep and reply.status != HTTPStatus.SERVICE_UNAVAILABLE  # another connection may lead to who leads
-        await write_reply(writer, reply, self._bounds, keep=keep)
+        await write_reply(writer, reply, bounds, keep=keep)
         return keep
 
     async def _handled(self, question: HttpQuestion, reader: asyncio.StreamReader) -> HttpReply | None:

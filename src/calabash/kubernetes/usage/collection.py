@@ -103,7 +103,7 @@ class UsageCollection:
             context,
             self.handle,
             report=lambda error: log.error("usage could not be taken", error=repr(error)),
-            bounds=Bounds(body_bytes=BATCH_BYTES_MAX, connections=2048),
+            bounds=Bounds(body_bytes=BATCH_BYTES_MAX, held_bytes=64 << 20, connections=1024, per_peer=64),
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import base64
 import datetime
 import socket
-import ssl
 import threading
-from functools import partial
 
 import structlog
 
 from calabash.kubernetes.admission.certificates import KeyPair
-from calabash.kubernetes.admission.run import listen, load, server_context
+from calabash.kubernetes.admission.run import listen, server_context
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
 from calabash.kubernetes.usage.attribution import TenantOfQueue
@@ -61,12 +59,11 @@ class UsageProgram:
         self._refresh_s = refresh_s
         settings = AdmissionSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls")
         self._keeper = CertificateKeeper(client, settings, names, publish=self._publish)
-        self._context: ssl.SSLContext = server_context()
         self._loaded: KeyPair | None = None
         listener = listener or listen(host, port)
         self.port = int(listener.getsockname()[1])
         self.collection = UsageCollection(
-            store, client, namespace=namespace, listener=listener, context=self._context, attribute=attribute
+            store, client, namespace=namespace, listener=listener, context=server_context(), attribute=attribute
         )
         self._listener = listener
         self._stop = threading.Event()
@@ -103,7 +100,7 @@ class UsageProgram:
         """Bring certificate and authority up to date. Raises CalabashError, ValueError."""
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
-            self.collection.server.between_handshakes(partial(load, self._context, pair))
+            self.collection.server.renew(server_context(pair))
             self._loaded = pair
 
     def _publish(self, bundle: str) -> None:

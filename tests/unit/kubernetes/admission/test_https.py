@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPSConnection
 
@@ -17,7 +16,7 @@ import pytest
 
 from calabash.kubernetes.admission.certificates import KeyPair, make_authority, make_serving
 from calabash.kubernetes.admission.https import BOUNDS, HttpsServer
-from calabash.kubernetes.admission.run import listen, load, server_context
+from calabash.kubernetes.admission.run import listen, server_context
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
 
@@ -94,20 +93,23 @@ def test_a_fault_of_the_handler_is_told_and_the_connection_goes_on(server: Https
 
 
 def test_who_is_slow_or_silent_is_hung_up_on() -> None:
-    with serving(Bounds(body_s=0.1, idle_s=0.1)) as server:
+    with serving(Bounds(body_s=0.1, head_s=0.1, first_s=0.1)) as server:
         assert raw(server, b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab") == b""
         assert raw(server, b"POST / HT") == b""
 
 
-def test_more_connections_than_allowed_are_not_kept_and_the_others_are_served() -> None:
+def test_the_longest_idle_connection_is_closed_for_a_new_one_and_the_others_are_served() -> None:
     with serving(Bounds(connections=3)) as server:
         kept = [HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(3)]
-        for connection in kept:
+        for connection in (*kept, kept[0]):
             connection.request("GET", "/a")
             assert connection.getresponse().read() == b"/a"
-        assert raw(server, b"") == b""
-        kept[0].request("GET", "/b")
-        assert kept[0].getresponse().read() == b"/b"
+        new = HTTPConnection("127.0.0.1", server.port, timeout=60)
+        for connection in (new, kept[0], kept[2]):
+            connection.request("GET", "/b")
+            assert connection.getresponse().read() == b"/b"
+        assert kept[1].sock is not None
+        assert kept[1].sock.recv(1) == b""
 
 
 def test_many_ask_at_once(server: HttpsServer) -> None:
@@ -156,9 +158,8 @@ def pair(name: str) -> KeyPair:
 
 
 def test_no_handshake_fails_while_the_certificate_is_replaced_again_and_again() -> None:
-    context, pairs = server_context(), [pair("one"), pair("two")]
-    load(context, pairs[0])
-    server = HttpsServer(listen("127.0.0.1", 0), context, echo)
+    pairs = [pair("one"), pair("two")]
+    server = HttpsServer(listen("127.0.0.1", 0), server_context(pairs[0]), echo)
     server.start()
     enough = threading.Event()
 
@@ -178,27 +179,17 @@ def test_no_handshake_fails_while_the_certificate_is_replaced_again_and_again() 
         with ThreadPoolExecutor(3) as several:
             asking = [several.submit(ask) for _ in range(3)]
             for number in range(100):
-                server.between_handshakes(partial(load, context, pairs[number % 2]))
+                server.renew(server_context(pairs[number % 2]))
             enough.set()
             assert all(one.result() for one in asking)
     finally:
         server.stop()
 
 
-def test_a_change_that_fails_is_told_to_who_asked_for_it_before_the_start_and_afterwards_and_after_the_end() -> None:
-    def fails() -> None:
-        raise ValueError(threading.current_thread().name)
-
-    server = HttpsServer(listen("127.0.0.1", 0), None, echo)
-    here = threading.current_thread().name
-    with pytest.raises(ValueError, match=here):
-        server.between_handshakes(fails)
-    server.start()
-    with pytest.raises(ValueError, match="admission"):
-        server.between_handshakes(fails)
-    server.stop()
-    with pytest.raises(ValueError, match=here):
-        server.between_handshakes(fails)
+def test_a_certificate_that_does_not_belong_to_its_key_is_refused() -> None:
+    one, two = pair("one"), pair("two")
+    with pytest.raises(ValueError, match="the certificate cannot be used"):
+        server_context(KeyPair(certificate=one.certificate, key=two.key))
 
 
 def test_it_listens_on_every_address_when_none_is_named_and_says_when_it_cannot() -> None:

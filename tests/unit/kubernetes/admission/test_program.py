@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import ssl
+import threading
 from collections.abc import Callable, Iterator
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.certificates import client_certificate
 from tests.unit.kubernetes.admission.applied import applied
 
 from calabash.cli.kube import admission, read_settings
 from calabash.kubernetes import names
+from calabash.kubernetes.admission.certificates import KeyPair, make_authority
 from calabash.kubernetes.admission.review import read_review
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -215,22 +220,79 @@ def test_certificates_of_somebody_else_are_read_again_when_they_change(kube: Mem
 
 def test_it_is_ready_when_it_has_a_certificate_and_knows_the_namespaces(kube: MemoryKube) -> None:
     kube.faults.down = True
-    program = AdmissionProgram(kube, SETTINGS, listener=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02)
+    program = AdmissionProgram(
+        kube, SETTINGS, listener=listen("127.0.0.1", 0), probes=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02
+    )
     program.start()
     try:
+        assert program.probes is not None
+        probes = HTTPConnection("127.0.0.1", program.probes.port, timeout=60)
+
+        def probed(path: str) -> int:
+            probes.request("GET", path)
+            reply = probes.getresponse()
+            reply.read()
+            return reply.status
+
         assert not program.ready()
+        assert [probed(path) for path in ("/healthz", "/readyz", "/mutate")] == [200, 503, 404]
         kube.faults.down = False
         eventually(program.ready)
+        assert [probed(path) for path in ("/healthz", "/readyz")] == [200, 200]
         connection = connect(program, kube)
-        for path in ("/healthz", "/readyz"):
-            connection.request("GET", path)
-            reply = connection.getresponse()
-            assert (reply.status, reply.read()) == (200, b"ok")
         for method, path, status in (("GET", "/mutate", 405), ("POST", "/other", 404), ("POST", "/mutate", 400)):
             connection.request(method, path, body=b"[]")
             reply = connection.getresponse()
             reply.read()
             assert reply.status == status
+    finally:
+        program.stop()
+
+
+def client_pair(authority: KeyPair, name: str, directory: Path) -> ssl.SSLContext:
+    """A client's context with a certificate of this name that the authority signed."""
+    path = directory / f"{name}.pem"
+    path.write_bytes(client_certificate(authority.certificate, authority.key, name))
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(path)
+    return context
+
+
+def test_only_clients_with_a_certificate_of_the_authority_and_an_accepted_name_are_answered(
+    kube: MemoryKube, tmp_path: Path
+) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    authority, other = make_authority(now, 10), make_authority(now, 10)
+    file = tmp_path / "ca.crt"
+    settings = msgspec.structs.replace(SETTINGS, client_authority=str(file), client_names=("api-server",))
+    program = AdmissionProgram(kube, settings, listener=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02)
+    program.start()
+    nobody = ssl.create_default_context()
+    nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
+    good = client_pair(authority, "api-server", tmp_path)
+    strange = client_pair(authority, "pod", tmp_path)
+    (tmp_path / "other").mkdir()
+    forged = client_pair(other, "api-server", tmp_path / "other")
+
+    def answered(context: ssl.SSLContext) -> bool:
+        connection = HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=60)
+        try:
+            return "allowed" in ask(connection, "/mutate", example("hami"))
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    try:
+        threading.Event().wait(0.2)
+        assert not program.ready(), "without the authority it answers nobody"
+        file.write_bytes(authority.certificate)
+        eventually(program.ready)
+        assert [answered(one) for one in (good, strange, forged, nobody)] == [True, False, False, False]
+        file.write_bytes(other.certificate)
+        eventually(lambda: answered(forged))
+        assert not answered(good)
     finally:
         program.stop()
 

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from calabash.kubernetes.clients import TrustedClients
 from calabash.kubernetes.http1 import HttpQuestion
-from calabash.kubernetes.metrics.frontproxy import FrontProxy, read_front_proxy
+from calabash.kubernetes.metrics.frontproxy import read_front_proxy
 from calabash.kubernetes.metrics.run import API_SERVICE, REGISTERED, SERVICE, MetricsProgram
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode, quantity, queue_in, summed, uses_of
 from calabash.kubernetes.metrics.service import MetricsService
@@ -288,7 +289,7 @@ def test_without_an_authority_it_says_which_flags_are_missing(world: World) -> N
 
 def test_any_name_will_do_where_api_servers_name_none() -> None:
     subject = ((("commonName", "anything"),),)
-    assert FrontProxy("", ()).admits({"subject": subject})
-    assert not FrontProxy("", ()).admits(None)
-    assert not FrontProxy("", ("front-proxy-client",)).admits({"subject": subject})
-    assert not FrontProxy("", ("front-proxy-client",)).admits({})
+    assert TrustedClients("", ()).admits({"subject": subject})
+    assert not TrustedClients("", ()).admits(None)
+    assert not TrustedClients("", ("front-proxy-client",)).admits({"subject": subject})
+    assert not TrustedClients("", ("front-proxy-client",)).admits({})

@@ -110,21 +110,26 @@ def test_what_is_no_request_of_bounded_size_is_answered_once_and_hung_up_on(sent
 
 
 def test_who_is_slow_or_sends_no_end_of_a_head_is_hung_up_on_without_a_word() -> None:
-    with serving(Handler(), Bounds(body_s=0.1, idle_s=0.1, head_bytes=1 << 20)) as server:
+    with serving(Handler(), Bounds(body_s=0.1, head_s=0.1, head_bytes=1 << 20)) as server:
         assert raw(server, b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab") == b""
         assert raw(server, b"POST / HT") == b""
     with serving(Handler(), Bounds(head_bytes=100)) as server:
         assert raw(server, b"x" * 150) == b""
 
 
-def test_more_connections_than_allowed_are_not_kept_and_the_others_are_served() -> None:
-    with serving(Handler(), Bounds(connections=1)) as server:
-        kept = http.client.HTTPConnection(*server.address, timeout=60)
-        for _ in range(2):
-            kept.request("POST", "/a")
-            assert kept.getresponse().read() == b"POST /a 0"
-            assert raw(server, b"") == b""
-        kept.close()
+def test_an_idle_connection_is_closed_for_a_new_one_and_a_held_answer_is_not() -> None:
+    handler = Handler()
+    with serving(handler, Bounds(connections=2)) as server:
+        held = socket.create_connection(server.address, timeout=60)
+        held.sendall(b"POST /hold HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        assert handler.held.wait(60)
+        for _ in range(5):
+            idle = http.client.HTTPConnection(*server.address, timeout=60)
+            idle.request("POST", "/a")
+            assert idle.getresponse().read() == b"POST /a 0"
+        assert not handler.hung_up.is_set()
+        held.close()
+        assert handler.hung_up.wait(60)
 
 
 def test_nothing_listens_while_the_planner_is_unwell() -> None:
