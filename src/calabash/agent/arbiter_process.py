@@ -4,64 +4,78 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import structlog
 
-from calabash.seams.clock import Clock
 from calabash.seams.host.children import start_module
 
-_BACKOFF_FIRST_NS = 50_000_000
-_BACKOFF_MAX_NS = 5_000_000_000
-_STEADY_NS = 10_000_000_000
+BACKOFF_FIRST_S = 0.02
+BACKOFF_MAX_S = 0.5  # shares are held by the shims alone meanwhile, so even an arbiter that always dies is tried often
+STEADY_S = 10.0
 
 log = structlog.get_logger(__name__)
 
 
 class ArbiterProcess:
-    """At most one arbiter. ``keep`` is called often and never waits."""
+    """At most one arbiter. A thread of its own waits for the process, so its death is noticed at once."""
 
-    def __init__(self, home: Path, clock: Clock) -> None:
+    def __init__(self, home: Path) -> None:
         # The arbiter ends with its parent and is told the parent's number: the parent may be dead before the arbiter looks.
         self._words = ("--home", str(home.absolute()), "--parent", str(os.getpid()))
-        self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_ns = 0
-        self._not_before_ns = 0
-        self._backoff_ns = _BACKOFF_FIRST_NS
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="arbiter", daemon=True)
 
     @property
     def pid(self) -> int:
         """0 when it does not run."""
         process = self._process
-        return process.pid if process is not None and process.poll() is None else 0
+        return process.pid if process is not None and process.returncode is None else 0
 
-    def keep(self) -> None:
-        """Start it when it does not run; after quick deaths ever less eagerly."""
-        now_ns = self._clock.monotonic_ns()
-        process = self._process
-        if process is not None:
-            code = process.poll()
-            if code is None:
-                return
-            log.warning("the arbiter ended and is started again", code=code)
-            if now_ns - self._started_ns > _STEADY_NS:
-                self._backoff_ns = _BACKOFF_FIRST_NS
-            self._not_before_ns = now_ns + self._backoff_ns
-            self._backoff_ns = min(2 * self._backoff_ns, _BACKOFF_MAX_NS)
-            self._process = None
-        if now_ns >= self._not_before_ns:
-            self._started_ns = now_ns
-            self._process = start_module("calabash.agent.arbiter", *self._words)
+    def start(self) -> None:
+        self._thread.start()
 
     def stop(self) -> None:
         """End it; the shims then hold to their rate by themselves."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        backoff_s = BACKOFF_FIRST_S
+        while not self._stopping.is_set():
+            begun_s = time.monotonic()
+            process = self._begin()
+            code = process.wait() if process is not None else None
+            if self._stopping.is_set():
+                return
+            log.warning("the arbiter ended and is started again", code=code)
+            steady = time.monotonic() - begun_s > STEADY_S
+            backoff_s = BACKOFF_FIRST_S if steady else backoff_s
+            self._stopping.wait(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _begin(self) -> subprocess.Popen[bytes] | None:
+        """Start one; None when the machine starts no process now, or the arbiter is to stop."""
+        with self._lock:
+            if self._stopping.is_set():
+                return None
+            try:
+                self._process = start_module("calabash.agent.arbiter", *self._words)
+            except OSError as error:
+                log.error("the arbiter cannot be started", error=str(error))
+                return None
+            return self._process

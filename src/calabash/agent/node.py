@@ -89,16 +89,26 @@ class NodeAgent:
         self._watching = Watching(self._parts, home)
         self._granting = Granting(self._parts, library, settled=self._watching.record)
 
-    def start(self) -> None:
-        """Learn what the modes must know, adopt what is there, then watch."""
+    def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
+        """Learn what the modes must know, adopt what is there, then watch.
+
+        Args:
+            progress: called with each step that begins.
+        """
         parts = self._parts
+        progress("sharing modes")
         for executor in parts.modes.values():
             executor.start()
         with parts.lock:
-            for record in parts.store.allocations():
-                parts.ledgers.restore(record, parts.store.usage_book.so_far(record))
+            entered = parts.store.allocations()
+            progress(f"usage of {len(entered)} allocations")
+            written = parts.store.usage_book.all_so_far(entered)
+            for record in entered:
+                parts.ledgers.restore(record, written.get(record.id))
+            progress(f"processes of {len(entered)} allocations")
             self._watching.record(parts.allocations.recover())
             records = parts.allocations.records()
+            progress("what modes made for allocations")
             for name, executor in parts.modes.items():
                 executor.recover([r for r in records if r.placement.mode == name])
             parts.ledgers.meters.settled(parts.lives)
@@ -181,6 +191,11 @@ class NodeAgent:
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Its devices and what is on them, without a look at anybody's pages: for whoever asks often."""
         return view.devices(self._parts)
+
+    @property
+    def membership(self) -> str:
+        """How it is known which processes belong to an allocation: ``kernel`` or ``lease``."""
+        return self._parts.membership.form
 
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held; None when it is not, or not any more."""

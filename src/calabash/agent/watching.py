@@ -43,7 +43,7 @@ class Watching:
         self._parts = parts
         self._changed = parts.events.changed
         self._terminator = Terminator(parts.membership)
-        self._arbiter = ArbiterProcess(home, parts.clock)
+        self._arbiter = ArbiterProcess(home)
         self._next_round_ns = 0
         self.care = Care(parts)
         self._loops = Loops(parts.clock, complain=parts.events.complain)
@@ -59,6 +59,7 @@ class Watching:
             self._loops.add("events", _waiting_for(driver, parts), every_s=0.0)
 
     def start(self) -> None:
+        self._arbiter.start()
         self._loops.start()
 
     def wake(self) -> None:
@@ -101,7 +102,6 @@ class Watching:
         parts.ledgers.meters.settled(parts.lives)
         self._sweep()
         parts.last_round.write(began)
-        self._arbiter.keep()
         records = parts.allocations.records()
         # What is just being made has no slot yet; it could get one between a look that fails and the judgement of it.
         made = [record for record in records if not parts.allocations.making(record.id)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 from calabash.seams.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
 
-READY_TIMEOUT_S = 30.0
+NO_PROGRESS_S = 120.0  # the first step is reported when all modules are loaded, which takes long on a busy machine
+SAID_AFTER_S = 3.0
+_STEP = re.compile(r'event=starting step="?([^"\n]*)')
 DAEMON = "calabash.standalone.daemon"
 INHERITED = (*DATABASE, *AUTHORITIES, *LIBRARIES, *PACKAGES)  # what the daemon and its children read
 # How the pool knows which processes belong to an allocation.
@@ -63,7 +66,14 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
     with log.open("ab") as sink:
         start = sink.tell()
         process = start_module(
-            DAEMON, *words, inherit=INHERITED, stdin=subprocess.PIPE, stdout=sink, stderr=sink, new_session=True
+            DAEMON,
+            *words,
+            inherit=INHERITED,
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=sink,
+            new_session=True,
+            urgent=True,
         )
     if process.stdin:
         with contextlib.suppress(BrokenPipeError):
@@ -106,8 +116,12 @@ def login_link() -> None:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
-    """Return when the daemon answers; raise with its own words when it ended instead."""
-    deadline = time.monotonic() + READY_TIMEOUT_S
+    """Return when the daemon answers; raise with its own words when it ended instead.
+
+    Wait as long as it reports steps of its start, and NO_PROGRESS_S for the next one.
+    """
+    begun = time.monotonic()
+    deadline, step = begun + NO_PROGRESS_S, ""
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise _with_what_runs(_failure(log, start, process.returncode))
@@ -116,11 +130,31 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
                 return
         except CalabashError:
             pass
+        reported = _last_step(log, start)
+        if reported != step:
+            step, deadline = reported, time.monotonic() + NO_PROGRESS_S
+            if time.monotonic() - begun > SAID_AFTER_S:
+                click.echo(f"the pool is starting: {step}", err=True)
         time.sleep(0.02)
     process.terminate()
     raise CalabashError(
-        f"the pool did not answer within {READY_TIMEOUT_S:.0f}s", reason=Reason.TIMEOUT, hint=f"see {log}"
+        f"the pool has reported no progress for {NO_PROGRESS_S:.0f}s, last step: {step or 'none'}",
+        reason=Reason.TIMEOUT,
+        hint=f"see {log}",
     )
+
+
+def _last_step(log: Path, start: int) -> str:
+    """Return the last step of its start that the daemon has written into the log."""
+    found = _STEP.findall(_text(log, start))
+    return str(found[-1]) if found else ""
+
+
+def _text(log: Path, start: int) -> str:
+    """Return what was written into the log since ``start``, at most a mebibyte."""
+    with log.open("rb") as source:
+        source.seek(start)
+        return source.read(1 << 20).decode(errors="replace")
 
 
 def _with_what_runs(error: CalabashError) -> CalabashError:
@@ -145,9 +179,7 @@ def where(status: Mapping[str, Any]) -> str:
 
 def _failure(log: Path, start: int, code: int) -> CalabashError:
     """The daemon's last words as an error: it prints ``error [reason]: message`` and ``hint: ...``."""
-    with log.open("rb") as source:
-        source.seek(start)
-        lines = source.read(1 << 20).decode(errors="replace").splitlines()
+    lines = _text(log, start).splitlines()
     message, hint, reason = "", f"see {log}", Reason.CONFLICT
     for line in lines:
         if line.startswith("error"):

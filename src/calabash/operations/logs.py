@@ -28,6 +28,9 @@ LOG_BYTES_MAX = 16 << 20
 Line = MutableMapping[str, Any]
 
 
+STARTING = "starting"  # the event of a line that reports a step of the pool's start
+
+
 class RateLimit:
     """A structlog processor that drops what comes too often."""
 

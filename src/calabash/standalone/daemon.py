@@ -35,7 +35,7 @@ from calabash.operations.home import DATABASE_FILE, own_home
 from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
-from calabash.operations.logs import LOG_FILE, configure
+from calabash.operations.logs import LOG_FILE, STARTING, configure
 from calabash.operations.network_certificates import CertificateBook
 from calabash.operations.network_keeper import NetworkKeeper
 from calabash.operations.networking import networking
@@ -49,6 +49,7 @@ from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
+from calabash.seams.host.children import end_urgency
 from calabash.seams.host.files import free_bytes
 from calabash.seams.pool.client import socket_path
 from calabash.seams.store import Store, absolute_url, open_store
@@ -118,11 +119,10 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     stack.enter_context(own_home(home))
     settings = read_settings(home)
     _require_room(home)
-    store = open_store(url)
-    stack.callback(store.close)
-    store.check_writable()
+    store = _journal(url, stack)
     state_file = home / "sim" / sim / "node.state" if sim else None
     simulation = {} if state_file is None else simulated_environment(state_file)
+    _starting("drivers and cards")
     drivers = open_present(DriverOptions(sim_state=state_file))
     for driver in drivers:
         stack.callback(driver.close)
@@ -143,9 +143,11 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         network=network,
         names=names,
     )
-    agent.start()
+    end_urgency()  # threads and processes that begin from here on have the usual priority
+    agent.start(_starting)
     stack.callback(agent.stop)
-    everybody = agent.snapshot().membership == "kernel"
+    everybody = agent.membership == "kernel"
+    _starting("scheduler and API")
     tenancy = TenancyBook(store.tenancy)
     permission = Permission(os.geteuid(), everybody=everybody, people=tenancy.people)
     pool = _pool(agent, store, permission, tenancy, settings)
@@ -186,7 +188,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     stack.callback(keeper.stop)
     _keep_run_times(agent, tenancy, stack)
     stack.enter_context(NetworkKeeper(home, fabric=settings.fabric.run))
-    log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
+    log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
@@ -205,6 +207,19 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         )
     )
     log.info("pool is down")
+
+
+def _starting(step: str) -> None:
+    """Report the step of the start that begins now; ``calabash up`` waits as long as such reports come."""
+    log.info(STARTING, step=step)
+
+
+def _journal(url: str, stack: ExitStack) -> Store:
+    _starting("journal")
+    store = open_store(url)
+    stack.callback(store.close)
+    store.check_writable()
+    return store
 
 
 def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: TenancyBook, settings: Settings) -> Pool:

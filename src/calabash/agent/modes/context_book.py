@@ -16,24 +16,35 @@ CONTEXTS_FILE = "contexts.json"
 log = structlog.get_logger(__name__)
 
 
+class KnownContexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes by model, and ``learned_under``: the boot of the machine and the driver with which they were measured."""
+
+    contexts: dict[str, int] = {}
+    learned_under: str = ""
+
+
 class ContextBook:
     """The file. What is damaged there is as if it were not."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def read(self) -> dict[str, int]:
-        """Bytes by model."""
+    def read(self) -> KnownContexts:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, int])
+            content = self._file.read_bytes()
+            try:
+                return msgspec.json.decode(content, type=KnownContexts)
+            except msgspec.ValidationError:  # of a version that kept the bytes by model alone
+                return KnownContexts(contexts=msgspec.json.decode(content, type=dict[str, int]))
         except FileNotFoundError:
-            return {}
+            return KnownContexts()
         except (OSError, msgspec.DecodeError) as error:
             log.warning("what contexts cost was not read", file=str(self._file), error=str(error))
-            return {}
+            return KnownContexts()
 
-    def write(self, contexts: Mapping[str, int]) -> None:
+    def write(self, contexts: Mapping[str, int], *, learned_under: str) -> None:
+        known = KnownContexts(contexts=dict(contexts), learned_under=learned_under)
         try:
-            write_durably(self._file, msgspec.json.encode(dict(contexts)))
+            write_durably(self._file, msgspec.json.encode(known))
         except OSError as error:
             log.warning("what contexts cost was not kept", file=str(self._file), error=str(error))

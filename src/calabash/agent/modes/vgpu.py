@@ -18,6 +18,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB, format_mib
+from calabash.seams.host.processes import boot_id
 from calabash.sharing import vgpu
 
 TRIES = 2  # cards of a model that are tried out at a start, which waits for it
@@ -38,16 +39,19 @@ class VgpuExecutor(ViewOnly):
     def start(self) -> None:
         """Healthy cards of each model are tried out until one tells: what an empty context costs is charged before it is seen.
 
-        Where none does just now, it is what an earlier pool has learned.
+        Where none does just now, it is what an earlier pool has learned. What a pool has learned since the machine was started,
+        with the same driver, is not tried out again: a pool that starts after a crash serves sooner.
         """
         reaper = self._reaper
         if reaper is None:
             return
         before = self._known.read()
-        for model, bytes_ in before.items():
+        for model, bytes_ in before.contexts.items():
             reaper.learn_context(model, bytes_)
+        versions = sorted({f"{d.vendor} {d.driver_version()}" for d in self._tools.inventory.drivers})
+        under = " ".join((boot_id(), *versions))
         tries: Counter[str] = Counter()
-        told: set[str] = set()
+        told: set[str] = set(before.contexts) if boot_id() and before.learned_under == under else set()
         for device in sorted(
             self._tools.inventory.devices(), key=lambda d: d.mig_enabled
         ):  # rather one that is not cut
@@ -56,8 +60,8 @@ class VgpuExecutor(ViewOnly):
                 tries[model] += 1
                 if self._try(reaper, device):
                     told.add(model)
-        if self._tools.contexts != before:
-            self._known.write(self._tools.contexts)
+        if self._tools.contexts != before.contexts or before.learned_under != under:
+            self._known.write(self._tools.contexts, learned_under=under)
 
     def _try(self, reaper: Reaper, device: Device) -> bool:
         """Whether this card told what a context costs."""

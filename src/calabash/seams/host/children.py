@@ -22,6 +22,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -63,6 +64,7 @@ PACKAGES = (  # of APT, which fetches OVN
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _UMASK = 0o022
+_USUAL_PRIORITY = "CALABASH_USUAL_PRIORITY"
 _TRUSTED = frozenset({"/usr/sbin", "/usr/bin", "/sbin", "/bin"})  # a machine where others write these has lost already
 _PATHS = frozenset({"LD_LIBRARY_PATH", PROGRAM_PATH})
 
@@ -72,8 +74,8 @@ Stream = int | IO[bytes] | None
 # -- modules of this product -----------------------------------------------------------------------------------
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of this product in an isolated interpreter.
+def module_command(module: str, *arguments: str, urgent: bool = False) -> list[str]:
+    """Return the command line that runs a module of this product in an isolated interpreter; ``urgent``: see ``launch``.
 
     Raises RuntimeError when the path of this process's interpreter is not known.
     """
@@ -81,7 +83,17 @@ def module_command(module: str, *arguments: str) -> list[str]:
         raise RuntimeError(f"the interpreter {sys.executable!r} has no absolute path")
     flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
     search = [word for directory in _search_path() for word in ("--search", directory)]
-    return [sys.executable, *flags, str(_LAUNCHER), *search, module, *arguments]
+    return [sys.executable, *flags, str(_LAUNCHER), *(["--urgent"] if urgent else []), *search, module, *arguments]
+
+
+def end_urgency() -> None:
+    """Return to the usual priority, in a module that was started as urgent."""
+    usual = os.environ.pop(_USUAL_PRIORITY, "")
+    if usual:
+        os.setpriority(os.PRIO_PROCESS, 0, int(usual))
+        if os.getsid(0) == os.getpid():
+            with suppress(OSError):
+                Path("/proc/self/autogroup").write_text("0")
 
 
 def start_module(
@@ -94,17 +106,19 @@ def start_module(
     stderr: Stream = None,
     pass_fds: Sequence[int] = (),
     new_session: bool = False,
+    urgent: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a module of this product.
 
     Args:
+        urgent: whether it starts before other processes where that is permitted; it then calls ``end_urgency``.
         arguments: its arguments; paths must be absolute.
         inherit: names of variables beyond BASIC that it gets as this process has them.
         environment: further variables.
         new_session: whether it belongs to a session of its own, so that the terminal's signals do not reach it.
     """
     return subprocess.Popen(
-        module_command(module, *arguments),
+        module_command(module, *arguments, urgent=urgent),
         cwd="/",
         env=child_environment(inherit) | dict(environment or {}),
         stdin=stdin,

@@ -3,7 +3,9 @@
 An isolated interpreter (``-I``) ignores ``PYTHON*`` variables, the working directory and the user's own site directory. It
 therefore finds neither a package that was named by ``PYTHONPATH`` nor one that was installed for one user. This program
 loads the package from the directory that contains this file, wherever the interpreter would look for it, and appends the
-directories after ``--search`` to the search path of everything else. It imports only the standard library.
+directories after ``--search`` to the search path of everything else. With ``--urgent`` it raises its own priority first, where
+that is permitted: the module ends this with ``children.end_urgency`` before it starts threads or processes. It imports only the
+standard library.
 """
 
 import importlib.util
@@ -27,9 +29,28 @@ def _load_package() -> None:
     spec.loader.exec_module(module)
 
 
+def _raise_priority() -> None:
+    """Go before other processes; the usual priority stands in the environment until ``children.end_urgency``."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, min(usual, -15))
+    except OSError:
+        return
+    os.environ["CALABASH_USUAL_PRIORITY"] = str(usual)
+    if os.getsid(0) == os.getpid():  # sessions share the processors as groups, whatever the priorities in them are
+        try:
+            with open("/proc/self/autogroup", "w", encoding="ascii") as group:
+                group.write("-15")
+        except OSError:
+            return
+
+
 def main() -> None:
     """Run the module that the arguments name as the main program."""
     words = sys.argv[1:]
+    if words[0] == "--urgent":
+        del words[0]
+        _raise_priority()
     while words[0] == "--search":
         if words[1] not in sys.path:
             sys.path.append(words[1])

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import sqlalchemy as sa
 
 from calabash.model.allocation import AllocationRecord, UsageSoFar
+from calabash.model.request import AllocationId
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
+
+IDS_AT_ONCE = 500  # SQLite takes so many variables in any build
 
 
 class UsageBook:
@@ -17,17 +23,42 @@ class UsageBook:
 
     def so_far(self, record: AllocationRecord) -> UsageSoFar | None:
         """What is written of an allocation; None when nothing is."""
-        table, count = tables.usage, len(record.placement.slices)
-        part = (table.c.sequence % count).label("part")
-        query = sa.select(
-            part, sa.func.max(table.c.to_s), sa.func.max(table.c.sequence), sa.func.sum(table.c.used_gpu_s)
-        )
+        return self.all_so_far([record]).get(record.id)
+
+    def all_so_far(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, UsageSoFar]:
+        """What is written of these allocations; those of which nothing is written are left out.
+
+        One question for IDS_AT_ONCE allocations with the same number of slices, however many there are in all.
+        """
+        by_count: dict[int, list[AllocationId]] = {}
+        for record in records:
+            by_count.setdefault(len(record.placement.slices), []).append(record.id)
+        found: dict[AllocationId, UsageSoFar] = {}
         with self._database.transaction() as connection:
-            rows = connection.execute(query.where(table.c.allocation == record.id).group_by(part)).all()
-        if not rows:
-            return None
-        return UsageSoFar(
-            until_s=max(row[1] for row in rows),
-            next_sequence=(max(row[2] for row in rows) // count + 1) * count,
-            used_gpu_s={int(row[0]): float(row[3]) for row in rows},
+            for count, names in by_count.items():
+                for begin in range(0, len(names), IDS_AT_ONCE):
+                    found |= _summed(connection, names[begin : begin + IDS_AT_ONCE], count)
+        return found
+
+
+def _summed(connection: sa.Connection, names: Sequence[AllocationId], count: int) -> dict[AllocationId, UsageSoFar]:
+    table = tables.usage
+    part = (table.c.sequence % count).label("part")
+    query = sa.select(
+        table.c.allocation,
+        part,
+        sa.func.max(table.c.to_s),
+        sa.func.max(table.c.sequence),
+        sa.func.sum(table.c.used_gpu_s),
+    )
+    rows: dict[AllocationId, list[tuple[Any, ...]]] = {}
+    for row in connection.execute(query.where(table.c.allocation.in_(names)).group_by(table.c.allocation, part)):
+        rows.setdefault(AllocationId(row[0]), []).append(tuple(row))
+    return {
+        name: UsageSoFar(
+            until_s=max(row[2] for row in parts),
+            next_sequence=(max(row[3] for row in parts) // count + 1) * count,
+            used_gpu_s={int(row[1]): float(row[4]) for row in parts},
         )
+        for name, parts in rows.items()
+    }

@@ -81,6 +81,6 @@ def application(
         "stop": stop,
         "pid": os.getpid(),
         "started_at": time.time(),
-        "membership": pool.agent.snapshot().membership,
+        "membership": pool.agent.membership,
     }
     return served(operations, HANDLERS, state)
