@@ -179,3 +179,31 @@ def test_simulation_in_a_hostile_directory_runs_no_code_of_it(traps: Traps, tmp_
     )
     assert done.returncode == 0, done.stderr
     assert traps.sprung() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+@pytest.mark.parametrize("kind", ["directory of another user", "link of another user"])
+def test_log_of_a_pool_follows_no_link_of_another_user(world: World, traps: Traps, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "target"
+    target.mkdir(mode=0o700)
+    world.home = tmp_path / "lent"
+    if kind == "link of another user":
+        world.home.symlink_to(target)
+        os.lchown(world.home, 4711, 4711)
+    else:
+        world.home.mkdir()
+        (world.home / "pool.log").symlink_to(target / "written")
+        os.chown(world.home, 4711, 4711)
+    done = subprocess.run(
+        [*COMMAND, "up", "--sim", SIM],
+        cwd=traps.directory,
+        env=world.environment | {"CALABASH_HOME": str(world.home)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "belongs to user id 4711" in done.stderr
+    assert list(target.iterdir()) == []
+    assert target.stat().st_mode & 0o777 == 0o700

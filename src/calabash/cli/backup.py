@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.operations.auditing import KEY_FILE
 from calabash.operations.backup import create_backup, restore_pool
 from calabash.operations.home import DATABASE_FILE
+from calabash.seams.host.processes import user_name
 
 DATABASE = click.option(
     "--db", metavar="URL", default="", help="The database, as `calabash up --db` has it. - reads it."
@@ -41,7 +42,7 @@ def restore(file: Path, db: str) -> None:
     """Put a backup in the place of the pool's database; the pool must be down."""
     key = home() / KEY_FILE
     had_key = key.exists()
-    facts, wrong = restore_pool(home(), _url(db, running=False), file, by=getpass.getuser())
+    facts, wrong = restore_pool(home(), _url(db, running=False), file, by=user_name(os.getuid()))
     click.echo(f"restored {facts.rows} rows of {datetime.fromtimestamp(facts.written_at, UTC):%Y-%m-%dT%H:%M:%SZ}")
     if wrong:
         click.echo(f"warning: the audit log: {wrong}", err=True)

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -61,9 +61,8 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
     if url:
         # A URL may carry a password; a daemon's command line can be read by every user, and its environment too.
         words += ["--db", "-"]
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     log = directory / "pool.log"
-    with log.open("ab") as sink:
+    with _log_of(directory) as sink:
         start = sink.tell()
         process = start_module(
             DAEMON,
@@ -87,6 +86,12 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
         click.echo(f"console: {_login_link(status['console'])}")
     elif status["console_failure"]:
         click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
+
+
+def _log_of(directory: Path) -> BinaryIO:
+    from calabash.operations.home import open_log  # noqa: PLC0415 - slow to import, and only here
+
+    return open_log(directory)
 
 
 def _absolute(url: str) -> str:

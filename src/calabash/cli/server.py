@@ -166,7 +166,7 @@ def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
 
     make_directory(directory())
     log = directory() / LOG_FILE
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "ab") as sink:
         start = sink.tell()
         process = start_module(
             COMMANDS, *words, "--foreground", environment=_home(), stdout=sink, stderr=sink, new_session=True

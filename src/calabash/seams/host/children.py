@@ -150,6 +150,8 @@ def become_module(module: str, *arguments: str, inherit: Iterable[str] = ()) -> 
     """Replace this process by a module of this product; paths in ``arguments`` must be absolute."""
     command, environment = module_command(module, *arguments), child_environment(inherit)
     os.chdir("/")
+    os.umask(_UMASK)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
 
 
