@@ -49,7 +49,9 @@ class Claims:
     def __init__(self) -> None:
         self.pods: dict[str, PodSeen] = {}  # that name claims, as they were told
         self._seen: dict[ClaimKey, ClaimSeen] = {}
-        self._made: dict[tuple[str, str], ClaimKey] = {}  # for a pod's uid, and what it calls it
+        # The claim that was made for a pod: by its namespace and UID, and what the pod calls the claim. The owner reference of
+        # a claim is its creator's word, so it counts for pods of the claim's namespace only.
+        self._made: dict[tuple[str, str, str], ClaimKey] = {}
         self._users: dict[ClaimKey, dict[str, None]] = {}
         self._uses: dict[str, set[ClaimKey]] = {}
         self._holders: dict[ClaimKey, str] = {}
@@ -62,7 +64,7 @@ class Claims:
         before = self.lose(facts.key)
         self._seen[facts.key] = facts
         if facts.owner:
-            self._made[facts.owner, facts.pod_claim] = facts.key
+            self._made[facts.namespace, facts.owner, facts.pod_claim] = facts.key
         if facts.node:
             self._on.setdefault(facts.node, {})[facts.key] = None
         return before
@@ -71,7 +73,7 @@ class Claims:
         """It is gone; what it was."""
         before = self._seen.pop(key, None)
         if before is not None:
-            self._made.pop((before.owner, before.pod_claim), None)
+            self._made.pop((before.namespace, before.owner, before.pod_claim), None)
             there = self._on.get(before.node, {})
             there.pop(key, None)
             if not there:
@@ -93,7 +95,8 @@ class Claims:
         """Pods that name a claim, the first of them first; the one for which it is made as well."""
         claim = self._seen.get(key)
         owner = [claim.owner] if claim is not None else []
-        return [self.pods[uid] for uid in dict.fromkeys([*self._users.get(key, ()), *owner]) if uid in self.pods]
+        found = (self.pods.get(uid) for uid in dict.fromkeys([*self._users.get(key, ()), *owner]))
+        return [pod for pod in found if pod is not None and pod.namespace == key[0]]
 
     # ---- what pods ask --------------------------------------------------------------------------------------------
 
@@ -159,7 +162,7 @@ class Claims:
             self._uses.setdefault(facts.uid, set()).add(key)
 
     def _find(self, facts: PodSeen, one: PodClaimSeen) -> ClaimSeen | None:
-        key = (facts.namespace, one.claim) if one.claim else self._made.get((facts.uid, one.name))
+        key = (facts.namespace, one.claim) if one.claim else self._made.get((facts.namespace, facts.uid, one.name))
         claim = self._seen.get(key) if key is not None else None
         if claim is None or (one.template and claim.owner != facts.uid):
             return None  # of that name there is one of somebody else

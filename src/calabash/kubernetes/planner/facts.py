@@ -69,7 +69,7 @@ class PodSeen:
         refused: kube-scheduler tried and found no node.
         finished: it ended. leaving: it is being deleted.
         remade: somebody makes it again when it is deleted. tied: on the same node again, as a DaemonSet does.
-        owner: uid of who makes it again; "": nobody.
+        owner: namespace and uid of the owner that makes it again; "": there is none. Owner references are the pod's own word.
         movable: it may be stopped so that its owner makes it again elsewhere.
         own: our kube-scheduler places it, and asks; else somebody does who does not.
         confined: nodes to which its affinity confines it by their names.

@@ -103,7 +103,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,
         tied=meta.controller is not None and not is_made_elsewhere(meta.controller),
-        owner=meta.controller.uid if meta.controller else "",
+        owner=f"{meta.namespace}/{meta.controller.uid}" if meta.controller else "",
         movable=request is not None and request.movable and is_made_elsewhere(meta.controller),
         own=spec.scheduler_name == scheduler,
         confined=() if is_ours(spec.scheduler_name) else confined_to(pod),
