@@ -16,7 +16,7 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.sched import WHOLE_MILLI
-from calabash.seams.kube import KubeClient
+from calabash.seams.kube import KubeClient, is_final
 from calabash.seams.kube.resources import QUEUE, KubeQueueStatus
 
 log = structlog.get_logger(__name__)
@@ -128,6 +128,8 @@ class QueueStatuses:
                 )
             except CalabashError as error:
                 log.info("the status of a queue was not written", queue=name, error=error.message)
+                if is_final(error):
+                    self._written[name] = status  # it is written again when it differs
             else:
                 self._written[name] = status
 
