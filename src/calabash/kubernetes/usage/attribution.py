@@ -19,7 +19,7 @@ from calabash.kubernetes.asked import read_request
 from calabash.kubernetes.names import QUEUE, QUEUES, REQUEST
 from calabash.model.errors import CalabashError
 from calabash.model.request import DEFAULT_QUEUE
-from calabash.seams.kube import KubeClient
+from calabash.seams.kube import KubeClient, UnreadableObject
 from calabash.seams.kube.objects import NAMESPACE, POD, Namespace, Pod
 from calabash.seams.kube.resources import QUEUE as QUEUE_KIND
 
@@ -120,7 +120,7 @@ class Attribution:
     def _pod(self, entry: UsageEntry) -> Pod | None:
         try:
             found = self._client.get(POD, entry.pod, entry.namespace)
-        except ValueError:  # not a name that a pod can have
+        except (ValueError, UnreadableObject):  # not a name that a pod can have, or a pod that cannot be read
             return None
         if found is None or pod_digits(found.metadata.uid) != entry.allocation.partition("-")[0]:
             return None

@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.kubernetes.usage.usage_world import (
@@ -19,14 +20,16 @@ from tests.unit.kubernetes.usage.usage_world import (
     reviewed,
 )
 
-from calabash.api.collected import UsageBatch
+from calabash.api.collected import UsageBatch, UsageEntry
 from calabash.kubernetes.admission.certificates import make_authority
 from calabash.kubernetes.node.sending import UsageSending, UsageServer
-from calabash.kubernetes.usage.attribution import tenant_of
+from calabash.kubernetes.usage.attribution import Attribution, tenant_of
 from calabash.kubernetes.usage.identity import REMEMBERED_S, NodeIdentity
 from calabash.kubernetes.usage.program import AUTHORITY, AUTHORITY_KEY, UsageProgram
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.objects import CONFIG_MAP, NAMESPACE
+from calabash.seams.kube import UnreadableObject
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import CONFIG_MAP, NAMESPACE, POD
 from calabash.seams.store import open_store
 
 
@@ -127,3 +130,24 @@ def test_a_server_that_another_has_signed_is_not_sent_anything(served: UsageServ
     with pytest.raises(CalabashError, match="certificate verify failed") as caught:
         served.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
     assert caught.value.reason is Reason.API_DOWN
+
+
+def test_use_of_a_pod_that_cannot_be_read_is_attributed_by_its_namespace() -> None:
+    """It is no outage of the API server, after which the whole batch would be sent again for ever."""
+
+    class Kube(MemoryKube):
+        def get(self, kind: Any, name: str, namespace: str = "") -> Any:
+            if kind is POD:
+                raise UnreadableObject(f"pod {namespace}/{name} cannot be read")
+            return super().get(kind, name, namespace)
+
+    kube = Kube()
+    kube.create(NAMESPACE, {"metadata": {"name": "team", "labels": {"calabash.dev/queue": "train"}}})
+    entry = UsageEntry(
+        number=1, allocation="x-main", namespace="team", pod="p", queue="default", device="GPU-0", device_model="A100",
+        mode="vgpu", preemptible=False, from_s=1.0, to_s=2.0, memory_mib=1, core_percent=1, allocated_gpu_s=0.1,
+        used_gpu_s=0.1, idle_s=0.0, memory_mib_s=0.1,
+    )  # fmt: skip
+    account = Attribution(kube, lambda queue: (queue, "own")).of("node", entry)
+    assert (account.tenant, account.queue) == ("train", "train")
+    assert "is believed" in account.doubt
