@@ -124,7 +124,7 @@ class _Search:
         for seen, (node, least_slices, units) in enumerate(self._candidates(request), 1):
             if best is not None and least_slices > best[2].slices and not best[0][0]:
                 break  # no node from here on needs as few
-            trial = self._trial(request, node, units) if units else None
+            trial = self._trial(request, node, units, together=True) if units else None
             trial = trial or self._cheapest_on(request, node)
             if trial is not None:
                 found += 1
@@ -200,7 +200,8 @@ class _Search:
             key=lambda u: (max(((cost[d], d) for d in devices_of[_name(u)]), default=(worst, 0)), u.order),
         )
 
-    def _trial(self, request: Request, node: int, units: Sequence[Unit]) -> _Trial | None:
+    def _trial(self, request: Request, node: int, units: Sequence[Unit], *, together: bool = False) -> _Trial | None:
+        """Evict units in order until the request fits; ``together``: it cannot fit before all of them have gone."""
         mark = self.board.mark()
         evicted: list[Unit] = []
         placement = None
@@ -209,10 +210,12 @@ class _Search:
                 continue
             group = self.evict(unit)
             evicted.extend(group)
-            if group:
+            if group and not together:
                 placement = self.board.room.choose_on(request.shape, node)
             if placement is not None:
                 break
+        if together and evicted:
+            placement = self.board.room.choose_on(request.shape, node)
         if placement is None:
             self.undo(mark, evicted)
             return None
