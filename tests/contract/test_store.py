@@ -296,7 +296,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pool.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(CalabashError) as caught:
         open_store(f"sqlite:///{tmp_path}/pool.db")
-    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    assert caught.value.reason is Reason.STORE_DAMAGED
 
 
 def test_a_commit_on_sqlite_is_synced_to_the_disk(tmp_path: Path) -> None:

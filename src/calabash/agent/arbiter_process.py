@@ -74,7 +74,8 @@ class ArbiterProcess:
             if self._stopping.is_set():
                 return None
             try:
-                self._process = start_module("calabash.agent.arbiter", *self._words)
+                # Its priority stays raised: it gives out time windows of milliseconds, and needs little time itself.
+                self._process = start_module("calabash.agent.arbiter", *self._words, urgent=True, new_session=True)
             except OSError as error:
                 log.error("the arbiter cannot be started", error=str(error))
                 return None

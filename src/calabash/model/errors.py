@@ -23,6 +23,7 @@ class Reason(StrEnum):
     POOL_RUNNING = "pool_running"
     STORE_NEWER = "store_newer"
     STORE_UNAVAILABLE = "store_unavailable"
+    STORE_DAMAGED = "store_damaged"
     DISK_FULL = "disk_full"
     OVERLOADED = "overloaded"
     HOST_FAILED = "host_failed"

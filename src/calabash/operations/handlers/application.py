@@ -49,6 +49,7 @@ _STATUS = {
     Reason.POOL_DOWN: 503,
     Reason.STORE_UNAVAILABLE: 503,
     Reason.STORE_NEWER: 503,
+    Reason.STORE_DAMAGED: 503,
     Reason.OVERLOADED: 503,
     Reason.HOST_FAILED: 503,
     Reason.DISK_FULL: 507,

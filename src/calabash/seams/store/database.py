@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.store import billing_tables, tables  # noqa: F401 - its tables are made with the others
-from calabash.seams.store.errors import public_url, translated
+from calabash.seams.store.errors import damaged, public_url, translated
 
 BUSY_TIMEOUT_S = 5
 _READS = "calabash_reads"
@@ -31,38 +31,63 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self.url = url
+        self._damaged: CalabashError | None = None  # found once, it is the answer to everything from then on
+
+    def _require_sound(self) -> None:
+        """Raise STORE_DAMAGED once damage has been found: no part of a damaged journal is served or written."""
+        if self._damaged is not None:
+            raise CalabashError(self._damaged.message, reason=self._damaged.reason, hint=self._damaged.hint)
+
+    def _failed(self, error: DBAPIError) -> CalabashError:
+        told = translated(error, self.url)
+        if told.reason is Reason.STORE_DAMAGED:
+            self._damaged = told
+        return told
+
+    def check(self) -> None:
+        """Look at all pages and indexes of a SQLite database. Raises STORE_DAMAGED."""
+        if self.engine.dialect.name != "sqlite":
+            return  # a server checks its own files
+        with self.reading() as connection:
+            found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+        if found != "ok":
+            self._damaged = damaged(self.url, str(found).strip().splitlines()[-1])
+            self._require_sound()
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """One transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing of it was written."""
+        self._require_sound()
         try:
             with self.engine.begin() as connection:
                 yield connection
         except DBAPIError as error:
-            raise translated(error, self.url) from error
+            raise self._failed(error) from error
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that only reads: however long it takes, nobody who writes waits for it."""
+        self._require_sound()
         try:
             with self.engine.connect() as connection:
                 connection = connection.execution_options(**{_READS: True})  # noqa: PLW2901
                 with connection.begin():
                     yield connection
         except DBAPIError as error:
-            raise translated(error, self.url) from error
+            raise self._failed(error) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
         """A transaction that only reads, everything as of one moment."""
         wanted = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {_READS: True}
+        self._require_sound()
         try:
             with self.engine.connect() as connection:
                 connection = connection.execution_options(**wanted)  # noqa: PLW2901
                 with connection.begin():
                     yield connection
         except DBAPIError as error:
-            raise translated(error, self.url) from error
+            raise self._failed(error) from error
 
     def close(self) -> None:
         self.engine.dispose()
@@ -80,8 +105,9 @@ class Database:
     def bring_up_to_date(self) -> None:
         """Make the tables in an empty database, refuse one of a newer program, and migrate one of an older program.
 
-        Raises CalabashError: STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL.
+        Raises CalabashError: STORE_NEWER, STORE_UNAVAILABLE, STORE_DAMAGED, DISK_FULL.
         """
+        self.check()
         with self.transaction() as connection:
             if not {"meta", tables.REVISION_TABLE} & set(sa.inspect(connection).get_table_names()):
                 tables.create(connection)

@@ -9,6 +9,9 @@ from calabash.model.errors import CalabashError, Reason
 
 _FULL_WORDS = ("database or disk is full", "no space left", "disk full", "could not extend file")
 _POSTGRES_DISK_FULL = "53100"
+_SQLITE_DAMAGED = {11, 26}  # SQLITE_CORRUPT, SQLITE_NOTADB
+_SQLITE_PRIMARY_CODE = 0xFF
+_POSTGRES_DAMAGED = ("XX001", "XX002")  # data_corrupted, index_corrupted
 
 
 def public_url(url: str) -> str:
@@ -17,6 +20,15 @@ def public_url(url: str) -> str:
         return sa.make_url(url).render_as_string(hide_password=True)
     except sa.exc.ArgumentError:
         return "(unreadable database URL)"
+
+
+def damaged(url: str, found: str) -> CalabashError:
+    """The error of a database whose content is not what was written."""
+    return CalabashError(
+        f"database {public_url(url)} is damaged: {found}",
+        reason=Reason.STORE_DAMAGED,
+        hint="running programs are not affected; stop the pool and restore a backup: calabash backup restore",
+    )
 
 
 def translated(error: DBAPIError, url: str) -> CalabashError:
@@ -30,6 +42,9 @@ def translated(error: DBAPIError, url: str) -> CalabashError:
             reason=Reason.DISK_FULL,
             hint="free some space; running programs are not affected",
         )
+    code = getattr(original, "sqlite_errorcode", 0) & _SQLITE_PRIMARY_CODE
+    if code in _SQLITE_DAMAGED or getattr(original, "sqlstate", None) in _POSTGRES_DAMAGED:
+        return damaged(url, words)
     if isinstance(error, OperationalError):
         return CalabashError(
             f"database {public_url(url)} does not answer: {words}",
