@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from tests.console_session import ConsoleSession, http_ask, log_in
 from tests.hostile.people import User
@@ -71,3 +75,56 @@ def test_the_next_owner_of_the_consoles_port_gets_nothing_that_a_later_pool_acce
     assert len(answers) > 30
     assert [a for a in answers if a[1] not in {400, 401, 403}] == []
     assert "stolen" not in [q["name"] for q in world.client.get("/v1/queues")["items"]]
+
+
+def _flood(host: str, port: int, token: str) -> None:
+    """Hold idle connections, guess tokens, send heads slowly, and ask without end with one valid token."""
+    lines = []
+    for _ in range(450):
+        with suppress(OSError):
+            lines.append(socket.create_connection((host, port), timeout=60))
+    for line in lines[::2]:
+        with suppress(OSError):
+            line.sendall(b"GET /v1/me HTTP/1.1\r\nX: ")
+
+    def ask(shown: str) -> None:
+        number = 0
+        while True:
+            number += 1
+            bearer = shown or f"cal_guess{number:05}_{'x' * 40}"
+            with suppress(OSError, AssertionError, ValueError):
+                http_ask((host, port), "GET", "/v1/me", headers={"authorization": f"Bearer {bearer}"})
+
+    for shown in [""] * 8 + [token] * 4:
+        threading.Thread(target=ask, args=(shown,), daemon=True).start()
+    os.write(1, b"floods\n")
+    while True:
+        time.sleep(60)
+
+
+def test_a_user_is_served_by_the_console_while_another_floods_it(
+    make_world: Callable[..., HostileWorld], mallory: User, eve: User
+) -> None:
+    world = make_world("1xT4", options=CONSOLE)
+    address = _address(world)
+    tokens = [world.client.post("/v1/tokens", {"note": str(n)})["secret"] for n in range(2)]
+    session = ConsoleSession.begun(address, _code(world))
+    flood = mallory.keeps(_flood, *address, tokens[0])
+    assert flood.line() == "floods"
+    answers = eve.does(_asked, *address, tokens[1])
+    assert [status for status, _ in answers] == [200] * len(answers)
+    assert session.ask("GET", "/queues").status == 200
+    times = sorted(seconds for _, seconds in answers)
+    print(f"p99 {times[-2] * 1e3:.0f} ms, median {times[len(times) // 2] * 1e3:.0f} ms")
+    assert flood.alive()
+    flood.close()
+
+
+def _asked(host: str, port: int, token: str) -> list[tuple[int, float]]:
+    found = []
+    for _ in range(100):
+        begun_s = time.monotonic()
+        answer = http_ask((host, port), "GET", "/v1/me", headers={"authorization": f"Bearer {token}"})
+        found.append((answer.status, time.monotonic() - begun_s))
+        time.sleep(0.05)
+    return found

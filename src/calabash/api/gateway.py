@@ -19,7 +19,11 @@ Amount = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What one token, and one address that shows none, may take. ``connections`` in all, ``connections_per_address`` of one."""
+    """Bounds of one token or session, or of one peer that shows none: a local user or an address.
+
+    ``connections`` in all, ``connections_per_address`` of one peer or credential; refusals beyond ``refused_per_minute`` of one peer
+    are held back.
+    """
 
     requests_per_second: Amount = 100
     requests_at_once: Amount = 400

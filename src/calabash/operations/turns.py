@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 AT_ONCE = 3
 PERIOD_S = 0.005
@@ -21,11 +21,11 @@ class Turns:
     def __init__(self, *, at_once: int = AT_ONCE, period_s: float = PERIOD_S) -> None:
         self._at_once = at_once
         self._period_s = period_s
-        self._begun: Counter[int] = Counter()  # in this period
-        self._lines: dict[int, deque[Callable[[], None]]] = {}
+        self._begun: Counter[Hashable] = Counter()  # in this period
+        self._lines: dict[Hashable, deque[Callable[[], None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, uid: int, work: Callable[[], None]) -> None:
+    def begin(self, uid: Hashable, work: Callable[[], None]) -> None:
         """Do it now, or when it is that user's turn again."""
         if uid in self._lines or self._begun[uid] >= self._at_once:
             self._lines.setdefault(uid, deque()).append(work)
@@ -35,7 +35,7 @@ class Turns:
             self._timer = asyncio.get_running_loop().call_later(self._period_s, self._next_period)
         work()
 
-    async def turn(self, uid: int) -> None:
+    async def turn(self, uid: Hashable) -> None:
         """Return when it is that user's turn."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begin(uid, lambda: None if mine.done() else mine.set_result(None))

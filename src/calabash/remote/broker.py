@@ -100,11 +100,13 @@ class Broker:
         await self.holdings.keep()
         self.holdings.audit.write("drained" if draining else "undrained")
 
-    async def cards(self) -> list[RemoteCard]:
-        leases = {lease.allocation: lease.id for lease in self.holdings}
+    async def cards(self, claims: TokenClaims | None = None) -> list[RemoteCard]:
+        """Return the cards, with the leases of the token's name; with all for the server's owner."""
+        shown = (lease for lease in self.holdings if claims is None or claims.name == lease.name)
+        leases = {lease.allocation: lease.id for lease in shown}
         return [card_of(device, leases) for device in await items(self.holdings.pool, "/v1/devices")]
 
-    async def view(self) -> ServerView:
+    async def view(self, claims: TokenClaims | None = None) -> ServerView:
         return ServerView(
             name=self.settings.name,
             version=calabash.__version__,
@@ -113,14 +115,16 @@ class Broker:
             draining=self.holdings.draining,
             grace_s=self.settings.grace_s,
             leases=len(self.holdings.book),
-            cards=await self.cards(),
+            cards=await self.cards(claims),
         )
 
-    def metrics(self) -> str:
+    def metrics(self, claims: TokenClaims | None = None) -> str:
+        """Return the metrics; names of other tokens are left out for a token."""
         holdings = self.holdings
         by_name: dict[str, float] = {}
         for lease in holdings:
-            by_name[lease.name] = by_name.get(lease.name, 0) + 1
+            if claims is None or claims.name == lease.name:
+                by_name[lease.name] = by_name.get(lease.name, 0) + 1
         gauges = {
             "leases": ("token", by_name),
             "reservations": ("", {"": float(sum(lease.reserved for lease in holdings))}),

@@ -13,6 +13,7 @@ import structlog
 from litestar import Litestar, Request, Response, delete, get, post
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.remote import shapes
@@ -79,7 +80,7 @@ async def _body(request: Asked) -> bytes:
                 message: Any = await request.receive()
                 found += message.get("body", b"")
                 if len(found) > shapes.BODY_BYTES_MAX:
-                    raise CalabashError(f"the request is larger than {shapes.BODY_BYTES_MAX} bytes", hint="shorten it")
+                    raise RequestEntityTooLarge(f"the request is larger than {shapes.BODY_BYTES_MAX} bytes")
                 if message["type"] == "http.disconnect" or not message.get("more_body", False):
                     return bytes(found)
     except TimeoutError:
@@ -88,8 +89,7 @@ async def _body(request: Asked) -> bytes:
 
 @get("/v1/server")
 async def server(request: Asked) -> shapes.ServerView:
-    _holder(request)
-    return await _broker(request).view()
+    return await _broker(request).view(_holder(request))
 
 
 @get("/v1/leases")
@@ -168,8 +168,7 @@ async def shutdown(state: State, request: Asked) -> shapes.StopServer:
 
 @get("/metrics", media_type="text/plain; version=0.0.4")
 async def metrics(request: Asked) -> str:
-    _holder(request)
-    return _broker(request).metrics()
+    return _broker(request).metrics(_holder(request))
 
 
 def _failure(request: Asked, error: Exception) -> Response[shapes.ServerFailure]:

@@ -39,6 +39,7 @@ def main() -> int:
     server = gateway_server(
         application,
         console.limits,
+        proxies=console.proxies,
         tls=tls_context(console.certificate, console.key) if console.certificate else None,
     )
     listener = adopted(order.listener)

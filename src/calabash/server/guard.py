@@ -43,9 +43,10 @@ SECURITY = (
 )
 TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 UNSIGNED = 401
+SESSION_SCOPE = "calabash.session"  # of the scope: the session whose proof was right
 BODY_S = 10.0  # from the end of the head to the end of the body
 REFUSAL_S = 1.0  # how long a refused credential waits for its reply, of a peer that had too many refused
-PEER, PENALTY = "calabash.peer", "calabash.penalty"  # set by the server of the connection
+PEER, CONNECTION = "calabash.peer", "calabash.connection"  # of the state that a connection has
 
 
 def headers_of(scope: Any) -> dict[str, str]:
@@ -65,7 +66,7 @@ def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
 
 def peer_of(scope: Any) -> str:
     """Return whose limits a request without a valid credential counts against: a local user, or an address."""
-    peer: str = scope.get(PEER, "")
+    peer: str = scope["state"].get(PEER, "")
     return peer or f"address {scope.get('calabash.address', '')}"
 
 
@@ -137,6 +138,8 @@ class RequestGuard:
                 seen["status"] = message["status"]
                 if message["status"] == UNSIGNED:
                     await self._hold_back(scope)
+                else:
+                    _prove(scope, message["status"])
                 message["headers"] = _with_security(message.get("headers", []), https=scheme == "https")
             await send(message)
 
@@ -196,7 +199,19 @@ class RequestGuard:
     async def _hold_back(self, scope: Any) -> None:
         """Delay the refusal of a credential if its peer had many refused; nothing else of the peer waits for it."""
         if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
-            await scope.get(PENALTY, asyncio.sleep)(REFUSAL_S)
+            connection = scope["state"].get(CONNECTION)
+            await (connection.hold_back if connection else asyncio.sleep)(REFUSAL_S)
+
+
+def _prove(scope: Any, status: int) -> None:
+    """Count the connection for the credential of the request, if the pool or the proof of a session has accepted it."""
+    connection, headers = scope["state"].get(CONNECTION), headers_of(scope)
+    if connection is None or status == 421:
+        return
+    if scope.get(SESSION_SCOPE) is not None:
+        connection.prove(f"session {scope[SESSION_SCOPE].id}")
+    elif (shown := headers.get("authorization", "")) and 200 <= status < 400 and scope["path"].startswith("/v1/"):
+        connection.prove("token " + hashlib.sha256(shown.encode()).hexdigest())
 
 
 class _RefusedError(Exception):

@@ -5,63 +5,85 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import Counter
+from collections.abc import Sequence
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.api.gateway import GatewayLimits
-from calabash.server.guard import Application
+from calabash.operations.turns import Turns
+from calabash.seams.host.tcp_peers import local_uid
+from calabash.server.connections import Connections
+from calabash.server.guard import CONNECTION, PEER, Application
 
 REQUEST_S = 10.0  # from the first byte of a request, or the answer to the one before, to the end of the next one's head
 SEND_S = 10.0
-
-
-class Doorkeeper:
-    """How many connections there are, by address."""
-
-    def __init__(self, limits: GatewayLimits) -> None:
-        self._limits = limits
-        self._by_address: Counter[str] = Counter()
-
-    def enter(self, address: str) -> bool:
-        """One more; False when it is one too many."""
-        full = self._by_address.total() >= self._limits.connections
-        if full or self._by_address[address] >= self._limits.connections_per_address:
-            return False
-        self._by_address[address] += 1
-        return True
-
-    def leave(self, address: str) -> None:
-        """One less."""
-        self._by_address[address] -= 1
-        if self._by_address[address] <= 0:
-            del self._by_address[address]
+HANDSHAKE_S = 5.0
 
 
 class BoundedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 within the bounds."""
 
-    doorkeeper: Doorkeeper  # set on a subclass
+    table: Connections  # set on a subclass, like the next ones
+    turns: Turns
+    proxies: frozenset[str]
     _patience: asyncio.TimerHandle | None = None
-    _address: str | None = None
+    _peer = ""
+    _held_back = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        if not self.doorkeeper.enter(address):
+        self._peer = f"address {address}"
+        if address not in self.proxies:
+            uid = local_uid(transport.get_extra_info("socket"))
+            self._peer = f"user {uid}" if uid is not None else self._peer
+            self.app_state = {**self.app_state, PEER: self._peer}
+        self.app_state = {**self.app_state, CONNECTION: self}
+        if not self.table.enter(self, self._peer):
             transport.abort()
             return
-        self._address = address
         self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        if self._address is not None:
-            self.doorkeeper.leave(self._address)
-            self._address = None
+        self.table.leave(self)
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take part of a request when it is the peer's turn; nothing more is read until then."""
+        self.flow.pause_reading()
+        self.turns.begin(self._peer, lambda: self._take(data))
+
+    def _take(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            super().data_received(data)
+
+    def idle(self) -> bool:
+        """Return True if no request is being answered, but for a refusal that is held back."""
+        return self._held_back or self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def refused(self) -> bool:
+        """Return True while the refusal of its credential is held back."""
+        return self._held_back
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
+
+    def prove(self, credential: str) -> None:
+        """A request with that valid credential came."""
+        self.table.prove(self, credential)
+
+    async def hold_back(self, seconds: float) -> None:
+        """Wait before a refused credential is answered; the connection may be closed meanwhile."""
+        self._held_back = True
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._held_back = False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -95,12 +117,17 @@ class _Sending:
 
 
 def gateway_server(
-    application: Application, limits: GatewayLimits, *, tls: ssl.SSLContext | None = None
+    application: Application, limits: GatewayLimits, *, tls: ssl.SSLContext | None = None, proxies: Sequence[str] = ()
 ) -> uvicorn.Server:
     """A server for ``serve(sockets=...)``."""
+    bounds = {
+        "table": Connections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies)),
+        "turns": Turns(),
+        "proxies": frozenset(proxies),
+    }
     config = uvicorn.Config(
         _Sending(application),
-        http=type("GatewayProtocol", (BoundedProtocol,), {"doorkeeper": Doorkeeper(limits)}),
+        http=type("GatewayProtocol", (BoundedProtocol,), bounds),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -115,7 +142,31 @@ def gateway_server(
     )
     config.load()
     config.ssl = tls
-    return uvicorn.Server(config)
+    return _GatewayServer(config)
+
+
+class _GatewayServer(uvicorn.Server):
+    """uvicorn's server, which does not wait long for a TLS handshake."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        await self.lifespan.startup()
+
+        def protocol() -> asyncio.Protocol:
+            made = config.http_protocol_class
+            return made(config=config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
+
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=listener,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=HANDSHAKE_S if config.ssl else None,
+            )
+            for listener in sockets or []
+        ]
+        self.started = True
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:

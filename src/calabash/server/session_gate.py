@@ -7,6 +7,7 @@ from typing import Any
 from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.server.guard import (
+    SESSION_SCOPE,
     Application,
     Message,
     Receive,
@@ -20,12 +21,10 @@ from calabash.server.guard import (
 from calabash.server.sessions import CLOCK_HEADER, LOCATION_HEADER, PROOF_HEADER, Answer, ProvenSession, Question
 from calabash.server.settings import Gateway
 
-SCOPE_KEY = "calabash.session"
-
 
 def session_of(scope: Any) -> str:
     """Return the id of the session whose request it is, empty for a request without one."""
-    proven: ProvenSession | None = scope.get(SCOPE_KEY)
+    proven: ProvenSession | None = scope.get(SESSION_SCOPE)
     return proven.id if proven else ""
 
 
@@ -47,7 +46,7 @@ class SessionGate:
         if proven is None:
             await self._unproven(send)
             return
-        scope[SCOPE_KEY] = proven
+        scope[SESSION_SCOPE] = proven
         signed = _Signed(send, proven)
         wait_s = self._gateway.requests.take(f"session {proven.id}")
         if wait_s:

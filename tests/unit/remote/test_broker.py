@@ -410,3 +410,19 @@ def _held(name: str, gpus: int, memory_mib: int) -> HeldLease:
         hold_s=60.0,
         expires=9.0,
     )
+
+
+def test_token_sees_the_leases_and_the_name_of_no_other_token(tmp_path: Path) -> None:
+    async def story(world: BrokerWorld) -> None:
+        mine, other = world.claims("vision"), world.claims("speech")
+        own = await lease(world, mine, memory_mib=1024, cores=10)
+        foreign = await lease(world, other, memory_mib=1024, cores=10)
+        seen = await world.broker.view(mine)
+        assert [name for card in seen.cards for name in card.leases] == [own.id]
+        assert seen.leases == 2
+        every = await world.broker.view()
+        assert {name for card in every.cards for name in card.leases} == {own.id, foreign.id}
+        assert "speech" not in world.broker.metrics(mine)
+        assert "speech" in world.broker.metrics()
+
+    play(tmp_path, story)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 from litestar import Request
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
 from calabash.api import requests
 from calabash.api.gateway import SESSION_HEADER
@@ -127,10 +128,7 @@ async def body_of(request: Asked) -> bytes:
             async for chunk in _chunks(request):
                 found += chunk
                 if len(found) > most:
-                    raise CalabashError(
-                        f"the request body is larger than {most} bytes",
-                        hint="shorten the command line",
-                    )
+                    raise RequestEntityTooLarge(f"the request body is larger than {most} bytes")
     except TimeoutError:
         connection_of(request.scope).abort()
         raise CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once") from None
