@@ -21,8 +21,8 @@ Amount = Annotated[int, Meta(ge=1, le=1_000_000)]
 class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Bounds of one token or session, or of one peer that shows none: a local user or an address.
 
-    ``connections`` in all, ``connections_per_address`` of one peer or credential; refusals beyond ``refused_per_minute`` of one peer
-    are held back.
+    ``connections`` in all, ``connections_per_address`` of one peer or credential; refusals beyond ``refused_per_minute`` of one
+    peer are held back.
     """
 
     requests_per_second: Amount = 100
