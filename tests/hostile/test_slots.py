@@ -66,7 +66,7 @@ IMITATIONS: dict[str, tuple[str, str]] = {
 }
 
 
-def _raised() -> dict[str, str]:
+def raised() -> dict[str, str]:
     """The words of a limit of 38 GiB, for printf, and where they stand."""
     return {
         "LIMIT": "".join(f"\\{byte:03o}" for byte in struct.pack("<Q", 38 << 30)),
@@ -97,7 +97,7 @@ def test_an_imitated_slot_is_refused_in_any_namespace(world: HostileWorld, mallo
         pytest.skip("this kernel gives no such namespaces")
     forged = f"{unshare} sh -ec '{script}' sh {world.program('hostile')} hold {WANTED_MIB}"
     with world.unharmed():
-        tenant = mallory.runs("/bin/sh", "-c", forged, environment=_raised(), **_SMALL)
+        tenant = mallory.runs("/bin/sh", "-c", forged, environment=raised(), **_SMALL)
         _refused(tenant)
 
 
