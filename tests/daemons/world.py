@@ -127,6 +127,13 @@ def _become(home: Path, command: list[str], body: dict[str, Any]) -> None:
     os.execvpe(command[0], command, {**os.environ, **granted["environment"]})
 
 
+def _allocation_in(slot: Path) -> str:
+    try:
+        return LimitsPage.of_slot(slot).allocation
+    except (OSError, CalabashError):
+        return slot.name
+
+
 class World:
     """One pool. ``gpus`` is the simulated node, "" for none; ``options`` are more words for the daemon."""
 
@@ -236,7 +243,8 @@ class World:
             self.events_after = items[-1]["id"]
 
     def slots(self) -> list[str]:
-        return sorted(p.name for p in (self.home / "alloc").iterdir())
+        """Return the allocations that have a slot; a directory that is no whole slot by its own name."""
+        return sorted(map(_allocation_in, (self.home / "alloc").iterdir()))
 
     def inject(self, gpu: str, *words: str) -> None:
         subprocess.run(
