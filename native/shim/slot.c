@@ -35,12 +35,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <linux/magic.h>
 #include <linux/openat2.h>
 #include <linux/stat.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -394,9 +394,10 @@ static bool check_pages(const struct slot *slot, const struct cb_limits *limits,
         return false;
     }
     if (!is_of_this_process(slot, limits)) {
-        cb_say("the slot %s is of another allocation than this process belongs to, or the kernel does not tell; "
-               "hint: start containers with the control group namespace of their host",
-               slot->path);
+        cb_say(
+            "the slot %s is of another allocation than this process belongs to, or the kernel does not tell; "
+            "hint: start containers with the control group namespace of their host",
+            slot->path);
         return false;
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what was read above is not newer than what comes now */

@@ -325,7 +325,8 @@ bool cb_sandbox_enter(void)
 {
     write_filter();
     struct sock_fprog program = {filter.count, filter.step};
-    if (limit(RLIMIT_NOFILE, FILES_MAX) && drop_capabilities() && cb_sandbox_close_memory() && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+    if (limit(RLIMIT_NOFILE, FILES_MAX) && drop_capabilities() && cb_sandbox_close_memory() &&
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0)
         return true;
     fprintf(stderr, "worker: cannot be shut in: %s\n", strerror(errno));
