@@ -16,7 +16,7 @@ from calabash.server.sessions import (
     CLOCK_HEADER,
     LOCATION_HEADER,
     PROOF_HEADER,
-    Answer,
+    ProvenReply,
     ProvenSession,
     Question,
     request_proof,
@@ -118,7 +118,7 @@ class ConsoleSession:
             self.hear(reply.headers[CLOCK_HEADER])
         if PROOF_HEADER in reply.headers:
             proven = ProvenSession(id=self.id, key=self.key, nonce=sent[PROOF_HEADER].split(".")[1])
-            answer = Answer(
+            answer = ProvenReply(
                 status=reply.status,
                 kind=reply.headers.get("content-type", ""),
                 location=reply.headers.get(LOCATION_HEADER, ""),

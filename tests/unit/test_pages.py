@@ -127,7 +127,7 @@ def test_a_slot_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     assert not (tmp_path / "s" / LIMITS_FILE).exists()
     with pytest.raises(CalabashError) as caught:
         create_slot(Path("/dev/full/slot"), _spec())
-    assert caught.value.reason is Reason.NOT_PERMITTED
+    assert caught.value.reason is Reason.HOST_FAILED
 
 
 @pytest.mark.parametrize("damage", ["short", "magic", "count", "link"])

@@ -28,7 +28,7 @@ class Closable(Protocol):
         """Close it at once."""
 
 
-class Connections:
+class GatewayConnections:
     """Used by one event loop.
 
     Args:

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from calabash.api.gateway import GatewayLimits
 from calabash.operations.turns import Turns
 from calabash.seams.host.tcp_peers import local_uid
-from calabash.server.connections import Connections
+from calabash.server.connections import GatewayConnections
 from calabash.server.guard import CONNECTION, PEER, Application
 
 REQUEST_S = 10.0  # from the first byte of a request, or the answer to the one before, to the end of the next one's head
@@ -24,7 +24,7 @@ HANDSHAKE_S = 5.0
 class BoundedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 within the bounds."""
 
-    table: Connections  # set on a subclass, like the next ones
+    table: GatewayConnections  # set on a subclass, like the next ones
     turns: Turns
     proxies: frozenset[str]
     _patience: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ def gateway_server(
 ) -> uvicorn.Server:
     """A server for ``serve(sockets=...)``."""
     bounds = {
-        "table": Connections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies)),
+        "table": GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies)),
         "turns": Turns(),
         "proxies": frozenset(proxies),
     }

@@ -18,7 +18,7 @@ from calabash.server.guard import (
     too_many,
     with_body,
 )
-from calabash.server.sessions import CLOCK_HEADER, LOCATION_HEADER, PROOF_HEADER, Answer, ProvenSession, Question
+from calabash.server.sessions import CLOCK_HEADER, LOCATION_HEADER, PROOF_HEADER, ProvenReply, ProvenSession, Question
 from calabash.server.settings import Gateway
 
 
@@ -82,7 +82,7 @@ class _Signed:
         content = bytes(self._content)
         named = {name.lower(): value.decode("latin-1") for name, value in self._start["headers"]}
         proof = self._proven.proof(
-            Answer(
+            ProvenReply(
                 status=self._start["status"],
                 kind=named.get(b"content-type", ""),
                 location=named.get(LOCATION_HEADER.encode(), ""),

@@ -57,7 +57,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProvenReply:
     """The parts of a reply that its proof covers."""
 
     status: int
@@ -74,7 +74,7 @@ class ProvenSession:
     key: bytes
     nonce: str
 
-    def proof(self, answer: Answer) -> str:
+    def proof(self, answer: ProvenReply) -> str:
         """Return the proof of the reply to that request."""
         parts = ("calabash reply", self.nonce, str(answer.status), answer.kind, answer.location)
         return _mac(self.key, parts, answer.content)

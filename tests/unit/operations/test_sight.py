@@ -23,6 +23,8 @@ HIDDEN = {
     Mentioned.USER: "bob",
     Mentioned.PROCESS: "python (pid 4711, user bob) holds 20 MiB",
     Mentioned.NETWORK: "red/a/web1",
+    Mentioned.POD: "theirs/worker-0",
+    Mentioned.BUDGET: "theirs/keep",
 }
 SHOWN = {
     Mentioned.REQUEST: "mine",

@@ -20,7 +20,7 @@ from calabash.server.oidc.login import OidcLogin
 from calabash.server.sessions import (
     LOCATION_HEADER,
     PROOF_HEADER,
-    Answer,
+    ProvenReply,
     ProvenSession,
     Question,
     Sessions,
@@ -146,7 +146,7 @@ class GatewayWorld:
         proven = ProvenSession(
             id=SESSION, key=base64.b64decode(self.sessions.key(SESSION)), nonce=proofs[PROOF_HEADER].split(".")[1]
         )
-        answer = Answer(
+        answer = ProvenReply(
             status=shown.status,
             kind=shown.headers.get("content-type", ""),
             location=shown.headers.get(LOCATION_HEADER, ""),

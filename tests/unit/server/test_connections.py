@@ -1,4 +1,4 @@
-"""Connections of a gateway: one holder's many cost no other holder, and a valid credential is served beside them."""
+"""GatewayConnections of a gateway: one holder's many cost no other holder, and a valid credential is served beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.server.test_slow_clients import WHOLE
 
 from calabash.api.gateway import GatewayLimits
 from calabash.server import guard
-from calabash.server.connections import Connections
+from calabash.server.connections import GatewayConnections
 from calabash.server.serving import gateway_server
 
 HANG_S = 60.0
@@ -40,7 +40,7 @@ class Line:
 
 
 def test_peer_with_too_many_connections_loses_its_oldest_idle_one() -> None:
-    table = Connections(GatewayLimits(connections=100, connections_per_address=3))
+    table = GatewayConnections(GatewayLimits(connections=100, connections_per_address=3))
     other, lines = Line(), [Line(waits=n != 0) for n in range(5)]
     assert table.enter(other, "user 2")
     assert all(table.enter(line, "user 1") for line in lines)
@@ -48,19 +48,19 @@ def test_peer_with_too_many_connections_loses_its_oldest_idle_one() -> None:
 
 
 def test_connection_with_a_refused_credential_is_closed_first() -> None:
-    table = Connections(GatewayLimits(connections=100, connections_per_address=2))
+    table = GatewayConnections(GatewayLimits(connections=100, connections_per_address=2))
     waiting, guessed = Line(), Line(guessed=True)
     assert all(table.enter(line, "user 1") for line in (waiting, guessed, Line()))
     assert (waiting.dropped, guessed.dropped) == (False, True)
 
 
 def test_peer_whose_connections_are_all_answered_gets_no_more() -> None:
-    table = Connections(GatewayLimits(connections=100, connections_per_address=2))
+    table = GatewayConnections(GatewayLimits(connections=100, connections_per_address=2))
     assert [table.enter(Line(waits=False), "user 1") for _ in range(3)] == [True, True, False]
 
 
 def test_connections_without_a_credential_leave_half_of_the_room() -> None:
-    table = Connections(GatewayLimits(connections=20, connections_per_address=8))
+    table = GatewayConnections(GatewayLimits(connections=20, connections_per_address=8))
     lines = [Line() for _ in range(40)]
     assert all(table.enter(line, f"user {n % 5}") for n, line in enumerate(lines))
     assert sum(not line.dropped for line in lines) == 10
@@ -75,7 +75,7 @@ def test_connections_without_a_credential_leave_half_of_the_room() -> None:
 def test_bounds_hold_after_any_steps_and_a_small_holder_keeps_its_connections(
     steps: list[tuple[str, bool, bool]],
 ) -> None:
-    table = Connections(GatewayLimits(connections=12, connections_per_address=4))
+    table = GatewayConnections(GatewayLimits(connections=12, connections_per_address=4))
     honest, living = Line(waits=False), set[Line]()
     assert table.enter(honest, "user honest")
     for holder, waits, proves in steps:

@@ -32,7 +32,7 @@ A = TypeVar("A", bound=PodWrite)
 
 
 @dataclass(slots=True)
-class Attempts(Generic[A]):
+class AttemptedWrite(Generic[A]):
     """A write, and what became of it so far.
 
     Args:
@@ -48,7 +48,7 @@ class Attempts(Generic[A]):
 @dataclass(slots=True)
 class _Pod(Generic[A]):
     namespace: str
-    waiting: dict[type, Attempts[A]] = field(default_factory=dict)
+    waiting: dict[type, AttemptedWrite[A]] = field(default_factory=dict)
     in_progress: bool = False
     not_before_s: float = -math.inf
 
@@ -82,13 +82,13 @@ class Backlog(Generic[A]):
             pod = self._pods[uid] = _Pod(action.pod.namespace)
         idle = not pod.waiting and not pod.in_progress
         before = pod.waiting.pop(type(action), None)
-        pod.waiting[type(action)] = Attempts(action)
+        pod.waiting[type(action)] = AttemptedWrite(action)
         if before is not None and before.action == action:
             pod.waiting[type(action)] = before
         if idle:
             self._stand(uid, pod)
 
-    def take(self, now_s: float) -> Attempts[A] | None:
+    def take(self, now_s: float) -> AttemptedWrite[A] | None:
         """Return the write to make now, if there is any. ``done`` or ``again`` says what became of it."""
         while self._later and self._later[0][0] <= now_s:
             _, _, uid = heapq.heappop(self._later)
@@ -112,7 +112,7 @@ class Backlog(Generic[A]):
             return pod.waiting.pop(next(iter(pod.waiting)))
         return None
 
-    def done(self, write: Attempts[A]) -> None:
+    def done(self, write: AttemptedWrite[A]) -> None:
         """Forget a write that was made, or is not to be made any more."""
         uid, pod = self._ended(write)
         pod.not_before_s = -math.inf
@@ -121,7 +121,7 @@ class Backlog(Generic[A]):
         else:
             del self._pods[uid]
 
-    def again(self, write: Attempts[A], at_s: float) -> None:
+    def again(self, write: AttemptedWrite[A], at_s: float) -> None:
         """Make a write again, not before ``at_s``; a later one of its kind that has come meanwhile is made instead."""
         uid, pod = self._ended(write)
         if type(write.action) not in pod.waiting:
@@ -145,7 +145,7 @@ class Backlog(Generic[A]):
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _ended(self, write: Attempts[A]) -> tuple[str, _Pod[A]]:
+    def _ended(self, write: AttemptedWrite[A]) -> tuple[str, _Pod[A]]:
         uid = write.action.pod.uid
         pod = self._pods[uid]
         pod.in_progress = False

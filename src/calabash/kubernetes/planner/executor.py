@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from calabash.kubernetes.planner.backlog import Attempts, Backlog, PodWrite
+from calabash.kubernetes.planner.backlog import AttemptedWrite, Backlog, PodWrite
 from calabash.kubernetes.planner.facts import (
     Action,
     EvictPod,
@@ -151,7 +151,7 @@ class Executor:
                 if not self._written_to[node]:
                     del self._written_to[node]
 
-    def _attempt(self, write: Attempts[Action]) -> None:
+    def _attempt(self, write: AttemptedWrite[Action]) -> None:
         action = write.action
         pause_s: float | None = None
         try:
@@ -171,7 +171,7 @@ class Executor:
         else:
             self._actions.again(write, pause_s)
 
-    def _pause_s(self, waiting: _Waiting[Any], write: Attempts[Any], error: CalabashError) -> float | None:
+    def _pause_s(self, waiting: _Waiting[Any], write: AttemptedWrite[Any], error: CalabashError) -> float | None:
         """Return how long this write waits for its next attempt; None: it is given up."""
         status = status_of(error)
         if error.reason is Reason.NOT_FOUND or is_final(error):
@@ -282,7 +282,7 @@ class _Waiting(Generic[A]):
             self._backlog.put(action)
             self._changed.notify()
 
-    def take(self) -> Attempts[A] | None:
+    def take(self) -> AttemptedWrite[A] | None:
         """Wait for a write to make; None at the end."""
         with self._changed:
             while not self._stopping.is_set():
@@ -293,12 +293,12 @@ class _Waiting(Generic[A]):
                 self._changed.wait(min(self._backlog.next_s(now_s) - now_s, threading.TIMEOUT_MAX))
             return None
 
-    def done(self, write: Attempts[A]) -> None:
+    def done(self, write: AttemptedWrite[A]) -> None:
         with self._changed:
             self._backlog.done(write)
             self._changed.notify()
 
-    def again(self, write: Attempts[A], pause_s: float) -> None:
+    def again(self, write: AttemptedWrite[A], pause_s: float) -> None:
         with self._changed:
             self._backlog.again(write, time.monotonic() + pause_s)
             self._changed.notify()

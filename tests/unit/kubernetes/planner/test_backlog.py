@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.kubernetes.planner.backlog import Attempts, Backlog
+from calabash.kubernetes.planner.backlog import AttemptedWrite, Backlog
 from calabash.kubernetes.planner.facts import Action, Nominate, PodName, SweepPod, UngatePod
 
 
@@ -19,7 +19,7 @@ def nominate(namespace: str, name: str, node: str = "a") -> Nominate:
     return Nominate(pod=pod(namespace, name), node=node)
 
 
-def taken(backlog: Backlog[Action], now_s: float = 0.0) -> list[Attempts[Action]]:
+def taken(backlog: Backlog[Action], now_s: float = 0.0) -> list[AttemptedWrite[Action]]:
     found = []
     while (write := backlog.take(now_s)) is not None:
         found.append(write)
@@ -112,7 +112,7 @@ def test_every_pods_last_write_of_each_kind_is_made_in_the_end(steps: list[tuple
     backlog, now_s = Backlog[Action](2), 0.0
     wanted: set[tuple[str, type]] = set()
     made: set[tuple[str, type]] = set()
-    open_: list[Attempts[Action]] = []
+    open_: list[AttemptedWrite[Action]] = []
 
     def step(what: str, first: int, second: int, third: int) -> None:
         if what == "put":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import threading
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.console_session import ConsoleSession
 from tests.receiver import receiving
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import OFF, SYSTEM, ServedCluster
@@ -310,32 +310,24 @@ def test_every_page_of_the_console_is_drawn_for_a_cluster(tmp_path: Path) -> Non
         two_tenants(world)
         waiting = world.pod("more", "vision-ns", waits="0 of 4 devices have room")
         until(lambda: len(world.admin.items("/v1/allocations")) == 3, "the waiting pod to be seen")
-        token = world.admin.post("/v1/tokens", {})["secret"]
-        address = world.admin.get("/v1/status")["console"].removeprefix("http://")
+        host, _, port = world.admin.get("/v1/status")["console"].removeprefix("http://").rpartition(":")
+        session = ConsoleSession.begun((host, int(port)), world.admin.post("/v1/tokens", {"login": True})["secret"])
         some = {"/devices": "0", "/tenants": "vision", "/workloads": waiting.metadata.uid}
-        drawn = {}
+        drawn: dict[str, str] = {}
+        statuses: dict[str, int] = {}
         for page in PAGES:
             above, _, name = page.path.partition("/{")
             if not name or above in some:
-                drawn[page.path] = drawn_as(address, token, f"{above}/{some[above]}" if name else page.path)
-        assert {path: status for path, (status, _) in drawn.items() if status != 200} == {
+                reply = session.ask("GET", f"{above}/{some[above]}" if name else page.path)
+                drawn[page.path] = reply.content.decode()
+                statuses[page.path] = reply.status
+        assert {path: status for path, status in statuses.items() if status != 200} == {
             "/simulator": 409,
             "/jobs": 409,
         }
-        assert "not served by a cluster" in drawn["/simulator"][1]
-        assert "vision-ns/vision-pod" in drawn["/workloads"][1]
-        assert "0 of 4 devices have room" in drawn["/waiting"][1]
-        assert "vision/default" in drawn["/queues"][1]
+        assert "not served by a cluster" in drawn["/simulator"]
+        assert "vision-ns/vision-pod" in drawn["/workloads"]
+        assert "0 of 4 devices have room" in drawn["/waiting"]
+        assert "vision/default" in drawn["/queues"]
     finally:
         world.stop()
-
-
-def drawn_as(address: str, token: str, path: str) -> tuple[int, str]:
-    """The status and the text of a page."""
-    connection = http.client.HTTPConnection(address, timeout=120)
-    try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
