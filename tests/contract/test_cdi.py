@@ -181,7 +181,7 @@ def test_a_missing_directory_is_made_and_all_may_read_the_file_whatever_the_umas
         write_spec(tmp_path / "run" / "cdi", "one", KIND, SIMPLE)
     finally:
         os.umask(old)
-    assert stat.S_IMODE((tmp_path / "run" / "cdi" / "one.json").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "run" / "cdi" / "one.json").stat().st_mode) == 0o600
 
 
 def test_readers_see_whole_specs_while_they_are_replaced(tmp_path: Path) -> None:

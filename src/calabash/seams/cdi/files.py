@@ -41,7 +41,8 @@ class SpecFile:
 def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, ContainerEdits]) -> None:
     """Write ``directory/name.json``, in the place of what was there; the directory is made when it is missing.
 
-    Readable by all, written by its owner, not synced: after a restart of the machine the directory is empty anyway.
+    For root alone, as container runtimes are: it names claims and slots of tenants. Not synced: after a restart of the
+    machine the directory is empty anyway.
     Raises CalabashError: BAD_REQUEST for what is no spec, BAD_FILE when it cannot be written.
     """
     try:
@@ -54,9 +55,9 @@ def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, Cont
     temporary = target.with_name(f"{name}.{secrets.token_hex(4)}{_TEMPORARY}")
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.fchmod(file, 0o644)
+            os.fchmod(file, 0o600)
             with os.fdopen(file, "wb", closefd=False) as out:
                 out.write(body)
         finally:
