@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -154,6 +154,7 @@ class Lab:
         self.real = real_card()
         self._gpus = gpus
         self._want_arbiter = arbiter
+        self.tool_environment: Mapping[str, str] = {}  # variables of the tools that read the card's books
         self._stack = ExitStack()
         self._tenants: list[Tenant] = []
         self._arbiter: subprocess.Popen[bytes] | None = None
@@ -212,7 +213,7 @@ class Lab:
     def books(self) -> SimNode:
         """The simulator's books."""
         assert self.node is not None
-        return show_node(self.node)
+        return show_node(self.node, environment=self.tool_environment)
 
     def slot(
         self,

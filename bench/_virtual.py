@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -225,6 +225,7 @@ class VirtualLab(Lab):
         self.real = False
         super()._make_card()
         self.clock = VirtualTime(self.home / "time")  # from now on: the card has been in use until now
+        self.tool_environment = self.clock.environment("", -1)  # the tools of the card see the clock of the tenants
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -279,22 +280,3 @@ class VirtualLab(Lab):
         self.sleep(seconds)
         after_ns, after = self.busy_ns()
         return [(after[t.pid] - before[t.pid]) / (after_ns - before_ns) * 100 for t in tenants]
-
-    def busy_ns(self) -> tuple[int, dict[int, int]]:
-        """Now, and the card's time that each process has had."""
-        with self._looking():
-            return super().busy_ns()
-
-    @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """The tools of the card see the clock of the tenants."""
-        added = self.clock.environment("", -1)
-        before = {name: os.environ.get(name) for name in added}
-        os.environ.update(added)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,7 @@ import msgspec
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.library import simulated_environment, simulated_library_dir
-from calabash.seams.host.children import run_program
+from calabash.seams.host.children import child_environment, run_program
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOOL_TIMEOUT_S = 30.0
@@ -124,10 +125,11 @@ def _tool() -> Path:
     return tool
 
 
-def _run(*arguments: str) -> str:
-    """Runs the tool; its own error line and hint become the CalabashError."""
+def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Runs the tool; its own error line and hint become the CalabashError. ``environment``: further variables."""
+    variables = child_environment() | dict(environment or {})
     try:
-        done = run_program([str(_tool()), *arguments], timeout_s=_TOOL_TIMEOUT_S)
+        done = run_program([str(_tool()), *arguments], timeout_s=_TOOL_TIMEOUT_S, environment=variables)
     except subprocess.TimeoutExpired as error:
         raise CalabashError(
             f"calabash-simctl {arguments[0]} took more than {_TOOL_TIMEOUT_S:g} s", reason=Reason.TIMEOUT
@@ -226,10 +228,11 @@ def list_nodes(home: Path) -> tuple[NodeFile, ...]:
     return tuple(NodeFile(name=f.parent.name, state=f) for f in files if _NAME.fullmatch(f.parent.name))
 
 
-def show_node(node: NodeFile) -> SimNode:
-    """The node's cards, processes and books."""
+def show_node(node: NodeFile, *, environment: Mapping[str, str] | None = None) -> SimNode:
+    """The node's cards, processes and books. ``environment``: further variables of the tool that reads them."""
     try:
-        return msgspec.json.decode(_run("show", str(node.state), "--json"), type=SimNode)
+        shown = _run("show", str(node.state), "--json", environment=environment)
+        return msgspec.json.decode(shown, type=SimNode)
     except msgspec.MsgspecError as error:
         raise CalabashError(f"calabash-simctl show answered nonsense: {error}", reason=Reason.BAD_FILE) from error
 
