@@ -224,7 +224,7 @@ def test_the_console_of_the_cluster_answers_and_asks_who_comes(installed: Cluste
     operated = OperatedCluster(installed)
     status, text = operated.ask("/")
     assert status == 200
-    assert 'action="/login"' in text
+    assert "data-shell" in text, "a page without data, which asks for a login"
     status, text = operated.ask("/v1/allocations")
     assert (status, json.loads(text)["reason"]) == (401, "not_authenticated")
     assert "http" in operated.run("login-link")
