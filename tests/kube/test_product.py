@@ -131,7 +131,7 @@ def test_a_pod_with_a_worker_goes_on_when_its_nodes_agent_is_another(installed: 
     def another() -> bool:
         found = {pod["metadata"]["name"]: pod["status"] for pod in installed.api.get(agents)["items"]}
         statuses = [one for status in found.values() for one in status.get("containerStatuses", ())]
-        return name not in found and len(statuses) == 1 and bool(statuses[0]["ready"])
+        return name not in found and len(statuses) == 2 and all(one["ready"] for one in statuses)
 
     installed.wait_for(another, "another agent", 90)
     installed.kubectl("exec", "--namespace=tenant", "brokered", "--", "touch", "/tmp/go")

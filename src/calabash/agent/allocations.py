@@ -223,11 +223,15 @@ class Allocations:
             entry.start_unwritten = True
         return entry.record
 
+    def learn_names(self, entered: Iterable[AllocationRecord]) -> None:
+        """Take over what the slots of these records are called, before anything of them is opened."""
+        for record in entered:
+            self._names.adopt(record.id, PurePath(record.slot).name)
+
     def recover(self) -> Changes:
         """Adopt what the journal, the slots and the members say; called once, before anything is granted."""
         entered = {r.id: r for r in self._store.allocations()}
-        for record in entered.values():
-            self._names.adopt(record.id, PurePath(record.slot).name)
+        self.learn_names(entered.values())
         self._slots.sweep()
         now_ns = self._clock.monotonic_ns()
         members = self._membership.adopt(entered.values())

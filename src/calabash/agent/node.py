@@ -101,6 +101,7 @@ class NodeAgent:
             executor.start()
         with parts.lock:
             entered = parts.store.allocations()
+            parts.allocations.learn_names(entered)
             progress(f"usage of {len(entered)} allocations")
             written = parts.store.usage_book.all_so_far(entered)
             for record in entered:
