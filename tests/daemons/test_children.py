@@ -42,7 +42,7 @@ def processes_of(home: Path) -> dict[int, list[str]]:
     found = {}
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if any(word.startswith("calabash.") for word in words) and _serves(entry, home):
                 found[int(entry.name)] = words
     return found

@@ -85,7 +85,7 @@ def test_a_program_is_inside_its_port_and_reaches_another_of_its_vpc_by_name(poo
     (allocation,) = pool.world.allocations()
     assert allocation["state"] == "running"
     (pid,) = allocation["pids"]
-    assert "python3" in Path(f"/proc/{pid}/cmdline").read_text()
+    assert "python3" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     assert "CALABASH_SLOT" in Path(f"/proc/{pid}/environ").read_text()
     os.write(server.stdin, b"end\n")
     assert server.end()[0] == 0
