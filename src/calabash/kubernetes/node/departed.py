@@ -29,10 +29,10 @@ GONE_S = 30.0
 
 
 class HeldAllocations(Protocol):
-    """What is asked of the agent."""
+    """The operations of the agent that the removal of departed pods needs."""
 
     def records(self) -> list[AllocationRecord]:
-        """Everything that is held."""
+        """Return the records of all allocations that are held."""
         ...
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:

@@ -45,7 +45,7 @@ Denied = Mapping[int, frozenset[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSettings:
-    """Where and for whom devices are closed.
+    """The hierarchies in which devices are denied, and the namespaces that are left alone.
 
     Args:
         hierarchy: the hierarchy of control groups that decides about devices.
@@ -59,7 +59,7 @@ class GuardSettings:
 
 
 class DeviceGuard:
-    """Denies devices to the pods of one node; the methods are called from one thread.
+    """Deny devices to the pods of one node. The methods are called from one thread.
 
     Args:
         pod_groups: groups of all pods by the digits of their UIDs.

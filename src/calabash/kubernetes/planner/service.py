@@ -201,7 +201,7 @@ class PlannerService(CoreOfTerm):
 
     @property
     def status_address(self) -> tuple[str, int]:
-        """Where probes and metrics are answered."""
+        """Return the address at which probes and metrics are answered."""
         return self._status.address if self._status is not None else ("", 0)
 
     def planned(self, uid: str) -> str | None:

@@ -53,7 +53,7 @@ METRICS = (LEADS, READY, SKIPPED)
 
 
 class PlannerState(Protocol):
-    """What is asked of the planner."""
+    """The state of the planner that probes and metrics show."""
 
     def leads(self) -> bool: ...
 
