@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from bench._console_session import http_ask
 from tests.console.conftest import PATIENCE_MS, settled, settling
-from tests.console_session import http_ask
 from tests.daemons.world import World, until
 from tests.recorder import Received, recorder
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.console_session import ConsoleSession, http_ask, log_in
+from bench._console_session import ConsoleSession, http_ask, log_in
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 

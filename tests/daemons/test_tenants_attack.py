@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.console_session import ConsoleSession, log_in
+from bench._console_session import ConsoleSession, log_in
 from tests.daemons.network import Network, Told, network
 from tests.daemons.world import until
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.console_session import ConsoleSession, http_ask, log_in
+from bench._console_session import ConsoleSession, http_ask, log_in
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 from tests.recorder import recorded, serve

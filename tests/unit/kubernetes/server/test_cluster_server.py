@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.console_session import ConsoleSession
+from bench._console_session import ConsoleSession
 from tests.receiver import receiving
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import OFF, SYSTEM, ServedCluster
