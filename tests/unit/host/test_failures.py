@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from calabash.seams.host.accounts import account_of
 from calabash.seams.host.failures import EXHAUSTED, FULL, failure
 
 SELF = processes.identify(os.getpid())
+# Of a file: systemd's name service answers for root and nobody without one.
+LISTED = next(entry for entry in pwd.getpwall() if entry.pw_uid not in (0, 65534))
+
+
+@pytest.fixture(autouse=True)
+def _loaded_name_services() -> None:
+    """Look for an account that no service knows, so that each of them is loaded before a test has no descriptors."""
+    with suppress(KeyError):
+        pwd.getpwnam("no-such-user-here")
 
 
 @contextmanager
@@ -50,10 +60,10 @@ LOOKS: dict[str, Callable[[], Any]] = {
     "parent_of": lambda: processes.parent_of(os.getpid()),
     "namespace_pids": lambda: processes.namespace_pids(os.getpid()),
     "group_of": lambda: cgroups.group_of(os.getpid()),
-    "user_name": lambda: processes.user_name.__wrapped__(0),
-    "user_groups": lambda: users.user_groups(0),
-    "account": lambda: account("root"),
-    "account_of": lambda: account_of(0),
+    "user_name": lambda: processes.user_name.__wrapped__(LISTED.pw_uid),
+    "user_groups": lambda: users.user_groups(LISTED.pw_uid),
+    "account": lambda: account(LISTED.pw_name),
+    "account_of": lambda: account_of(LISTED.pw_uid),
     "holders": lambda: processes.has_open(os.getpid(), Path("/dev/null")),
 }
 
