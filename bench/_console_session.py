@@ -64,6 +64,14 @@ def log_in(address: tuple[str, int], code: str, *, tls: ssl.SSLContext | None = 
     return http_ask(address, "POST", "/login", body, tls=tls, headers={"content-type": "application/json"})
 
 
+class LoginRefusedError(Exception):
+    """A login that the gateway did not take. ``reply`` is what it answered."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(f"the login was answered {reply.status}: {reply.content[:200]!r}")
+        self.reply = reply
+
+
 @dataclass(slots=True, kw_only=True)
 class ConsoleSession:
     """A page that is logged in; ``sent`` are the headers of its last request."""
@@ -77,9 +85,10 @@ class ConsoleSession:
 
     @classmethod
     def begun(cls, address: tuple[str, int], code: str, *, tls: ssl.SSLContext | None = None) -> ConsoleSession:
-        """Log in by a code."""
+        """Log in by a code. Raises LoginRefusedError, OSError."""
         reply = log_in(address, code, tls=tls)
-        assert reply.status == 200, reply
+        if reply.status != 200:
+            raise LoginRefusedError(reply)
         assert "set-cookie" not in reply.headers
         begun = json.loads(reply.content)
         made = cls(address=address, id=begun["session"], key=base64.b64decode(begun["key"]), tls=tls)

@@ -148,6 +148,9 @@ class Ending:
         for path, items in before.items():
             if self.kept(path) != items:
                 self.found("a restart changes nothing", path)
+        tokens = self.world.client.get("/v1/tokens")["items"]
+        left = [one["id"] for one in tokens if one["kind"] == "session" and one["state"] == "valid"]
+        self.found("a restart ends sessions of the console", *left)
         again = self.world.client.items("/v1/allocations?ended=1")
         if again != records:
             changed = [a["id"] for a, b in zip(again, records, strict=False) if a != b]
@@ -157,9 +160,9 @@ class Ending:
             )
 
     def kept(self, path: str) -> list[Any]:
-        """What a restart keeps: not the code of the link that a start prints."""
+        """What a restart keeps: neither the code of the link that a start prints nor sessions of the console."""
         found: list[Any] = self.world.client.get(f"/v1/{path}")["items"]
-        return [one for one in found if one.get("kind") != "login"]
+        return [one for one in found if one.get("kind") not in ("login", "session")]
 
     def leave(self) -> None:
         """The pool goes, and nothing of it stays."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from typing import Any
 
+from bench._console_session import ConsoleSession, LoginRefusedError, Reply, http_ask
 from bench.soak.actors import Actor
 from bench.soak.world import TENANTS, free_port, until
+from calabash.model.errors import CalabashError
 
 PAGES = ("devices", "workloads", "waiting", "queues", "usage", "tenants", "audit")
+QUESTIONS = ("/v1/allocations", "/v1/overview")
 ANSWER_S = 60.0
 TARIFF = """
 name: soak
@@ -124,38 +127,63 @@ class Bills(Actor):
 
 
 class Console(Actor):
-    """Looks at pages with a token. The gateway may be away for a moment; it may never answer with an error of its own."""
+    """Reads pages in a session of the console, and the API with a token. The gateway may be away for a moment; it may never
+    answer with an error of its own, and it knows a token always and a session as long as the pool is not started again."""
 
     name = "console"
     pause_s = 1.0
 
     def prepare(self) -> None:
-        self.token = ""
-        until(self._token, every_s=1.0)
+        host, _, port = self.world.console.rpartition(":")
+        self.address = host, int(port)
+        self.token, self.started_by = "", 0
+        self.session: ConsoleSession | None = None
+        until(self._create_token, every_s=1.0)
+        until(self._log_in, every_s=1.0)
 
-    def _token(self) -> bool:
+    def turn(self) -> None:
+        page = self.random.choice(PAGES + QUESTIONS)
+        try:
+            if page in QUESTIONS:
+                self._judge(
+                    page, http_ask(self.address, "GET", page, headers={"Authorization": f"Bearer {self.token}"})
+                )
+            elif self.session is not None or self._log_in():
+                self._look(f"/{page}?format=json")
+        except (OSError, http.client.HTTPException) as error:
+            self.world.diary.count("console: nobody there")
+            self.log(f"{page}: {error!r}")
+
+    def _look(self, path: str) -> None:
+        assert self.session is not None
+        reply = self.session.ask("GET", path)
+        if reply.status == 401 and self.world.pid() != self.started_by:  # a session ends with the start that it is of
+            self.world.diary.count("console: session ended with the pool")
+            self.session = None
+            return
+        self._judge(path, reply)
+
+    def _judge(self, path: str, reply: Reply) -> None:
+        self.world.diary.count("console: answered" if reply.status == 200 else f"console: {reply.status}")
+        if reply.status == 500 or reply.status in (401, 403):
+            self.world.diary.violation("the console answers", f"{path}: {reply.status} {reply.content[:500]!r}")
+        if reply.status == 200:
+            json.loads(reply.content)
+
+    def _create_token(self) -> bool:
         code, said = self.world.command("token", "create", "--note", "soak")
         self.token = said.strip() if code == 0 else ""
         return bool(self.token)
 
-    def turn(self) -> None:
-        path = self.random.choice([f"/{page}?format=json" for page in PAGES] + ["/v1/allocations", "/v1/overview"])
-        asked = urllib.request.Request(
-            f"http://{self.world.console}{path}", headers={"Authorization": f"Bearer {self.token}"}
-        )
+    def _log_in(self) -> bool:
+        self.started_by = self.world.pid()
         try:
-            with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
-                json.loads(answer.read())
-                self.world.diary.count("console: answered")
-        except urllib.error.HTTPError as error:
-            told = error.read(500)
-            error.close()
-            self.world.diary.count(f"console: {error.code}")
-            if error.code == 500 or error.code in (401, 403):
-                self.world.diary.violation("the console answers", f"{path}: {error.code} {told!r}")
-        except (OSError, ValueError) as error:
-            self.world.diary.count("console: nobody there")
-            self.log(f"{path}: {error}")
+            code = self.world.client.post("/v1/tokens", {"login": True})["secret"]
+            self.session = ConsoleSession.begun(self.address, code)
+        except (CalabashError, LoginRefusedError, OSError, http.client.HTTPException) as error:
+            self.log(f"not logged in: {error}")
+            return False
+        return True
 
 
 class Prometheus(Actor):
