@@ -19,6 +19,8 @@ something is freed, so a repeated shape costs a look into a set.
 
 ``run`` looks at everything that waits. ``run_one`` looks at one portion only, which is the same decision as long as nothing
 was freed since everything was looked at: all others were refused then and would be refused again.
+
+What a cycle starts it neither evicts nor moves. Where something was spared for that reason alone, another cycle is due.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ class Cycle:
         self._state = state
         self._held = HeldNodes(state)
         self._allocate = Allocate(state, self._held)
-        self._evict = Eviction(state, self._held)
-        self._defragment = Defragment(state)
+        self._begun: set[str] = set()
+        self._evict = Eviction(state, self._held, self._begun)
+        self._defragment = Defragment(state, self._begun)
         self._reserve = Reserve(state, self._held)
         self._decisions: list[Decision] = []
         self._blocked: list[Blocked] = []
@@ -83,7 +86,7 @@ class Cycle:
                 if reservation not in behind:
                     self._held.add(reservation)
             self._turn(portion)
-            if self._blocked and self._blocked[0][1] is Reason.NO_CAPACITY:
+            if self._blocked and self._blocked[0][1] is Reason.NO_CAPACITY and not portion.waits_for_core:
                 self._reserve.consider(portion.gang, portion.requests)  # it may be the first of those that find no room
             for reservation in behind:
                 self._keep(reservation)
@@ -110,6 +113,7 @@ class Cycle:
         self._state.reservations = list(self._held.reservations)
         if not self._walk.starts:
             return
+        self._state.unsettled |= self._evict.spared or self._defragment.spared
         gangs = self._state.registry.gangs
         promised = [gangs[r.gang] for r in self._held.reservations]
         first: dict[tuple[str, str], Portion] = {}
@@ -156,8 +160,8 @@ class Cycle:
         gang, requests = portion.gang, portion.requests
         if gang.incomplete:
             return Reason.GANG_INCOMPLETE
-        if len(requests) < gang.missing:
-            return Reason.NO_CAPACITY  # surplus of a core that did not start
+        if portion.waits_for_core:
+            return Reason.NO_CAPACITY
         need = self._state.need(requests)
         if self._state.tree.over_limit(gang.queue, need) is not None:
             plan = self._evict.plan_below_limit(gang, requests, need)
@@ -196,6 +200,7 @@ class Cycle:
             self._decisions.append(Move(id=running.request.id, node=node, placement=placement, by=by.id))
             gone.append(running.request.id)
         for request, placement in plan.placed:
+            self._begun.add(request.id)
             running = state.begin(request, placement, state.now_s)
             self._decisions.append(Bind(id=request.id, node=running.node, placement=placement, after=tuple(gone)))
         state.board.commit()

@@ -36,6 +36,7 @@ from calabash.sched.queues.gang import portion_of
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
+from calabash.sched.walk import first_of
 
 DEFAULT_POLICY = "pgb-online"
 
@@ -158,15 +159,22 @@ class Scheduler:
     def decide(self, request_id: str, now_s: float) -> tuple[Decision, ...]:
         """Decide about one request (with its gang) that was submitted since the last cycle.
 
-        When something was freed since then, others that wait have the right to it, and the whole cycle runs. Raises
-        CalabashError when the id is unknown.
+        A surplus member of a gang is decided after the members that start together. When something was freed since the last
+        cycle, others that wait have the right to it, and the whole cycle runs. Raises CalabashError when the id is unknown.
         """
         gang = self.registry.gang_of(request_id)
-        if self.state.unsettled:
-            return self.cycle(now_s)
-        self.state.advance(now_s)
+        decisions: list[Decision] = []
         portion = portion_of(gang, request_id)
-        return Cycle(self.state).run_one(portion) if portion else ()
+        if portion and portion.waits_for_core and not self.state.unsettled:
+            self.state.advance(now_s)
+            decisions += Cycle(self.state).run_one(first_of(gang))
+            portion = portion_of(gang, request_id)
+        if self.state.unsettled:
+            return (*decisions, *self.cycle(now_s))
+        self.state.advance(now_s)
+        if portion:
+            decisions += Cycle(self.state).run_one(portion)
+        return tuple(decisions)
 
     def wake_at_s(self) -> float | None:
         """When a cycle is due at the latest: now if something was freed, else when time alone may change a decision, because

@@ -20,14 +20,20 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.explain.nodes import changes_for, judge
 
 
+def random_devices(rng: random.Random) -> tuple[GpuSpec, ...]:
+    """No, one or four devices of a node, alike or not."""
+    count, mixed = rng.choice((0, 1, 4)), rng.random() < 0.3
+    made = [GpuSpec(model=rng.choice(("T4", "A100")), memory_mib=rng.choice((16384, 40960))) for _ in range(count)]
+    return tuple(made if mixed else made[:1] * count)
+
+
 def random_cluster(rng: random.Random) -> Cluster:
     nodes = [
         NodeSpec(
             name=f"n{i}",
             cpu_milli=rng.choice((4000, 16000)),
             memory_mib=rng.choice((8192, 65536)),
-            gpus=(GpuSpec(model=rng.choice(("T4", "A100")), memory_mib=rng.choice((16384, 40960))),)
-            * rng.choice((0, 1, 4)),
+            gpus=random_devices(rng),
             labels={"zone": rng.choice("ab")},
             taints=("dedicated=x:NoSchedule",) if rng.random() < 0.2 else (),
         )
@@ -41,15 +47,19 @@ def random_cluster(rng: random.Random) -> Cluster:
                     gpu_count=1, gpu_milli=rng.choice((200, 500, 900)), gpu_memory_mib=rng.choice((1024, 8192, 15000)),
                     cpu_milli=rng.choice((0, 1000)),
                 )  # fmt: skip
+                if rng.random() < 0.3:
+                    shape = replace(shape, mode="timeslice", gpu_slices=1, gpu_slices_max=1)
                 if choose(Compiled(cluster, shape), row) or cluster.cpu_free_milli[row] >= shape.cpu_milli:
                     cluster.place(shape, NodePlacement(node=row, devices=(device,)))
+            if rng.random() < 0.2:
+                cluster.set_health(row, device, healthy=False)
     return cluster
 
 
 def random_shape(rng: random.Random) -> Shape:
     whole = rng.random() < 0.4
     return Shape(
-        gpu_count=rng.choice((1, 2, 4, 8)) if whole else 1,
+        gpu_count=rng.choice((1, 2, 4, 8)) if whole else rng.choice((1, 1, 2)),
         gpu_milli=1000 if whole else rng.choice((300, 600, 950)),
         gpu_memory_mib=0 if whole else rng.choice((0, 2048, 12000, 39000)),
         cpu_milli=rng.choice((0, 2000, 8000)),
@@ -94,8 +104,17 @@ def check(seed: int) -> int:
     assert verdict.fitting + sum(c.nodes for c in verdict.causes) == verdict.nodes == cluster.node_count
     assert verdict.summary.startswith(f"{verdict.fitting}/{verdict.nodes} nodes are available")
     for cause in verdict.causes:
-        if cause.reason in (Reason.NO_CORES, Reason.NO_MEMORY, Reason.NO_CPU, Reason.NO_HOST_MEMORY):
-            assert cause.largest < cause.asked
+        if cause.reason in (
+            Reason.NO_CORES,
+            Reason.NO_MEMORY,
+            Reason.NO_CPU,
+            Reason.NO_HOST_MEMORY,
+            Reason.NO_CAPACITY,
+        ):
+            assert cause.largest < cause.asked, f"seed {seed}: {cause}"
+        if cause.reason is Reason.NO_CORES and cause.largest:
+            alone = replace(shape, gpu_milli=int(cause.largest), gpu_memory_mib=0, cpu_milli=0, memory_mib=0)
+            assert Compiled(cluster, alone).fitting().any(), f"seed {seed}: {cause}"
     if verdict.fitting:
         return 0
     assert verdict.dominant is not None

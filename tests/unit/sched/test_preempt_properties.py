@@ -124,10 +124,11 @@ def check_world(seed: int) -> int:
         evicted = [d for d in decisions if isinstance(d, Evict)]
         bound = {d.id for d in decisions if isinstance(d, Bind)}
         evictions += len(evicted)
+        assert not bound & {d.id for d in evicted}, f"seed {seed}: started and evicted in one cycle"
         for eviction in evicted:
             by = scheduler.registry.request(eviction.by)
             assert eviction.by in bound, f"seed {seed}: {eviction} for somebody who did not start"
-            if eviction.id in in_quota and eviction.id not in bound:
+            if eviction.id in in_quota:
                 queue, priority = in_quota[eviction.id]
                 started = map(scheduler.registry.request, bound)
                 if any(a.queue == queue and a.priority >= priority for a in started):

@@ -16,7 +16,7 @@ from tests.examples import examples
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
-from calabash.sched.decisions import Bind, Defer, Evict, Options, Request
+from calabash.sched.decisions import Bind, Defer, Evict, Move, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.restart import restore
@@ -56,6 +56,16 @@ class Life(RuleBasedStateMachine):
         )
         self.now_s = 0.0
         self.count = 0
+        self.settled = False  # whether nothing was submitted since the last cycle
+        self.limit_milli = 4000.0
+        self.used_milli = 0.0  # by the limited queue, when it was looked at last
+
+    @rule(devices=st.integers(1, 4))
+    def limit(self, devices: int) -> None:
+        self.limit_milli = devices * 1000.0
+        specs = self.scheduler.tree.form.specs
+        limits = Amount(self.limit_milli, MANY, MANY)
+        self.scheduler.set_queues(replace(s, limit=limits) if s.name == "b" else s for s in specs if s.name)
 
     @rule(
         queue=st.sampled_from("abc"),
@@ -69,6 +79,7 @@ class Life(RuleBasedStateMachine):
         self, queue: str, shape: Shape, priority: int, members: int, missing: bool, run_time_s: float | None
     ) -> None:
         self.count += 1
+        self.settled = False
         for m in range(members):
             self.scheduler.submit(
                 Request(
@@ -84,12 +95,14 @@ class Life(RuleBasedStateMachine):
         decisions = self.scheduler.cycle(self.now_s)
         bound = [d.id for d in decisions if isinstance(d, Bind)]
         assert len(bound) == len(set(bound))
+        assert not {d.id for d in decisions if isinstance(d, Evict | Move)} & set(bound)
         for d in decisions:
             if isinstance(d, Evict):
                 assert d.by in bound
             if isinstance(d, Defer):
                 assert d.explanation.summary
                 assert d.id in self.scheduler.registry.gang_of(d.id).waiting
+        self.settled = True
 
     def known(self) -> list[str]:
         return sorted(i for g in self.scheduler.registry.gangs.values() for i in (*g.waiting, *g.running))
@@ -134,7 +147,16 @@ class Life(RuleBasedStateMachine):
             waiting = sum(self.scheduler.state.charges.of(a.shape).gpu_milli for g in gangs for a in g.waiting.values())
             assert self.scheduler.tree.used(queue).gpu_milli == running
             assert self.scheduler.tree.waiting(queue).gpu_milli == waiting
-        assert self.scheduler.tree.used("b").gpu_milli <= 4000
+        used_milli = self.scheduler.tree.used("b").gpu_milli
+        assert used_milli <= max(self.limit_milli, self.used_milli)
+        self.used_milli = used_milli
+
+    @invariant()
+    def a_cycle_that_names_no_time_is_followed_by_none_that_acts(self) -> None:
+        wake_at_s = self.scheduler.wake_at_s()
+        if self.settled and (wake_at_s is None or wake_at_s > self.now_s):
+            decisions = self.scheduler.cycle(self.now_s)
+            assert [d for d in decisions if not isinstance(d, Defer)] == []
 
 
 Life.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
@@ -161,6 +183,40 @@ def test_a_restored_snapshot_decides_the_same() -> None:
     theirs = [(type(d).__name__, d.id, getattr(d, "node", "")) for d in twin.cycle(30.0)]
     assert ours == theirs
     assert any(name == "Evict" for name, _, _ in ours)
+
+
+def test_surplus_of_a_gang_is_decided_after_the_members_that_start_together() -> None:
+    scheduler = Scheduler([node("n")], [QueueSpec(name="q")])
+    scheduler.cycle(0.0)
+    for name, priority in (("m1", 0), ("m2", 0), ("m3", 1), ("m4", 1)):
+        scheduler.submit(Request(id=name, queue="q", gang="g", min_member=2, priority=priority, shape=whole(1)))
+    first = scheduler.decide("m1", 1.0)
+    assert [d.id for d in first if isinstance(d, Bind)] == ["m3", "m4", "m1"]
+    assert [d.id for d in scheduler.decide("m2", 1.0) if isinstance(d, Bind)] == ["m2"]
+    assert scheduler.wake_at_s() is None
+
+
+def test_surplus_of_a_gang_that_does_not_fit_is_told_so() -> None:
+    scheduler = Scheduler([node("n", gpus=1)], [QueueSpec(name="q")])
+    scheduler.cycle(0.0)
+    for name, priority in (("m1", 0), ("m2", 1), ("m3", 1)):
+        scheduler.submit(Request(id=name, queue="q", gang="g", min_member=2, priority=priority, shape=whole(1)))
+    told = {d.id: d for d in scheduler.decide("m1", 1.0) if isinstance(d, Defer)}
+    assert set(told) == {"m1", "m2", "m3"}
+    assert "start together come first" in told["m1"].explanation.summary
+    assert all(r.ids == ("m2", "m3") for r in scheduler.state.reservations)
+
+
+def test_what_a_cycle_starts_it_does_not_evict_but_another_cycle_is_due() -> None:
+    queues = [QueueSpec(name=name, deserved=Amount(1000)) for name in "ab"]
+    scheduler = Scheduler([node("n", gpus=2)], queues, policy="bestfit", options=Options(reservations=0))
+    for name, queue, count, priority in (("big", "a", 4, 1), ("a1", "a", 1, 0), ("b1", "b", 1, 1), ("b2", "b", 1, 0)):
+        scheduler.submit(Request(id=name, queue=queue, priority=priority, shape=whole(count)))
+    assert [d.id for d in scheduler.cycle(0.0) if not isinstance(d, Defer)] == ["b1", "b2"]
+    assert scheduler.wake_at_s() == 0.0
+    assert [(type(d), d.id) for d in scheduler.cycle(0.0) if not isinstance(d, Defer)] == [(Evict, "b2"), (Bind, "a1")]
+    assert [d for d in scheduler.cycle(0.0) if not isinstance(d, Defer)] == []
+    assert scheduler.wake_at_s() is None
 
 
 def test_adopting_the_impossible_changes_nothing() -> None:

@@ -13,6 +13,7 @@ worth more than any score: a few moves per hundred arrivals admit nearly all 8-d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,9 +168,18 @@ def _may_move(occupant: Occupant, shape: Shape) -> bool:
 
 
 class Defragment:
-    """The action for one cycle; what no moves help stays so until something is freed."""
+    """The action for one cycle; what no moves help stays so until something is freed.
 
-    def __init__(self, state: SchedulerState) -> None:
+    Args:
+        begun: requests that this cycle has started, which it does not move.
+
+    Attributes:
+        spared: whether something was not moved for that reason alone.
+    """
+
+    def __init__(self, state: SchedulerState, begun: AbstractSet[str]) -> None:
+        self.spared = False
+        self._begun = begun
         self._state = state
         self._hopeless: set[tuple[int, Shape]] = set()
 
@@ -209,13 +219,9 @@ class Defragment:
         options, asked = self._state.options, running.request
         rest_s = max(options.min_run_time_s, options.defragment_rest_s)
         ripe = running.started_at_s + rest_s <= self._state.now_s
-        return Occupant(
-            id=asked.id,
-            shape=asked.shape,
-            placement=running.placement,
-            movable=asked.movable
-            and asked.evictable
-            and not asked.guarded
-            and ripe
-            and asked.priority <= request.priority,
+        movable = (
+            asked.movable and asked.evictable and not asked.guarded and ripe and asked.priority <= request.priority
         )
+        if movable and asked.id in self._begun:
+            self.spared, movable = True, False
+        return Occupant(id=asked.id, shape=asked.shape, placement=running.placement, movable=movable)

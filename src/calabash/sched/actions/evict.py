@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from calabash.sched.actions.backfill import HeldNodes
@@ -20,13 +21,22 @@ from calabash.sched.state import SchedulerState
 
 
 class Eviction:
-    """The action for one cycle; what no victims help stays so until something is freed."""
+    """The action for one cycle; what no victims help stays so until something is freed.
 
-    def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
+    Args:
+        begun: requests that this cycle has started, which it does not evict.
+    """
+
+    def __init__(self, state: SchedulerState, held: HeldNodes, begun: AbstractSet[str]) -> None:
         self._state = state
         self._held = held
-        self._rules = VictimRules(state)
+        self._rules = VictimRules(state, begun)
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+
+    @property
+    def spared(self) -> bool:
+        """Whether something was not evicted only because this cycle has started it."""
+        return self._rules.spared
 
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""

@@ -31,7 +31,7 @@ def below_limit(
     lower = lower_priority(state, rules, gang, priority, in_quota=in_quota)
 
     def refused_without(units: Sequence[Unit]) -> bool:
-        return state.tree.over_limit(gang.queue, need.minus(total(u.amount for u in units))) is not None
+        return state.tree.over_limit(gang.queue, need, total(u.amount for u in units)) is not None
 
     chosen: list[Unit] = []
     for unit in sorted(rules.ripe(lower, gang), key=lambda u: u.order):

@@ -16,6 +16,7 @@ something in free room never lowers V: the newcomer only pushes out of quota wha
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from calabash.sched.actions.quota import mark_in_quota
@@ -43,9 +44,18 @@ def paused(gang: Gang, now_s: float) -> bool:
 
 
 class VictimRules:
-    """The rules in one cycle; what is known of a queue is kept until something in it starts or stops."""
+    """The rules in one cycle; what is known of a queue is kept until something in it starts or stops.
 
-    def __init__(self, state: SchedulerState) -> None:
+    Args:
+        begun: requests that this cycle has started: no decision of the same cycle stops them.
+
+    Attributes:
+        spared: whether a unit was left where it is for that reason alone, so that another cycle may decide otherwise.
+    """
+
+    def __init__(self, state: SchedulerState, begun: AbstractSet[str] = frozenset()) -> None:
+        self.spared = False
+        self._begun = begun
         self._state = state
         self._units: dict[str, list[Unit]] = {}
         self._ahead: dict[tuple[str, int], Amount] = {}
@@ -101,6 +111,10 @@ class VictimRules:
                 for m in unit.members
             )
         ]
+        if self._begun:
+            earlier = [unit for unit in chosen if self._begun.isdisjoint(m.request.id for m in unit.members)]
+            self.spared |= len(earlier) < len(chosen)
+            chosen = earlier
         surplus_there: dict[GangKey, int] = {}
         for unit in chosen:
             if not unit.core:

@@ -111,9 +111,8 @@ def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
 def _no_slices(compiled: Compiled, rows: Rows) -> Cause:
     """Describe nodes whose devices take no more slices."""
     shape, cluster = compiled.shape, compiled.cluster
-    free = shape.gpu_slices_max * cluster.gpu_services[rows] - cluster.gpu_slices[rows]
-    usable = _eligible(compiled, rows) & compiled.mode_allows(rows)
-    largest = float(np.where(usable, free, 0).max(initial=0))
+    free = shape.gpu_slices_max * cluster.gpu_services[rows].astype(np.int64) - cluster.gpu_slices[rows]
+    largest = _largest_on_devices(compiled, free, _eligible(compiled, rows) & compiled.mode_allows(rows))
     text = f"most free slices of a device {largest:g}, asked {shape.gpu_slices} of at most {shape.gpu_slices_max}"
     return Cause(reason=Reason.NO_CAPACITY, nodes=len(rows), text=text, asked=float(shape.gpu_slices), largest=largest)
 
@@ -122,7 +121,7 @@ def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, flo
     shape, cluster = compiled.shape, compiled.cluster
     match reason:
         case Reason.NO_CORES:
-            free = _largest(cluster.gpu_free_milli[rows])
+            free = _largest_on_devices(compiled, cluster.gpu_free_milli[rows], _usable(compiled, rows))
             return shape.gpu_milli, free, "largest free fraction {largest}, asked {asked}"
         case Reason.NO_CAPACITY:
             what = f"most devices with room for {shape.mig_profile}" if shape.mig_profile else "most free devices"
@@ -161,9 +160,24 @@ def _free_devices(compiled: Compiled, rows: Rows) -> float:
     return float(compiled.devices(rows).sum(axis=1).max(initial=0))
 
 
+def _usable(compiled: Compiled, rows: Rows) -> Bools:
+    """[rows, G] eligible devices whose sharing mode and number of slices admit the shape."""
+    usable = _eligible(compiled, rows) & compiled.mode_allows(rows)
+    return usable & compiled.slices_allow(rows) if compiled.shape.gpu_slices_max else usable
+
+
+def _largest_on_devices(compiled: Compiled, free: Ints, usable: Bools) -> float:
+    """Return the most that as many usable devices of one node as the shape asks for have free, of ``free`` [rows, G]."""
+    count = max(compiled.shape.gpu_count, 1)
+    most = np.sort(np.where(usable, free, 0), axis=1)[:, ::-1]
+    return _largest(most[:, count - 1]) if most.shape[1] >= count else 0.0
+
+
 def _memory_left(compiled: Compiled, rows: Rows) -> float:
-    enough = _eligible(compiled, rows) & (compiled.cluster.gpu_free_milli[rows] >= compiled.shape.gpu_milli)
-    return float(np.where(enough, compiled.cluster.gpu_free_mib[rows], 0).max(initial=0))
+    """The most device memory that is free, on devices that have the compute."""
+    cluster = compiled.cluster
+    enough = cluster.gpu_free_milli[rows] >= compiled.shape.gpu_milli
+    return _largest_on_devices(compiled, cluster.gpu_free_mib[rows], _usable(compiled, rows) & enough)
 
 
 def _show(reason: Reason, value: float) -> str:

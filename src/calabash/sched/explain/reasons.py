@@ -70,8 +70,10 @@ def _device_reasons(compiled: Compiled, fail: Callable[[Bools, Reason], None]) -
     left &= compiled.mode_allows(rows)
     fail(left.sum(axis=1) < shape.gpu_count, Reason.MODE_CONFLICT)
     if shape.gpu_slices_max:
-        fail((left & compiled.slices_allow(rows)).sum(axis=1) < shape.gpu_count, Reason.NO_CAPACITY)
+        left &= compiled.slices_allow(rows)
+        fail(left.sum(axis=1) < shape.gpu_count, Reason.NO_CAPACITY)
     if not shape.mig_profile:
-        fail((left & (cluster.gpu_free_milli >= shape.gpu_milli)).sum(axis=1) < shape.gpu_count, Reason.NO_CORES)
+        left &= cluster.gpu_free_milli >= shape.gpu_milli
+        fail(left.sum(axis=1) < shape.gpu_count, Reason.NO_CORES)
     known = left & compiled.devices(rows)
     fail(known.sum(axis=1) < shape.gpu_count, Reason.NO_CORES if shape.mig_profile else Reason.NO_MEMORY)

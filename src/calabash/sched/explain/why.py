@@ -46,6 +46,11 @@ class Why:
                 f"gang {gang.key[2]} waits for members: {there} of {gang.required} have come",
                 changes=(f"would be tried once {gang.incomplete} more members are submitted",),
             )
+        if len(requests) < gang.missing:
+            return explanation(
+                reason,
+                f"the {gang.missing} members of gang {gang.key[2]} that start together come first, and have not started",
+            )
         need = self._state.need(requests)
         over = self._state.tree.over_limit(gang.queue, need)
         if over is not None:

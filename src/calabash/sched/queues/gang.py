@@ -97,6 +97,11 @@ class Portion:
     _version: int
 
     @property
+    def waits_for_core(self) -> bool:
+        """Whether these are surplus of a gang whose first members have not started."""
+        return len(self.requests) < self.gang.missing
+
+    @property
     def alike(self) -> Alike | None:
         """Portions of which this is equal differ in nothing that decides whether they start, but in promises and in how
         lately they were evicted. None: this one is unlike any other."""

@@ -65,13 +65,14 @@ class QueueTree:
         """What waits in the queue."""
         return self.use.waiting(name)
 
-    def over_limit(self, name: str, amount: Amount) -> OverLimit | None:
-        """The first queue from the leaf up whose limit ``amount`` more would break."""
+    def over_limit(self, name: str, amount: Amount, freed: Amount = ZERO) -> OverLimit | None:
+        """Return the first queue from the leaf up whose limit ``amount`` more would break once ``freed`` is given back."""
         for i in self._path(name):
             spec, used = self.form.spec(i), self.use.used_at(i)
             for r in range(RESOURCES):
-                if amount[r] > 0 and used[r] + amount[r] > spec.limit[r]:
-                    return OverLimit(queue=spec.name, resource=r, used=used[r], asked=amount[r], limit=spec.limit[r])
+                left = used[r] - freed[r]
+                if amount[r] > 0 and left + amount[r] > spec.limit[r]:
+                    return OverLimit(queue=spec.name, resource=r, used=left, asked=amount[r], limit=spec.limit[r])
         return None
 
     # ---- the past -------------------------------------------------------------------------------------------------
