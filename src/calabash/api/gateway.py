@@ -22,7 +22,8 @@ class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     """Bounds of one token or session, or of one peer that shows none: a local user or an address.
 
     ``connections`` in all, ``connections_per_address`` of one peer or credential; refusals beyond ``refused_per_minute`` of one
-    peer are held back.
+    peer are held back. ``waiting`` requests may be without an answer of the pool, ``waiting_per_user`` of one user or session;
+    ``watchers`` may watch, ``watchers_per_user`` of one user.
     """
 
     requests_per_second: Amount = 100
@@ -30,7 +31,10 @@ class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     refused_per_minute: Amount = 30
     connections: Amount = 1000
     connections_per_address: Amount = 400
+    waiting: Amount = 256
+    waiting_per_user: Amount = 64
     watchers: Amount = 200
+    watchers_per_user: Amount = 32
 
 
 class OidcGroup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

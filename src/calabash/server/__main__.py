@@ -33,7 +33,9 @@ def main() -> int:
     console = order.console
     directory, name = os.path.split(order.pool)
     os.chdir(directory)  # the directories above it may be closed to whom we become
-    gateway = Gateway.of(console, PoolStreams(name), credential=order.credential)
+    limits = console.limits
+    pool = PoolStreams(name, connections=limits.waiting + limits.watchers, share=limits.waiting_per_user)
+    gateway = Gateway.of(console, pool, credential=order.credential)
     application = gateway_application(gateway)
     asyncio.run(_tried(application, gateway))
     server = gateway_server(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from calabash.seams.pool.wire import broken, refusal
 
 PAGES_MAX = 50  # of a thousand items: more than any page shows
 SIGNED_OUT = 401
+AT_ONCE = 8  # requests to the pool for one request of a visitor
 
 Shape = TypeVar("Shape")
 
@@ -25,18 +27,27 @@ class PoolOfVisitor:
         token: of the visitor, or the gateway's own.
         session: the session for which the gateway asks.
         origin: headers that tell where the request comes from.
+        holder: whose share of the open requests its requests count for.
     """
 
     def __init__(
-        self, pool: PoolStreams, token: str, *, session: str = "", origin: Mapping[str, str] | None = None
+        self,
+        pool: PoolStreams,
+        token: str,
+        *,
+        session: str = "",
+        origin: Mapping[str, str] | None = None,
+        holder: str = "",
     ) -> None:
         self._pool = pool
         self._token = token
+        self._holder = holder
+        self._at_once = asyncio.Semaphore(AT_ONCE)
         self._headers = {**(origin or {}), **({SESSION_HEADER: session} if session else {})}
 
     async def get(self, path: str, shape: type[Shape]) -> Shape:
         """One reply. Raises CalabashError with the pool's reason."""
-        return decoded(await self._pool.ask("GET", path, token=self._token, headers=self._headers), shape)
+        return decoded(await self._ask("GET", path), shape)
 
     async def pages(self, path: str, shape: type[Any]) -> list[Any]:
         """All items of a list, page by page, up to what a page can show."""
@@ -53,8 +64,19 @@ class PoolOfVisitor:
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
         """A change. Raises CalabashError with the pool's reason."""
         content = b"" if body is None else msgspec.json.encode(body)
-        asked = self._pool.ask(method, path, content, token=self._token, headers=self._headers, timeout_s=60.0)
-        return decoded(await asked, shape)
+        return decoded(await self._ask(method, path, content, timeout_s=60.0), shape)
+
+    async def _ask(self, method: str, path: str, content: bytes = b"", *, timeout_s: float = 30.0) -> PoolAnswer:
+        async with self._at_once:
+            return await self._pool.ask(
+                method,
+                path,
+                content,
+                token=self._token,
+                headers=self._headers,
+                timeout_s=timeout_s,
+                holder=self._holder,
+            )
 
 
 class SignedOutError(CalabashError):

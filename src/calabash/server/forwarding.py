@@ -15,7 +15,7 @@ from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
 from calabash.model.errors import CalabashError, Reason
 from calabash.server.credentials import token_of
-from calabash.server.guard import Receive, Send, answer, body_of, forwarded_for, headers_of, refuse
+from calabash.server.guard import Receive, Send, answer, body_of, forwarded_for, headers_of, refuse, while_connected
 from calabash.server.routing import RouteTable
 from calabash.server.settings import Gateway
 from calabash.server.watching import Watchers
@@ -31,6 +31,7 @@ _STATUS = {
 }
 DOCUMENT, WATCHED, CHANGED = "/v1/openapi.json", "/v1/watch", "/v1/changes"
 CHALLENGE = (b"www-authenticate", b'Bearer realm="calabash"')
+_MORE = {401: [CHALLENGE], 429: [(b"retry-after", b"1")]}
 
 
 class Forwarder:
@@ -47,7 +48,7 @@ class Forwarder:
             await self._passed_on(scope, receive, send)
         except CalabashError as error:
             status = _STATUS.get(error.reason, 503)
-            await refuse(send, status, error, *([CHALLENGE] if status == 401 else []))
+            await refuse(send, status, error, *_MORE.get(status, []))
 
     async def _passed_on(self, scope: Any, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
@@ -77,9 +78,12 @@ class Forwarder:
             _require_code(body)
         token = self._gateway.credential if exchange else shown
         target = f"{path}?{query}" if query else path
-        replied = await self._gateway.pool.ask(
-            method, target, body, token=token, headers=forwarded_for(scope), timeout_s=WAIT_S
+        origin = forwarded_for(scope)
+        holder = "" if exchange else await self._gateway.principals.user_of(token, origin=origin)
+        asked = self._gateway.pool.ask(
+            method, target, body, token=token, headers=origin, timeout_s=WAIT_S, holder=holder
         )
+        replied = await while_connected(scope, receive, asked)
         given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
         if replied.status == 401:
             given.append(CHALLENGE)

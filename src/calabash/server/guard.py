@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -27,6 +27,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
+Answer = TypeVar("Answer")
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
@@ -45,6 +46,7 @@ TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 UNSIGNED = 401
 SESSION_SCOPE = "calabash.session"  # of the scope: the session whose proof was right
 BODY_S = 10.0  # from the end of the head to the end of the body
+HANG_UP_S = 2.0  # how often it is found that a client whose connection is not being read has hung up
 REFUSAL_S = 1.0  # how long a refused credential waits for its reply, of a peer that had too many refused
 PEER, CONNECTION = "calabash.peer", "calabash.connection"  # of the state that a connection has
 
@@ -89,6 +91,41 @@ async def body_of(receive: Receive) -> bytes:
     """Return the body of a request that the guard has passed on, which has it in one piece."""
     body: bytes = (await receive()).get("body", b"")
     return body
+
+
+async def while_connected(scope: Any, receive: Receive, answering: Awaitable[Answer]) -> Answer:
+    """Return the result of ``answering``, which is cancelled if the client hangs up; then raise HungUpError."""
+    gone = asyncio.ensure_future(_gone(scope, receive))
+    asked = asyncio.ensure_future(answering)
+    try:
+        await asyncio.wait({gone, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise HungUpError
+        return asked.result()
+    finally:
+        gone.cancel()
+        asked.cancel()
+
+
+async def _gone(scope: Any, receive: Receive) -> None:
+    """Return when the client has hung up.
+
+    A connection whose client has sent the next request already is not read, so the kernel is asked as well.
+    """
+    connection = scope["state"].get(CONNECTION)
+    told = asyncio.ensure_future(_disconnected(receive))
+    try:
+        while not told.done():
+            await asyncio.wait({told}, timeout=HANG_UP_S)
+            if connection is not None and connection.hung_up():
+                connection.drop()
+    finally:
+        told.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def with_body(receive: Receive, body: bytes) -> Receive:
@@ -156,7 +193,7 @@ class RequestGuard:
             await self._application(scope, with_body(receive, body), secured)
         except _RefusedError as refusal:
             await refuse(secured, refusal.status, refusal.error, (b"connection", b"close"))
-        except _BrokenOffError:
+        except HungUpError:
             return
         except Exception:
             log.exception("a request failed unexpectedly", path=scope["path"])
@@ -220,8 +257,8 @@ class _RefusedError(Exception):
         self.status, self.error = status, error
 
 
-class _BrokenOffError(Exception):
-    """The client hung up before its request was complete."""
+class HungUpError(Exception):
+    """The client hung up before its request was complete or answered."""
 
 
 def _too_large(most: int) -> CalabashError:
@@ -242,7 +279,7 @@ async def _whole_body(receive: Receive, most: int) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise _BrokenOffError
+                    raise HungUpError
                 found += message.get("body", b"")
                 if len(found) > most:
                     raise _RefusedError(413, _too_large(most))

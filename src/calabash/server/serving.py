@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Sequence
@@ -68,6 +69,14 @@ class BoundedProtocol(H11Protocol):
     def refused(self) -> bool:
         """Return True while the refusal of its credential is held back."""
         return self._held_back
+
+    def hung_up(self) -> bool:
+        """Return True if the client has hung up; found also while nothing is read."""
+        if self.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def drop(self) -> None:
         """Close the connection at once."""

@@ -9,6 +9,7 @@ from calabash.seams.pool.streams import PoolStreams
 from calabash.server.hosts import Hosts
 from calabash.server.limits import Buckets
 from calabash.server.oidc.login import OidcLogin
+from calabash.server.principals import Principals
 from calabash.server.sessions import Sessions
 from calabash.server.static import StaticFiles
 
@@ -16,7 +17,8 @@ from calabash.server.static import StaticFiles
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
     """``credential`` is the gateway's own, for the exchange of login codes and for requests of ``sessions``. ``requests`` are
-    counted by token, session or peer, ``refusals`` by peer. ``oidc``: where people log in, if anywhere."""
+    counted by token, session or peer, ``refusals`` by peer. ``principals`` are the users of tokens.
+    ``oidc``: where people log in, if anywhere."""
 
     pool: PoolStreams
     credential: str = field(repr=False)
@@ -26,6 +28,7 @@ class Gateway:
     requests: Buckets
     refusals: Buckets
     sessions: Sessions
+    principals: Principals
     oidc: OidcLogin | None = None
 
     @classmethod
@@ -41,5 +44,6 @@ class Gateway:
             requests=Buckets(limits.requests_per_second, limits.requests_at_once),
             refusals=Buckets(limits.refused_per_minute / 60.0, limits.refused_per_minute),
             sessions=sessions,
+            principals=Principals(pool),
             oidc=OidcLogin(settings.oidc, credential=credential) if settings.oidc.issuer else None,
         )

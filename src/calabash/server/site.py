@@ -98,6 +98,7 @@ class Site:
             "/v1/sessions/current",
             token=self._gateway.credential,
             headers={**forwarded_for(request.scope), SESSION_HEADER: session},
+            holder=f"session {session}",
         )
         return go(f"{LOGIN}?left" if self._oidc else LOGIN)
 
@@ -149,7 +150,11 @@ class Site:
 
     def _visitor(self, request: Seen, session: str) -> PoolOfVisitor:
         return PoolOfVisitor(
-            self._gateway.pool, self._gateway.credential, session=session, origin=forwarded_for(request.scope)
+            self._gateway.pool,
+            self._gateway.credential,
+            session=session,
+            origin=forwarded_for(request.scope),
+            holder=f"session {session}",
         )
 
     def _shell(self, request: Seen) -> Response[str]:

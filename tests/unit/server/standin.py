@@ -81,6 +81,7 @@ class PoolStandIn(PoolStreams):
         token: str = "",
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
+        holder: str = "",
     ) -> PoolAnswer:
         session = (headers or {}).get(SESSION_HEADER, "")
         self.asked.append(Asked(method=method, path=path, token=token, body=body, session=session))
@@ -195,7 +196,9 @@ class GatewayWorld:
         given[0]["more_body"] = False
 
         async def receive() -> Any:
-            return given.pop() if given else {"type": "http.disconnect"}
+            if not given:
+                await asyncio.Event().wait()
+            return given.pop()
 
         async def send(message: Any) -> None:
             sent.append(message)

@@ -21,7 +21,7 @@ def gateway() -> GatewayWorld:
 def test_a_question_goes_to_the_pool_with_the_token_of_whoever_asks(gateway: GatewayWorld) -> None:
     shown = gateway("GET", "/v1/queues?after=a%2Fb", authorization=BEARER)
     assert (shown.status, shown.json()["reason"]) == (404, "not_found")  # the stand-in knows no such page
-    assert (gateway.pool.asked[0].path, gateway.pool.asked[0].token) == ("/v1/queues?after=a%2Fb", TOKEN)
+    assert [(a.path, a.token) for a in gateway.pool.asked] == [("/v1/me", TOKEN), ("/v1/queues?after=a%2Fb", TOKEN)]
 
 
 @pytest.mark.parametrize(

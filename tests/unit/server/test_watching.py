@@ -29,12 +29,13 @@ class _Telling(PoolStandIn):
         token: str = "",
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
+        holder: str = "",
     ) -> PoolAnswer:
         if path.startswith("/v1/changes") and token in self.tokens and self.told:
             self.answers[path] = self.told.pop(0)
         elif path.startswith("/v1/changes"):
             self.tokens.clear()
-        return await super().ask(method, path, body, token=token, headers=headers, timeout_s=timeout_s)
+        return await super().ask(method, path, body, token=token, headers=headers, timeout_s=timeout_s, holder=holder)
 
 
 def _events(world: GatewayWorld, path: str = "/v1/watch", **headers: str) -> tuple[int, list[str]]:
@@ -82,7 +83,7 @@ def test_changes_are_told_with_their_numbers_until_the_token_is_good_no_more() -
     data = msgspec.json.decode(blocks[2].split("data: ")[1])
     assert data == {"kind": "devices", "name": "0", "change": "changed"}
     assert blocks[-1] == ": nothing new"
-    assert [a.path for a in pool.asked][:2] == ["/v1/changes?after=-1", "/v1/changes?after=7&wait_s=15"]
+    assert [a.path for a in pool.asked][1:3] == ["/v1/changes?after=-1", "/v1/changes?after=7&wait_s=15"]
     assert {a.token for a in pool.asked} == {TOKEN}
 
 
@@ -90,14 +91,14 @@ def test_who_comes_back_continues_after_the_last_event_and_hears_of_its_kinds_on
     both = [_changed(8, "devices", "0"), _changed(9, "queues", "a")]
     pool = _Telling(ChangeList(items=both, next=9, reset=False))
     _, blocks = _events(GatewayWorld(pool=pool), "/v1/watch?kinds=queues,other", last_event_id="7")
-    assert pool.asked[0].path == "/v1/changes?after=7"
+    assert pool.asked[1].path == "/v1/changes?after=7"
     assert [b.split("\n")[0] for b in blocks if "event: change" in b] == ["id: 9"]
 
 
 def test_who_is_too_far_behind_is_told_to_read_everything_again() -> None:
     pool = _Telling(ChangeList(items=[], next=50, reset=True))
     _, blocks = _events(GatewayWorld(pool=pool), last_event_id="nonsense")
-    assert pool.asked[0].path == "/v1/changes?after=-1"
+    assert pool.asked[1].path == "/v1/changes?after=-1"
     assert "id: 50\nevent: reset\ndata: {}" in blocks
 
 
@@ -108,7 +109,7 @@ def test_nobody_watches_without_a_token_and_no_more_than_may() -> None:
     assert _events(world)[0] == 401
     full = strict(watchers=1)
     api = full.application._application._api
-    api._watch._watchers["another"] = 1
+    api._watch._watchers["user ann"] = {asyncio.Event(): None}
     assert _events(full)[0] == 429
 
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.pool.places import Places
 from calabash.seams.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, broken, coded, decode_content
 
 KEPT_MAX = 64  # connections that wait for the next question
 HEAD_BYTES_MAX = 64 << 10
+CONNECTIONS_MAX = 256
+SHARE_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +35,13 @@ class PoolStreams:
 
     Args:
         path: the socket.
-        connections: how many questions may be open at a time; others wait for their turn.
+        connections: requests that may be open at a time.
+        share: of them, requests of one holder.
     """
 
-    def __init__(self, path: str, *, connections: int = 256) -> None:
+    def __init__(self, path: str, *, connections: int = CONNECTIONS_MAX, share: int = SHARE_MAX) -> None:
         self._path = path
-        self._room = asyncio.Semaphore(connections)
+        self._places = Places(connections, share)
         self._kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def call(self, method: str, path: str, body: Any = None, *, token: str = "", timeout_s: float = 30.0) -> Any:
@@ -54,12 +58,17 @@ class PoolStreams:
         token: str = "",
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
+        holder: str = "",
     ) -> PoolAnswer:
-        """The answer whatever its status. Raises CalabashError: POOL_DOWN, TIMEOUT."""
+        """Return the answer whatever its status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT.
+
+        Args:
+            holder: whose share of the open requests it counts for; empty: nobody's.
+        """
         bearer = {"authorization": f"Bearer {token}"} if token else {}
         question = _question(method, path, body, {**bearer, **(headers or {})})
         try:
-            async with asyncio.timeout(timeout_s), self._room:
+            async with asyncio.timeout(timeout_s), self._places.place(holder):
                 return await self._exchange(question, again=method == "GET")
         except TimeoutError:
             raise CalabashError(
