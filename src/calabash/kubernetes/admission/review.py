@@ -14,6 +14,7 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.dialects.pod import AskingPod, read_pod
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube.scanning import repaired
 
 _API_VERSION = "admission.k8s.io/v1"
 _WARNING_MAX = 250
@@ -53,14 +54,25 @@ _DECODER = msgspec.json.Decoder(_Review)
 
 
 def read_review(body: bytes) -> AdmissionQuestion:
-    """The question. Raises CalabashError(BAD_REQUEST) for anything but an AdmissionReview of version 1."""
+    """Return the question. Raises CalabashError(BAD_REQUEST) for anything but an AdmissionReview of version 1.
+
+    Users can store any JSON value in the parameters of a claim. If such a value cannot be decoded, the question is read without
+    it (``repaired``): an API server that gets no answer lets a claim in.
+    """
     try:
-        review = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        review = _decoded(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _bad(str(error)) from error
     if review.api_version != _API_VERSION or review.kind != "AdmissionReview":
         raise _bad(f"{review.kind} of {review.api_version}")
     return review.request
+
+
+def _decoded(body: bytes) -> _Review:
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return _DECODER.decode(repaired(body))
 
 
 def _bad(what: str) -> CalabashError:
@@ -106,9 +118,10 @@ def allowed(question: AdmissionQuestion, mutation: Mutation) -> bytes:
 
 def denied(question: AdmissionQuestion, error: CalabashError) -> bytes:
     """The answer that refuses it: one line with the hint, a code, the stable reason."""
-    line = f"{error.message}; hint: {error.hint}" if error.hint else error.message
+    hint = f"; hint: {error.hint}"[:_MESSAGE_MAX] if error.hint else ""
+    line = error.message[: _MESSAGE_MAX - len(hint)] + hint
     code = 403 if error.reason is Reason.NOT_PERMITTED else 422
-    status = {"code": code, "reason": "Forbidden" if code == 403 else "Invalid", "message": line[:_MESSAGE_MAX]}
+    status = {"code": code, "reason": "Forbidden" if code == 403 else "Invalid", "message": line}
     return _answer({"uid": question.uid, "allowed": False, "status": status})
 
 

@@ -15,6 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
 API_VERSIONS = frozenset({"resource.nvidia.com/v1beta1"})
+_MESSAGE_MAX = 256  # of a decoder, which quotes the value
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 
@@ -72,7 +73,7 @@ def require_same(parameters: Any) -> None:
         config = msgspec.convert(parameters, form)
     except (msgspec.ValidationError, RecursionError) as error:
         raise CalabashError(
-            f"the parameters for {NVIDIA_DRIVER} cannot be read: {error}",
+            f"the parameters for {NVIDIA_DRIVER} cannot be read: {str(error)[:_MESSAGE_MAX]}",
             hint="GpuConfig, MigDeviceConfig and VfioDeviceConfig of resource.nvidia.com/v1beta1 are known",
         ) from error
     if config.api_version not in API_VERSIONS:

@@ -24,6 +24,7 @@ API_VERSION = f"{GROUP}/v1"
 KIND = "SliceConfig"
 PARAMETERS_BYTES_MAX = 10 * 1024
 CONFIGS_MAX = 64
+_MESSAGE_MAX = 256  # of a decoder, which quotes the value
 _FROM_CLASS = "FromClass"
 _ISOLATIONS = {level.name.lower(): level for level in (Isolation.COOPERATIVE, Isolation.BROKERED)}
 
@@ -75,7 +76,7 @@ def read_parameters(parameters: Any) -> SliceWishes:
     try:
         config = msgspec.convert(parameters, SliceConfig)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise CalabashError(f"the {KIND} cannot be read: {error}", hint=_hint()) from error
+        raise CalabashError(f"the {KIND} cannot be read: {str(error)[:_MESSAGE_MAX]}", hint=_hint()) from error
     return SliceWishes(policy=config.policy, spill_mib=_spill_mib(config.spill), isolation=_isolation(config.isolation))
 
 
