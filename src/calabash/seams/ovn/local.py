@@ -91,10 +91,13 @@ class LocalSwitch:
         """
         self.session.wait_ready(self._timeout_s)
         wanted = {**(told or {}), "iface-id": iface_id}
-        with self.session.reading() as replica:
-            operations = self._ensured(replica, name, wanted, bridge, kind)
-        if operations:
-            self._settled(operations)
+        try:
+            self._ensure(name, wanted, bridge, kind)
+        except CalabashError as error:
+            # Another program may have made the port since the copy that this was decided by.
+            if error.reason is not Reason.CONFLICT or not self._seen(name):
+                raise
+            self._ensure(name, wanted, bridge, kind)
         port = self.ports(bridge).get(name)
         if port is None or port.error:
             raise CalabashError(
@@ -115,6 +118,18 @@ class LocalSwitch:
             operations = [_member(found[0], "delete", ["uuid", str(row)])]
         self._settled(operations)
         return True
+
+    def _ensure(self, name: str, wanted: Mapping[str, str], bridge: str, kind: str) -> None:
+        with self.session.reading() as replica:
+            operations = self._ensured(replica, name, wanted, bridge, kind)
+        if operations:
+            self._settled(operations)
+
+    def _seen(self, name: str) -> bool:
+        """Wait until the copy of the database has the port. Return False if it does not come in time."""
+        return self.session.wait_for(
+            lambda replica: any(port["name"] == name for port in replica.tables["Port"].values()), self._timeout_s
+        )
 
     def _ensured(
         self, replica: Replica, name: str, wanted: Mapping[str, str], bridge: str, kind: str
