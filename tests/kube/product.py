@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,27 +37,40 @@ def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Jso
     }
 
 
-def start_admission(cluster: Cluster) -> AdmissionProgram:
+def start_admission(cluster: Cluster, by: Callable[[str, Path], Path] = lambda _name, own: own) -> AdmissionProgram:
     """Admission, in this process, asked by the API server; its namespace is there already."""
     client = load_client(cluster.kubeconfig)
     url = f"https://127.0.0.1:{ADMISSION_PORT}"
     client.create(MUTATING, mutating(SETTINGS, url=url))
     client.create(VALIDATING, validating(SETTINGS, url=url))
     listener = cluster.listen(ADMISSION_PORT)
+    client = load_client(by("admission", cluster.kubeconfig))
     admission = AdmissionProgram(client, SETTINGS, listener=listener, names=("127.0.0.1",), refresh_s=0.5)
     admission.start()
     return admission
 
 
 class Product:
-    """Everything that the chart installs, around one node with cards."""
+    """Everything that the chart installs, around one node with cards.
 
-    def __init__(self, gpu_node: GpuNode) -> None:
+    Args:
+        by: the kubeconfig by which a program ("planner", "admission") reaches the API server, instead of its own.
+        planner_words: more of the planner's.
+    """
+
+    def __init__(
+        self,
+        gpu_node: GpuNode,
+        *,
+        by: Callable[[str, Path], Path] = lambda _name, own: own,
+        planner_words: Sequence[str] = (),
+    ) -> None:
+        self._by, self._planner_words = by, planner_words
         self.gpu_node = gpu_node
         self.cluster = gpu_node.cluster
         self.api = self.cluster.api
         self.namespace(SETTINGS.namespace)
-        self._admission = start_admission(self.cluster)
+        self._admission = start_admission(self.cluster, by)
         try:
             self._start()
         except BaseException:
@@ -65,7 +79,8 @@ class Product:
 
     def _start(self) -> None:
         self.cluster.wait_for(self._admission.ready, "the admission server")
-        words = ["--kubeconfig", str(self.cluster.secrets.kubeconfig(PLANNER)), "--listen", f"127.0.0.1:{PLANNER_PORT}"]
+        kubeconfig = self._by("planner", self.cluster.secrets.kubeconfig(PLANNER))
+        words = ["--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{PLANNER_PORT}", *self._planner_words]
         program = str(Path(sys.executable).with_name("calabash"))
         self.cluster.start_program("planner", [program, "planner", "--identity", "its-pod", *words])
         self.cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PLANNER_PORT}"))
