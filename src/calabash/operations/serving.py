@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
@@ -28,6 +27,7 @@ from calabash.operations.turns import Turns
 from calabash.seams.host.failures import EXHAUSTED
 from calabash.seams.host.processes import identify, peer_of
 from calabash.seams.host.readable import readable
+from calabash.seams.http11 import StrictProtocol
 
 HEADER_S = 10.0
 ACCEPTED_AT_ONCE = 16
@@ -140,7 +140,7 @@ def _hang_up(connection: socket.socket, answer: bytes) -> None:
         connection.close()
 
 
-class Protocol(H11Protocol):
+class Protocol(StrictProtocol):
     """uvicorn's HTTP/1.1 that knows the process at the other end and does not wait for it for ever."""
 
     fairness: Fairness  # set on a subclass, one per pool, like the next

@@ -18,7 +18,6 @@ from typing import Any
 
 import structlog
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from calabash.model.errors import CalabashError, Reason
@@ -43,6 +42,7 @@ from calabash.remote.numbers import Tallies
 from calabash.remote.places import TenantDoor, TenantDoors
 from calabash.seams.host.files import write_durably
 from calabash.seams.host.log_stream import log_stream
+from calabash.seams.http11 import StrictProtocol
 from calabash.seams.pool.streams import PoolStreams
 
 HANDSHAKE_S = 5.0
@@ -53,7 +53,7 @@ SWEEP_S = 0.5
 log = structlog.get_logger(__name__)
 
 
-class PatientProtocol(H11Protocol):
+class PatientProtocol(StrictProtocol):
     """uvicorn's HTTP/1.1 that does not wait for a request for ever."""
 
     _patience: asyncio.TimerHandle | None = None

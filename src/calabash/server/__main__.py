@@ -15,6 +15,7 @@ import msgspec
 import uvicorn
 
 from calabash.api.gateway import GatewayOrder
+from calabash.operations.logs import configure
 from calabash.seams.pool.streams import PoolStreams
 from calabash.server.application import gateway_application
 from calabash.server.guard import Application, Message
@@ -29,6 +30,7 @@ TRIED = ("/login", "/nowhere", "/", "/v1/status", "/v1/nowhere")
 
 def main() -> int:
     """Serve until the pool ends."""
+    configure()
     order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=GatewayOrder)
     console = order.console
     directory, name = os.path.split(order.pool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -54,7 +55,9 @@ class PoolOfVisitor:
         found: list[Any] = []
         after = ""
         for _ in range(PAGES_MAX):
-            page = await self.get(f"{path}{'&' if '?' in path else '?'}after={after}" if after else path, shape)
+            page = await self.get(
+                f"{path}{'&' if '?' in path else '?'}after={quote(after, safe='')}" if after else path, shape
+            )
             found += page.items
             after = getattr(page, "next", "")
             if not after:

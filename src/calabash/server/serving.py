@@ -9,11 +9,11 @@ import ssl
 from collections.abc import Sequence
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.api.gateway import GatewayLimits
 from calabash.operations.turns import Turns
 from calabash.seams.host.tcp_peers import local_uid
+from calabash.seams.http11 import StrictProtocol
 from calabash.server.connections import GatewayConnections
 from calabash.server.guard import CONNECTION, PEER, Application
 
@@ -22,7 +22,7 @@ SEND_S = 10.0
 HANDSHAKE_S = 5.0
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(StrictProtocol):
     """uvicorn's HTTP/1.1 within the bounds."""
 
     table: GatewayConnections  # set on a subclass, like the next ones

@@ -125,3 +125,24 @@ def test_a_refusal_has_the_pools_reason_and_nobody_at_the_socket_is_a_pool_that_
         assert absent.value.reason is Reason.POOL_DOWN
 
     _with_pool(tmp_path / "s", refusing, ask)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value"),
+    [
+        ("GET", "/v1/devices/x HTTP/1.1\r\ncalabash-session: other\r\nx:", ""),
+        ("GET", "/v1/devices/x\n", ""),
+        ("GET", "/v1/devices/ä", ""),
+        ("GET", "x", ""),
+        ("GET /x", "/", ""),
+        ("GET", "/", "x\r\ncalabash-session: other"),
+        ("GET", "/", "\x00"),
+    ],
+)
+def test_text_that_would_make_another_request_is_refused(tmp_path: Path, method: str, path: str, value: str) -> None:
+    async def ask(pool: PoolStreams) -> None:
+        with pytest.raises(CalabashError, match="is no request") as told:
+            await pool.ask(method, path, headers={"x": value})
+        assert told.value.reason is Reason.BAD_REQUEST
+
+    assert _with_pool(tmp_path / "s", _always, ask) == 0

@@ -221,3 +221,14 @@ def test_files_are_kept_for_ever_by_a_name_that_changes_with_them(gateway: Gatew
     assert gateway("GET", f"/static/{gateway.sessions.start}/" + url.rpartition("/")[2]).status == 200
     assert gateway("GET", "/static/../__main__.py").status == 404
     assert gateway("HEAD", url).content == b""
+
+
+@pytest.mark.parametrize("page", ["devices", "jobs", "invoices", "tenants", "workloads"])
+def test_name_in_the_address_of_a_page_stays_one_part_of_the_address_at_the_pool(
+    gateway: GatewayWorld, page: str
+) -> None:
+    hostile = f"x%20HTTP%201.1%0D%0A{SESSION_HEADER}%3A%20other%0D%0AX%3A%3F%23"
+    assert gateway.page("GET", f"/{page}/{hostile}").status in {404, 409}
+    asked = [a.path for a in gateway.pool.asked]
+    assert any(path.split("/")[3:4] == [hostile] for path in asked), asked
+    assert [path for path in asked if set(path) & set(" \r\n#")] == []

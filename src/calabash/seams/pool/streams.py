@@ -7,6 +7,7 @@ cancelling a call does.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ KEPT_MAX = 64  # connections that wait for the next question
 HEAD_BYTES_MAX = 64 << 10
 CONNECTIONS_MAX = 256
 SHARE_MAX = 64
+_TARGET, _VALUE = re.compile(r"/[!-~]*\Z"), re.compile(r"[ -~]*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class PoolStreams:
         timeout_s: float = 30.0,
         holder: str = "",
     ) -> PoolAnswer:
-        """Return the answer whatever its status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT.
+        """Return the answer whatever its status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT, BAD_REQUEST.
 
         Args:
             holder: whose share of the open requests it counts for; empty: nobody's.
@@ -127,6 +129,14 @@ class PoolStreams:
 
 
 def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return a request. Raises BAD_REQUEST for what would make another request of it, or more than one."""
+    values = (*headers, *headers.values())
+    if not (_TARGET.match(path) and method.isalpha() and all(map(_VALUE.match, values))):
+        raise CalabashError(
+            f"{method} {path!r:.200} is no request: it has characters that are not allowed there",
+            reason=Reason.BAD_REQUEST,
+            hint="percent-encode names in the address",
+        )
     lines = [f"{method} {path} HTTP/1.1", "host: pool", f"content-length: {len(body)}"]
     if body:
         lines.append("content-type: application/json")

@@ -104,7 +104,7 @@ async def _invoices(visit: Visit) -> Shown:
 
 
 async def _invoice(visit: Visit) -> Shown:
-    return {"invoice": await visit.pool.get(f"/v1/invoices/{visit.path['number']}", billing.InvoiceView)}
+    return {"invoice": await visit.pool.get(f"/v1/invoices/{visit.quoted('number')}", billing.InvoiceView)}
 
 
 def _number(shown: Shown) -> str:

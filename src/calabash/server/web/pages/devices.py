@@ -68,7 +68,7 @@ async def _listed(visit: Visit) -> Shown:
 
 async def _single(visit: Visit) -> Shown:
     detail, allocations, cards = await asyncio.gather(
-        visit.pool.get(f"/v1/devices/{visit.path['id']}", replies.DeviceDetail),
+        visit.pool.get(f"/v1/devices/{visit.quoted('id')}", replies.DeviceDetail),
         visit.pool.pages("/v1/allocations", replies.AllocationList),
         _cards(visit),
     )

@@ -44,7 +44,7 @@ async def _listed(visit: Visit) -> Shown:
 
 
 async def _single(visit: Visit) -> Shown:
-    return single(await visit.pool.get(f"/v1/jobs/{visit.path['id']}", jobs.JobDetail))
+    return single(await visit.pool.get(f"/v1/jobs/{visit.quoted('id')}", jobs.JobDetail))
 
 
 JOB_PAGES = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from calabash.api.networks import NetworkObjectList, NetworkObjectView
 from calabash.model.errors import CalabashError, Reason
@@ -184,7 +183,7 @@ async def _listed(visit: Visit) -> Shown:
 
 
 async def _one(visit: Visit) -> Shown:
-    name = quote(visit.path["name"], safe="")
+    name = visit.quoted("name")
     vpc = await visit.pool.get(f"/v1/networks/objects/vpc?name={name}", NetworkObjectView)
     items = await visit.pool.pages(f"/v1/networks/objects?vpc={name}", NetworkObjectList)
     ranges = _text(vpc.spec.get("cidrs"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -35,6 +36,10 @@ class Visit:
     may: frozenset[str]
     now_s: float
     sim: str = ""
+
+    def quoted(self, name: str) -> str:
+        """Return that part of the path as a part of the path of a request to the pool."""
+        return quote(self.path[name], safe="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ async def _listed(visit: Visit) -> Shown:
 
 
 async def _single(visit: Visit) -> Shown:
-    name = visit.path["name"]
+    name = visit.quoted("name")
     tenant, projects, users, quotas = await asyncio.gather(
         visit.pool.get(f"/v1/tenants/{name}", tenancy.TenantView),
         visit.pool.pages(f"/v1/tenants/{name}/projects", tenancy.ProjectList),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from calabash.api import replies
 from calabash.model.errors import CalabashError, Reason
@@ -97,7 +98,7 @@ async def _line(visit: Visit) -> Shown:
 
 async def _why(visit: Visit, name: str) -> replies.WhyReply | None:
     try:
-        return await visit.pool.get(f"/v1/allocations/{name}/why", replies.WhyReply)
+        return await visit.pool.get(f"/v1/allocations/{quote(name, safe='')}/why", replies.WhyReply)
     except CalabashError:
         return None  # answered in the meantime
 

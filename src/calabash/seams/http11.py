@@ -1,0 +1,37 @@
+"""uvicorn's HTTP/1.1, made safe against clients that break off the protocol in the middle of a request.
+
+uvicorn answers bytes that are no HTTP with 400 while the application is still answering the request before them, and the
+application's reply then fails with an error whose report has all headers in it. And an error while bytes are taken in leaves
+the connection open. Here the application of a broken request is told that its client is gone, and the connection ends.
+"""
+
+from __future__ import annotations
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class StrictProtocol(H11Protocol):
+    """A connection that ends with the first malformed request."""
+
+    def handle_events(self) -> None:
+        """Take what has come. Never raises."""
+        try:
+            super().handle_events()
+        except h11.ProtocolError:
+            self._end_request()
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request, if no reply has begun, and end the connection."""
+        self._end_request()
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
+    def _end_request(self) -> None:
+        """Drop the reply of a request that is being answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
