@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import uvicorn
 
@@ -20,25 +22,64 @@ from calabash.server.guard import CONNECTION, PEER, Application
 REQUEST_S = 10.0  # from the first byte of a request, or the answer to the one before, to the end of the next one's head
 SEND_S = 10.0
 HANDSHAKE_S = 5.0
+ACCEPT_AGAIN_S = 0.05
+BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What the connections of one gateway share. ``proxies``: addresses of peers that stand for others."""
+
+    table: GatewayConnections
+    turns: Turns
+    proxies: frozenset[str]
+
+    def peer(self, connection: socket.socket, address: str) -> str:
+        """Return the holder of a connection that has shown no credential yet: a local user, or an address."""
+        uid = None if address in self.proxies else local_uid(connection)
+        return f"address {address}" if uid is None else f"user {uid}"
+
+
+@dataclass(slots=True, eq=False)
+class Handshake:
+    """A connection whose TLS handshake is not complete, as the table of connections sees it."""
+
+    connection: socket.socket
+    peer: str
+
+    def idle(self) -> bool:
+        """Return True: it may be closed for others."""
+        return True
+
+    def refused(self) -> bool:
+        """Return False: no credential was shown."""
+        return False
+
+    def drop(self) -> None:
+        """End it by its socket: a handshake that is cancelled would leave the socket open."""
+        with contextlib.suppress(OSError):  # it is closed
+            self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedProtocol(StrictProtocol):
     """uvicorn's HTTP/1.1 within the bounds."""
 
-    table: GatewayConnections  # set on a subclass, like the next ones
-    turns: Turns
-    proxies: frozenset[str]
+    bounds: Bounds  # set on a subclass
+    handshake: Handshake | None = None  # the one that has been completed, set with TLS
     _patience: asyncio.TimerHandle | None = None
     _peer = ""
     _held_back = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.table, self.turns = self.bounds.table, self.bounds.turns
         address = self.client[0] if self.client else ""
-        self._peer = f"address {address}"
-        if address not in self.proxies:
-            uid = local_uid(transport.get_extra_info("socket"))
-            self._peer = f"user {uid}" if uid is not None else self._peer
+        if self.handshake is not None:
+            self.table.leave(self.handshake)
+            self._peer = self.handshake.peer
+        else:
+            self._peer = self.bounds.peer(transport.get_extra_info("socket"), address)
+        if address not in self.bounds.proxies:
             self.app_state = {**self.app_state, PEER: self._peer}
         self.app_state = {**self.app_state, CONNECTION: self}
         if not self.table.enter(self, self._peer):
@@ -129,14 +170,11 @@ def gateway_server(
     application: Application, limits: GatewayLimits, *, tls: ssl.SSLContext | None = None, proxies: Sequence[str] = ()
 ) -> uvicorn.Server:
     """A server for ``serve(sockets=...)``."""
-    bounds = {
-        "table": GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies)),
-        "turns": Turns(),
-        "proxies": frozenset(proxies),
-    }
+    table = GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies))
+    bounds = Bounds(table=table, turns=Turns(), proxies=frozenset(proxies))
     config = uvicorn.Config(
         _Sending(application),
-        http=type("GatewayProtocol", (BoundedProtocol,), bounds),
+        http=type("GatewayProtocol", (BoundedProtocol,), {"bounds": bounds}),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -151,31 +189,92 @@ def gateway_server(
     )
     config.load()
     config.ssl = tls
-    return _GatewayServer(config)
+    return _GatewayServer(config, bounds)
 
 
 class _GatewayServer(uvicorn.Server):
-    """uvicorn's server, which does not wait long for a TLS handshake."""
+    """uvicorn's server, in whose TLS connections count from the moment when they are accepted."""
+
+    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
+        super().__init__(config)
+        self._bounds = bounds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         config, loop = self.config, asyncio.get_running_loop()
         await self.lifespan.startup()
 
-        def protocol() -> asyncio.Protocol:
+        def protocol() -> BoundedProtocol:
             made = config.http_protocol_class
-            return made(config=config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
+            return made(config=config, server_state=self.server_state, app_state={})  # type: ignore[return-value, call-arg]
 
         self.servers = [
-            await loop.create_server(
-                protocol,
-                sock=listener,
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=HANDSHAKE_S if config.ssl else None,
-            )
+            _TlsAcceptor(listener, config.ssl, protocol, self._bounds)  # type: ignore[misc]
+            if config.ssl is not None
+            else await loop.create_server(protocol, sock=listener, backlog=config.backlog)
             for listener in sockets or []
         ]
         self.started = True
+
+
+class _TlsAcceptor:
+    """Accepts the connections of a listener until it is closed.
+
+    asyncio's own server tells of a connection only once its handshake is complete, so that handshakes that never are would
+    count for nobody.
+    """
+
+    def __init__(
+        self, listener: socket.socket, context: ssl.SSLContext, protocol: Callable[[], BoundedProtocol], bounds: Bounds
+    ) -> None:
+        self._listener, self._context, self._protocol, self._bounds = listener, context, protocol, bounds
+        self._handshakes: set[asyncio.Task[None]] = set()
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._accepting = asyncio.ensure_future(self._accept())
+
+    def close(self) -> None:
+        """Accept no more, and end the handshakes that are not complete."""
+        for task in (self._accepting, *self._handshakes):
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return when nothing is accepted any more."""
+        await asyncio.gather(self._accepting, *self._handshakes, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(self._listener)
+            except OSError:  # no descriptors are left, or the client is gone already
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            handshake = Handshake(accepted, self._bounds.peer(accepted, str(address[0])))
+            if self._bounds.table.enter(handshake, handshake.peer):
+                task = loop.create_task(self._shake_hands(handshake))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
+            else:
+                accepted.close()
+            await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
+
+    async def _shake_hands(self, handshake: Handshake) -> None:
+        def completed() -> BoundedProtocol:
+            made = self._protocol()
+            made.handshake = handshake
+            return made
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                completed, handshake.connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except (OSError, TimeoutError):
+            handshake.connection.close()  # it speaks no TLS, is too slow, or was closed for another
+        except asyncio.CancelledError:
+            handshake.drop()
+            raise
+        finally:
+            self._bounds.table.leave(handshake)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.certificates import server_context
 from tests.unit.server.standin import TOKEN, GatewayWorld
 from tests.unit.server.test_slow_clients import WHOLE
 
 from calabash.api.gateway import GatewayLimits
-from calabash.server import guard
+from calabash.server import guard, serving
 from calabash.server.connections import GatewayConnections
 from calabash.server.serving import gateway_server
 
@@ -149,3 +153,52 @@ def test_valid_token_is_served_beside_refused_ones_of_the_same_peer(monkeypatch:
         await asyncio.gather(*(guess(port) for _ in range(10)))
 
     _flooded(flood, limits=GatewayLimits(refused_per_minute=3, connections_per_address=40))
+
+
+def test_tls_handshakes_that_are_not_completed_count_for_their_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HANDSHAKE_S", HANG_S)
+    context, authority = server_context(tmp_path)
+    trusting = ssl.create_default_context(cafile=authority)
+    times_s = []
+
+    async def both() -> None:
+        world, limits = GatewayWorld(), GatewayLimits()
+        server = gateway_server(world.application, limits, tls=context)
+        listener = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0, start_serving=False)
+        (sock,) = listener.sockets
+        served = asyncio.ensure_future(server.serve(sockets=[sock.dup()]))
+        port = sock.getsockname()[1]
+        while not server.started:
+            await asyncio.sleep(0.01)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(600)]
+        try:
+            for reader, _ in silent[: 600 - limits.connections_per_address]:
+                async with asyncio.timeout(HANG_S):
+                    assert await _ended(reader), "an older handshake goes on beside as many as its peer may have"
+            assert not any(reader.at_eof() for reader, _ in silent[-limits.connections_per_address :])
+            for _ in range(50):
+                begun_s = time.monotonic()
+                async with asyncio.timeout(HANG_S):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+                    writer.write(WHOLE)
+                    assert b" 200 " in await reader.readline()
+                    writer.close()
+                times_s.append(time.monotonic() - begun_s)
+        finally:
+            for _, writer in silent:
+                writer.close()
+            server.should_exit = True
+            await served
+
+    asyncio.run(both())
+    print(f"p99 {max(times_s) * 1e3:.0f} ms, median {sorted(times_s)[25] * 1e3:.0f} ms")
+    assert sorted(times_s)[25] < 0.5
+
+
+async def _ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
