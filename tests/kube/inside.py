@@ -61,7 +61,7 @@ class Programs:
                     file_actions=files,
                     setsid=True,
                     setsigmask=[],
-                    setsigdef=[signal.SIGPIPE],
+                    setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
                 )
             except OSError as error:
                 return {"error": f"{argv[0]}: {error.strerror}"}
