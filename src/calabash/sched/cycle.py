@@ -80,7 +80,7 @@ class Cycle:
         """Decide about one portion; reservations of gangs before it in the order bind it."""
         state = self._state
         promised = [r for r in state.reservations if self._reserve.binding(r) and r.gang != portion.gang.key]
-        behind = [r for r in promised if self._walk.is_before(portion, state.registry.gangs[r.gang])]
+        behind = [r for r in promised if self._walk.comes_before(portion, state.registry.gangs[r.gang])]
         try:
             for reservation in promised:
                 if reservation not in behind:

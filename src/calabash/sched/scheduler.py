@@ -165,13 +165,15 @@ class Scheduler:
         gang = self.registry.gang_of(request_id)
         decisions: list[Decision] = []
         portion = portion_of(gang, request_id)
-        if portion and portion.waits_for_core and not self.state.unsettled:
-            self.state.advance(now_s)
+        self.state.advance(now_s)
+        overdue = any(
+            r.start_s <= self.state.now_s for r in self.state.reservations
+        )  # it is promised another start first
+        if portion and portion.waits_for_core and not self.state.unsettled and not overdue:
             decisions += Cycle(self.state).run_one(first_of(gang))
             portion = portion_of(gang, request_id)
-        if self.state.unsettled:
+        if self.state.unsettled or overdue:
             return (*decisions, *self.cycle(now_s))
-        self.state.advance(now_s)
         if portion:
             decisions += Cycle(self.state).run_one(portion)
         return tuple(decisions)

@@ -63,12 +63,33 @@ class Walk:
             found = self._pressures[key] = self._state.tree.pressure(*key)
         return found
 
-    def is_before(self, portion: Portion, gang: Gang) -> bool:
-        """Whether a walk would come to the portion before it comes to the gang."""
-        other = first_of(gang)
+    def comes_before(self, portion: Portion, gang: Gang) -> bool:
+        """Whether a walk that starts nothing comes to the portion before it comes to the gang.
+
+        A queue is where its next portion is, so a portion comes no earlier than those before it in its queue.
+        """
+        if not self.is_before(portion, gang):
+            return False
         if portion.gang.queue == gang.queue:
-            return self._state.turns.place(portion) < self._state.turns.place(other)
-        return (self._pressure(portion), portion.gang.queue) < (self._pressure(other), gang.queue)
+            return True
+        place = self._state.turns.place(portion)
+        ahead = {
+            self._state.need(other.requests): other
+            for waiting in self._state.registry.queued.values()
+            if waiting.queue == portion.gang.queue
+            for other in portions_of(waiting)
+            if self._state.turns.place(other) < place
+        }
+        return all(self._is_before_queue(other, gang) for other in ahead.values())
+
+    def is_before(self, portion: Portion, gang: Gang) -> bool:
+        """Whether the portion has the right to go before the gang, whatever else waits in its queue."""
+        if portion.gang.queue == gang.queue:
+            return self._state.turns.place(portion) < self._state.turns.place(first_of(gang))
+        return self._is_before_queue(portion, gang)
+
+    def _is_before_queue(self, portion: Portion, gang: Gang) -> bool:
+        return (self._pressure(portion), portion.gang.queue) < (self._pressure(first_of(gang)), gang.queue)
 
 
 def first_of(gang: Gang) -> Portion:

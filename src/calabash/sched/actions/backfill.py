@@ -47,7 +47,7 @@ class HeldNodes:
         self.gangs.add(reservation.gang)
         first_s = self.first_start_s
         self.first_start_s = reservation.start_s if first_s is None else min(first_s, reservation.start_s)
-        self._cordon()
+        self._cordon(self.reservations)
 
     def release(self) -> None:
         """Hold nothing any more; the reservations stay known."""
@@ -56,13 +56,15 @@ class HeldNodes:
         self._cordoned = []
 
     @contextmanager
-    def lifted(self) -> Iterator[None]:
-        """Nothing is held inside: for what is stronger than a promise, and to look at a promise itself."""
+    def lifted(self, keep: Sequence[Reservation] = ()) -> Iterator[None]:
+        """Hold nothing inside but for ``keep``: for what is stronger than a promise, and to look at a promise itself."""
         self.release()
+        self._cordon(keep)
         try:
             yield
         finally:
-            self._cordon()
+            self.release()
+            self._cordon(self.reservations)
 
     def choose(self, shape: Shape, ends_at_s: float | None) -> NodePlacement | None:
         """The best place for what would end then (None: unknown), on a held node only if it delays nobody there."""
@@ -80,9 +82,9 @@ class HeldNodes:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _cordon(self) -> None:
+    def _cordon(self, reservations: Sequence[Reservation]) -> None:
         cluster = self._state.cluster
-        for node in dict.fromkeys(node for r in self.reservations for node in r.requests_on):
+        for node in dict.fromkeys(node for r in reservations for node in r.requests_on):
             if cluster.schedulable[node]:
                 cluster.cordon(node)
                 self._cordoned.append(node)

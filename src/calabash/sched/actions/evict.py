@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from calabash.sched.actions.backfill import HeldNodes
+from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.plan import Plan, place_together, shapes_of
 from calabash.sched.actions.preempt import below_limit, lower_priority
 from calabash.sched.actions.reclaim import above_fair_share, deserved_back
@@ -15,8 +16,9 @@ from calabash.sched.actions.search import find_victims
 from calabash.sched.actions.victims import VictimPool, VictimRules, paused
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Request
-from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.gang import Gang
+from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
 
 
@@ -54,6 +56,9 @@ class Eviction:
         key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
         if key in self._hopeless:
             return None
+        plan = self._before_borrowed_promises(gang, requests, need)
+        if plan is not None:
+            return plan
         for pool in self._pools(gang, requests, need):
             plan = self._fewest(pool, requests, need)
             if plan is not None:
@@ -84,8 +89,41 @@ class Eviction:
 
         if not pool.in_quota:
             return search()
-        with self._held.lifted():  # what is deserved is stronger than a promise
+        with self._held.lifted(keep=self._promised_in_quota()):
             return search()
+
+    def _before_borrowed_promises(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
+        """Room for what its queue is guaranteed on devices that are held for gangs that would borrow them."""
+        keep = self._promised_in_quota()
+        if len(keep) == len(self._held.reservations):
+            return None
+        priority = max(r.priority for r in requests)
+        if not self._rules.would_be_in_quota(gang.queue, priority, need):
+            return None
+        with self._held.lifted(keep):
+            placed = place_together(self._state.board, requests)
+        return Plan(placed=tuple(placed), in_quota=True) if placed is not None else None
+
+    def _promised_in_quota(self) -> list[Reservation]:
+        """The promises to gangs that start within what their queue is guaranteed: these hold against everybody behind them."""
+        return [reservation for reservation in self._held.reservations if self._starts_in_quota(reservation)]
+
+    def _starts_in_quota(self, reservation: Reservation) -> bool:
+        """Whether the promised gang will be within what its queue is guaranteed, beside what still runs then."""
+        state = self._state
+        requests = [request for on in reservation.requests_on.values() for request in on]
+        queue, priority = state.registry.gangs[reservation.gang].queue, max(r.priority for r in requests)
+        ahead = total(
+            unit.amount
+            for unit in self._rules.units(queue)
+            if unit.in_quota
+            and unit.priority >= priority
+            and any(
+                estimated_end_s(m, state.now_s, state.options.default_run_time_s) > reservation.start_s
+                for m in unit.members
+            )
+        )
+        return state.tree.within_guaranteed(queue, ahead, state.need(requests))
 
     def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
         """The victims that the gang may have, by the strongest right that it has; last with those that are guarded."""
