@@ -19,6 +19,7 @@ from tests.daemons.world import World, until
 from tests.unit.remote.test_hello import hello
 
 from calabash.remote.account import RemoteAccount
+from calabash.remote.serve import PER_PEER_MAX
 
 GRACE_S = 3
 SMALL = ("--memory", "1GiB", "--cores", "10")
@@ -195,6 +196,32 @@ def test_what_makes_no_sense_is_one_line(
 
 def test_options_of_remote_runs_are_refused_without_it(client: Terminal) -> None:
     assert "goes with --remote only" in client.refused(2, "run", "--filter", "memory>1GiB", "--", "true")
+
+
+def test_idle_connections_of_one_user_are_bounded_and_its_next_request_is_served(
+    site: RemoteSite, client: Terminal
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    idle, closed = [], 0
+    try:
+        for _ in range(PER_PEER_MAX + 100):
+            line = socket.create_connection(("127.0.0.1", site.port), timeout=60)
+            idle.append(context.wrap_socket(line))
+        begun_s = time.monotonic()
+        client("run", "--remote", *SMALL, "--", "true")
+        for line in idle[:20]:
+            line.settimeout(1)
+            try:
+                closed += line.recv(1) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                closed += 1
+        assert closed == 20, f"{closed} of the 20 oldest are closed after {time.monotonic() - begun_s:.1f} s"
+    finally:
+        for line in idle:
+            line.close()
 
 
 def test_a_token_bounds_what_is_held_at_a_time(site: RemoteSite) -> None:

@@ -20,6 +20,7 @@ from calabash.exporter.exposition import CONTENT_TYPE
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.connections import Activity, Connection, Connections
+from calabash.seams.host.tcp_peers import local_peer
 from calabash.seams.listening import Acceptor
 
 CONNECTIONS_MAX = 32
@@ -61,7 +62,12 @@ class MetricsServer:
                 hint="choose another with --listen HOST:PORT",
             ) from None
         acceptor = Acceptor(
-            self._listener, self._serve, self._connections, context=lambda: where.tls, limit=HEAD_BYTES_MAX
+            self._listener,
+            self._serve,
+            self._connections,
+            context=lambda: where.tls,
+            limit=HEAD_BYTES_MAX,
+            peer=local_peer,
         )
         self._accepting = asyncio.create_task(acceptor.run())
         host, port = self._listener.getsockname()[:2]

@@ -2,7 +2,8 @@
 
 A connection has a few seconds to show its first record. It is peeked at only, and the kernel wakes us when as much is there
 as the record says it has: whoever sends byte by byte costs a wake-up, and whoever sends nothing a descriptor until the time
-is over. Of those who have not shown what they are only so many are kept; the oldest goes when another comes.
+is over. Of those who have not shown what they are only so many are kept; when another comes, the oldest one of the local user
+or address that has most of them goes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from calabash.remote.hello import HELLO_BYTES_MAX, NO_SUCH_LEASE, MoreNeeded, SessionBegins, SomethingElse, classify
+from calabash.seams.host.tcp_peers import local_peer
 
 FIRST_RECORD_S = 5.0
 HANDOVER_S = 5.0
@@ -43,7 +46,7 @@ class FrontDoor:
         self._entrance = entrance
         self._pass_on = pass_on
         self._count = count
-        self._unknown: dict[asyncio.Task[None], None] = {}
+        self._unknown: dict[asyncio.Task[None], str] = {}  # in the order in which they came, with their peers
         listener.setblocking(False)
 
     async def serve(self) -> None:
@@ -57,14 +60,21 @@ class FrontDoor:
                     await asyncio.sleep(_PAUSE_S)
                     continue
                 if len(self._unknown) >= UNKNOWN_MAX:
-                    next(iter(self._unknown)).cancel()
-                    self._count("dropped")
+                    self._drop_one()
                 task = loop.create_task(self._receive(connection, f"{address[0]}:{address[1]}"))
-                self._unknown[task] = None
+                self._unknown[task] = local_peer(connection, str(address[0]))
                 task.add_done_callback(lambda done: self._unknown.pop(done, None))
+                await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
         finally:
             for task in list(self._unknown):
                 task.cancel()
+
+    def _drop_one(self) -> None:
+        ((largest, _),) = Counter(self._unknown.values()).most_common(1)
+        oldest = next(task for task, peer in self._unknown.items() if peer == largest)
+        del self._unknown[oldest]
+        oldest.cancel()
+        self._count("dropped")
 
     async def _receive(self, connection: socket.socket, peer: str) -> None:
         with contextlib.closing(connection):

@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,17 @@ from calabash.remote.journal import LeaseJournal
 from calabash.remote.listening import listening
 from calabash.remote.numbers import Tallies
 from calabash.remote.places import TenantDoor, TenantDoors
+from calabash.seams.connections import Activity, Connection, Connections
 from calabash.seams.host.files import write_durably
 from calabash.seams.host.log_stream import log_stream
+from calabash.seams.host.tcp_peers import local_peer
 from calabash.seams.http11 import StrictProtocol
 from calabash.seams.pool.streams import PoolStreams
 
 HANDSHAKE_S = 5.0
 REQUEST_S = 10.0
-CONNECTIONS_MAX = 1024
+CONNECTIONS_MAX, PER_PEER_MAX = 1024, 256  # of TLS, from the handshake on
+OWNER_CONNECTIONS_MAX = 64
 SWEEP_S = 0.5
 
 log = structlog.get_logger(__name__)
@@ -57,6 +60,11 @@ class PatientProtocol(StrictProtocol):
     """uvicorn's HTTP/1.1 that does not wait for a request for ever."""
 
     _patience: asyncio.TimerHandle | None = None
+    _count: tuple[Connections, Connection] | None = None
+
+    def count_in(self, connections: Connections, connection: Connection) -> None:
+        """Tell the table of connections what this one does, from now on."""
+        self._count = connections, connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -65,9 +73,19 @@ class PatientProtocol(StrictProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._patience is not None:
             self._patience.cancel()
+        if self._count is not None:
+            self._count[0].ended(self._count[1])
         super().connection_lost(exc)
 
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._count is not None and self.cycle is not None and not self.cycle.response_complete:
+            connections, connection = self._count
+            connections.set_activity(connection, Activity.ASKING if self.cycle.more_body else Activity.BUSY)
+
     def on_response_complete(self) -> None:
+        if self._count is not None:
+            self._count[0].set_activity(self._count[1], Activity.IDLE)
         super().on_response_complete()
         self._wait_for_request()
 
@@ -101,10 +119,11 @@ class RemoteServer:
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=16 * 1024,
-            limit_concurrency=CONNECTIONS_MAX,
+            limit_concurrency=CONNECTIONS_MAX + OWNER_CONNECTIONS_MAX,
             timeout_keep_alive=5,
         )
         self._config.load()
+        self._connections = Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX)
         self._state = ServerState()
 
     async def serve(self, listener: socket.socket | None, doors: TenantDoors) -> None:
@@ -141,14 +160,22 @@ class RemoteServer:
         loop = asyncio.get_running_loop()
 
         async def pass_on(connection: socket.socket) -> None:
+            counted = self._counted(connection)
+            if counted is None:
+                connection.close()
+                return
+
+            def protocol() -> asyncio.Protocol:
+                made = self._protocol(owner=False)
+                made.count_in(self._connections, counted)
+                return made
+
             try:
                 await loop.connect_accepted_socket(
-                    lambda: self._protocol(owner=False),
-                    connection,
-                    ssl=self._context,
-                    ssl_handshake_timeout=HANDSHAKE_S,
+                    protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
                 )
             except (OSError, TimeoutError):
+                self._connections.ended(counted)
                 connection.close()  # it speaks no TLS, or no more
 
         tallies = self._broker.holdings.tallies
@@ -167,13 +194,26 @@ class RemoteServer:
 
         return close
 
+    def _counted(self, connection: socket.socket) -> Connection | None:
+        """Count a connection for its peer; None if there are too many that are being answered, or it is gone."""
+
+        def close() -> None:
+            with suppress(OSError):  # it is closed
+                connection.shutdown(socket.SHUT_RDWR)
+
+        try:
+            peer = local_peer(connection, str(connection.getpeername()[0]))
+        except OSError:
+            return None
+        return self._connections.open(peer, close)
+
     def _end(self) -> None:
         self._over = True
         self._stopping.set()
 
-    def _protocol(self, *, owner: bool) -> asyncio.Protocol:
+    def _protocol(self, *, owner: bool) -> PatientProtocol:
         made: Any = self._config.http_protocol_class
-        found: asyncio.Protocol = made(config=self._config, server_state=self._state, app_state={OWNER_KEY: owner})
+        found: PatientProtocol = made(config=self._config, server_state=self._state, app_state={OWNER_KEY: owner})
         return found
 
     async def _sweeping(self, doors: TenantDoors) -> None:

@@ -32,6 +32,7 @@ class Acceptor:
         connections: the bounds.
         context: returns the TLS context for the next connection; None: plain.
         limit: bytes that a reader buffers.
+        peer: returns whom a connection from an address counts for.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Acceptor:
         context: Callable[[], ssl.SSLContext | None],
         limit: int,
         handshake_s: float = HANDSHAKE_S,
+        peer: Callable[[socket, str], str] = lambda _, address: address,
     ) -> None:
         self._listener = listener
         self._serve = serve
@@ -50,6 +52,7 @@ class Acceptor:
         self._context = context
         self._limit = limit
         self._handshake_s = handshake_s
+        self._peer = peer
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -63,15 +66,16 @@ class Acceptor:
                 self._connections.shed()
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            self._begin(accepted, str(address[0]))
+            self._begin(accepted, self._peer(accepted, str(address[0])))
+            await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
 
-    def _begin(self, accepted: socket, address: str) -> None:
+    def _begin(self, accepted: socket, peer: str) -> None:
         def close() -> None:
             """End the connection by its socket: a handshake that is cancelled would leave the socket open."""
             with contextlib.suppress(OSError):  # it is closed
                 accepted.shutdown(SHUT_RDWR)
 
-        connection = self._connections.open(address, close)
+        connection = self._connections.open(peer, close)
         if connection is None:
             accepted.close()
             return

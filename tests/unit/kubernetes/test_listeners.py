@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import os
 import resource
 import socket
 import ssl
@@ -19,6 +20,7 @@ from typing import cast
 
 import pytest
 
+from calabash.exporter import serving
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
 from calabash.exporter.serving import CONNECTIONS_MAX, Listening, MetricsServer
@@ -27,6 +29,7 @@ from calabash.kubernetes.admission.https import BOUNDS, HttpsServer
 from calabash.kubernetes.admission.run import PROBE_BOUNDS, listen, probe_server, server_context
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.planner.http import SmallServer
+from calabash.seams.host.tcp_peers import local_peer
 
 FLOODER, OTHER = "127.0.0.2", "127.0.0.1"
 WAIT_S = 60.0
@@ -218,6 +221,19 @@ def test_a_flood_of_one_peer_keeps_no_other_from_being_answered_and_its_cost_is_
         finally:
             for line in lines:
                 line.close()
+
+
+def test_connection_to_the_exporter_counts_for_the_local_user_at_its_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers: list[str] = []
+
+    def peer(connection: socket.socket, address: str) -> str:
+        peers.append(local_peer(connection, address))
+        return peers[-1]
+
+    monkeypatch.setattr(serving, "local_peer", peer)
+    with exporter(None) as target:
+        assert ask(target) == 200
+    assert peers == [f"user {os.geteuid()}"]
 
 
 def until(check: Callable[[], bool]) -> bool:

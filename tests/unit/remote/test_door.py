@@ -166,6 +166,28 @@ def test_of_many_who_say_nothing_the_oldest_goes_and_a_program_comes_in(
     play(tmp_path, story)
 
 
+def test_many_silent_connections_of_one_user_cost_another_user_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "UNKNOWN_MAX", 50)
+    peers = iter(["user 1"] + ["user 2"] * 200)
+    monkeypatch.setattr(door_module, "local_peer", lambda *_: next(peers))
+
+    async def story(place: Place) -> None:
+        with place.connect() as slow:
+            slow.sendall(hello()[:100])
+            await asyncio.sleep(0.1)
+            crowd = [place.connect() for _ in range(150)]
+            await place.counted("dropped", 100)
+            slow.sendall(hello()[100:])
+            await place.host.take()
+            await place.counted("session")
+        for client in crowd:
+            client.close()
+
+    play(tmp_path, story)
+
+
 def test_a_thousand_connections_in_a_burst_are_all_served(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         clients = []

@@ -11,6 +11,12 @@ _UID_AT = _HEADER.size + 4 + 48 + 12  # behind state, addresses, expiry and both
 _WAIT_S = 1.0
 
 
+def local_peer(connection: socket.socket, address: str) -> str:
+    """Return whom a connection counts for: the local user at its other end, or the address of another machine."""
+    uid = local_uid(connection)
+    return address if uid is None else f"user {uid}"
+
+
 def local_uid(connection: socket.socket) -> int | None:
     """Return the uid that owns the other end, or None if it is on another machine, has hung up, or cannot be found."""
     if connection.family not in {socket.AF_INET, socket.AF_INET6}:
