@@ -17,6 +17,7 @@ from bench._console_session import ConsoleSession, http_ask, log_in
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 
+from calabash.api.gateway import GatewayLimits
 from calabash.model.errors import CalabashError
 from calabash.seams.host.processes import identify
 
@@ -245,6 +246,29 @@ def test_who_watches_hears_of_a_change_as_it_happens(world: World) -> None:
         pass
     assert json.loads(line.removeprefix(b"data: ")) == {"kind": "queues", "name": "seen", "change": "added"}
     connection.close()
+
+
+def test_waiting_requests_of_all_tokens_of_a_user_leave_room_for_another_user(world: World) -> None:
+    address, most = _address(world), GatewayLimits().waiting_per_user
+    for name in ("ann", "bob"):
+        world.client.put(f"/v1/users/{name}", {})
+    tokens = [_token(world, user="ann") for _ in range(4)]
+    after = json.loads(_ask(address, "GET", "/v1/changes", authorization=f"Bearer {tokens[0]}")[2])["next"]
+
+    def ann_is_answered() -> int:
+        return _ask(address, "GET", "/v1/me", authorization=f"Bearer {tokens[0]}")[0]
+
+    waiting = []
+    for number in range(most):
+        line = socket.create_connection(address, timeout=60)
+        head = f"GET /v1/changes?after={after}&wait_s=30 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        line.sendall(f"{head}Authorization: Bearer {tokens[number % 4]}\r\n\r\n".encode())
+        waiting.append(line)
+    until(lambda: ann_is_answered() == 429, what="the share of ann to be taken")
+    assert _ask(address, "GET", "/v1/me", authorization=f"Bearer {_token(world, user='bob')}")[0] == 200
+    for line in waiting:
+        line.close()
+    until(lambda: ann_is_answered() == 200, within_s=10, what="the places of who has hung up to be free")
 
 
 def test_the_command_line_works_from_elsewhere_with_a_token_and_says_what_does_not(
