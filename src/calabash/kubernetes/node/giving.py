@@ -25,7 +25,7 @@ class Giving:
         checkpoint: who holds which tokens, by the kubelet.
         record: what the agent has granted.
         ill_parts: parts of cards that are ill, which the cards need not be.
-        full: why nothing could be metered of what is given; None when it is.
+        full: why nothing could be journalled or metered of what is given; None when it can.
         apart: cards that tokens do not give: those that claims have, or all where the node's door is that of claims.
     """
 

@@ -28,6 +28,7 @@ from calabash.kubernetes.node.claim_notes import ClaimNotes
 from calabash.kubernetes.node.cordon import Cordon, bare
 from calabash.kubernetes.node.departed import DepartedPods, pod_exists
 from calabash.kubernetes.node.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
+from calabash.kubernetes.node.disk_room import DiskRoom
 from calabash.kubernetes.node.edits import EditsMaker, NodeEdits, device_nodes
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.hostdriver import (
@@ -150,7 +151,7 @@ class AgentService:
         agent.care.subscribe(self._news.set)
         agent.start()
         stack.callback(agent.stop)
-        usage = _sending(stack, settings.usage, store)
+        usage, room = _sending(stack, settings.usage, store), DiskRoom(settings.home)
         cards = CardCare(
             agent.care,
             lambda: [state.device for state in agent.devices()],
@@ -167,7 +168,7 @@ class AgentService:
             desk=desk,
             edits=self._edits(agent, host_driver),
             closed=cordon.why,
-            full=usage.full,
+            full=lambda: usage.full() or room.full(),
             granted=self._news.set,
         )
         stack.callback(plugins.stop)

@@ -113,14 +113,16 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen:
-    """A node. ``taints`` are ``key=value:Effect``; ``offers``: whether its kubelet has tokens for devices to give; ``door``
-    is what its label says, "" where it has none."""
+    """A node. ``taints`` are ``key=value:Effect``; ``offers``: whether its kubelet has tokens for devices to give; ``tokens``:
+    how many it counts, those in use among them, None where that is not known; ``door`` is what its label says, "" where it
+    has none."""
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[str, ...] = ()
     schedulable: bool = True
     offers: bool = True
+    tokens: int | None = None
     door: str = ""
 
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from calabash.binder.cluster_nodes import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.asked import ContainerKind
 from calabash.kubernetes.doors import NodeDoor, door_named
 from calabash.kubernetes.planner.affinity import HOSTNAME
-from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
+from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods, displace, holders
@@ -73,7 +74,7 @@ class Fleet:
         if node is None or devices is None or not devices.devices:
             return None
         door = door_named(node.door, devices.door)
-        offers = node.offers or door is NodeDoor.CLAIMS
+        offers = (node.offers and not self._all_in_use(node)) or door is NodeDoor.CLAIMS
         if not offers:  # a pod that were released to it would be refused there, and tried again seconds later
             self._book.unready.add(name)
         found = tuple(replace(one, door=door) for one in devices.devices)
@@ -84,6 +85,14 @@ class Fleet:
             taints=node.taints,
             schedulable=node.schedulable and offers and devices.schedulable,
         )
+
+    def _all_in_use(self, node: NodeSeen) -> bool:
+        """Return True if the kubelet counts no more tokens than the pods bound to the node have: an agent that gives out
+        nothing leaves the kubelet just these, and kube-scheduler does not try a pod again when the others come back."""
+        if node.tokens is None:
+            return False
+        bound = [entry for entry in holders(self._book, node.name) if entry.facts.node == node.name]
+        return node.tokens <= sum(map(_tokens, bound))
 
     def _with_strangers(self, found: NodeDevice, node: GpuNodeSeen) -> NodeDevice:
         book = self._book
@@ -178,3 +187,10 @@ class Fleet:
         for entry in holders(book, name):
             self._pods.drop(entry)
         book.scheduler.remove_node(NodeName(name))
+
+
+def _tokens(entry: Entry) -> int:
+    """Return how many tokens a pod has once all its containers have started. Init containers pass theirs on."""
+    plan, request = entry.plan or entry.facts.plan, entry.facts.request
+    early = {c.container for c in request.containers if c.kind is ContainerKind.INIT} if request is not None else set()
+    return sum(len(c.slices) for c in plan.containers if c.name not in early) if plan is not None else 0

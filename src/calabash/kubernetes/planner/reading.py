@@ -65,6 +65,7 @@ ALL_QUEUES = "*"
 _ENDED = ("Succeeded", "Failed")
 _REFUSED = ("UnexpectedAdmissionError", "OutOf")
 _REFUSAL_MAX = 300
+_DIGITS_MAX = 9
 _NOT_SCHEDULED = ("Unschedulable", "SchedulerError")  # reasons that kube-scheduler gives
 _TIED_TO_NODES = ("DaemonSet", "Node")
 
@@ -235,12 +236,14 @@ def _tolerated(one: Toleration) -> Iterator[str]:
 
 
 def node_facts(node: Node) -> NodeSeen:
+    tokens = node.status.allocatable.get(GPUS, "0")
     return NodeSeen(
         name=node.metadata.name,
         labels=node.metadata.labels,
         taints=tuple(f"{t.key}={t.value}:{t.effect}" for t in node.spec.taints),
         schedulable=not node.spec.unschedulable,
-        offers=node.status.allocatable.get(GPUS, "0") != "0",
+        offers=tokens != "0",
+        tokens=int(tokens) if len(tokens) <= _DIGITS_MAX and tokens.isdecimal() else None,
         door=node.metadata.labels.get(DOOR, ""),
     )
 

@@ -160,6 +160,27 @@ def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what
     assert set(cluster.bound()) == {before, uid}
 
 
+def test_node_whose_kubelet_offers_only_the_tokens_in_use_takes_nothing_new() -> None:
+    """An agent that gives out nothing (a full disk, another plug-in) leaves the kubelet the tokens of running pods."""
+    cluster = Cluster({"a": 2})
+    before = cluster.create(WHOLE)
+    cluster.settle()
+    tokens_of(cluster, "a", 1)
+    later = cluster.create(WHOLE)
+    pass_s(cluster, 3)
+    assert set(cluster.bound()) == {before}
+    tokens_of(cluster, "a", 2)
+    cluster.settle()
+    assert set(cluster.bound()) == {before, later}
+
+
+def tokens_of(cluster: Cluster, name: str, count: int) -> None:
+    """The kubelet of a node counts so many tokens."""
+    node, devices = cluster.nodes[name]
+    cluster.nodes[name] = (replace(node, tokens=count), devices)
+    cluster.core.node(cluster.nodes[name][0], cluster.now_s)
+
+
 def test_a_pod_goes_to_the_node_that_is_ready() -> None:
     cluster = Cluster({"a": 2, "b": 2})
     offers(cluster, "a", False)
