@@ -67,6 +67,7 @@ class Cycle:
         state = self._state
         state.unsettled = False
         state.refused.clear()
+        state.cut.clear()
         try:
             for portion in self._walk.portions():
                 self._turn(portion)

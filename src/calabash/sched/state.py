@@ -39,6 +39,7 @@ class SchedulerState:
         verdicts: what the nodes say about a shape, until the version changes.
         moves_left: how many may still be moved; whoever carries moves out says when there may be more.
         refused: kinds of portions that were refused since the version changed; see ``cycle``.
+        cut: shapes of gangs for which the last cycle did not try all ways to place them.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SchedulerState:
         self.passed: dict[GangKey, float] = {}
         self.reported: dict[str, Reason] = {}
         self.refused: dict[tuple[object, ...], Reason] = {}
+        self.cut: set[tuple[Shape, ...]] = set()
         self.verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
         self._shapes: dict[Shape, Shape] = {}
         self.moves_left = sys.maxsize

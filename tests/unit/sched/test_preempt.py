@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.sched.actions.plan import place_together
+from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.quota import mark_in_quota
 from calabash.sched.actions.search import find_victims
 from calabash.sched.cluster.arrays import Cluster

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calabash.sched.actions.backfill import HeldNodes, ends_at_s
-from calabash.sched.actions.plan import Plan, place_together, shapes_of
+from calabash.sched.actions.packing import pack
+from calabash.sched.actions.plan import Plan, shapes_of
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Request
 from calabash.sched.state import SchedulerState
@@ -28,9 +29,16 @@ class Allocate:
         if key in self._infeasible:
             return None
         ends_s = ends_at_s(requests, self._state.now_s)
-        placed = place_together(self._state.board, requests, lambda shape: self._held.choose(shape, ends_s))
-        if placed is not None:
-            return Plan(placed=tuple(placed))
+        packing = pack(
+            self._state.board,
+            requests,
+            lambda shape: self._held.choose(shape, ends_s),
+            lambda shape: self._held.admitted(shape, ends_s),
+        )
+        if packing.placed is not None:
+            return Plan(placed=packing.placed)
+        if packing.cut:
+            self._state.cut.add(key)
         # A held node may admit a shorter request of the same shape, so only what needs no admission is known.
         if not self._held.reservations:
             self._infeasible.add(key)

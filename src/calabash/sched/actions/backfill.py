@@ -69,12 +69,14 @@ class HeldNodes:
     def choose(self, shape: Shape, ends_at_s: float | None) -> NodePlacement | None:
         """The best place for what would end then (None: unknown), on a held node only if it delays nobody there."""
         placement = self._state.room.choose(shape)
-        if placement is None:
-            for node in self._cordoned[:HELD_NODES_TRIED_MAX]:
-                placement = self._choose_on_held(shape, node, ends_at_s)
-                if placement is not None:
-                    break
-        return placement
+        return placement if placement is not None else next(self.admitted(shape, ends_at_s), None)
+
+    def admitted(self, shape: Shape, ends_at_s: float | None) -> Iterator[NodePlacement]:
+        """Yield the places on held nodes where it would delay nobody."""
+        for node in self._cordoned[:HELD_NODES_TRIED_MAX]:
+            placement = self._choose_on_held(shape, node, ends_at_s)
+            if placement is not None:
+                yield placement
 
     def can_keep(self, reservation: Reservation) -> bool:
         """Whether the reserved members would still fit on their nodes at the start. Nothing must be held there."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from calabash.sched.actions.plan import Placed, place_together
+from calabash.sched.actions.packing import place_together
+from calabash.sched.actions.plan import Placed
 from calabash.sched.cluster.board import Board
 from calabash.sched.decisions import Request, Running
 
@@ -43,14 +44,14 @@ def earliest_start(
     *,
     now_s: float,
     default_run_time_s: float,
-) -> tuple[float, list[Placed]] | None:
+) -> tuple[float, tuple[Placed, ...]] | None:
     """The start and the places then; None when it does not fit even on what is estimated to end. Board unchanged."""
     ends = sorted(
         ((estimated_end_s(r, now_s, default_run_time_s), r.request.id, r) for r in running), key=lambda e: e[:2]
     )
     ends = ends[:RELEASES_MAX]
     low, high = 0, 1
-    found: list[Placed] | None = None
+    found: tuple[Placed, ...] | None = None
     while found is None:
         high = min(high, len(ends))
         found = _fits_after(board, requests, [r for _, _, r in ends[:high]])
@@ -68,7 +69,7 @@ def earliest_start(
     return (ends[high - 1][0] if high else now_s), found
 
 
-def _fits_after(board: Board, requests: Sequence[Request], released: Sequence[Running]) -> list[Placed] | None:
+def _fits_after(board: Board, requests: Sequence[Request], released: Sequence[Running]) -> tuple[Placed, ...] | None:
     mark = board.mark()
     for r in released:
         board.release(r.request.shape, r.placement)

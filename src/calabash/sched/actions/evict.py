@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import estimated_end_s
-from calabash.sched.actions.plan import Plan, place_together, shapes_of
+from calabash.sched.actions.packing import place_together
+from calabash.sched.actions.plan import Plan, shapes_of
 from calabash.sched.actions.preempt import below_limit, lower_priority
 from calabash.sched.actions.reclaim import above_fair_share, deserved_back
 from calabash.sched.actions.search import find_victims
@@ -79,7 +80,7 @@ class Eviction:
         if placed is None:
             board.rollback(mark)
             return None
-        return Plan(placed=tuple(placed), evicted=tuple(units))
+        return Plan(placed=placed, evicted=tuple(units))
 
     def _fewest(self, pool: VictimPool, requests: Sequence[Request], need: Amount) -> Plan | None:
         def search() -> Plan | None:
@@ -102,7 +103,7 @@ class Eviction:
             return None
         with self._held.lifted(keep):
             placed = place_together(self._state.board, requests)
-        return Plan(placed=tuple(placed), in_quota=True) if placed is not None else None
+        return Plan(placed=placed, in_quota=True) if placed is not None else None
 
     def _promised_in_quota(self) -> list[Reservation]:
         """The promises to gangs that start within what their queue is guaranteed: these hold against everybody behind them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.decisions import Request, Running
 from calabash.sched.queues.gang import Unit
@@ -33,18 +32,3 @@ def shapes_of(requests: Sequence[Request]) -> tuple[Shape, ...]:
 def largest_first(requests: Iterable[Request]) -> list[Request]:
     """The order in which members are placed: what is hardest to place goes first."""
     return sorted(requests, key=lambda r: (-r.shape.gpu_total_milli, -r.shape.gpu_memory_mib, -r.shape.cpu_milli, r.id))
-
-
-def place_together(board: Board, requests: Sequence[Request], choose: Choose | None = None) -> list[Placed] | None:
-    """Place all or nothing, each at the place that ``choose`` (else the room) names: on None the board is as it was."""
-    choose = choose or board.room.choose
-    mark = board.mark()
-    placed = []
-    for request in largest_first(requests):
-        placement = choose(request.shape)
-        if placement is None:
-            board.rollback(mark)
-            return None
-        board.place(request.shape, placement)
-        placed.append((request, placement))
-    return placed

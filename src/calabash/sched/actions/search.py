@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.sched.actions.emptying import Emptying, slices_of
-from calabash.sched.actions.plan import Plan, largest_first, place_together
+from calabash.sched.actions.packing import place_together
+from calabash.sched.actions.plan import Plan, largest_first
 from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.decisions import GangKey, Request
@@ -315,7 +316,7 @@ def _exhaustive(
         if len(evicted) == len(units):
             placed = place_together(board, requests)
             if placed is not None:
-                return Plan(placed=tuple(placed), evicted=tuple(sorted(units, key=lambda u: u.order)))
+                return Plan(placed=placed, evicted=tuple(sorted(units, key=lambda u: u.order)))
         search.undo(mark, evicted)
     return None
 

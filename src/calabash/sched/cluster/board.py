@@ -6,7 +6,7 @@ the arrays are what they were to the last integer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
 from calabash.sched.cluster.columns import Bools, Ints
@@ -38,6 +38,23 @@ class Room(Protocol):
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
         """Return which devices of the nodes would serve the shape if they were idle, and how many placements use each."""
+        ...
+
+    def nodes_for(self, shape: Shape) -> Ints:
+        """Return the nodes that have a place for the shape now."""
+        ...
+
+    def least_wanted(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
+        """Return at most ``count`` of these nodes: those first where the fewest of the other shapes have a place, of equal
+        ones the best by the policy."""
+        ...
+
+    def places_on(self, shape: Shape, node: int, count: int) -> Iterator[NodePlacement]:
+        """Yield at most ``count`` places on a node that differ in the state of their devices, the best by the policy first."""
+        ...
+
+    def state_of(self, node: int, shapes: Sequence[Shape]) -> Hashable:
+        """Return what decides which of the shapes have a place on a node: equal for nodes that are interchangeable."""
         ...
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Sequence
+
 import numpy as np
 
 from calabash.model.mig import MigPlace, open_profiles
 from calabash.model.mig_plan import standing, together
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Topology
@@ -31,6 +34,63 @@ def choose(compiled: Compiled, row: int) -> NodePlacement | None:
     if compiled.cluster.has_mixed and shape.gpu_count > 1:
         free = _of_one_card(compiled, row, free)
     return NodePlacement(node=row, devices=tuple(sorted(free[: shape.gpu_count].tolist())))
+
+
+def places(compiled: Compiled, row: int) -> Iterator[NodePlacement]:
+    """Yield places for the shape on one node that differ in the state of their devices, the default first."""
+    first = choose(compiled, row)
+    if first is None:
+        return
+    yield first
+    shape, cluster = compiled.shape, compiled.cluster
+    if not shape.gpu_count:
+        return
+    alike: dict[Hashable, list[int]] = {}
+    for device in np.flatnonzero(compiled.devices(np.array([row]))[0]).tolist():
+        alike.setdefault(device_state(cluster, row, device), []).append(device)
+    islands = compiled.groups(np.array([row]))[0]
+    for devices in _sets(list(alike.values()), shape.gpu_count):
+        together = [int(islands[device]) for device in devices]
+        if shape.topology_required and shape.gpu_count > 1 and (len(set(together)) > 1 or together[0] < 0):
+            continue
+        place = (
+            _choose_mig(compiled, row, list(devices)) if shape.mig_profile else NodePlacement(node=row, devices=devices)
+        )
+        if place is not None and place.devices != first.devices:
+            yield place
+
+
+def _sets(alike: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield sets of so many devices that differ in how many are taken of each group of devices in equal state."""
+    if not count:
+        yield ()
+    elif alike:
+        for taken in range(min(count, len(alike[0])), -1, -1):
+            for rest in _sets(alike[1:], count - taken):
+                yield tuple(sorted((*alike[0][:taken], *rest)))
+
+
+def device_state(cluster: Cluster, row: int, device: int) -> Hashable:
+    """Return all that decides what a device can serve: equal for devices of which it does not matter which is taken."""
+    at = (row, device)
+    return (
+        cluster.gpu_free_milli[at],
+        cluster.gpu_free_mib[at],
+        cluster.gpu_mib[at],
+        cluster.gpu_users[at] > 0,
+        cluster.gpu_slices[at],
+        cluster.gpu_services[at],
+        cluster.gpu_mode[at],
+        cluster.gpu_pinned[at],
+        cluster.gpu_healthy[at],
+        cluster.gpu_model[at],
+        cluster.gpu_card[at],
+        cluster.gpu_island[at],
+        cluster.gpu_numa[at],
+        cluster.gpu_geometry[at],
+        cluster.mig_states.get(at),
+        cluster.mig_instances.get(at, ()),
+    )
 
 
 def _within_island(compiled: Compiled, rows: Rows, free: Rows) -> Rows:

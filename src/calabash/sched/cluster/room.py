@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.choose import choose, device_state, places
 from calabash.sched.cluster.columns import Bools, Ints
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.fit import Compiled
@@ -45,6 +47,40 @@ class ClusterRoom:
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
         rows = np.asarray(nodes, np.intp)
         return self.compiled(shape).if_idle(rows), self.cluster.gpu_users[rows].astype(np.int64)
+
+    def nodes_for(self, shape: Shape) -> Ints:
+        return np.flatnonzero(self.engine.scores(shape) > -np.inf)
+
+    def least_wanted(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
+        scores = self.engine.scores(shape)
+        nodes = np.flatnonzero(scores > -np.inf)
+        wanted = np.zeros(len(nodes), np.int64)
+        for other in others:
+            wanted += self.engine.scores(other)[nodes] > -np.inf
+        if len(nodes) > count:
+            enough = wanted <= np.partition(wanted, count - 1)[count - 1]
+            nodes, wanted = nodes[enough], wanted[enough]
+        if count == 1 and len(nodes):
+            return nodes[[int(scores[nodes].argmax())]]
+        order: Ints = nodes[np.lexsort((nodes, -scores[nodes], wanted))[:count]]
+        return order
+
+    def places_on(self, shape: Shape, node: int, count: int) -> Iterator[NodePlacement]:
+        return islice(places(self.compiled(shape), node), count)
+
+    def state_of(self, node: int, shapes: Sequence[Shape]) -> Hashable:
+        cluster = self.cluster
+        masks = [self.compiled(shape) for shape in shapes]
+        fits = tuple(m.static is None or bool(m.static[node]) for m in masks)
+        devices = Counter(
+            (
+                device_state(cluster, node, d),
+                *(bool(m.device_static[node, d]) for m in masks if m.device_static is not None),
+            )
+            for d in range(int(cluster.gpu_count[node]))
+        )
+        host = (cluster.cpu_free_milli.item(node), cluster.memory_free_mib.item(node), bool(cluster.schedulable[node]))
+        return (host, fits, frozenset(devices.items()))
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
         try:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from calabash.model.errors import Reason
 from calabash.model.mentions import Mentioned, mention, mentions
 from calabash.model.units import format_mib
+from calabash.sched.actions.plan import shapes_of
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
 from calabash.sched.decisions import Explanation, Request
 from calabash.sched.explain.nodes import PASSING, NodeVerdict, changes_for, explanation, judge
@@ -29,6 +30,9 @@ class Why:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
+        # By the first of the requests that start together, and their number.
+        self._needs: dict[tuple[str, int], Amount] = {}
+        self._fitting: dict[tuple[str, int], int] = {}
 
     def waiting(self, gang: Gang, request_id: str) -> Explanation:
         """Why one request waits, from the arrays as they are."""
@@ -51,7 +55,10 @@ class Why:
                 reason,
                 f"the {gang.missing} members of gang {gang.key[2]} that start together come first, and have not started",
             )
-        need = self._state.need(requests)
+        key = (requests[0].id, len(requests))
+        need = self._needs.get(key)
+        if need is None:
+            need = self._needs[key] = self._state.need(requests)
         over = self._state.tree.over_limit(gang.queue, need)
         if over is not None:
             return _over_limit(over)
@@ -81,7 +88,8 @@ class Why:
         if verdict.fitting and len(requests) > 1:
             reason = Reason.NO_CAPACITY
             fitting = self._members_fitting(requests)
-            summary = f"{fitting} of {len(requests)} members fit at once; {summary}"
+            tried = " (not all ways to place them together were tried)" if shapes_of(requests) in state.cut else ""
+            summary = f"{fitting} of {len(requests)} members fit at once{tried}; {summary}"
             changes = (f"would start with min_member <= {fitting}",) if fitting else ()
         elif verdict.fitting and not state.reservations:
             reason, summary = Reason.NO_CAPACITY, f"{summary}: its turn comes in the next cycle"
@@ -122,16 +130,21 @@ class Why:
         return any(tree.form.managed) and not tree.within_guaranteed(gang.queue, tree.used(gang.queue), need)
 
     def _members_fitting(self, requests: Sequence[Request]) -> int:
+        """How many members find places, those first that fit on the fewest nodes."""
+        key = (requests[0].id, len(requests))
+        if key in self._fitting:
+            return self._fitting[key]
         board, room = self._state.board, self._state.room
+        nodes = {r.shape: room.nodes_for(r.shape).size for r in requests}
         mark = board.mark()
         count = 0
-        for request in requests:
+        for request in sorted(requests, key=lambda r: nodes[r.shape]):
             placement = room.choose(request.shape)
-            if placement is None:
-                break
-            board.place(request.shape, placement)
-            count += 1
+            if placement is not None:
+                board.place(request.shape, placement)
+                count += 1
         board.rollback(mark)
+        self._fitting[key] = count
         return count
 
     def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:
