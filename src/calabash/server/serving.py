@@ -27,7 +27,7 @@ BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ConnectionBounds:
     """What the connections of one gateway share. ``proxies``: addresses of peers that stand for others."""
 
     table: GatewayConnections
@@ -41,7 +41,7 @@ class Bounds:
 
 
 @dataclass(slots=True, eq=False)
-class Handshake:
+class PendingHandshake:
     """A connection whose TLS handshake is not complete, as the table of connections sees it."""
 
     connection: socket.socket
@@ -64,8 +64,8 @@ class Handshake:
 class BoundedProtocol(StrictProtocol):
     """uvicorn's HTTP/1.1 within the bounds."""
 
-    bounds: Bounds  # set on a subclass
-    handshake: Handshake | None = None  # the one that has been completed, set with TLS
+    bounds: ConnectionBounds  # set on a subclass
+    handshake: PendingHandshake | None = None  # the one that has been completed, set with TLS
     _patience: asyncio.TimerHandle | None = None
     _peer = ""
     _held_back = False
@@ -171,7 +171,7 @@ def gateway_server(
 ) -> uvicorn.Server:
     """A server for ``serve(sockets=...)``."""
     table = GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies))
-    bounds = Bounds(table=table, turns=Turns(), proxies=frozenset(proxies))
+    bounds = ConnectionBounds(table=table, turns=Turns(), proxies=frozenset(proxies))
     config = uvicorn.Config(
         _Sending(application),
         http=type("GatewayProtocol", (BoundedProtocol,), {"bounds": bounds}),
@@ -195,7 +195,7 @@ def gateway_server(
 class _GatewayServer(uvicorn.Server):
     """uvicorn's server, in whose TLS connections count from the moment when they are accepted."""
 
-    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
+    def __init__(self, config: uvicorn.Config, bounds: ConnectionBounds) -> None:
         super().__init__(config)
         self._bounds = bounds
 
@@ -224,7 +224,11 @@ class _TlsAcceptor:
     """
 
     def __init__(
-        self, listener: socket.socket, context: ssl.SSLContext, protocol: Callable[[], BoundedProtocol], bounds: Bounds
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], BoundedProtocol],
+        bounds: ConnectionBounds,
     ) -> None:
         self._listener, self._context, self._protocol, self._bounds = listener, context, protocol, bounds
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -249,7 +253,7 @@ class _TlsAcceptor:
             except OSError:  # no descriptors are left, or the client is gone already
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            handshake = Handshake(accepted, self._bounds.peer(accepted, str(address[0])))
+            handshake = PendingHandshake(accepted, self._bounds.peer(accepted, str(address[0])))
             if self._bounds.table.enter(handshake, handshake.peer):
                 task = loop.create_task(self._shake_hands(handshake))
                 self._handshakes.add(task)
@@ -258,7 +262,7 @@ class _TlsAcceptor:
                 accepted.close()
             await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
 
-    async def _shake_hands(self, handshake: Handshake) -> None:
+    async def _shake_hands(self, handshake: PendingHandshake) -> None:
         def completed() -> BoundedProtocol:
             made = self._protocol()
             made.handshake = handshake
