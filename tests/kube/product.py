@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,12 +52,30 @@ def start_admission(cluster: Cluster, by: Callable[[str, Path], Path] = lambda _
     return admission
 
 
+def start_admission_program(cluster: Cluster) -> None:
+    """Admission as the program ``admission`` of the cluster, which can be killed and started again."""
+    certificate, key = cluster.secrets.certificate("admission-server")
+    directory = certificate.with_name("admission-tls")
+    directory.mkdir()
+    shutil.copy(certificate, directory / "tls.crt")
+    shutil.copy(key, directory / "tls.key")
+    settings = directory / "settings.yaml"
+    settings.write_text(f"host: 127.0.0.1\nport: {ADMISSION_PORT}\ncertificate_dir: {directory}\n")
+    client, url = load_client(cluster.kubeconfig), f"https://127.0.0.1:{ADMISSION_PORT}"
+    bundle = base64.b64encode(certificate.read_bytes()).decode()
+    client.create(MUTATING, mutating(SETTINGS, ca_bundle=bundle, url=url))
+    client.create(VALIDATING, validating(SETTINGS, ca_bundle=bundle, url=url))
+    words = ["--kubeconfig", str(cluster.kubeconfig), "--settings", str(settings)]
+    cluster.start_program("admission", [str(Path(sys.executable).with_name("calabash")), "admission", *words])
+
+
 class Product:
     """Everything that the chart installs, around one node with cards.
 
     Args:
         by: the kubeconfig by which a program ("planner", "admission") reaches the API server, instead of its own.
         planner_words: more of the planner's.
+        programs: whether admission is a program of the cluster as well, instead of a thread of this process.
     """
 
     def __init__(
@@ -64,13 +84,18 @@ class Product:
         *,
         by: Callable[[str, Path], Path] = lambda _name, own: own,
         planner_words: Sequence[str] = (),
+        programs: bool = False,
     ) -> None:
         self._by, self._planner_words = by, planner_words
         self.gpu_node = gpu_node
         self.cluster = gpu_node.cluster
         self.api = self.cluster.api
         self.namespace(SETTINGS.namespace)
-        self._admission = start_admission(self.cluster, by)
+        self._admission: AdmissionProgram | None = None
+        if programs:
+            start_admission_program(self.cluster)
+        else:
+            self._admission = start_admission(self.cluster, by)
         try:
             self._start()
         except BaseException:
@@ -78,7 +103,8 @@ class Product:
             raise
 
     def _start(self) -> None:
-        self.cluster.wait_for(self._admission.ready, "the admission server")
+        if self._admission is not None:
+            self.cluster.wait_for(self._admission.ready, "the admission server")
         kubeconfig = self._by("planner", self.cluster.secrets.kubeconfig(PLANNER))
         words = ["--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{PLANNER_PORT}", *self._planner_words]
         program = str(Path(sys.executable).with_name("calabash"))
@@ -133,7 +159,8 @@ class Product:
         return next((c for c in conditions if c["type"] == "PodScheduled"), {})
 
     def close(self) -> None:
-        self._admission.stop()
+        if self._admission is not None:
+            self._admission.stop()
 
     def __enter__(self) -> Self:
         return self
