@@ -21,7 +21,6 @@ from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explan
 from calabash.sched.explain.nodes import OTHER_MODEL
 from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
-from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.upkeep import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
@@ -54,7 +53,6 @@ __all__ = [
     "Snapshot",
     "Topology",
     "relabel",
-    "restore",
     "set_evictable",
     "set_mig_coming",
     "set_mig_instances",

@@ -198,7 +198,7 @@ class Scheduler:
         return Why(self.state).waiting(gang, request_id)
 
     def snapshot(self) -> Snapshot:
-        """A frozen copy, from which ``snapshot.restore`` fills an equal scheduler."""
+        """Return a frozen copy of nodes, queues, and what waits and runs."""
         gangs = self.registry.gangs.values()
         return Snapshot(
             nodes=tuple(self.specs.values()),

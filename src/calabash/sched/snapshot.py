@@ -1,4 +1,4 @@
-"""Everything needed to go on elsewhere, as frozen values."""
+"""What a scheduler has at one moment, as frozen values: what a scenario file says of a pool."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
-from calabash.sched.restart import restore
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.upkeep import set_mig_instances
 
@@ -149,13 +148,6 @@ def test_what_is_cut_is_where_it_was_to_the_compute_slice() -> None:
     ours = sorted(render(d).partition("  #")[0] for d in scheduler.cycle(60.0))
     assert sorted(line.partition("  #")[0] for line in result.steps[0].came) == ours
     assert any(line.startswith("bind") for line in ours)
-
-
-def test_a_scheduler_that_starts_again_knows_what_is_cut_and_what_stands() -> None:
-    scheduler = scheduler_of_cut_cards()
-    again = restore(scheduler.snapshot())
-    assert again.cluster.mig_states == scheduler.cluster.mig_states
-    assert again.cluster.mig_instances == scheduler.cluster.mig_instances
 
 
 @pytest.mark.parametrize(

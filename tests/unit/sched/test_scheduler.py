@@ -1,4 +1,4 @@
-"""The facade: events keep the books, a snapshot restores to the same decisions, explanations are there and fast."""
+"""The facade: events keep the books, explanations are there and fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Defer, Evict, Move, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
-from calabash.sched.restart import restore
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.upkeep import relabel
 
@@ -163,28 +162,6 @@ Life.TestCase.settings = settings(max_examples=examples(60), stateful_step_count
 TestLife = Life.TestCase
 
 
-def test_a_restored_snapshot_decides_the_same() -> None:
-    scheduler = Scheduler(
-        [node("n0"), node("n1"), node("n2")],
-        [QueueSpec(name="a", deserved=Amount(8000)), QueueSpec(name="b")],
-        options=Options(half_life_s=60.0),
-    )
-    scheduler.cordon("n2")
-    for i in range(3):
-        scheduler.submit(Request(id=f"b{i}", queue="b", shape=whole(2)))
-    scheduler.cycle(10.0)
-    scheduler.submit(Request(id="a0", queue="a", shape=whole(4), submitted_at_s=20.0))
-    scheduler.submit(Request(id="b9", queue="b", shape=whole(4), submitted_at_s=20.0))
-    twin = restore(scheduler.snapshot())
-    twin.advance(20.0)
-    scheduler.advance(20.0)
-    assert twin.tree.past() == scheduler.tree.past()
-    ours = [(type(d).__name__, d.id, getattr(d, "node", "")) for d in scheduler.cycle(30.0)]
-    theirs = [(type(d).__name__, d.id, getattr(d, "node", "")) for d in twin.cycle(30.0)]
-    assert ours == theirs
-    assert any(name == "Evict" for name, _, _ in ours)
-
-
 def test_surplus_of_a_gang_is_decided_after_the_members_that_start_together() -> None:
     scheduler = Scheduler([node("n")], [QueueSpec(name="q")])
     scheduler.cycle(0.0)
@@ -267,7 +244,6 @@ def test_a_removed_node_is_no_capacity_any_more() -> None:
     assert scheduler.tree.capacity.gpu_milli == 4000
     with pytest.raises(CalabashError, match="'n1' is not in the cluster"):
         scheduler.cordon("n1", schedulable=True)
-    assert restore(scheduler.snapshot()).tree.capacity.gpu_milli == 4000
 
 
 def test_a_node_that_comes_back_takes_the_row_of_one_that_is_gone_whatever_it_had() -> None:

@@ -24,7 +24,6 @@ from calabash.sched import (
     Request,
     Scheduler,
     Shape,
-    restore,
 )
 from calabash.sched.queues.gang import Unit, units_of
 
@@ -127,16 +126,6 @@ def test_placement_beyond_the_slices_of_a_device_is_refused_with_nothing_changed
 def test_more_slices_than_a_device_takes_are_not_asked_for() -> None:
     with pytest.raises(CalabashError, match="65 slices of one device"):
         dust(slices=65)
-
-
-def test_restored_scheduler_counts_the_same_slices_and_charges() -> None:
-    scheduler = Scheduler([node("a", 2)], [QueueSpec(name="q")])
-    for i in range(5):
-        scheduler.submit(Request(id=f"s{i}", shape=dust(2, 2, 48), queue="q", submitted_at_s=float(i)))
-    scheduler.cycle(10.0)
-    again = restore(scheduler.snapshot())
-    assert (again.cluster.gpu_slices == scheduler.cluster.gpu_slices).all()
-    assert again.tree.used("q") == scheduler.tree.used("q")
 
 
 # ---- reclaim ------------------------------------------------------------------------------------------------------

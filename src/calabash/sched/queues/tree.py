@@ -96,14 +96,6 @@ class QueueTree:
         """Decayed use of every queue above what it deserves, in cluster seconds."""
         return tuple((name, self._past[i]) for name, i in self.form.index.items() if i)
 
-    def set_past(self, past: Iterable[tuple[str, float]], at_s: float) -> None:
-        """As it was at that time, for a restart."""
-        for name, value in past:
-            if name in self.form.index:
-                self._past[self.form.index[name]] = value
-        self._past_at_s = at_s
-        self._shares = None
-
     # ---- shares ---------------------------------------------------------------------------------------------------
 
     def shares(self) -> QueueShares:
