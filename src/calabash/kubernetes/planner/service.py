@@ -41,7 +41,7 @@ from calabash.kubernetes.planner.term import CoreOfTerm, DecisionFailedError, de
 from calabash.kubernetes.planner.unused import REFUSED_S
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.model.errors import CalabashError
-from calabash.seams.clock import Clock, SystemClock
+from calabash.seams.clock import Clock, SteadyClock, SystemClock
 from calabash.seams.kube import KubeClient, is_final
 from calabash.seams.kube.objects import Pod
 
@@ -118,7 +118,7 @@ class PlannerService(CoreOfTerm):
         super().__init__(
             client,
             lead,
-            clock or SystemClock(),
+            SteadyClock(clock or SystemClock()),  # a calendar that is set moves no deadline
             hold_s=settings.hold_s,
             refused_s=settings.refused_s,
             options=options,

@@ -1,7 +1,7 @@
 """Time: the system's clocks, and a virtual one that tests move by hand.
 
-What lives here: the Clock protocol, ``SystemClock``, ``VirtualClock``. The pure core gets time as an argument; only
-daemons hold a Clock.
+What lives here: the Clock protocol, ``SystemClock``, ``SteadyClock``, ``VirtualClock``. The pure core gets time as an
+argument; only daemons hold a Clock.
 """
 
 from __future__ import annotations
@@ -30,6 +30,24 @@ class SystemClock:
 
     def monotonic_ns(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class SteadyClock:
+    """The calendar of another clock when this one was made, counted on by that clock's monotonic time.
+
+    For durations between moments that are kept as calendar time: they stay right when somebody sets the calendar. The
+    calendar of this clock is then wrong by as much as was set, until it is made anew.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._start_s, self._start_ns = clock.now_s(), clock.monotonic_ns()
+
+    def now_s(self) -> float:
+        return self._start_s + (self._clock.monotonic_ns() - self._start_ns) / 1e9
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns()
 
 
 class VirtualClock:

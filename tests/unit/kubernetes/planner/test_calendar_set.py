@@ -1,0 +1,53 @@
+"""The calendar of the planner's host is set forward or back: what waits for a time does not wait longer for that."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.kubernetes.planner.world import SETTINGS, World, until
+
+from calabash.kubernetes.planner.book import Entry
+from calabash.kubernetes.planner.service import PlannerService
+from calabash.kubernetes.planner.unused import REFUSED_S
+from calabash.model.request import GpuRequest
+from calabash.seams.clock import VirtualClock
+from calabash.seams.kube.objects import POD
+
+
+def entry_of(service: PlannerService, uid: str) -> Entry:
+    core = service._core
+    assert core is not None
+    return core.book.entries[uid]
+
+
+def is_known(service: PlannerService, uid: str) -> bool:
+    core = service._core
+    return core is not None and uid in core.book.entries
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_pod_whose_plan_was_given_back_is_planned_again_in_time_though_the_calendar_was_set(
+    world: World, jump_s: float
+) -> None:
+    world.node("a")
+    clock = VirtualClock()
+    service = PlannerService(world.client, SETTINGS, clock=clock)
+    service.start()
+    world.services.append(service)
+    until(service.leads, "the planner leads")
+    uid = world.pod("p", GpuRequest()).metadata.uid
+    until(lambda: is_known(service, uid), "the pod to be known")
+    until(lambda: entry_of(service, uid).plan is not None, "a plan")
+    world.settle(service)
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no cpu"}
+    world.client.patch(POD, "p", "team", body={"status": {"conditions": [refused]}}, subresource="status")
+    until(lambda: entry_of(service, uid).facts.refused, "the refusal to be seen")
+    world.settle(service)
+    clock.advance(REFUSED_S + 1)
+    world.settle(service)
+    assert entry_of(service, uid).plan is None
+    clock.set_calendar(jump_s)
+    world.settle(service)
+    assert entry_of(service, uid).plan is None, "it was set aside for some seconds, which have not passed"
+    clock.advance(3 * REFUSED_S)
+    world.settle(service)
+    assert entry_of(service, uid).plan is not None
