@@ -1,17 +1,15 @@
-"""Pods run and start while the agent of their node goes away with its relay, as with its DaemonSet, and comes back."""
+"""Pods run and wait while the agent of their node goes away with its relay, as with its DaemonSet, and comes back."""
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
 
 import pytest
-from tests.kube.api import Json
 from tests.kube.cluster import Cluster
 from tests.kube.containers import FILL, within
-from tests.kube.gpu_node import CUDA, MIB, GpuNode
+from tests.kube.gpu_node import MIB, GpuNode
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
@@ -21,7 +19,6 @@ SHARE = {"calabash.dev/gpus": "1", "calabash.dev/memory": "1Gi", "calabash.dev/c
 SHARE_MIB = 1024
 AGAIN = f"while true; do {FILL}; sleep 0.3; done"
 FOREVER = f"{FILL}; exec sleep 1000"
-REPLICAS = 8
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +35,6 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 @pytest.fixture(autouse=True)
 def nothing_left(product: Product) -> Iterator[None]:
     yield
-    product.cluster.kubectl("delete", "replicasets", "--all", "-n", SPACE)
     product.cluster.kubectl("delete", "pods", "--all", "-n", SPACE, "--grace-period=0", "--force")
     product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
 
@@ -54,11 +50,6 @@ def bring_back(product: Product) -> None:
     node = product.gpu_node
     for name in (node.relay, node.agent):
         product.cluster.start(name)
-
-
-def pods(product: Product) -> list[Json]:
-    found: list[Json] = product.api.get(f"/api/v1/namespaces/{SPACE}/pods")["items"]
-    return found
 
 
 def identity(product: Product, name: str) -> tuple[str, int]:
@@ -104,36 +95,3 @@ def test_running_pods_keep_their_slices_when_the_daemon_set_is_deleted_and_made_
     assert "nodeName" not in product.pod(SPACE, "whole")["spec"]
     told = [part["pod"] for device in node.status()["devices"] for part in device.get("slices", ())]
     assert sorted(told) == sorted(f"{SPACE}/{name}" for name in (*running, "meanwhile"))
-
-
-def test_pods_that_start_while_the_agent_is_replaced_all_run_with_their_limits(product: Product) -> None:
-    """Two upgrades while a ReplicaSet starts its pods: the next agent comes a second after the last has ended."""
-    running = product.create(SPACE, user_pod("runs", SHARE, AGAIN))
-    product.wait(SPACE, running, "Running")
-    before = identity(product, running)
-    container = {"name": "main", "image": CUDA, "command": ["sh", "-c", FOREVER], "resources": {"limits": SHARE}}
-    template = {
-        "metadata": {"labels": {"app": "starts"}},
-        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
-    }
-    spec = {"replicas": REPLICAS, "selector": {"matchLabels": {"app": "starts"}}, "template": template}
-    body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "starts"}, "spec": spec}
-    product.cluster.kubectl("create", "-n", SPACE, "-f", "-", text=json.dumps(body))
-    for pause_s in (0.7, 1.5):
-        time.sleep(pause_s)  # some pods have started, others are about to
-        take_away(product)
-        time.sleep(1)  # as a DaemonSet takes
-        bring_back(product)
-    began = time.monotonic()
-
-    def ready() -> list[str]:
-        found = [pod for pod in pods(product) if pod["status"].get("phase") == "Running"]
-        return [pod["metadata"]["name"] for pod in found if pod["metadata"].get("labels", {}).get("app") == "starts"]
-
-    product.cluster.wait_for(lambda: len(ready()) == REPLICAS, "all replicas run", 90)
-    print(f"all run {time.monotonic() - began:.1f} s after the last agent was started; {len(pods(product))} pods")
-    product.cluster.wait_for(lambda: all(got_mib(product, name) for name in ready()), "all to have filled their slices")
-    for name in (running, *ready()):
-        assert all(within(amount, SHARE_MIB) for amount in got_mib(product, name)), name
-    assert identity(product, running) == before
-    product.cluster.wait_for(lambda: len(product.gpu_node.slots()) == REPLICAS + 1, "one slot for each")
