@@ -204,7 +204,6 @@ class Scheduler:
             nodes=tuple(self.specs.values()),
             cordoned=tuple(name for name, row in self.cluster.row_of.items() if not self.cluster.schedulable[row]),
             queues=self.tree.form.specs,
-            past=self.tree.past(),
             options=self.state.options,
             waiting=tuple(request for gang in gangs for request in gang.waiting.values()),
             running=tuple(running for gang in gangs for running in gang.running.values()),

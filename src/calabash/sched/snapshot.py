@@ -17,7 +17,6 @@ class Snapshot:
     nodes: tuple[NodeSpec, ...]
     cordoned: tuple[str, ...]
     queues: tuple[QueueSpec, ...]
-    past: tuple[tuple[str, float], ...]
     options: Options
     waiting: tuple[Request, ...]
     running: tuple[Running, ...]

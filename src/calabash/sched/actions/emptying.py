@@ -3,8 +3,9 @@
 Theory of operation. A device can be freed if everything on it is an eligible unit. Freeing a set of devices evicts every unit
 that has a slice on one of them, with all of its slices, so units that span devices make the costs of devices depend on each
 other. A lower bound that does not is the sum over the devices of each unit's slices divided by the number of the node's devices
-that it is on: a set of devices counts no unit more than once by it. Nodes are tried in the order of this bound, and the search
-ends when the bound of the next node exceeds the cost of the best set found. On a node all sets are compared while they are
+that it is on: a set of devices counts no unit more than once by it. Another is what must leave the last of the devices that lose
+least, with all slices of its units. Nodes are tried in the order of the larger of both, and the search ends when the bound of
+the next node exceeds the cost of the best set found. On a node all sets are compared while they are
 few (``SETS_MAX``); the cheapest devices by the bound are taken where they are many.
 """
 
@@ -57,6 +58,7 @@ class Emptying:
         nodes = list(units)
         serves, users = room.if_idle(shape, nodes) if nodes else ((), ())
         self._first: dict[int, int] = {}
+        self._leaving_slices: dict[int, dict[int, int]] = {}
         for node, able, used in zip(nodes, serves, users, strict=True):
             devices = self._devices(node, units[node], able.tolist(), used.tolist())
             if len(devices) >= self._count:
@@ -65,11 +67,13 @@ class Emptying:
 
     def nodes(self) -> list[tuple[int, int]]:
         """Return the nodes where enough devices can be freed, each with the fewest slices that may have to leave it."""
-        found = [
-            (math.ceil(sum(sorted(bounds.values())[: self._count]) - 1e-9), self._first[node], node)
-            for node, bounds in self._bounds.items()
-        ]
+        found = [(self._least(node), self._first[node], node) for node in self._bounds]
         return [(node, least) for least, _, node in sorted(found)]
+
+    def _least(self, node: int) -> int:
+        """The fewest slices that may have to leave a node: by their shares, and by the device that must lose most."""
+        shares = math.ceil(sum(sorted(self._bounds[node].values())[: self._count]) - 1e-9)
+        return max(shares, sorted(self._leaving_slices[node].values())[self._count - 1])
 
     def cheapest(self, node: int) -> list[Unit]:
         """Return the units that must leave the best set of devices of a node."""
@@ -90,6 +94,7 @@ class Emptying:
         on: dict[int, list[Unit]] = {}
         leaving: dict[int, int] = {}
         bounds: dict[int, float] = {}
+        slices_on: dict[int, int] = {}
         for unit in units:
             slices = 0
             touched: set[int] = set()
@@ -102,12 +107,11 @@ class Emptying:
             for device in touched:
                 on.setdefault(device, []).append(unit)
                 bounds[device] = bounds.get(device, 0.0) + slices / len(touched)
+                slices_on[device] = slices_on.get(device, 0) + slices
         self._on[node] = on
-        return {
-            device: bounds.get(device, 0.0)
-            for device, able in enumerate(serves)
-            if able and users[device] == leaving.get(device, 0)
-        }
+        able = [d for d, serving in enumerate(serves) if serving and users[d] == leaving.get(d, 0)]
+        self._leaving_slices[node] = {device: slices_on.get(device, 0) for device in able}
+        return {device: bounds.get(device, 0.0) for device in able}
 
     def _leaving(self, node: int, devices: Iterable[int]) -> list[Unit]:
         on = self._on[node]
