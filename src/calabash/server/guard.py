@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
@@ -237,7 +238,7 @@ class RequestGuard:
         """Delay the refusal of a credential if its peer had many refused; nothing else of the peer waits for it."""
         if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
             connection = scope["state"].get(CONNECTION)
-            await (connection.hold_back if connection else asyncio.sleep)(REFUSAL_S)
+            await (connection.hold_back if connection else sleep)(REFUSAL_S)
 
 
 def _prove(scope: Any, status: int) -> None:

@@ -136,7 +136,7 @@ def test_refused_tokens_delay_only_their_own_replies(monkeypatch: pytest.MonkeyP
     async def sleep(delay_s: float) -> None:
         held.append(delay_s)
 
-    monkeypatch.setattr("calabash.server.guard.asyncio.sleep", sleep)
+    monkeypatch.setattr(guard, "sleep", sleep)
     gateway = strict(refused_per_minute=3)
     guesses = [gateway("GET", "/v1/queues", authorization=f"Bearer cal_guess_{n:08}").status for n in range(50)]
     assert guesses == [401] * 50

@@ -203,6 +203,8 @@ class ClusterProgram:
         )
         door = stack.enter_context(ConsoleDoor(order.settings.console))
         server = self._server = _sockets(order, operations, door, stack)
+        if self._ended.is_set():  # stop was called before there was a server to stop
+            return
         watch = LeaseWatch(lead, server)
         for part in (keeper, KubeNetworkKeeper(client, networks), recorder, housekeeper, watch):
             part.start()

@@ -2,11 +2,11 @@
 
 Theory of operation. A device can be freed if everything on it is an eligible unit. Freeing a set of devices evicts every unit
 that has a slice on one of them, with all of its slices, so units that span devices make the costs of devices depend on each
-other. A lower bound that does not is the sum over the devices of each unit's slices divided by the number of the node's devices
-that it is on: a set of devices counts no unit more than once by it. Another is what must leave the last of the devices that lose
-least, with all slices of its units. Nodes are tried in the order of the larger of both, and the search ends when the bound of
-the next node exceeds the cost of the best set found. On a node all sets are compared while they are
-few (``SETS_MAX``); the cheapest devices by the bound are taken where they are many.
+other. A lower bound that does not is the sum over the devices of each unit's slices divided by the number of the node's
+devices that it is on: a set of devices counts no unit more than once by it. Another is what must leave the last of the
+devices that lose least, with all slices of its units. Nodes are tried in the order of the larger of both, and the search ends
+when the bound of the next node exceeds the cost of the best set found. On a node all sets are compared while they are few
+(``SETS_MAX``); the cheapest devices by the bound are taken where they are many.
 """
 
 from __future__ import annotations

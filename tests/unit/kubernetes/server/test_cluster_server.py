@@ -17,10 +17,12 @@ from tests.unit.kubernetes.server.served import OFF, SYSTEM, ServedCluster
 
 from calabash.api.gateway import ConsoleSettings
 from calabash.api.routes import ROUTES
+from calabash.kubernetes.server import run
 from calabash.kubernetes.server.run import ClusterProgram
 from calabash.kubernetes.server.settings import ClusterOrder, ClusterSettings
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.notice_settings import NotificationSettings
+from calabash.operations.serving import Server
 from calabash.seams.kube.objects import POD
 from calabash.seams.kube.resources import GPU_NODE, QUEUE, TENANT
 from calabash.server.web.pages import PAGES
@@ -299,6 +301,27 @@ def test_of_two_servers_one_serves(cluster: ServedCluster, tmp_path: Path) -> No
     cluster.stop()
     until((home / "pool.sock").exists, "the second to serve when the first has ended")
     second.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_server_that_is_stopped_before_it_serves_ends(
+    cluster: ServedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "stopped"
+    database = f"sqlite:///{home / 'pool.db'}"
+    order = ClusterOrder(home=home, namespace=SYSTEM, database=database, settings=OFF, identity="two")
+    program = ClusterProgram(cluster.kube, order)
+
+    def stopping(*parts: Any) -> Server:
+        program.stop()
+        return sockets(*parts)
+
+    sockets = run._sockets
+    monkeypatch.setattr(run, "_sockets", stopping)
+    cluster.stop()
+    thread = threading.Thread(target=program.run, daemon=True)
+    thread.start()
     thread.join(60)
     assert not thread.is_alive()
 
