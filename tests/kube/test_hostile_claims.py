@@ -1,7 +1,8 @@
 """A user with the role ``edit`` in one namespace stores hostile claims: each is refused or explained, others are served.
 
 Admission, planner, kube-scheduler and the agent of a real node whose devices are asked for by claims. Pods of the user go
-through the planner, or past it as those of a DaemonSet do, so that the agent itself reads their claims.
+through the planner, or past it: those of a DaemonSet in a namespace whose pods admission leaves alone. There the agent reads
+their claims first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.kube.product import USERS, Product, user_pod
 from calabash.model.units import MIB
 
 GROUP = "/apis/resource.k8s.io/v1"
-USER, VICTIM = "mallory", "alice"
+USER, PAST, VICTIM = "mallory", "mallory-past", "alice"
 KIND = {"apiVersion": "calabash.dev/v1", "kind": "SliceConfig"}
 WHOLE, SLICE = "calabash.dev", "vgpu.calabash.dev"
 CARDS = 2
@@ -74,11 +75,13 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
         scratch = tmp_path_factory.mktemp("hostile-claims")
         gpu_node = GpuNode(RealNode(cluster), scratch, gpus=f"{CARDS}xT4", words=["--door=claims"])
         with Product(gpu_node) as made:
-            for name in (USER, VICTIM):
+            for name in (USER, PAST, VICTIM):
                 made.namespace(name)
+            cluster.kubectl("label", "namespace", PAST, "calabash.dev/admission=off")
             cluster.kubectl("create", "serviceaccount", USER, "-n", USER)
             account = f"--serviceaccount={USER}:{USER}"
-            cluster.kubectl("create", "rolebinding", USER, "--clusterrole=edit", account, "-n", USER)
+            for name in (USER, PAST):
+                cluster.kubectl("create", "rolebinding", USER, "--clusterrole=edit", account, "-n", name)
             cluster.wait_for(lambda: cluster.api.get(f"{GROUP}/resourceslices")["items"], "slices of the node")
             made.api.create(templates(VICTIM), {"metadata": {"name": "slice"}, "spec": {"spec": asking(sliced())}})
             yield made
@@ -88,8 +91,9 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 def nothing_left(product: Product) -> Iterator[None]:
     yield
     kubectl = product.cluster.kubectl
-    kubectl("delete", "daemonsets", "--all", "-n", USER)
-    for namespace in (USER, VICTIM):
+    for namespace in (USER, PAST):
+        kubectl("delete", "daemonsets", "--all", "-n", namespace)
+    for namespace in (USER, PAST, VICTIM):
         kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=0", "--force")
         kubectl("delete", "resourceclaims", "--all", "-n", namespace)
     product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
@@ -159,7 +163,10 @@ def daemon_set(name: str, **source: str) -> str:
     return json.dumps({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": whole})
 
 
-DAEMON_SETS = f"/apis/apps/v1/namespaces/{USER}/daemonsets"
+def daemon_sets(namespace: str) -> str:
+    return f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
+
+
 PODS = f"/api/v1/namespaces/{USER}/pods"
 
 
@@ -175,23 +182,23 @@ def served(product: Product, name: str = "served", timeout_s: float = 30) -> flo
     return took_s
 
 
-def told(product: Product, name: str) -> str:
+def told(product: Product, name: str, namespace: str = USER) -> str:
     """Return what a pod of the user is told by conditions and events."""
-    pod = product.pod(USER, name)
+    pod = product.pod(namespace, name)
     found = [c.get("message", "") for c in pod["status"].get("conditions", []) if c.get("reason") != "SchedulingGated"]
-    events = product.api.get(f"/api/v1/namespaces/{USER}/events")["items"]
+    events = product.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
     return "\n".join([*found, *(e["message"] for e in events if e["involvedObject"]["name"] == name)])
 
 
-def wait_told(product: Product, name: str, *texts: str) -> str:
+def wait_told(product: Product, name: str, *texts: str, namespace: str = USER) -> str:
     def said() -> str:
-        found = told(product, name)
+        found = told(product, name, namespace)
         return found if all(text in found for text in texts) else ""
 
     try:
         return product.cluster.wait_for(said, f"{name} to be told {texts}", 40)
     except TimeoutError as error:
-        error.add_note(product.cluster.kubectl("describe", "pod", name, "-n", USER))
+        error.add_note(product.cluster.kubectl("describe", "pod", name, "-n", namespace))
         raise
 
 
@@ -219,7 +226,7 @@ def test_parameters_that_are_not_exactly_ours_are_refused_when_a_claim_is_create
 
 
 def test_parameters_that_reach_the_agent_are_refused_in_an_event_of_the_pod(product: Product) -> None:
-    """Admission does not read the parameters for NVIDIA's driver, and pods of DaemonSets pass the planner by."""
+    """Admission does not read the parameters for NVIDIA's driver."""
     kinds = {
         "deep": '{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","a":' + "[" * 1200 + "]" * 1200 + "}",
         "objects": '{"a":' * 1200 + "1" + "}" * 1200,
@@ -228,19 +235,45 @@ def test_parameters_that_reach_the_agent_are_refused_in_an_event_of_the_pod(prod
         "devices": '{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","devices":["gpu-0"]}',
     }
     for name, text in kinds.items():
-        as_user(product, claims(USER), claim_of_parameters(name, text, "gpu.nvidia.com"))
-        as_user(product, DAEMON_SETS, daemon_set(name, resourceClaimName=name))
+        as_user(product, claims(PAST), claim_of_parameters(name, text, "gpu.nvidia.com"))
+        as_user(product, daemon_sets(PAST), daemon_set(name, resourceClaimName=name))
     for name in kinds:
         (pod,) = product.cluster.wait_for(partial(named, product, name), f"the pod of {name}")
-        wait_told(product, pod, "NodePrepareResources failed", "hint: ")
-        assert product.pod(USER, pod)["status"]["phase"] == "Pending"
+        wait_told(product, pod, "NodePrepareResources failed", "hint: ", namespace=PAST)
+        assert product.pod(PAST, pod)["status"]["phase"] == "Pending"
     assert product.gpu_node.slots() == []
     served(product)
 
 
 def named(product: Product, label: str) -> list[str]:
-    found = product.api.get(f"{PODS}?labelSelector=app%3D{label}")["items"]
+    found = product.api.get(f"/api/v1/namespaces/{PAST}/pods?labelSelector=app%3D{label}")["items"]
     return [pod["metadata"]["name"] for pod in found]
+
+
+def test_pods_that_nobody_plans_have_no_devices_by_claims(product: Product) -> None:
+    """kube-scheduler would allocate them past the limit of the queue; owner and annotation are the user's to write."""
+    as_user(product, claims(USER), claim("mine", asking(sliced())))
+    as_user(product, daemon_sets(USER), daemon_set("set", resourceClaimName="mine"))
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
+    forged: dict[str, Json] = {
+        "owner": {"ownerReferences": [owner]},
+        "mirror": {"annotations": {"kubernetes.io/config.mirror": "x"}},
+    }
+    for name, metadata in forged.items():
+        for source in ("mine", "later"):
+            pod = claiming(f"{name}-{source}", resourceClaimName=source)
+            pod["metadata"] |= metadata
+            answer = refusal(product, PODS, json.dumps(pod))
+            assert "no limit would hold for the claim" in answer, answer
+            assert "hint: " in answer
+
+    def said() -> bool:
+        events = product.api.get(f"/api/v1/namespaces/{USER}/events")["items"]
+        return any("no limit would hold" in e["message"] for e in events if e["involvedObject"]["kind"] == "DaemonSet")
+
+    product.cluster.wait_for(said, "an event of the DaemonSet")
+    served(product)
+    assert given(product, USER) == {}
 
 
 def test_claims_that_cannot_be_counted_are_refused_or_explained(product: Product) -> None:
@@ -323,11 +356,12 @@ def test_devices_of_others_are_not_given_by_their_names(product: Product) -> Non
     for name, exactly in wanted.items():
         as_user(product, claims(USER), claim(name, asking(exactly)))
         as_user(product, PODS, json.dumps(claiming(f"pod-{name}", resourceClaimName=name)))
-        as_user(product, DAEMON_SETS, daemon_set(name, resourceClaimName=name))
+        as_user(product, claims(PAST), claim(name, asking(exactly)))
+        as_user(product, daemon_sets(PAST), daemon_set(name, resourceClaimName=name))
     for name in wanted:
         wait_told(product, f"pod-{name}", "cannot allocate all claims")
     served(product)
-    assert given(product, USER) == {}
+    assert given(product, USER) == given(product, PAST) == {}
     assert len(product.gpu_node.slots()) == 1
 
 

@@ -13,7 +13,14 @@ from calabash.kubernetes import names
 from calabash.kubernetes.admission.by_claims import by_either_door
 from calabash.kubernetes.admission.form import formed, known_request
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
-from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with_isolation, with_queue
+from calabash.kubernetes.admission.scope import (
+    NamespaceTerms,
+    is_exempt,
+    is_unplanned,
+    require_planned_claims,
+    with_isolation,
+    with_queue,
+)
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import ContainerRequest, GangSource, PodRequest, write_request
 from calabash.kubernetes.dialects.pod import AskingPod
@@ -66,7 +73,10 @@ def _checked_move(asked: PodRequest, pod: AskingPod) -> str:
 
 def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
     """Bring a pod that is being created into the one form. Raises CalabashError that denies it."""
-    if left_alone(pod, namespace, settings):
+    if is_exempt(namespace, settings):
+        return NOTHING
+    if is_unplanned(pod):
+        require_planned_claims(pod, namespace)
         return NOTHING
     asked, warnings = understood(pod, namespace, settings)
     if asked is None:

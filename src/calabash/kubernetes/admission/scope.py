@@ -61,11 +61,44 @@ def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[s
 
 def left_alone(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
     """Pods of the system, of the product itself, of namespaces that are off, of a kubelet's own files, of DaemonSets."""
-    if namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces:
-        return True
+    return is_exempt(namespace, settings) or is_unplanned(pod)
+
+
+def is_exempt(namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
+    """Return True for namespaces of the system, of the product itself, and those that are off."""
+    return namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces
+
+
+def is_unplanned(pod: AskingPod) -> bool:
+    """Return True for pods that nobody holds back until they are planned: of a kubelet's own files, and of DaemonSets."""
     if _MIRROR in pod.annotations:
         return True
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
+
+
+def require_planned_claims(pod: AskingPod, namespace: NamespaceTerms) -> None:
+    """Raise CalabashError(NOT_PERMITTED) if an unplanned pod names a claim that asks for devices, or may do so.
+
+    kube-scheduler would allocate its devices without a look at the limit of its queue.
+    """
+    if namespace.claims is None:
+        return
+    for claim in pod.spec.resource_claims or []:
+        if claim.name not in namespace.claims:
+            raise CalabashError(
+                f"what claim {claim.name[:64]} asks for is not known, and the pod is of a DaemonSet or of a kubelet's own"
+                " files: nobody plans it, so that no limit would hold for the claim",
+                reason=Reason.NOT_PERMITTED,
+                hint="make the claim, or its template, before the pod; it is tried again",
+            )
+        if namespace.claims[claim.name] is not None:
+            raise CalabashError(
+                f"claim {claim.name[:64]} asks for devices, and the pod is of a DaemonSet or of a kubelet's own files: nobody"
+                " plans it, so that no limit would hold for the claim",
+                reason=Reason.NOT_PERMITTED,
+                hint="ask for nvidia.com/gpu in the container's limits, let a Deployment make the pod, or have an administrator"
+                f" label the namespace {names.ADMISSION}=off",
+            )
 
 
 def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:

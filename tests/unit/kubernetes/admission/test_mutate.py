@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.unit.kubernetes.admission.applied import applied
 
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.mutate import mutate
-from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
+from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.asked import read_request, write_request
@@ -24,7 +25,7 @@ from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.quantity import parse_quantity
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import Isolation
+from calabash.model.request import GpuRequest, Isolation
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube" / "dialects"
 OURS = AdmissionSettings()
@@ -177,6 +178,36 @@ def test_pods_that_are_not_ours_to_touch_are_left_alone_and_may_carry_no_plan(
     with pytest.raises(CalabashError, match="left alone") as refused:
         validate(None, pod_of(tree), "ann", namespace, OURS)
     assert refused.value.reason is Reason.NOT_PERMITTED
+
+
+UNPLANNED: list[dict[str, Any]] = [
+    {"annotations": {"kubernetes.io/config.mirror": "x"}},
+    {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]},
+]
+
+
+@pytest.mark.parametrize("metadata", UNPLANNED)
+def test_claim_for_devices_of_a_pod_that_nobody_plans_is_refused(metadata: dict[str, Any]) -> None:
+    tree = asking({}, **metadata)
+    tree["spec"]["resourceClaims"] = [
+        {"name": "net", "resourceClaimName": "n"},
+        {"name": "gpu", "resourceClaimName": "g"},
+    ]
+    pod = pod_of(tree)
+    ours: dict[str, ClaimsAsked] = {
+        "asks for devices": {"net": None, "gpu": GpuRequest()},
+        "asks for is not known": {"net": None},
+        "asks for devices,": {"net": None, "gpu": CalabashError("all of them", hint="say how many")},
+    }
+    for words, claims in ours.items():
+        with pytest.raises(CalabashError, match=words) as refused:
+            mutate(pod, replace(TEAM, claims=claims), OURS)
+        assert refused.value.reason is Reason.NOT_PERMITTED
+        assert refused.value.hint
+        dark = replace(namespace_terms("dark", {names.ADMISSION: "off"}, {}), claims=claims)
+        assert mutate(pod, dark, OURS).patch == ()
+    for others in (None, {"net": None, "gpu": None}):
+        assert mutate(pod, replace(TEAM, claims=others), OURS).patch == ()
 
 
 def test_a_pod_that_asks_for_no_device_is_not_changed() -> None:
