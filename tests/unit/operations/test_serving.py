@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
