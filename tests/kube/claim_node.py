@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.kube.gpu_node import CUDA, MIB, PODS, GpuNode
+from tests.kube.gpu_node import CUDA, PODS, GpuNode, got_mib
 from tests.kube.node import RealNode
 
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
@@ -85,7 +85,7 @@ class ClaimNode(GpuNode):
         self.wait_for_success(name)
 
     def got_mib(self, name: str, container: str = "c0") -> int:
-        return int(self.log(name, container).rsplit(maxsplit=1)[-1]) // MIB
+        return got_mib(self.log(name, container))
 
     def free(self) -> None:
         self.cluster.wait_for(lambda: self.slots() == [], "the slots to be gone")

@@ -11,17 +11,12 @@ from typing import Any
 
 import pytest
 from tests.kube import programs
-from tests.kube.gpu_node import CUDA, DISTROLESS, MIB, PODS, GpuNode, sliced
+from tests.kube.gpu_node import CUDA, DISTROLESS, PODS, GpuNode, got_mib, sliced
 from tests.kube.measured import use_their_shares
 
 FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
 HOLD = "sleep 1000"
 KERNEL_NS = 1_000_000
-
-
-def got_mib(log: str) -> int:
-    """What ``FILL`` has got."""
-    return int(log.rsplit(maxsplit=1)[-1]) // MIB
 
 
 def within(got: int, limit_mib: int) -> bool:

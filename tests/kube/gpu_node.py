@@ -320,3 +320,8 @@ def _container(name: str, what: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(what, str):
         return {"name": name, "image": CUDA, "command": ["sh", "-c", what]}
     return {"name": name, **what}
+
+
+def got_mib(log: str) -> int:
+    """Return what ``FILL`` has got: the last line that is a number, for what was written to standard error may follow it."""
+    return int([line for line in log.splitlines() if line.strip().isdigit()][-1]) // MIB

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.kube.cluster import Cluster
 from tests.kube.containers import said
-from tests.kube.gpu_node import MIB, PODS, GpuNode, sliced
+from tests.kube.gpu_node import PODS, GpuNode, got_mib, sliced
 from tests.kube.measured import pod_of, use_their_shares
 from tests.kube.needs import need
 from tests.kube.node import RealNode
@@ -53,11 +53,6 @@ def nothing_is_left(gpu_node: GpuNode) -> Iterator[None]:
 
 def brokered(gpu_node: GpuNode, memory_mib: int, *, cores: int = 30, name: str = "main") -> PlannedContainer:
     return sliced(name, memory_mib=memory_mib, cores=cores, devices=gpu_node.devices()[:1], mode="brokered")
-
-
-def got_mib(log: str) -> int:
-    """What ``FILL`` has got."""
-    return int(log.rsplit(maxsplit=1)[-1]) // MIB
 
 
 def within(got: int, limit_mib: int) -> bool:

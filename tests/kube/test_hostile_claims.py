@@ -19,7 +19,7 @@ from tests.kube.api import Json
 from tests.kube.charts import need_helm, render
 from tests.kube.cluster import Cluster
 from tests.kube.containers import FILL, within
-from tests.kube.gpu_node import CUDA, GpuNode
+from tests.kube.gpu_node import CUDA, GpuNode, got_mib
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
@@ -176,8 +176,7 @@ def served(product: Product, name: str = "served", timeout_s: float = 30) -> flo
     product.create(VICTIM, claiming(name, FILL, resourceClaimTemplateName="slice"))
     product.wait(VICTIM, name, "Succeeded", timeout_s=timeout_s)
     took_s = time.monotonic() - began
-    got_mib = int(product.log(VICTIM, name).rsplit(maxsplit=1)[-1]) // MIB
-    assert within(got_mib, SLICE_MIB)
+    assert within(got_mib(product.log(VICTIM, name)), SLICE_MIB)
     product.delete(VICTIM, name)
     return took_s
 
