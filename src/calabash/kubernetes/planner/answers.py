@@ -5,6 +5,9 @@ its plan says and nowhere else. When the planned node is not among those that ku
 cannot be kept, and it is made anew within the offer, at once and before the answer: the devices are held from then on,
 and the same question asked again gets the same answer. The nominated node is offered alone first; an offer of one that is
 only an old nomination is refused once, so that a plan that was changed is not changed back for want of a look at the rest.
+
+kube-scheduler does not count the kubelets' device IDs (``schedulerconfig``). So a planned node whose kubelet offers none
+now, as while its agent is replaced, is refused here; the plan stays, and is given back if that lasts (``unused``).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.binder.cluster_upkeep import rebind
+from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.book import UNBOUND, Book, Entry, Stage
 from calabash.kubernetes.planner.claims import is_allocated
@@ -61,9 +65,11 @@ class Answers:
     # ---- filter and preempt ---------------------------------------------------------------------------------------
 
     def planned(self, uid: str) -> str | None:
-        """The node of a pod that may go there now; needs no lock, because it touches one entry."""
+        """The node of a pod that may go there now; needs no lock, because it only looks up one entry and its node."""
         entry = self._book.entries.get(uid)
         if entry is None or entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED):
+            return None
+        if entry.plan.node in self._book.unready:
             return None
         entry.asked = True
         return entry.plan.node
@@ -164,7 +170,9 @@ class Answers:
             return FilterAnswer(node=None, text=entry.told[1] or "it waits for devices")
         planned = entry.plan.node
         if planned in offered:
-            return FilterAnswer(node=planned)
+            unready = planned in self._book.unready and entry.stage in UNBOUND
+            text = f"the kubelet of {planned} offers no {GPUS} now" if unready else ""
+            return FilterAnswer(node=None if unready else planned, text=text)
         if entry.stage not in UNBOUND or is_allocated(entry.plan):
             why = "it is being bound to" if entry.stage not in UNBOUND else "its claims are allocated on"
             return FilterAnswer(node=None, text=f"{why} {planned}")

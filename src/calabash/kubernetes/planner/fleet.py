@@ -68,14 +68,16 @@ class Fleet:
 
     def _described(self, name: str, *, empty: bool = False) -> ClusterNode | None:
         node, devices = self._nodes.get(name), self._devices.get(name)
-        self._book.unready.discard(name)
         if node is not None:
             self._book.hostnames[name] = node.labels.get(HOSTNAME, name)
         if node is None or devices is None or not devices.devices:
+            self._book.unready.discard(name)
             return None
         door = door_named(node.door, devices.door)
         offers = (node.offers and not self._all_in_use(node)) or door is NodeDoor.CLAIMS
-        if not offers:  # a pod that were released to it would be refused there, and tried again seconds later
+        if offers:
+            self._book.unready.discard(name)
+        else:  # the kubelet would fail a pod that was bound to the node now
             self._book.unready.add(name)
         found = tuple(replace(one, door=door) for one in devices.devices)
         return ClusterNode(
@@ -88,7 +90,7 @@ class Fleet:
 
     def _all_in_use(self, node: NodeSeen) -> bool:
         """Return True if the kubelet counts no more tokens than the pods bound to the node have: an agent that gives out
-        nothing leaves the kubelet just these, and kube-scheduler does not try a pod again when the others come back."""
+        nothing leaves the kubelet just these, and the kubelet would fail a pod that came to the node now."""
         if node.tokens is None:
             return False
         bound = [entry for entry in holders(self._book, node.name) if entry.facts.node == node.name]

@@ -13,6 +13,7 @@ from tests.unit.kubernetes.planner.world import World, released, until
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen, Report
 from calabash.kubernetes.planner.reading import node_facts
+from calabash.kubernetes.planner.unused import REFUSED_S
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest, ModeName, Selector
 from calabash.seams.kube.objects import Node
@@ -179,6 +180,41 @@ def tokens_of(cluster: Cluster, name: str, count: int) -> None:
     node, devices = cluster.nodes[name]
     cluster.nodes[name] = (replace(node, tokens=count), devices)
     cluster.core.node(cluster.nodes[name][0], cluster.now_s)
+
+
+def test_released_pod_is_refused_a_node_whose_kubelet_offers_no_devices_and_bound_once_it_does() -> None:
+    """kube-scheduler does not count the device IDs of a kubelet: the planner keeps the pod from failing there."""
+    cluster = Cluster({"a": 2})
+    uid = cluster.create(WHOLE)
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    assert not cluster.pods[uid].gated
+    assert cluster.core.answers.planned(uid) == "a"
+    offers(cluster, "a", False)
+    assert cluster.core.answers.planned(uid) is None
+    answer = cluster.core.answers.filter(uid, ["a"], "a", cluster.now_s)
+    assert (answer.node, answer.text) == (None, "the kubelet of a offers no calabash.dev/gpus now")
+    pass_s(cluster, 3)
+    assert cluster.bound() == {}
+    assert cluster.core.book.scheduler.holds(cluster.core.book.entries[uid].id), "its plan stays for a while"
+    offers(cluster, "a", True)
+    cluster.settle()
+    assert cluster.bound() == {uid: "a"}
+
+
+def test_released_pod_goes_elsewhere_if_the_kubelet_of_its_node_offers_no_devices_for_long() -> None:
+    cluster = Cluster({"a": 2})
+    uid = cluster.create(WHOLE)
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    offers(cluster, "a", False)
+    cluster.add_node("b")
+    pass_s(cluster, REFUSED_S - 2)
+    assert cluster.bound() == {}
+    pass_s(cluster, 5)
+    assert cluster.bound() == {uid: "b"}
 
 
 def test_a_pod_goes_to_the_node_that_is_ready() -> None:

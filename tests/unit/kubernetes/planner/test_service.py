@@ -229,7 +229,7 @@ def test_kube_scheduler_is_told_where_to_ask_and_what_to_leave_alone() -> None:
     asking, binding, nominal = found["extenders"]
     assert (asking["filterVerb"], asking["preemptVerb"], asking["httpTimeout"]) == ("filter", "preempt", "1s")
     assert (binding["bindVerb"], binding["httpTimeout"]) == ("bind", "60s")
-    assert {r["name"] for r in nominal["managedResources"] if r["ignoredByScheduler"]} == {MEMORY, CORES}
+    assert {r["name"] for r in nominal["managedResources"] if r["ignoredByScheduler"]} == {GPUS, MEMORY, CORES}
     assert "managedResources" not in asking, "else only pods with these resources were asked about"
     assert found["percentageOfNodesToScore"] == 100
     assert not any(e.get("ignorable") for e in found["extenders"])
