@@ -189,11 +189,11 @@ class Cycle:
         for member, owed in leaving:
             state.registry.gang_of(member.request.id).evicted_at_s = state.now_s
             state.stop(member.request.id)
-            self._evict.touch(member.request.queue)
             reason = Reason.PREEMPT if member.request.queue == by.queue else Reason.RECLAIM
             self._decisions.append(Evict(id=member.request.id, reason=reason, by=by.id, owed=owed))
             gone.append(member.request.id)
         self._evicted.extend(gone)
+        self._evict.left(plan.evicted)
         for running, placement in plan.moved:
             node = state.move(running, placement)
             state.moves_left -= 1

@@ -11,26 +11,25 @@ when the bound of the next node exceeds the cost of the best set found. On a nod
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from calabash.sched.cluster.board import Room
 from calabash.sched.cluster.shape import Shape
-from calabash.sched.decisions import GangKey, Running
+from calabash.sched.decisions import GangKey
 from calabash.sched.queues.gang import Unit
 
 SETS_MAX = 256
+_NEVER = 1 << 40  # placements on a device that cannot serve
 
 
 def slices_of(units: Iterable[Unit]) -> int:
     """Return the number of slices that the units have, whole devices included."""
-    return sum(_slices(member) for unit in units for member in unit.members)
-
-
-def _slices(member: Running) -> int:
-    shape = member.request.shape
-    return shape.gpu_count * max(1, shape.gpu_slices)
+    return sum(unit.slices for unit in units)
 
 
 class Emptying:
@@ -51,24 +50,46 @@ class Emptying:
         rank: Mapping[str, int],
     ) -> None:
         self._count = shape.gpu_count
+        self._units = units
         self._surplus = surplus
         self._rank = rank
         self._on: dict[int, dict[int, list[Unit]]] = {}
         self._bounds: dict[int, dict[int, float]] = {}
-        nodes = list(units)
-        serves, users = room.if_idle(shape, nodes) if nodes else ((), ())
-        self._first: dict[int, int] = {}
         self._leaving_slices: dict[int, dict[int, int]] = {}
-        for node, able, used in zip(nodes, serves, users, strict=True):
-            devices = self._devices(node, units[node], able.tolist(), used.tolist())
+        self._nodes = list(units)
+        self._serves, self._users = room.if_idle(shape, self._nodes)
+
+    def nodes(self) -> Iterator[tuple[int, int]]:
+        """Yield the nodes where enough devices can be freed, each with the fewest slices that may have to leave it.
+
+        Those with the fewest come first. A node is looked at in detail only when none that is left can have fewer by the number
+        of placements on its devices.
+        """
+        waiting = self._estimated()
+        heapq.heapify(waiting)
+        while waiting:
+            least, first, node, place = heapq.heappop(waiting)
+            if place < 0:
+                yield node, least
+                continue
+            devices = self._devices(node, self._units[node], self._serves[place].tolist(), self._users[place].tolist())
             if len(devices) >= self._count:
                 self._bounds[node] = devices
-                self._first[node] = rank[_name(units[node][0])]
+                heapq.heappush(waiting, (self._least(node), first, node, -1))
 
-    def nodes(self) -> list[tuple[int, int]]:
-        """Return the nodes where enough devices can be freed, each with the fewest slices that may have to leave it."""
-        found = [(self._least(node), self._first[node], node) for node in self._bounds]
-        return [(node, least) for least, _, node in sorted(found)]
+    def _estimated(self) -> list[tuple[int, int, int, int]]:
+        """Lower bounds for all nodes, the rank of their first units, the nodes, and their places in ``_nodes``."""
+        if self._users.shape[1] < self._count:
+            return []
+        users = np.where(self._serves, self._users, _NEVER)
+        fewest = np.partition(users, self._count - 1, axis=1)[:, : self._count].sum(axis=1).tolist()
+        found = []
+        for place, (node, placements) in enumerate(zip(self._nodes, fewest, strict=True)):
+            if placements < _NEVER:
+                here = self._units[node]
+                least = max(placements, min(unit.slices for unit in here)) if placements else 0
+                found.append((least, self._rank[_name(here[0])], node, place))
+        return found
 
     def _least(self, node: int) -> int:
         """The fewest slices that may have to leave a node: by their shares, and by the device that must lose most."""
@@ -96,10 +117,9 @@ class Emptying:
         bounds: dict[int, float] = {}
         slices_on: dict[int, int] = {}
         for unit in units:
-            slices = 0
+            slices = unit.slices
             touched: set[int] = set()
             for member in unit.members:
-                slices += _slices(member)
                 if member.placement.node == node:
                     touched.update(member.placement.devices)
                     for device in member.placement.devices:

@@ -18,7 +18,7 @@ from calabash.sched.actions.victims import VictimPool, VictimRules, paused
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Request
 from calabash.sched.queues.fairshare import Amount, total
-from calabash.sched.queues.gang import Gang
+from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
 
@@ -44,6 +44,10 @@ class Eviction:
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._rules.touch(queue)
+
+    def left(self, gone: Sequence[Unit]) -> None:
+        """These units were evicted."""
+        self._rules.left(gone)
 
     def forget(self) -> None:
         """Places changed hands."""

@@ -16,6 +16,7 @@ something in free room never lowers V: the newcomer only pushes out of quota wha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -58,25 +59,31 @@ class VictimRules:
         self._begun = begun
         self._state = state
         self._units: dict[str, list[Unit]] = {}
-        self._ahead: dict[tuple[str, int], Amount] = {}
-        self._by_queue: dict[str, list[Gang]] | None = None
+        self._ahead: dict[str, dict[int, Amount]] = {}
 
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._units.pop(queue, None)
-        self._ahead.clear()
-        self._by_queue = None
+        self._ahead.pop(queue, None)
+
+    def left(self, gone: Iterable[Unit]) -> None:
+        """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
+        borrowed: dict[str, set[str]] = {}
+        for unit in gone:
+            if unit.in_quota:
+                self.touch(unit.queue)
+            else:
+                borrowed.setdefault(unit.queue, set()).add(unit.members[0].request.id)
+        for queue, names in borrowed.items():
+            if queue in self._units:
+                self._units[queue] = [u for u in self._units[queue] if u.members[0].request.id not in names]
 
     def units(self, queue: str) -> list[Unit]:
         """All running units of the queue with their in-quota marks."""
         cached = self._units.get(queue)
         if cached is None:
-            if self._by_queue is None:
-                self._by_queue = {}
-                for gang in self._state.registry.gangs.values():
-                    if gang.running:
-                        self._by_queue.setdefault(gang.queue, []).append(gang)
-            found = [unit for gang in self._by_queue.get(queue, ()) for unit in units_of(gang)]
+            gangs = self._state.registry.running_in.get(queue, {})
+            found = [unit for gang in gangs.values() for unit in units_of(gang)]
             tree = self._state.tree
             cached = self._units[queue] = mark_in_quota(found, tree.guaranteed(queue), tree.form.managed)
         return cached
@@ -87,10 +94,12 @@ class VictimRules:
 
     def would_be_in_quota(self, queue: str, priority: int, need: Amount) -> bool:
         """Whether the amount, started now at that priority, is within what the queue is guaranteed."""
-        ahead = self._ahead.get((queue, priority))
+        known = self._ahead.setdefault(queue, {})
+        ahead = known.get(priority)
         if ahead is None:
-            ahead = total(u.amount for u in self.units(queue) if u.in_quota and u.priority >= priority)
-            self._ahead[queue, priority] = ahead
+            ahead = known[priority] = total(
+                u.amount for u in self.units(queue) if u.in_quota and u.priority >= priority
+            )
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
     def ripe(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:

@@ -31,6 +31,7 @@ class Gang:
     priority: int = 0
     submitted_at_s: float = 0.0
     portions: list[Portion] | None = None
+    units: list[Unit] | None = None
     ended: int = 0
     version: int = 0
 
@@ -51,7 +52,7 @@ class Gang:
 
     def changed(self) -> None:
         """Members came, went, started or stopped."""
-        self.portions = None
+        self.portions = self.units = None
         self.version += 1
 
     def refresh(self) -> None:
@@ -68,7 +69,8 @@ class Gang:
 class Unit:
     """What can only be evicted as a whole: the core of a gang, or one surplus member.
 
-    ``order`` sorts units by how soon they go: lower priority first, then surplus, then the youngest.
+    ``order`` sorts units by how soon they go: lower priority first, then surplus, then the youngest. ``slices`` are those of
+    all members, whole devices included.
     """
 
     gang: GangKey
@@ -79,11 +81,9 @@ class Unit:
     started_at_s: float
     sequence: int
     amount: Amount
+    order: tuple[int, int, float, int]
+    slices: int
     in_quota: bool = False
-
-    @property
-    def order(self) -> tuple[int, int, float, int]:
-        return (self.priority, int(self.core), -self.started_at_s, -self.sequence)
 
 
 @dataclass(slots=True)
@@ -143,7 +143,13 @@ def portion_of(gang: Gang, request_id: str) -> Portion | None:
 
 
 def units_of(gang: Gang) -> list[Unit]:
-    """The gang's running members as units; the core keeps the oldest members."""
+    """Return the gang's running members as units, kept until they change; the core keeps the oldest members."""
+    if gang.units is None:
+        gang.units = _units_of(gang)
+    return gang.units
+
+
+def _units_of(gang: Gang) -> list[Unit]:
     members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
     if not members:
         return []
@@ -152,13 +158,22 @@ def units_of(gang: Gang) -> list[Unit]:
 
 
 def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
+    priority = gang.priority if core else members[0].request.priority
+    started_at_s, sequence = max(m.started_at_s for m in members), max(m.sequence for m in members)
     return Unit(
         gang=gang.key,
         queue=gang.queue,
         members=members,
         core=core,
-        priority=gang.priority if core else members[0].request.priority,
-        started_at_s=max(m.started_at_s for m in members),
-        sequence=max(m.sequence for m in members),
+        priority=priority,
+        started_at_s=started_at_s,
+        sequence=sequence,
         amount=total(m.charge for m in members),
+        order=(priority, int(core), -started_at_s, -sequence),
+        slices=sum(slices_of(m.request.shape) for m in members),
     )
+
+
+def slices_of(shape: Shape) -> int:
+    """Return how many slices a shape has on all of its devices: a whole device counts as one."""
+    return shape.gpu_count * max(1, shape.gpu_slices)

@@ -10,12 +10,13 @@ from calabash.sched.queues.gang import Gang
 class GangRegistry:
     """Every gang, those that have members waiting (``queued``), and where every id is.
 
-    ``movable_on`` counts what may be moved, by the node's row.
+    ``running_in`` are the gangs with running members by queue. ``movable_on`` counts what may be moved, by the node's row.
     """
 
     def __init__(self) -> None:
         self.gangs: dict[GangKey, Gang] = {}
         self.queued: dict[GangKey, Gang] = {}
+        self.running_in: dict[str, dict[GangKey, Gang]] = {}
         self._gang_of: dict[str, Gang] = {}
         self.on_node: dict[int, dict[str, Running]] = {}
         self.movable_on: dict[int, int] = {}
@@ -69,13 +70,13 @@ class GangRegistry:
         gang.waiting[request_id] = running.request
         self.queued[gang.key] = gang
         gang.changed()
-        self._leave(running)
+        self._leave(gang, running)
         return running
 
     def move(self, running: Running) -> None:
         """Replace a running entry by the same ask elsewhere."""
         gang = self._gang_of[running.request.id]
-        self._leave(gang.running[running.request.id])
+        self._leave(gang, gang.running.pop(running.request.id))
         self._come(gang, running)
 
     def remove(self, request_id: str) -> Running | Request:
@@ -89,7 +90,7 @@ class GangRegistry:
         else:
             gone = gang.running.pop(request_id)
             gang.ended += 1
-            self._leave(gone)
+            self._leave(gang, gone)
         if gang.waiting or gang.running:
             gang.refresh()
         else:
@@ -99,12 +100,17 @@ class GangRegistry:
     def _come(self, gang: Gang, running: Running) -> None:
         request, row = running.request, running.placement.node
         gang.running[request.id] = running
+        gang.units = None
+        self.running_in.setdefault(gang.queue, {})[gang.key] = gang
         self.on_node.setdefault(row, {})[request.id] = running
         if request.movable and request.evictable and not request.guarded:
             self.movable_on[row] = self.movable_on.get(row, 0) + 1
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, gang: Gang, running: Running) -> None:
         request, row = running.request, running.placement.node
+        gang.units = None
+        if not gang.running:
+            del self.running_in[gang.queue][gang.key]
         here = self.on_node[row]
         del here[request.id]
         if not here:
