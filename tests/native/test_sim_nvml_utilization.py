@@ -19,6 +19,7 @@ READER = """
         over = os.path.exists("OVER")
         time.sleep(0.2)
         try: samples = nvmlDeviceGetProcessUtilization(h, last)
+        except NVMLError_InsufficientSize: continue  # a process came between pynvml's question for the size and this one
         except NVMLError_NotFound:
             if over: break
             continue
