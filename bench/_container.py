@@ -75,6 +75,8 @@ def line_of(connection: socket.socket) -> bytes:
 
 def main(path: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended; the end of the connection is the end
+    # The program of a container is the first process of its namespace: without a handler SIGTERM does not end it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(256)
