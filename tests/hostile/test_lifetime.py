@@ -165,9 +165,9 @@ def test_slices_of_root_cannot_be_kept_by_others(world: HostileWorld, mallory: U
 
 
 def test_new_processes_of_a_slice_start_while_the_pool_is_down(world: HostileWorld, mallory: User) -> None:
-    script = f"read go; exec {world.program('hostile')} hold 256"
+    script = f"echo up; read go; exec {world.program('hostile')} hold 256"
     program = mallory.runs("/bin/sh", "-c", script, **HOLD)
-    until(lambda: world.of(program), what="the program to run")
+    assert program.line() == "up"
     world.kill()
     os.write(program.stdin, b"go\n")
     assert program.line() == "held 256"
