@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#define CB_FENCES 256u
+#define CB_FENCES     256u
+#define CB_RUNNING_NS 20000000u /* a kernel that was never measured is charged so often while it runs */
 
 static struct cb_fence fences[CB_FENCES];
 static uint8_t
@@ -104,6 +105,26 @@ static uint64_t first_of_many(const struct cb_fence *fence, uint64_t measured, b
     return guess < measured ? guess : measured;
 }
 
+/*
+ * A kernel that was never measured was charged next to nothing, and may run for seconds. So while it runs it is charged its
+ * part of the time that passes; what was too much or too little is corrected when it is done.
+ */
+static void charge_running(struct cb_fence *fence, uint64_t now_ns)
+{
+    if (fence->estimate == NULL || LOAD(&fence->estimate->mean_ns) != 0) return;
+    if (fence->running_ns == 0) {
+        if (now_ns < fence->began_ns + CB_RUNNING_NS) return;
+        if (!fence->fresh && cb_compute_driver.event_query(fence->start) != CUDA_SUCCESS) return;
+        fence->running_ns = fence->fresh ? fence->began_ns : now_ns;
+    }
+    uint64_t passed = now_ns - fence->running_ns;
+    if (passed < CB_RUNNING_NS) return;
+    fence->running_ns = now_ns;
+    uint64_t part = passed / cb_compute_sharers(fence->device);
+    correct(fence, part, 0);
+    fence->told_ns += part;
+}
+
 static void show_kernel(const struct cb_device_view *view, uint64_t kernel_ns)
 {
     uint64_t longest = LOAD(&view->usage->kernel_ns_max);
@@ -144,7 +165,7 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
         cb_estimate_learn_unclean(estimate, mean, first ? most : measured);
     if (first || learnt || measured < mean)
         cb_siblings_tell(fence->device, estimate->key, LOAD(&estimate->mean_ns), learnt);
-    correct(fence, alone ? measured : used, fence->cost_ns);
+    correct(fence, alone ? measured : used, fence->cost_ns + fence->told_ns);
     mean = LOAD(&estimate->mean_ns);
     show_kernel(&view, measured < mean ? measured : mean);
 }
@@ -217,6 +238,7 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
     fence->estimate = launch->estimate;
     ADD(&launch->estimate->pending, 1);
     fence->cost_ns = launch->cost_ns;
+    fence->told_ns = fence->running_ns = 0;
     fence->began_ns = launch->begin_ns;
     fence->until_ns = until_ns;
     fence->fresh = LOAD(&launch->entry->inflight_ns) == 0;
@@ -325,7 +347,9 @@ bool cb_fences_poll(uint32_t device, unsigned misses)
             fences[at].dead ? CUDA_ERROR_CONTEXT_IS_DESTROYED : cb_compute_driver.event_query(fences[at].end);
         if (result == CUDA_ERROR_NOT_READY) {
             misses--;
-            STORE(&missed_ns[device], cb_clock_ns());
+            uint64_t now = cb_clock_ns();
+            STORE(&missed_ns[device], now);
+            charge_running(&fences[at], now);
             __atomic_store_n(&fence_state[at], CB_FENCE_PENDING, __ATOMIC_RELEASE);
             continue;
         }

@@ -50,6 +50,8 @@ struct cb_fence {
     struct cb_estimate *estimate; /* NULL: no sample */
     struct cb_stream *entry;
     uint64_t cost_ns;
+    uint64_t told_ns;    /* charged while a kernel that was never measured ran, beyond cost_ns */
+    uint64_t running_ns; /* up to when that was charged; 0: it was not seen to run */
     uint64_t began_ns;
     uint64_t first_ns; /* when the first of the launches was made */
     uint64_t others;   /* launches by anybody else up to the beginning */

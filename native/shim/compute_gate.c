@@ -16,18 +16,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CB_BURST_NS     20000000 /* GPU time saved up at most */
-#define CB_BATCH_NS     1000000  /* a waiting launch resumes when this much is there */
-#define CB_FILL_NS      20000u   /* not worth a compare-and-swap before */
-#define CB_HEARTBEAT_NS 200000000u
-#define CB_LENT_NS      1000000000u /* without a sign of life for so long, idle time is no longer lent */
-#define CB_LEAD_NS      60000u      /* waking up takes about so long */
-#define CB_LOOK_NS      50000000u   /* a launch that waits shows itself at least so often */
-#define CB_POLL_MAX_NS  1000000u
-#define CB_STUCK_NS     1000000000u /* work in flight that does not move for so long holds nobody back */
-#define CB_TAIL_NS      50000000u   /* launches without a fence are done after so long a silence */
-#define CB_EXPIRE_NS    10000000u
-#define CB_SIBLINGS_NS  1000000u /* as CB_INFLIGHT_NS, of work of siblings ahead of a long kernel */
+#define CB_BURST_NS      20000000 /* GPU time saved up at most */
+#define CB_BATCH_NS      1000000  /* a waiting launch resumes when this much is there */
+#define CB_FILL_NS       20000u   /* not worth a compare-and-swap before */
+#define CB_HEARTBEAT_NS  200000000u
+#define CB_LENT_NS       1000000000u /* without a sign of life for so long, idle time is no longer lent */
+#define CB_LEAD_NS       60000u      /* waking up takes about so long */
+#define CB_LOOK_NS       50000000u   /* a launch that waits shows itself at least so often */
+#define CB_POLL_MAX_NS   1000000u
+#define CB_STUCK_NS      1000000000u  /* work in flight that does not move for so long holds nobody back */
+#define CB_UNMEASURED_NS 10000000000u /* the same for a kernel that was never measured, while it runs */
+#define CB_SINGLE_NS     200000000u   /* behind such a kernel none is queued in a time window */
+#define CB_TAIL_NS       50000000u    /* launches without a fence are done after so long a silence */
+#define CB_EXPIRE_NS     10000000u
+#define CB_SIBLINGS_NS   1000000u /* as CB_INFLIGHT_NS, of work of siblings ahead of a long kernel */
 
 /* ---- what the agent says ---- */
 
@@ -165,6 +167,10 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
         uint64_t left = look->window.end > now_ns ? look->window.end - now_ns : 0;
         uint64_t mean = LOAD(&launch->estimate->mean_ns),
                  span = mean > launch->cost_ns ? mean : launch->cost_ns;
+        if (span >= CB_SINGLE_NS && look->inflight_ns >= span / 2 && !stuck) {
+            look->resume_ns = 0;
+            return CB_WAIT_INFLIGHT;
+        }
         if (ahead + span / 2 <= left || stuck) return CB_PASS;
         /* Longer than any turn of ours will be: at the beginning of one, for there is no better moment. */
         uint64_t length = look->window.end - look->window.start;
@@ -202,6 +208,18 @@ static uint64_t poll_time(uint32_t device, uint64_t now_ns, uint64_t poll_ns)
         return at < now_ns + CB_LOOK_NS ? at : now_ns + CB_LOOK_NS;
     }
     return now_ns + poll_ns;
+}
+
+/* Whether what is in flight should have been done long ago and has not moved since `moved_ns`. */
+static bool is_stuck(const struct cb_device_view *view, const struct cb_launch *launch, uint64_t moved_ns,
+                     uint64_t now_ns)
+{
+    uint64_t limit = CB_STUCK_NS;
+    if (LOAD(&launch->estimate->mean_ns) == 0 && LOAD(&launch->estimate->pending) > 0)
+        limit = CB_UNMEASURED_NS;
+    if (now_ns - moved_ns <= limit) return false;
+    return remaining(view, LOAD(&view->usage->inflight_ns),
+                     now_ns > CB_STUCK_NS ? now_ns - CB_STUCK_NS : 0) == 0;
 }
 
 void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, struct cb_look *look,
@@ -242,7 +260,7 @@ void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, s
             cb_compute_expire_siblings(view->index, now);
         }
         launch->cost_ns = cb_launch_cost(view, launch); /* more may be known meanwhile */
-        verdict = cb_gate_look(view, launch, true, now - moved > CB_STUCK_NS, now, look);
+        verdict = cb_gate_look(view, launch, true, is_stuck(view, launch, moved, now), now, look);
     }
     cb_compute_waiting(view->index, -1);
     ADD(&view->usage->throttled_ns, now - began);

@@ -68,3 +68,20 @@ def test_kernels_of_four_streams_side_by_side_are_charged_what_the_card_says(lab
 def _told(lab: VirtualLab) -> tuple[int, int]:
     usage = lab.usage("a").device(0)
     return usage.charged_ns, usage.launch_count
+
+
+@pytest.mark.parametrize("percent", [50, 60])
+def test_tenant_of_short_kernels_has_its_share_beside_four_tenants_of_two_second_kernels(
+    lab: VirtualLab, percent: int
+) -> None:
+    names = "abcde"
+    for name in names:
+        lab.slot(name, core_percent=percent if name == "a" else 10)
+    meter = Meter(lab)
+    short, long = Shape(name="1ms", kernel_us=1_000), Shape(name="2s", kernel_us=2_000_000)
+    groups = [meter.start(name, short if name == "a" else long, 100) for name in names]
+    rows = meter.windows(groups, 40, settle_s=25)  # the first kernels, of unknown length, run at the same time
+    share, *others = (fmean(row[i] for row in rows) for i in range(len(names)))
+    assert share == pytest.approx(percent, abs=2)
+    assert others == pytest.approx([10] * 4, abs=5)  # one kernel is 5 points of 40 seconds
+    assert share + sum(others) >= 0.95 * (percent + 40)

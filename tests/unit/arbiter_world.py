@@ -163,7 +163,11 @@ class World:
             seen_ns = tenant.busy_ns - tenant.seen_ns
             charged_ns = tenant.charged_ns - tenant.hidden_ns
             window = Window(
-                now_ns=self.now_ns, elapsed_ns=self._window_ns, seen_ns=seen_ns, told_ns=charged_ns - tenant.told_ns
+                now_ns=self.now_ns,
+                elapsed_ns=self._window_ns,
+                seen_ns=seen_ns,
+                told_ns=charged_ns - tenant.told_ns,
+                inflight_ns=tenant.demand(self.now_ns).inflight_ns,
             )
             tenant.audit, owed_ns = check(tenant.audit, window)
             tenant.seen_ns, tenant.told_ns = tenant.busy_ns, charged_ns

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
+from calabash.agent.arbiter_accounts import ComputeDemand
 from calabash.agent.arbiter_policy import SharedDevice, decide, is_active, weights
-from calabash.agent.believed import MS, Believed
+from calabash.agent.believed import KERNEL_NS_MAX, MS, Believed
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
 

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
+from calabash.agent.arbiter_accounts import ComputeDemand
 from calabash.agent.arbiter_policy import Order, SharedDevice, Turn, decide, is_active
 from calabash.agent.arbiter_shifts import Shift, present
-from calabash.agent.believed import CREDIT_NS, Believed, LargestStep
+from calabash.agent.believed import CREDIT_NS, KERNEL_NS_MAX, Believed, LargestStep
 from calabash.agent.pages import LimitsPage, TurnPlan, UsagePage
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_names import LIMITS_FILE
@@ -75,8 +75,9 @@ class DeviceShare:
             if longest > 0:
                 self._kernels.append(longest)
         kernel_ns = min(self._kernel_ns(usage.kernel_ns_max), KERNEL_NS_MAX)
-        charged_ns = self._believed.read(usage.charged_ns, now_ns, burst_ns=2 * max(kernel_ns, CREDIT_NS))
-        kernel_ns = self._steps.kernel_ns(kernel_ns, charged_ns, now_ns)
+        burst_ns = 2 * max(kernel_ns, CREDIT_NS)
+        charged_ns = self._believed.read(usage.charged_ns, now_ns, burst_ns=burst_ns, inflight_ns=usage.inflight_ns)
+        kernel_ns = min(self._steps.kernel_ns(kernel_ns, charged_ns, now_ns, usage.launch_count), KERNEL_NS_MAX)
         policy = limits.policy if limits.policy <= PagePolicy.BEST_EFFORT else PagePolicy.FIXED
         if limits.policy == PagePolicy.METERED:
             policy = PagePolicy.NONE

@@ -13,14 +13,16 @@ keeps to its gate loses nothing by being held strictly but the time that it had 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from calabash.agent.believed import CREDIT_NS, MS
+from calabash.agent.believed import CREDIT_NS, KERNEL_NS_MAX, MS
 from calabash.agent.pages_layout import PagePolicy
 from calabash.model.request import AllocationId
 
-KERNEL_NS_MAX = 250 * MS  # no turn is made longer than this for the sake of one kernel
+LAG_NS_MAX = 5_000 * MS  # time that is owed to a container, or by it, is carried over up to this
+AHEAD_NS_MAX = 1_000 * MS  # what the driver has not seen after so long was not used
+FADING = 4  # a debt fades in so many times its length while its container takes part in no round
 ROBBED_CREDIT_NS = 500 * MS  # beside somebody who is held strictly, one may be owed so much
 OVERDRAFT_NS = 300 * MS
 OVERDRAFT_LEAK_RATIO = 0.01  # an overdraft that grows more slowly than this is a measuring error
@@ -28,15 +30,15 @@ STRICT_NS = 3_000 * MS
 SUSPENDED_NS = 50 * MS  # a window of the driver holds more than its turns, or less, by so much
 INDEBTED_NS = 250 * MS  # who owes more than this is held on
 HOLD_NS = 1_200 * MS  # the agent publishes at least once a second
-DEBT_NS_MAX = 5_000 * MS
 IDLE_RATIO = 0.001  # less than this is not planned as idle time
-WATCH_NS = 300 * MS  # use is compared with what was earned over about so long
-FULL_RATIO = 0.9  # who uses less of its share than this leaves time unused,
-WASTED_RATIO = 0.02  # if that is at least so much of the device's
-PREPAID_KERNEL_NS = 20 * MS  # turns for the sake of such a kernel are paid for whether they are used or not
-VARYING_RATIO = 0.125  # a turn for long kernels of which no more than this is left was used
+LATE_NS = 1_000 * MS
+LATE_RATIO = 0.4
+LATER_RATIO = 0.67
 UNCONFIRMED_NS = 1_000 * MS  # demand that is followed by no use for so long is ignored
 CONFIRMED_RATIO = 0.05  # part of its share that counts as use
+
+
+Span = tuple[int, int]  # a time window, in absolute time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,9 @@ class Account:
     ``earned_ns`` waits for its settlement; until ``strict_until_ns`` it is held strictly; ``caught_ns`` is when it was
     last found to report too little.
 
-    ``prepaid_ns`` was paid with the last turn for a long kernel and is not used yet. ``expected_ns`` and ``done_ns`` are
-    what it earned in turns and what it used, both fading; ``unconfirmed_ns`` is what it earned without any use.
+    ``ahead_ns`` is what it was charged and the driver has not seen yet; ``seen_at_ns`` is when the driver last saw use.
+    ``unconfirmed_ns`` is how much of its time windows it left unused. ``late_ns`` is how much of them it left unused in
+    the last ``LATE_NS`` or so.
     """
 
     credit_ns: int = 0
@@ -86,11 +89,10 @@ class Account:
     settled_ns: int = 0
     strict_until_ns: int = 0
     caught_ns: int = 0
-    prepaid_ns: int = 0
-    expected_ns: int = 0
-    done_ns: int = 0
+    ahead_ns: int = 0
+    seen_at_ns: int = 0
     unconfirmed_ns: int = 0
-    is_wasting: bool = False  # it has had turns for a while and does not use them
+    late_ns: int = 0
     is_phantom: bool = False  # it asked for turns for a second and did not run
     watched_ns: int = 0  # the counter of use up to which that is known
 
@@ -116,11 +118,6 @@ class Account:
         """Whether it used the device a moment ago and did not tell."""
         return self.caught_ns > 0 and now_ns - self.caught_ns < HOLD_NS
 
-    def prepaying(self, turn_ns: int) -> Account:
-        """Having paid for a whole turn. Of the last one a little is given back, for kernels vary; more than that is lost."""
-        left_ns = self.prepaid_ns if self.prepaid_ns <= VARYING_RATIO * turn_ns else 0
-        return replace(self, credit_ns=self.credit_ns + left_ns - turn_ns, prepaid_ns=turn_ns)
-
 
 def settle(
     before: Mapping[AllocationId, Account],
@@ -128,14 +125,16 @@ def settle(
     share: Mapping[AllocationId, float],
     *,
     among: frozenset[AllocationId],
+    unused_ns: Mapping[AllocationId, int],
     elapsed_ns: int,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
-    """The accounts of all containers of a device after ``elapsed_ns``.
+    """Return the accounts of all containers of a device after ``elapsed_ns``.
 
     Args:
         share: the part of the device's time, 0..1, that each is entitled to.
-        among: those who took turns in that time; the others are owed nothing.
+        among: the containers that took part in rounds in that time; the others are owed nothing.
+        unused_ns: the time in its own time windows for which the device had no work. The container pays for it.
     """
     witnessed = any(account.is_strict(now_ns) for account in before.values())
     idle = {
@@ -147,43 +146,129 @@ def settle(
         and account.is_settled
         and account.used_ns == demands[name].used_ns
     }
-    accounts = {
-        name: _paid(before.get(name), demand, int(share[name] * elapsed_ns), witnessed=witnessed, now_ns=now_ns)
-        for name, demand in demands.items()
-        if name not in idle
-    }
-    accounts = {
-        name: _watched(
-            account,
-            demands[name],
-            share[name],
-            elapsed_ns=elapsed_ns,
-            takes_turns=name in among and not account.is_suspended(now_ns),
-        )
-        for name, account in accounts.items()
-    }
+    due_ns = _unused_due(before, unused_ns, share, among, elapsed_ns)
+    audited = any(now_ns - account.seen_at_ns < HOLD_NS for account in before.values() if account.seen_at_ns)
+    is_full = sum(share[name] for name in among) > 1 - IDLE_RATIO
+    accounts = {}
+    for name, demand in demands.items():
+        if name in idle:
+            continue
+        earned_ns = int(share[name] * elapsed_ns)
+        account = _paid(before.get(name), demand, earned_ns, witnessed=witnessed, now_ns=now_ns)
+        if name in before and not witnessed:
+            account = _seen(account, before[name], demand, audited=audited, now_ns=now_ns)
+        if name in before and not witnessed:
+            credit_ns = account.credit_ns - due_ns.get(name, 0)
+            if not is_full:  # nobody else needs the time
+                credit_ns = max(credit_ns, min(account.credit_ns, CREDIT_NS))
+            account = replace(account, credit_ns=credit_ns)
+        late_ns = int(account.late_ns * max(0.0, 1 - elapsed_ns / LATE_NS)) + unused_ns.get(name, 0)
+        account = replace(account, late_ns=late_ns)
+        accounts[name] = _confirmed(account, demand, share[name], unused_ns.get(name, 0))
+    if not witnessed and any(account.caught_ns == now_ns for account in accounts.values()):
+        # The balances follow from pages of which one is not true: what was hidden would be paid for twice.
+        accounts = {name: replace(account, credit_ns=0) for name, account in accounts.items()}
     surplus = sum(accounts[name].credit_ns for name in among)
-    # Time that somebody leaves unused is its own loss: it would live on its neighbours if they bore it, too.
-    unused = surplus > 0 and any(accounts[name].is_wasting for name in among)
-    if not witnessed and not unused and sum(share[name] for name in among) > 1 - IDLE_RATIO:
-        # Nobody can be owed time that the card does not have: lost time and measuring errors are borne by all.
+    if not witnessed and is_full:
+        # Nobody can be owed time that the device does not have: lost time and measuring errors are borne by all.
         for name in among:
             owed = accounts[name].credit_ns - int(surplus * share[name])
             accounts[name] = replace(accounts[name], credit_ns=owed)
-    # Beside long kernels everybody's account swings by one of them.
     longest_ns = max((demands[name].kernel_ns for name in among), default=0)
-    return idle | {
-        name: _witnessed(account, now_ns)
-        if witnessed or account.is_strict(now_ns)
-        else _bounded(
-            account,
-            max(longest_ns, demands[name].kernel_ns) if name in among else demands[name].kernel_ns,
-            takes_turns=name in among,
-            elapsed_ns=elapsed_ns,
-            now_ns=now_ns,
-        )
-        for name, account in accounts.items()
+    result = dict(idle)
+    for name, account in accounts.items():
+        if witnessed or account.is_strict(now_ns):
+            result[name] = _witnessed(account, now_ns)
+        elif name in among:
+            result[name] = _lagging(account, max(longest_ns, demands[name].kernel_ns), now_ns)
+        else:
+            known_ns = before[name].credit_ns if name in before else 0
+            result[name] = _bounded(account, demands[name].kernel_ns, known_ns, elapsed_ns=elapsed_ns, now_ns=now_ns)
+    return result
+
+
+def _unused_due(
+    before: Mapping[AllocationId, Account],
+    unused_ns: Mapping[AllocationId, int],
+    share: Mapping[AllocationId, float],
+    among: frozenset[AllocationId],
+    elapsed_ns: int,
+) -> dict[AllocationId, int]:
+    """Return what each container pays for the unused time of time windows.
+
+    On a busy machine launches are late. So up to ``LATE_RATIO`` of a container's time windows that it left unused are paid
+    by the container that left most unused, if that is much more and as long as that one owes nothing.
+    """
+    due_ns = dict(unused_ns)
+    ratio = {
+        name: before[name].late_ns / (share[name] * LATE_NS) for name in among if name in before and share[name] > 0
     }
+    most = max(ratio, key=lambda name: ratio[name], default=None)
+    if most is None or ratio[most] < LATE_RATIO or before[most].credit_ns < -CREDIT_NS:
+        return due_ns
+    for name, part in ratio.items():
+        if part < LATER_RATIO * ratio[most]:
+            forgiven_ns = min(unused_ns.get(name, 0), int(LATE_RATIO * share[name] * max(elapsed_ns, 2 * CREDIT_NS)))
+            due_ns[name] = due_ns.get(name, 0) - forgiven_ns
+            due_ns[most] = due_ns.get(most, 0) + forgiven_ns
+    return due_ns
+
+
+def _seen(account: Account, old: Account, demand: ComputeDemand, *, audited: bool, now_ns: int) -> Account:
+    """Return the account without charges for use that the driver did not see: a page may tell too much as well."""
+    seen_ns = demand.seen_ns - old.seen_ns
+    ahead_ns = max(0, old.ahead_ns + demand.used_ns - old.used_ns - seen_ns)
+    limit_ns = AHEAD_NS_MAX + max(0, min(KERNEL_NS_MAX, demand.inflight_ns))
+    refund_ns = max(0, ahead_ns - limit_ns) if audited else 0
+    return replace(
+        account,
+        credit_ns=account.credit_ns + refund_ns,
+        ahead_ns=min(limit_ns, ahead_ns),
+        seen_at_ns=now_ns if seen_ns > 0 else old.seen_at_ns,
+    )
+
+
+def charged_since(accounts: Mapping[AllocationId, Account], name: AllocationId, demand: ComputeDemand) -> int:
+    """Return the GPU time that a container was charged by its page since the last decision."""
+    account = accounts.get(name)
+    if account is None:
+        return 0
+    return max(0, demand.used_ns - account.watched_ns - (demand.unreported_ns - account.unreported_ns))
+
+
+def unused_time(
+    covered_ns: int,
+    charged_ns: Mapping[AllocationId, int],
+    granted: Mapping[AllocationId, Sequence[Span]],
+    *,
+    since_ns: int,
+    now_ns: int,
+) -> tuple[dict[AllocationId, int], int]:
+    """Return how long the device had no work in each container's time windows, and until when its work now lasts.
+
+    The device is a queue: what is charged is done one after the other, whoever's it is. The moment of a launch between
+    two decisions is not known; the earliest one is assumed.
+
+    Args:
+        covered_ns: what the last call returned.
+        charged_ns: GPU time that each container was charged since then.
+        granted: the time windows of each container in that time.
+    """
+    at_ns = max(covered_ns, since_ns)
+    idle: list[Span] = []
+    launches = []
+    for name, ns in charged_ns.items():
+        if ns > 0:
+            launches.append((next((start for start, end in granted.get(name, ()) if end > at_ns), since_ns), ns))
+    for start_ns, ns in sorted(launches):
+        idle.append((at_ns, max(at_ns, start_ns)))
+        at_ns = max(at_ns, start_ns) + ns
+    idle.append((at_ns, now_ns))
+    unused_ns = {
+        name: sum(max(0, min(end, b) - max(start, a)) for start, end in spans for a, b in idle)
+        for name, spans in granted.items()
+    }
+    return unused_ns, at_ns if launches else covered_ns
 
 
 def _paid(old: Account | None, demand: ComputeDemand, earned_ns: int, *, witnessed: bool, now_ns: int) -> Account:
@@ -196,29 +281,17 @@ def _paid(old: Account | None, demand: ComputeDemand, earned_ns: int, *, witness
     if witnessed and not seen_ns and now_ns - old.settled_ns < HOLD_NS:
         return replace(old, earned_ns=earned_ns)
     paid_ns = seen_ns if witnessed and seen_ns else demand.used_ns - old.used_ns
-    from_prepaid_ns = max(0, min(old.prepaid_ns, paid_ns))
-    credit_ns = old.credit_ns + earned_ns - (paid_ns - from_prepaid_ns)
-    return _counted(replace(old, credit_ns=credit_ns, prepaid_ns=old.prepaid_ns - from_prepaid_ns), demand, now_ns)
+    return _counted(replace(old, credit_ns=old.credit_ns + earned_ns - paid_ns), demand, now_ns)
 
 
-def _watched(account: Account, demand: ComputeDemand, share: float, *, elapsed_ns: int, takes_turns: bool) -> Account:
-    """With what it did of late compared with what it earned."""
-    done_ns = max(0, demand.used_ns - account.watched_ns) if account.watched_ns else 0
-    earned_ns = int(share * elapsed_ns) if takes_turns else 0
-    kept = max(0.0, 1 - elapsed_ns / WATCH_NS) if takes_turns else 0.0
-    expected_ns = int(account.expected_ns * kept) + earned_ns
-    recently_ns = int(account.done_ns * kept) + done_ns
+def _confirmed(account: Account, demand: ComputeDemand, share: float, unused_ns: int) -> Account:
+    """Return the account with the time windows that were left unused since the last use of the device."""
+    done_ns = max(0, demand.used_ns - account.watched_ns)
     limit_ns = max(int(share * UNCONFIRMED_NS), 2 * demand.kernel_ns)
-    unconfirmed_ns = account.unconfirmed_ns + earned_ns - int(done_ns / CONFIRMED_RATIO)
+    unconfirmed_ns = account.unconfirmed_ns + unused_ns - int(done_ns / CONFIRMED_RATIO)
     unconfirmed_ns = max(0, min(limit_ns + int(share * UNCONFIRMED_NS) // 4, unconfirmed_ns))
     return replace(
-        account,
-        expected_ns=expected_ns,
-        done_ns=recently_ns,
-        is_wasting=recently_ns < min(FULL_RATIO * expected_ns, expected_ns - WASTED_RATIO * WATCH_NS),
-        unconfirmed_ns=unconfirmed_ns,
-        is_phantom=unconfirmed_ns > limit_ns,
-        watched_ns=demand.used_ns,
+        account, unconfirmed_ns=unconfirmed_ns, is_phantom=unconfirmed_ns > limit_ns, watched_ns=demand.used_ns
     )
 
 
@@ -237,7 +310,7 @@ def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
 def _witnessed(account: Account, now_ns: int) -> Account:
     """Bounds beside, or for, a container that is held strictly."""
     if account.is_strict(now_ns):
-        credit_ns = max(-DEBT_NS_MAX, min(CREDIT_NS, account.credit_ns))
+        credit_ns = max(-LAG_NS_MAX, min(CREDIT_NS, account.credit_ns))
         account = replace(account, credit_ns=credit_ns, overdraft_ns=0)
         return replace(account, strict_until_ns=now_ns + STRICT_NS) if account.credit_ns < -INDEBTED_NS else account
     if account.credit_ns < -ROBBED_CREDIT_NS:
@@ -245,15 +318,23 @@ def _witnessed(account: Account, now_ns: int) -> Account:
     return replace(account, credit_ns=min(ROBBED_CREDIT_NS, account.credit_ns), strict_until_ns=0)
 
 
-def _bounded(account: Account, kernel_ns: int, *, takes_turns: bool, elapsed_ns: int, now_ns: int) -> Account:
+def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
+    """Bounds of a container that takes part in rounds: it is owed, or owes, some seconds at most."""
+    if account.credit_ns < -max(CREDIT_NS, 2 * kernel_ns) - 3 * kernel_ns - OVERDRAFT_NS:
+        return replace(account, strict_until_ns=now_ns + STRICT_NS, overdraft_ns=0)
+    credit_ns = max(-LAG_NS_MAX, min(LAG_NS_MAX, account.credit_ns))
+    return replace(account, credit_ns=credit_ns, overdraft_ns=0, strict_until_ns=0)
+
+
+def _bounded(account: Account, kernel_ns: int, known_ns: int, *, elapsed_ns: int, now_ns: int) -> Account:
+    """Bounds of a container that takes no part in rounds: what is owed from the last ones fades as time passes."""
     credit_ns = account.credit_ns
-    limit_ns = max(CREDIT_NS, 2 * kernel_ns)
-    floor_ns, ceiling_ns = -limit_ns - kernel_ns, limit_ns if takes_turns else 0
-    # A round may give more than the share, while a neighbour has not earned its long kernel yet: that is no overdraft.
-    overrun_ns = max(0, floor_ns - credit_ns - account.prepaid_ns - (elapsed_ns if takes_turns else 0))
-    overdraft_ns = account.overdraft_ns + overrun_ns - max(0, credit_ns - ceiling_ns)
+    floor_ns = -max(CREDIT_NS, 2 * kernel_ns) - kernel_ns
+    ceiling_ns = max(0, known_ns - elapsed_ns)
+    overdraft_ns = account.overdraft_ns + max(0, min(floor_ns, known_ns) - credit_ns) - max(0, credit_ns - ceiling_ns)
     overdraft_ns = max(0, overdraft_ns - int(OVERDRAFT_LEAK_RATIO * elapsed_ns))
-    credit_ns = max(floor_ns, min(ceiling_ns, credit_ns))
+    credit_ns = max(-LAG_NS_MAX, min(ceiling_ns, credit_ns))
+    credit_ns += max(0, min(floor_ns - credit_ns, elapsed_ns // FADING))
     if overdraft_ns > OVERDRAFT_NS + 2 * kernel_ns:
         credit_ns -= overdraft_ns
         return replace(account, credit_ns=credit_ns, overdraft_ns=0, strict_until_ns=now_ns + STRICT_NS)

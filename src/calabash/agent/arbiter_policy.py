@@ -21,9 +21,19 @@ in debt; the others are then planned as if it were not there, and who was robbed
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from calabash.agent.arbiter_accounts import IDLE_RATIO, PREPAID_KERNEL_NS, Account, ComputeDemand, settle
+from calabash.agent.arbiter_accounts import (
+    IDLE_RATIO,
+    LAG_NS_MAX,
+    Account,
+    ComputeDemand,
+    Span,
+    charged_since,
+    settle,
+    unused_time,
+)
 from calabash.agent.believed import CREDIT_NS, MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
@@ -33,6 +43,8 @@ ROUND_NS_MAX = 2_000 * MS
 PLAN_AHEAD_NS = 4 * MS  # the next round is written so long before the present one ends
 LEAD_NS = 300_000  # a round that replaces another starts so far in the future
 TURN_NS_MIN = 500_000
+HANDOVER_NS = 450_000  # from the start of a time window to the first launch
+TOLD_LATE_NS = 4 * MS  # a launch is noticed so long after it at most
 LONG_KERNEL_NS = MS  # from here on turns are whole kernels
 ACTIVE_NS = 10 * MS  # a container without demand for so long is idle
 WAITING_NS = 150 * MS  # a waiting launch shows itself at least every 50 ms; older ones died
@@ -67,10 +79,12 @@ class SharedDevice:
     """All that is remembered of a device between two decisions; ``taking_turns`` are those in the round."""
 
     round: Round | None = None
+    previous: Round | None = None  # what holds until ``round`` begins
     active: frozenset[AllocationId] = frozenset()
     taking_turns: frozenset[AllocationId] = frozenset()
     accounts: Mapping[AllocationId, Account] = field(default_factory=dict)
     accounted_ns: int = 0
+    covered_ns: int = 0  # until when the work lasts that was charged so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +161,22 @@ def decide(
     active = {name: demand for name, demand in demands.items() if _is_wanting(state, name, demand, now_ns)}
     entitled = weights(active)
     share = {name: entitled.get(name, demand.core_percent / 100) for name, demand in demands.items()}
+    among = state.taking_turns & active.keys()
+    unused_ns, covered_ns = unused_time(
+        state.covered_ns,
+        {name: charged_since(state.accounts, name, demand) for name, demand in demands.items()},
+        _granted(state, among, now_ns),
+        since_ns=state.accounted_ns,
+        now_ns=now_ns,
+    )
+    under_way_ns = sum(min(LAG_NS_MAX, max(0, demand.inflight_ns)) for demand in demands.values())
+    covered_ns = min(covered_ns, now_ns + under_way_ns + TOLD_LATE_NS)  # charges may have been too high
     accounts = settle(
         state.accounts,
         demands,
         share,
-        among=state.taking_turns & active.keys(),
+        among=among,
+        unused_ns=unused_ns,
         elapsed_ns=max(0, now_ns - state.accounted_ns),
         now_ns=now_ns,
     )
@@ -167,21 +192,22 @@ def decide(
         name in strict and demand.policy is PagePolicy.FIXED for name, demand in running.items()
     )
     names = frozenset(running) if needs_turns else frozenset()
-    current, due = None, False
+    current, previous, due = None, None, False
     if needs_turns:
         changed = names != state.taking_turns
-        current = None if changed else state.round
-        due = current is None or now_ns >= _end_ns(current, running, accounts) - PLAN_AHEAD_NS
+        current, previous = (None, None) if changed else (state.round, state.previous)
+        due = current is None or now_ns >= _end_ns(current, running, covered_ns) - PLAN_AHEAD_NS
         if due:
+            previous = current
             current = _next_round(
-                current,
+                previous,
                 running,
                 weights(running),
                 accounts=accounts,
+                covered_ns=covered_ns,
                 newcomers=names - state.active,
                 now_ns=now_ns,
             )
-            accounts = _prepaid(accounts, current, running, weights(running))
     orders = {}
     for name, demand in demands.items():
         if name in suspended:
@@ -192,7 +218,13 @@ def decide(
             owed = bool(suspended) and accounts[name].credit_ns > CREDIT_NS
             orders[name] = _single(demand, name in active, len(demands), len(active), owed=owed)
     following = SharedDevice(
-        round=current, active=frozenset(active), taking_turns=names, accounts=accounts, accounted_ns=now_ns
+        round=current,
+        previous=previous,
+        active=frozenset(active),
+        taking_turns=names,
+        accounts=accounts,
+        accounted_ns=now_ns,
+        covered_ns=covered_ns,
     )
     return following, Decision(orders=orders, replanned=due)
 
@@ -222,6 +254,7 @@ def _next_round(
     share: Mapping[AllocationId, float],
     *,
     accounts: Mapping[AllocationId, Account],
+    covered_ns: int,
     newcomers: frozenset[AllocationId],
     now_ns: int,
 ) -> Round:
@@ -229,20 +262,15 @@ def _next_round(
     start = now_ns + LEAD_NS
     over = start
     if current is not None:
-        start = max(start, _end_ns(current, active, accounts))
+        start = max(start, _end_ns(current, active, covered_ns))
         over = max(over, min(start, current.end_ns))
     due = {}
     for name in active:
-        remaining = _overlap(current.turns[name], now_ns, start) if current is not None and name in current.turns else 0
-        if accounts[name].prepaid_ns:
-            remaining = max(0, remaining - accounts[name].prepaid_ns)
+        # A kernel that fills its time window is charged already.
+        since = max(now_ns, covered_ns) if active[name].kernel_ns > share[name] * ROUND_NS else now_ns
+        remaining = _overlap(current.turns[name], since, start) if current is not None and name in current.turns else 0
         due[name] = accounts[name].credit_ns + int(share[name] * (start - now_ns)) - remaining
-    length = ROUND_NS
-    wasting = frozenset(name for name in active if accounts[name].is_wasting)
-    lengths = _turn_lengths(active, share, due, length, wasting)
-    while not any(lengths.values()) and length < ROUND_NS_MAX:
-        length *= 2
-        lengths = _turn_lengths(active, share, due, length, wasting)
+    lengths = _turn_lengths(active, share, due, is_free=covered_ns < start + ROUND_NS)
     order = sorted(active, key=lambda name: (name not in newcomers, -active[name].priority, name))
     turns = {}
     at = start
@@ -252,46 +280,19 @@ def _next_round(
     # time that no one may use: fixed shares that do not add up to the whole
     idle = 1 - sum(share.values())
     if idle > IDLE_RATIO:
-        at = max(at + int(idle * length), start + TURN_NS_MIN)
+        at = max(at + int(idle * ROUND_NS), start + TURN_NS_MIN)
     return Round(from_ns=over, start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
 
 
-def _is_prepaid(kernel_ns: int, nominal_ns: int) -> bool:
-    """Whether turns are longer than the share of a round for the kernels' sake: such are paid for, used or not."""
-    return kernel_ns >= LONG_KERNEL_NS and (kernel_ns >= PREPAID_KERNEL_NS or kernel_ns > nominal_ns)
-
-
-def _prepaid(
-    accounts: Mapping[AllocationId, Account],
-    planned: Round,
-    active: Mapping[AllocationId, ComputeDemand],
-    share: Mapping[AllocationId, float],
-) -> dict[AllocationId, Account]:
-    """Every container that was given a turn for its long kernels has paid for it."""
-    turns = planned.turns
-    return {
-        name: account.prepaying(turns[name].end_ns - turns[name].start_ns)
-        if name in turns
-        and turns[name].end_ns > turns[name].start_ns
-        and _is_prepaid(active[name].kernel_ns, int(share[name] * ROUND_NS))
-        else account
-        for name, account in accounts.items()
-    }
-
-
-def _end_ns(
-    current: Round, active: Mapping[AllocationId, ComputeDemand], accounts: Mapping[AllocationId, Account]
-) -> int:
-    """When the last turn of a round is really over: its last long kernel may end after it, or another may not fit."""
+def _end_ns(current: Round, active: Mapping[AllocationId, ComputeDemand], covered_ns: int) -> int:
+    """Return when the last time window of a round is really over: its last long kernel may end after it, or not fit."""
     holder = max(current.turns, key=lambda name: current.turns[name].end_ns)
     turn, demand = current.turns[holder], active.get(holder)
     if turn.end_ns != current.end_ns or demand is None or demand.kernel_ns < LONG_KERNEL_NS:
         return current.end_ns
-    account = accounts[holder]
-    if account.is_wasting or account.prepaid_ns > (turn.end_ns - turn.start_ns) // 2:
-        return current.end_ns  # nothing of it runs
-    if turn.end_ns - demand.kernel_ns // 2 < demand.busy_until_ns < turn.end_ns + demand.kernel_ns:
-        return demand.busy_until_ns
+    until_ns = min(demand.busy_until_ns, covered_ns + TOLD_LATE_NS)
+    if turn.end_ns - demand.kernel_ns // 2 < until_ns < turn.end_ns + demand.kernel_ns:
+        return until_ns
     return current.end_ns
 
 
@@ -299,23 +300,68 @@ def _turn_lengths(
     active: Mapping[AllocationId, ComputeDemand],
     share: Mapping[AllocationId, float],
     due: Mapping[AllocationId, int],
-    length: int,
-    wasting: frozenset[AllocationId],
+    *,
+    is_free: bool,
 ) -> dict[AllocationId, int]:
+    """Return the lengths of the time windows of a round.
+
+    Containers of kernels longer than ``ROUND_NS`` are not served each by itself, for several of them would come at once.
+    Those of about the same length earn one kernel together, and the one that is owed most of a kernel gets it; so their
+    kernels are spread evenly over time. A container that owes more than a kernel does not hold up the others. A round
+    has one time window for such a kernel at most. Where nobody has earned a time window, the container that is owed most
+    gets one.
+
+    Args:
+        is_free: no such kernel is under way.
+    """
     lengths = {}
+    earned = {}
     for name, demand in active.items():
-        nominal = int(share[name] * length)
+        nominal = int(share[name] * ROUND_NS)
         kernel = demand.kernel_ns
-        little = nominal * 3 // 10
-        if kernel >= LONG_KERNEL_NS and name in wasting and not _is_prepaid(kernel, nominal):
-            wanted = (nominal + min(little, due[name]) + kernel // 2) // kernel * kernel
+        if kernel > ROUND_NS:
+            alike = [other for other in active if kernel <= 2 * active[other].kernel_ns <= 4 * kernel]
+            earned[name] = sum(int(share[other] * ROUND_NS) + max(-kernel, due[other]) for other in alike)
+            wanted = 0
         elif kernel >= LONG_KERNEL_NS:
-            wanted = (nominal + due[name] + kernel // 2) // kernel * kernel
+            wanted = (nominal + min(max(CREDIT_NS, kernel), due[name]) + kernel // 2) // kernel * kernel
         else:
             # a round may repeat before the next one is written: what it corrects must stay small
-            wanted = nominal + max(-little, min(little, due[name]))
+            little = nominal * 3 // 10
+            wanted = nominal + max(-little, min(little, due[name])) if due[name] > -CREDIT_NS else 0
         lengths[name] = wanted if wanted >= TURN_NS_MIN else 0
+    ready = [name for name, ns in earned.items() if is_free and ns >= active[name].kernel_ns // 2]
+    if ready:
+        first = max(ready, key=lambda name: due[name] / active[name].kernel_ns)
+        lengths[first] = active[first].kernel_ns
+    elif active and is_free and not any(lengths.values()):
+        first = max(active, key=lambda name: due[name])
+        if due[first] >= 0:
+            lengths[first] = max(active[first].kernel_ns, TURN_NS_MIN)
     return lengths
+
+
+def _granted(state: SharedDevice, among: AbstractSet[AllocationId], now_ns: int) -> dict[AllocationId, list[Span]]:
+    """Return the time windows of containers since the last decision, as far as they should be used."""
+    since_ns = state.accounted_ns
+    spans: dict[AllocationId, list[Span]] = {name: [] for name in among}
+    if state.round is None or now_ns - since_ns > ROUND_NS_MAX:
+        return spans
+    begin_ns = state.round.from_ns
+    parts = [(state.round, max(since_ns, begin_ns), now_ns)]
+    if state.previous is not None:
+        parts.insert(0, (state.previous, since_ns, min(now_ns, begin_ns)))
+    for round_, from_ns, until_ns in parts:
+        for name in among & round_.turns.keys():
+            turn, period = round_.turns[name], round_.length_ns
+            skip = max(0, (from_ns - turn.end_ns) // period + 1) * period if from_ns >= turn.end_ns else 0
+            start = turn.start_ns + skip + HANDOVER_NS
+            end = turn.end_ns + skip
+            while start < until_ns and end > start:
+                if end > from_ns:
+                    spans[name].append((max(start, from_ns), min(end, until_ns)))
+                start, end = start + period, end + period
+    return spans
 
 
 def _overlap(turn: Turn, start_ns: int, end_ns: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from calabash.agent.believed import MS
+from calabash.agent.believed import KERNEL_NS_MAX, MS
 from calabash.agent.pacing import Pace, pace
 
 SLACK_NS = 250 * MS
@@ -40,6 +40,7 @@ class Window:
     elapsed_ns: int
     seen_ns: int
     told_ns: int
+    inflight_ns: int = 0
 
 
 def check(audit: Audit, window: Window) -> tuple[Audit, int]:
@@ -50,7 +51,7 @@ def check(audit: Audit, window: Window) -> tuple[Audit, int]:
         excess = max(0, excess - int(LEAK_RATIO * window.elapsed_ns))
     if excess > (CAUGHT_SLACK_NS if caught else SLACK_NS):
         return Audit(caught_ns=window.now_ns), excess
-    return replace(audit, excess_ns=max(-AHEAD_NS, excess)), 0
+    return replace(audit, excess_ns=max(-AHEAD_NS - min(window.inflight_ns, KERNEL_NS_MAX), excess)), 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,8 +157,8 @@ class Auditor:
         for keeping, index in parts:
             name = keeping.limits.allocation
             part = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))
-            raw_ns = keeping.usage.device(index).charged_ns
-            value_ns = part.believed.read(raw_ns, now_ns, burst_ns=BURST_NS)
+            usage = keeping.usage.device(index)
+            value_ns = part.believed.read(usage.charged_ns, now_ns, burst_ns=BURST_NS, inflight_ns=usage.inflight_ns)
             elapsed_ns = now_ns - part.since_ns
             seen_ns = seen.get(name, 0)
             if elapsed_ns <= 0:
@@ -169,7 +169,13 @@ class Auditor:
                     index, seen_ns, unreported_ns=seen_ns
                 )  # others hold its share, and nobody tells
                 continue
-            window = Window(now_ns=now_ns, elapsed_ns=elapsed_ns, seen_ns=seen_ns, told_ns=value_ns - part.told_ns)
+            window = Window(
+                now_ns=now_ns,
+                elapsed_ns=elapsed_ns,
+                seen_ns=seen_ns,
+                told_ns=value_ns - part.told_ns,
+                inflight_ns=usage.inflight_ns,
+            )
             part.audit, owed_ns = check(part.audit, window)
             part.told_ns, part.since_ns = value_ns, now_ns
             share = _share(keeping.limits, index)

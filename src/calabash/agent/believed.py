@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 MS = 1_000_000
 BACKLOG_NS = 1_000 * MS  # what a page says beyond what the clock allows counts later, up to this
 CREDIT_NS = 20 * MS
+KERNEL_NS_MAX = 3_000 * MS  # no kernel is believed to be longer, and no time window is made longer for one
 
 
 @dataclass(slots=True)
@@ -21,13 +22,18 @@ class Believed:
     _room_ns: int = 0
     _read_ns: int = 0
 
-    def read(self, raw_ns: int, now_ns: int, *, burst_ns: int) -> int:
-        """The value after one more look; ``burst_ns``: how much work may be told ahead of its time."""
+    def read(self, raw_ns: int, now_ns: int, *, burst_ns: int, inflight_ns: int = 0) -> int:
+        """Return the value after one more look.
+
+        Args:
+            burst_ns: how much work may be told ahead of its time.
+            inflight_ns: work under way, which was told when it was launched; ``KERNEL_NS_MAX`` of it is believed.
+        """
         if self._highest_ns < 0:
             self._highest_ns, self._read_ns, self._room_ns = raw_ns, now_ns, burst_ns
         grown = max(0, raw_ns - self._highest_ns)
         self._highest_ns += grown
-        self._backlog_ns = min(self._backlog_ns + grown, BACKLOG_NS)
+        self._backlog_ns = min(self._backlog_ns + grown, BACKLOG_NS + min(inflight_ns, KERNEL_NS_MAX))
         self._room_ns = min(self._room_ns, burst_ns) + max(0, now_ns - self._read_ns)
         self._read_ns = now_ns
         step = min(self._backlog_ns, self._room_ns)
@@ -46,23 +52,30 @@ class LargestStep:
     """The largest step of a counter of GPU time between two looks, of late.
 
     A kernel is charged as a whole, so a program whose counter grows in small steps has no long kernels, whatever it says.
+    One that was never measured is charged while it runs: what the counter grows by without another launch is one kernel.
     """
 
     _last_ns: int = -1
     _since_ns: int = 0
     _largest: deque[int] = field(default_factory=lambda: deque(maxlen=STEPS_WINDOWS))  # of windows with any step
+    _launch_count: int | None = None
+    _running_ns: int = 0
 
-    def read(self, value_ns: int, now_ns: int) -> int:
+    def read(self, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
         """The largest step after one more look."""
         step_ns = value_ns - self._last_ns if self._last_ns >= 0 else 0
         self._last_ns = value_ns
+        is_running = bool(launch_count) and launch_count == self._launch_count
+        self._launch_count = launch_count
+        self._running_ns = max(0, self._running_ns + step_ns) if is_running else 0
         if step_ns > 0:
             if not self._largest or now_ns - self._since_ns > STEPS_WINDOW_NS:
                 self._since_ns = now_ns
                 self._largest.append(0)
-            self._largest[-1] = max(self._largest[-1], step_ns)
+            self._largest[-1] = max(self._largest[-1], step_ns, self._running_ns)
         return max(self._largest, default=0)
 
-    def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int) -> int:
+    def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
         """How long its long kernels are believed to be after one more look."""
-        return min(said_ns, self.read(value_ns, now_ns) * 3 // 2)
+        kernel_ns = min(said_ns, self.read(value_ns, now_ns, launch_count) * 3 // 2)
+        return max(kernel_ns, self._running_ns) if self._running_ns > CREDIT_NS else kernel_ns

@@ -1,0 +1,23 @@
+"""How long a container's kernels are believed to be, by the steps of its counter of GPU time."""
+
+from __future__ import annotations
+
+from calabash.agent.believed import MS, LargestStep
+
+_FAR_NS = 1 << 60
+
+
+def _kernel_ns(steps: LargestStep, step_ns: int, count: int, *, launches: int, said_ns: int = 0) -> int:
+    """Return the length after so many looks, with one launch more at each of the first ``launches`` of them."""
+    found_ns = 0
+    for look in range(count):
+        found_ns = steps.kernel_ns(said_ns, look * step_ns, look * 20 * MS, 1 + min(look, launches))
+    return found_ns
+
+
+def test_kernel_that_is_charged_while_it_runs_is_as_long_as_all_its_charges() -> None:
+    assert _kernel_ns(LargestStep(), 4 * MS, 101, launches=0) == 400 * MS
+
+
+def test_many_launches_that_are_charged_in_small_steps_are_no_long_kernel() -> None:
+    assert _kernel_ns(LargestStep(), 4 * MS, 101, launches=101, said_ns=_FAR_NS) == 6 * MS
