@@ -157,7 +157,6 @@ def settle(
         account = _paid(before.get(name), demand, earned_ns, witnessed=witnessed, now_ns=now_ns)
         if name in before and not witnessed:
             account = _seen(account, before[name], demand, audited=audited, now_ns=now_ns)
-        if name in before and not witnessed:
             credit_ns = account.credit_ns - due_ns.get(name, 0)
             if not is_full:  # nobody else needs the time
                 credit_ns = max(credit_ns, min(account.credit_ns, CREDIT_NS))

@@ -64,7 +64,7 @@ class Walk:
         return found
 
     def comes_before(self, portion: Portion, gang: Gang) -> bool:
-        """Whether a walk that starts nothing comes to the portion before it comes to the gang.
+        """Return True if a walk that starts nothing comes to the portion before it comes to the gang.
 
         A queue is where its next portion is, so a portion comes no earlier than those before it in its queue.
         """
@@ -83,7 +83,7 @@ class Walk:
         return all(self._is_before_queue(other, gang) for other in ahead.values())
 
     def is_before(self, portion: Portion, gang: Gang) -> bool:
-        """Whether the portion has the right to go before the gang, whatever else waits in its queue."""
+        """Return True if the portion has the right to go before the gang, whatever else waits in its queue."""
         if portion.gang.queue == gang.queue:
             return self._state.turns.place(portion) < self._state.turns.place(first_of(gang))
         return self._is_before_queue(portion, gang)

@@ -38,7 +38,7 @@ class Eviction:
 
     @property
     def spared(self) -> bool:
-        """Whether something was not evicted only because this cycle has started it."""
+        """Return True if something was not evicted only because this cycle has started it."""
         return self._rules.spared
 
     def touch(self, queue: str) -> None:
@@ -61,11 +61,12 @@ class Eviction:
         key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
         if key in self._hopeless:
             return None
-        plan = self._before_borrowed_promises(gang, requests, need)
+        keep = self._promised_in_quota()
+        plan = self._before_borrowed_promises(gang, requests, need, keep)
         if plan is not None:
             return plan
         for pool in self._pools(gang, requests, need):
-            plan = self._fewest(pool, requests, need)
+            plan = self._fewest(pool, requests, need, keep)
             if plan is not None:
                 return replace(plan, in_quota=pool.in_quota)
         self._hopeless.add(key)
@@ -86,7 +87,9 @@ class Eviction:
             return None
         return Plan(placed=placed, evicted=tuple(units))
 
-    def _fewest(self, pool: VictimPool, requests: Sequence[Request], need: Amount) -> Plan | None:
+    def _fewest(
+        self, pool: VictimPool, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
+    ) -> Plan | None:
         def search() -> Plan | None:
             return find_victims(
                 self._state.board, requests, pool.eligible, budgets=pool.budgets, asked=need, ratio_max=pool.ratio_max
@@ -94,12 +97,13 @@ class Eviction:
 
         if not pool.in_quota:
             return search()
-        with self._held.lifted(keep=self._promised_in_quota()):
+        with self._held.lifted(keep):
             return search()
 
-    def _before_borrowed_promises(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
+    def _before_borrowed_promises(
+        self, gang: Gang, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
+    ) -> Plan | None:
         """Room for what its queue is guaranteed on devices that are held for gangs that would borrow them."""
-        keep = self._promised_in_quota()
         if len(keep) == len(self._held.reservations):
             return None
         priority = max(r.priority for r in requests)
@@ -114,7 +118,7 @@ class Eviction:
         return [reservation for reservation in self._held.reservations if self._starts_in_quota(reservation)]
 
     def _starts_in_quota(self, reservation: Reservation) -> bool:
-        """Whether the promised gang will be within what its queue is guaranteed, beside what still runs then."""
+        """Return True if the promised gang will be within what its queue is guaranteed, beside what still runs then."""
         state = self._state
         requests = [request for on in reservation.requests_on.values() for request in on]
         queue, priority = state.registry.gangs[reservation.gang].queue, max(r.priority for r in requests)

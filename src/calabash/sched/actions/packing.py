@@ -62,7 +62,7 @@ def _no_more(shape: Shape) -> Iterator[NodePlacement]:
 
 
 def _is_exact(requests: Sequence[Request]) -> bool:
-    """Whether members fit in any order, or in none: they are of one shape, and do not choose among sets of shared devices."""
+    """Return True if members of one shape fit in any order or in none: they do not choose among sets of shared devices."""
     first = requests[0].shape
     simple = not first.mig_profile and (first.whole or first.gpu_count <= 1)
     return len(requests) == 1 or (simple and all(r.shape == first for r in requests))
@@ -183,7 +183,7 @@ class _Search:
         yield from self._more(shape)
 
     def _state(self) -> Hashable:
-        """What distinguishes this state from others with as many members placed."""
+        """Return what distinguishes this state from others with as many members placed."""
         touched = [node for node, count in self._touched.items() if count]
         return frozenset(Counter((self._before[node], self._state_of(node)) for node in touched).items())
 

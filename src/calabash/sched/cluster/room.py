@@ -52,8 +52,7 @@ class ClusterRoom:
         return np.flatnonzero(self.engine.scores(shape) > -np.inf)
 
     def least_wanted(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
-        scores = self.engine.scores(shape)
-        nodes = np.flatnonzero(scores > -np.inf)
+        scores, nodes = self.engine.scores(shape), self.nodes_for(shape)
         wanted = np.zeros(len(nodes), np.int64)
         for other in others:
             wanted += self.engine.scores(other)[nodes] > -np.inf

@@ -98,7 +98,7 @@ class Portion:
 
     @property
     def waits_for_core(self) -> bool:
-        """Whether these are surplus of a gang whose first members have not started."""
+        """Return True if these are surplus of a gang whose first members have not started."""
         return len(self.requests) < self.gang.missing
 
     @property
