@@ -7,7 +7,8 @@ and the same question asked again gets the same answer. The nominated node is of
 only an old nomination is refused once, so that a plan that was changed is not changed back for want of a look at the rest.
 
 kube-scheduler does not count the kubelets' device IDs (``schedulerconfig``). So a planned node whose kubelet offers none
-now, as while its agent is replaced, is refused here; the plan stays, and is given back if that lasts (``unused``).
+now, as while its agent is replaced, is refused here; the plan stays, and is given back if that lasts (``unused``). A binding
+that is held for its gang when that happens stays held until the kubelet offers device IDs again or the hold ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.book import UNBOUND, Book, Entry, Stage
 from calabash.kubernetes.planner.claims import is_allocated
 from calabash.kubernetes.planner.decisions import Decisions
+from calabash.kubernetes.planner.permits import GangName
 
 UNKNOWN = "the planner does not know this pod yet"
 
@@ -116,6 +118,10 @@ class Answers:
                 text = f"gang {entry.gang[1]}: {there} of {needed} members are ready to be bound"
                 return BindAnswer(verdict=BindVerdict.HOLD, text=text)
         self._let_go.discard(uid)
+        if entry.stage in UNBOUND and node in self._book.unready:
+            if entry.gang is not None:
+                self._book.permits.give_up(uid, entry.gang)
+            return BindAnswer(verdict=BindVerdict.REFUSE, text=_no_device_ids(node))
         if not riding:
             entry.stage = Stage.BINDING
         if entry.gang is not None:
@@ -126,6 +132,11 @@ class Answers:
     def let_go(self) -> list[str]:
         """Those whose gang has become complete and who have not been told."""
         return list(self._let_go)
+
+    def complete(self) -> list[str]:
+        """Return the pods whose held bindings may be written now; some were held for want of device IDs on a node."""
+        self._let_go.update(self._book.permits.complete())
+        return self.let_go()
 
     def given_up(self, uid: str) -> None:
         """Nobody waits for its binding any more."""
@@ -151,11 +162,14 @@ class Answers:
         """Return the pods whose binding was held and does not come, because their gang was not complete in time or lost a
         plan, with the text that refuses them."""
         refused, self._book.refusals = self._book.refusals, []
+        over: dict[GangName, list[str]] = {}
         for uid in self._book.permits.expired(now_s):
+            self._let_go.discard(uid)
             entry = self._book.entries.get(uid)
             if entry is not None and entry.gang is not None:
-                there, needed = self._book.permits.missing(entry.gang)
-                refused.append((uid, f"gang {entry.gang[1]}: only {there} of {needed} members could be bound in time"))
+                over.setdefault(entry.gang, []).append(uid)
+        for gang, members in over.items():
+            refused += [(uid, self._why_incomplete(gang, members)) for uid in members]
         return refused
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -171,7 +185,7 @@ class Answers:
         planned = entry.plan.node
         if planned in offered:
             unready = planned in self._book.unready and entry.stage in UNBOUND
-            text = f"the kubelet of {planned} offers no {GPUS} now" if unready else ""
+            text = _no_device_ids(planned) if unready else ""
             return FilterAnswer(node=None if unready else planned, text=text)
         if entry.stage not in UNBOUND or is_allocated(entry.plan):
             why = "it is being bound to" if entry.stage not in UNBOUND else "its claims are allocated on"
@@ -180,6 +194,14 @@ class Answers:
             entry.stale_refused = True
             return FilterAnswer(node=None, text=f"its plan is for {planned}")
         return self._planned_anew(entry, offered, now_s)
+
+    def _why_incomplete(self, gang: GangName, members: Collection[str]) -> str:
+        """Return why members of a gang could not be bound in time."""
+        there, needed = self._book.permits.missing(gang)
+        without = sorted({self._book.entries[uid].node for uid in self._book.kept_out(members)})
+        if without:
+            return f"gang {gang[1]}: members could not be bound in time, because {_no_device_ids(without[0])}"
+        return f"gang {gang[1]}: only {there} of {needed} members could be bound in time"
 
     def _planned_anew(self, entry: Entry, offered: Sequence[str], now_s: float) -> FilterAnswer:
         book = self._book
@@ -192,3 +214,7 @@ class Answers:
         if not self._decisions.planned_anew(entry, start):
             return FilterAnswer(node=None, text=entry.told[1])
         return FilterAnswer(node=start.node)
+
+
+def _no_device_ids(node: str) -> str:
+    return f"the kubelet of {node} offers no {GPUS} now"

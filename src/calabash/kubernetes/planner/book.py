@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -115,7 +115,7 @@ class Book:
     def __init__(self, scheduler: ClusterScheduler, *, new_id: Callable[[], str], hold_s: float) -> None:
         self.scheduler = scheduler
         self.new_id = new_id
-        self.permits = Permits(hold_s)
+        self.permits = Permits(hold_s, self.kept_out)
         self.claims = Claims()
         self.hostnames: dict[str, str] = {}  # as nodes are labelled, by their names
         self.entries: dict[str, Entry] = {}
@@ -170,6 +170,12 @@ class Book:
         if node in self.allocating.values():
             return True
         return any(self.entries[uid].stage is Stage.BINDING for uid in self.on_node.get(node, ()))
+
+    def kept_out(self, uids: Collection[str]) -> frozenset[str]:
+        """Return those of the pods whose planned nodes offer no device IDs now: their kubelets would fail the pods."""
+        if not self.unready:
+            return frozenset()
+        return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
         """Whether there is such a pod and it names claims."""

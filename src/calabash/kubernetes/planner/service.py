@@ -345,7 +345,7 @@ class PlannerService(CoreOfTerm):
             with deciding():
                 core.decide(now_s)
             actions = core.take_actions()
-            refused = core.answers.expired(now_s)
+            refused, ready = core.answers.expired(now_s), core.answers.complete()
             nodes = len(core.book.scheduler.nodes)
             self._orders.nominates = nodes >= self._settings.nominate_nodes_min
             self._orders.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
@@ -354,6 +354,8 @@ class PlannerService(CoreOfTerm):
         self._tell_set_aside()
         if refused:
             self.server.call_soon(lambda: self.extender.refuse(refused))
+        if ready:
+            self.server.call_soon(lambda: self.extender.let_go(ready))
 
     def _tell_set_aside(self) -> None:
         """Write the conditions of pods that were set aside, for which there is no entry that the executor would ask about."""

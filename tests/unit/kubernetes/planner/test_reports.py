@@ -11,6 +11,8 @@ from tests.unit.kubernetes.planner.virtual import Cluster, device
 from tests.unit.kubernetes.planner.world import World, released, until
 
 from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.planner.answers import BindVerdict
+from calabash.kubernetes.planner.core import HOLD_S
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen, Report
 from calabash.kubernetes.planner.reading import node_facts
 from calabash.kubernetes.planner.unused import REFUSED_S
@@ -215,6 +217,74 @@ def test_released_pod_goes_elsewhere_if_the_kubelet_of_its_node_offers_no_device
     assert cluster.bound() == {}
     pass_s(cluster, 5)
     assert cluster.bound() == {uid: "b"}
+
+
+def held_gang(cluster: Cluster) -> tuple[str, str]:
+    """Create a gang of two, on a node each, and have the binding of the member on node ``a`` held; the UIDs, that on ``a``
+    first."""
+    members = [cluster.create(GpuRequest(gang="g", gang_size=2)) for _ in range(2)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    first, second = sorted(members, key=lambda uid: str(cluster.core.answers.planned(uid)))
+    assert cluster.core.answers.bind(first, "a", cluster.now_s).verdict is BindVerdict.HOLD
+    return first, second
+
+
+def test_held_binding_of_a_gang_waits_until_the_kubelet_of_its_node_offers_devices_again() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    first, second = held_gang(cluster)
+    offers(cluster, "a", False)
+    assert cluster.core.answers.bind(second, "b", cluster.now_s).verdict is BindVerdict.HOLD
+    for _ in range(5):
+        cluster.now_s += 1.0
+        cluster.decide()
+        assert (cluster.core.answers.complete(), cluster.core.answers.expired(cluster.now_s)) == ([], [])
+    offers(cluster, "a", True)
+    assert set(cluster.core.answers.complete()) == {first, second}
+    assert [cluster.bind(first), cluster.bind(second)] == ["a", "b"]
+
+
+def test_held_bindings_are_refused_in_time_and_say_which_kubelet_offers_no_devices() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    first, second = held_gang(cluster)
+    offers(cluster, "a", False)
+    assert cluster.core.answers.bind(second, "b", cluster.now_s).verdict is BindVerdict.HOLD
+    refused = dict(cluster.core.answers.expired(cluster.now_s + HOLD_S + 1))
+    why = "gang g: members could not be bound in time, because the kubelet of a offers no calabash.dev/gpus now"
+    assert refused[first] == why
+    assert set(refused) == {first, second}
+    assert cluster.bound() == {}
+    offers(cluster, "a", True)
+    cluster.settle()
+    assert cluster.bound() == {first: "a", second: "b"}
+
+
+def test_member_that_was_let_go_is_not_bound_to_a_node_whose_kubelet_offers_no_devices_by_then() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    first, second = held_gang(cluster)
+    assert cluster.bind(second, "b") == "b"
+    assert cluster.core.answers.let_go() == [first]
+    offers(cluster, "a", False)
+    answer = cluster.core.answers.bind(first, "a", cluster.now_s)
+    assert (answer.verdict, answer.text) == (BindVerdict.REFUSE, "the kubelet of a offers no calabash.dev/gpus now")
+    offers(cluster, "a", True)
+    cluster.settle()
+    assert cluster.bound() == {first: "a", second: "b"}
+
+
+def test_pod_is_not_bound_to_a_node_whose_kubelet_offers_no_devices_since_kube_scheduler_asked() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(WHOLE)
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    assert cluster.core.answers.planned(uid) == "a"
+    offers(cluster, "a", False)
+    assert cluster.core.answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.REFUSE
+    offers(cluster, "a", True)
+    cluster.settle()
+    assert cluster.bound() == {uid: "a"}
 
 
 def test_a_pod_goes_to_the_node_that_is_ready() -> None:

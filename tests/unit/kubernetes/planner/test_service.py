@@ -17,6 +17,7 @@ from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.planner.service import PlannerService
 from calabash.kubernetes.shards import ALL
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
@@ -127,6 +128,36 @@ def test_a_gang_that_is_not_complete_in_time_is_refused_with_the_numbers(world: 
     status, answer = world.bind(service, pod, "a")
     assert status == 200
     assert "of 2 members could be bound in time" in answer["Error"]
+
+
+def test_held_bindings_of_a_gang_are_written_when_the_kubelet_offers_devices_again(world: World) -> None:
+    """The agent of a node is replaced while a gang is bound: until it serves, the kubelet would fail the pods."""
+    world.node("a")
+    service = world.start()
+    for i in range(2):
+        world.pod(f"g{i}", GpuRequest(gang="g", gang_size=2))
+    pods = [until(lambda n=f"g{i}": released(world, n), "released") for i in range(2)]  # type: ignore[misc]
+    answers: list[Any] = []
+    binders = [threading.Thread(target=lambda pod=pod: answers.append(world.bind(service, pod, "a"))) for pod in pods]
+    binders[0].start()
+    until(lambda: world.held(service, pods[0]), "the first binding is held")
+    world.tokens("a", 0)
+    until(lambda: "a" in known_unready(service), "the node to be known to offer nothing")
+    binders[1].start()
+    until(lambda: world.held(service, pods[1]), "the second binding is held")
+    world.settle(service)
+    assert answers == []
+    world.tokens("a", 128)
+    for binder in binders:
+        binder.join(30)
+    assert answers == [(200, {"Error": ""})] * 2
+    assert [world.get(f"g{i}").spec.node_name for i in range(2)] == ["a", "a"]
+
+
+def known_unready(service: PlannerService) -> set[str]:
+    """Nodes whose kubelets offer no device IDs, as the planner knows."""
+    with service._lock:
+        return set(service._core.book.unready) if service._core is not None else set()
 
 
 def test_pods_without_devices_pass(world: World) -> None:

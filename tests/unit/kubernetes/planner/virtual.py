@@ -208,7 +208,7 @@ class Cluster:
         waiting = [p.uid for p in self.pods.values() if not (p.gated or p.node or p.leaving)]
         for uid in waiting:
             self.try_one(uid)
-        for uid in self.core.answers.let_go():
+        for uid in self.core.answers.complete():
             self.bind(uid)
 
     def accepts(self, pod: PodSeen, node: str) -> bool:
