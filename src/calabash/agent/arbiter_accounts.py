@@ -136,47 +136,133 @@ def settle(
         among: the containers that took part in rounds in that time; the others are owed nothing.
         unused_ns: the time in its own time windows for which the device had no work. The container pays for it.
     """
-    witnessed = any(account.is_strict(now_ns) for account in before.values())
-    idle = {
+    is_witnessed = any(account.is_strict(now_ns) for account in before.values())
+    is_full = sum(share[name] for name in among) > 1 - IDLE_RATIO
+    idle = {} if is_witnessed else _unchanged(before, demands, among)
+    changing = {name: demand for name, demand in demands.items() if name not in idle}
+    accounts = {
+        name: _paid(before.get(name), demand, int(share[name] * elapsed_ns), witnessed=is_witnessed, now_ns=now_ns)
+        for name, demand in changing.items()
+    }
+    if not is_witnessed:
+        due_ns = _unused_due(before, unused_ns, share, among, elapsed_ns)
+        accounts = _refunded(before, accounts, changing, now_ns=now_ns)
+        accounts = _charged_for_unused(before, accounts, due_ns, is_full=is_full)
+    accounts = _use_recorded(accounts, changing, share, unused_ns, elapsed_ns=elapsed_ns)
+    if not is_witnessed:
+        accounts = _without_hidden_time(accounts, now_ns=now_ns)
+        if is_full:
+            accounts = _surplus_shared(accounts, share, among)
+    return idle | _within_bounds(
+        before, accounts, changing, among, is_witnessed=is_witnessed, elapsed_ns=elapsed_ns, now_ns=now_ns
+    )
+
+
+def _unchanged(
+    before: Mapping[AllocationId, Account],
+    demands: Mapping[AllocationId, ComputeDemand],
+    among: frozenset[AllocationId],
+) -> dict[AllocationId, Account]:
+    """Return the accounts of containers that took part in no round, owe nothing, are owed nothing and used nothing."""
+    return {
         name: account
         for name, account in before.items()
-        if not witnessed
-        and name not in among
-        and name in demands
-        and account.is_settled
-        and account.used_ns == demands[name].used_ns
+        if name not in among and name in demands and account.is_settled and account.used_ns == demands[name].used_ns
     }
-    due_ns = _unused_due(before, unused_ns, share, among, elapsed_ns)
+
+
+def _refunded(
+    before: Mapping[AllocationId, Account],
+    accounts: Mapping[AllocationId, Account],
+    demands: Mapping[AllocationId, ComputeDemand],
+    *,
+    now_ns: int,
+) -> dict[AllocationId, Account]:
+    """Return the accounts without charges for use that the driver did not see, if the driver has reported of late."""
     audited = any(now_ns - account.seen_at_ns < HOLD_NS for account in before.values() if account.seen_at_ns)
-    is_full = sum(share[name] for name in among) > 1 - IDLE_RATIO
-    accounts = {}
-    for name, demand in demands.items():
-        if name in idle:
-            continue
-        earned_ns = int(share[name] * elapsed_ns)
-        account = _paid(before.get(name), demand, earned_ns, witnessed=witnessed, now_ns=now_ns)
-        if name in before and not witnessed:
-            account = _seen(account, before[name], demand, audited=audited, now_ns=now_ns)
-            credit_ns = account.credit_ns - due_ns.get(name, 0)
-            if not is_full:  # nobody else needs the time
-                credit_ns = max(credit_ns, min(account.credit_ns, CREDIT_NS))
-            account = replace(account, credit_ns=credit_ns)
-        late_ns = int(account.late_ns * max(0.0, 1 - elapsed_ns / LATE_NS)) + unused_ns.get(name, 0)
-        account = replace(account, late_ns=late_ns)
-        accounts[name] = _confirmed(account, demand, share[name], unused_ns.get(name, 0))
-    if not witnessed and any(account.caught_ns == now_ns for account in accounts.values()):
-        # The balances follow from pages of which one is not true: what was hidden would be paid for twice.
-        accounts = {name: replace(account, credit_ns=0) for name, account in accounts.items()}
-    surplus = sum(accounts[name].credit_ns for name in among)
-    if not witnessed and is_full:
-        # Nobody can be owed time that the device does not have: lost time and measuring errors are borne by all.
-        for name in among:
-            owed = accounts[name].credit_ns - int(surplus * share[name])
-            accounts[name] = replace(accounts[name], credit_ns=owed)
-    longest_ns = max((demands[name].kernel_ns for name in among), default=0)
-    result = dict(idle)
+    return {
+        name: _seen(account, before[name], demands[name], audited=audited, now_ns=now_ns) if name in before else account
+        for name, account in accounts.items()
+    }
+
+
+def _charged_for_unused(
+    before: Mapping[AllocationId, Account],
+    accounts: Mapping[AllocationId, Account],
+    due_ns: Mapping[AllocationId, int],
+    *,
+    is_full: bool,
+) -> dict[AllocationId, Account]:
+    """Return the accounts after each container has paid for unused time.
+
+    Where the shares do not add up to the whole device, no other container needs that time: the credit is then reduced to
+    ``CREDIT_NS`` at most.
+    """
+    charged = dict(accounts)
+    for name in accounts.keys() & before.keys():
+        credit_ns = accounts[name].credit_ns - due_ns.get(name, 0)
+        if not is_full:
+            credit_ns = max(credit_ns, min(accounts[name].credit_ns, CREDIT_NS))
+        charged[name] = replace(accounts[name], credit_ns=credit_ns)
+    return charged
+
+
+def _use_recorded(
+    accounts: Mapping[AllocationId, Account],
+    demands: Mapping[AllocationId, ComputeDemand],
+    share: Mapping[AllocationId, float],
+    unused_ns: Mapping[AllocationId, int],
+    *,
+    elapsed_ns: int,
+) -> dict[AllocationId, Account]:
+    """Return the accounts with what each container left unused of late, and whether its demand is followed by use."""
+    recorded = {}
     for name, account in accounts.items():
-        if witnessed or account.is_strict(now_ns):
+        late_ns = int(account.late_ns * max(0.0, 1 - elapsed_ns / LATE_NS)) + unused_ns.get(name, 0)
+        late = replace(account, late_ns=late_ns)
+        recorded[name] = _confirmed(late, demands[name], share[name], unused_ns.get(name, 0))
+    return recorded
+
+
+def _without_hidden_time(accounts: dict[AllocationId, Account], *, now_ns: int) -> dict[AllocationId, Account]:
+    """Return the accounts without any credit or debt if a container was just found to report too little.
+
+    The balances follow from pages of which one is not true: what was hidden would be paid for twice.
+    """
+    if not any(account.caught_ns == now_ns for account in accounts.values()):
+        return accounts
+    return {name: replace(account, credit_ns=0) for name, account in accounts.items()}
+
+
+def _surplus_shared(
+    accounts: Mapping[AllocationId, Account], share: Mapping[AllocationId, float], among: frozenset[AllocationId]
+) -> dict[AllocationId, Account]:
+    """Return the accounts with a sum of zero over a device whose shares add up to the whole.
+
+    No container can be owed time that the device does not have: lost time and measuring errors are borne by all.
+    """
+    surplus_ns = sum(accounts[name].credit_ns for name in among)
+    shared = dict(accounts)
+    for name in among:
+        shared[name] = replace(accounts[name], credit_ns=accounts[name].credit_ns - int(surplus_ns * share[name]))
+    return shared
+
+
+def _within_bounds(
+    before: Mapping[AllocationId, Account],
+    accounts: Mapping[AllocationId, Account],
+    demands: Mapping[AllocationId, ComputeDemand],
+    among: frozenset[AllocationId],
+    *,
+    is_witnessed: bool,
+    elapsed_ns: int,
+    now_ns: int,
+) -> dict[AllocationId, Account]:
+    """Return the accounts with credit and debt limited by the rule that applies to each container."""
+    longest_ns = max((demands[name].kernel_ns for name in among), default=0)
+    result = {}
+    for name, account in accounts.items():
+        if is_witnessed or account.is_strict(now_ns):
             result[name] = _witnessed(account, now_ns)
         elif name in among:
             result[name] = _lagging(account, max(longest_ns, demands[name].kernel_ns), now_ns)
@@ -243,15 +329,23 @@ def unused_time(
     since_ns: int,
     now_ns: int,
 ) -> tuple[dict[AllocationId, int], int]:
-    """Return how long the device had no work in each container's time windows, and until when its work now lasts.
+    """Return how long the device had no work in the time windows of each container, and until when its work lasts.
 
-    The device is a queue: what is charged is done one after the other, whoever's it is. The moment of a launch between
-    two decisions is not known; the earliest one is assumed.
+    Theory of operation. The device is a queue: it does the charged work one launch after the other, whichever container
+    made the launch. The arbiter sees only how much was charged between two decisions, and not when. It assumes the earliest
+    moment: the start of the first time window of the container that is not over, or ``since_ns`` for a container without
+    one. A moment that lies in a time window and at which the queue is empty is unused time of that window's container.
 
     Args:
-        covered_ns: what the last call returned.
-        charged_ns: GPU time that each container was charged since then.
-        granted: the time windows of each container in that time.
+        covered_ns: until when the work lasts that was charged before the last decision; what the last call returned.
+        charged_ns: GPU time in ns that each container was charged since the last decision.
+        granted: the time windows of each container since the last decision, in order of time.
+        since_ns: the moment of the last decision.
+        now_ns: the moment of this decision. Both are on the host's monotonic clock.
+
+    Returns:
+        The unused time in ns of each container in ``granted``; and the moment until which the charged work lasts, which
+        may be after ``now_ns``.
     """
     at_ns = max(covered_ns, since_ns)
     idle: list[Span] = []
