@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -42,6 +43,7 @@ class Card:
     Args:
         reserved: what is just being done with it; nobody gets it meanwhile. "" when nothing is.
         test_at_ns, reset_at_ns: when that may be tried again, monotonic.
+        ahead_s: by how much the calendar is ahead of the clock that ``now_s`` of the methods is read from.
     """
 
     device: Device
@@ -54,6 +56,7 @@ class Card:
     reserved: str = ""
     test_at_ns: int = 0
     reset_at_ns: int = 0
+    ahead_s: Callable[[], float] = lambda: 0.0
 
     @property
     def condition(self) -> HealthFacts:
@@ -140,7 +143,8 @@ class Card:
         if after.health is Health.HEALTHY:
             entry = msgspec.structs.replace(entry, cause="", since_s=0.0)
         elif changed and after.health is not Health.RECOVERING:
-            since_s = now_s if before.health is Health.HEALTHY else entry.since_s or now_s
+            at_s = now_s + self.ahead_s()
+            since_s = at_s if before.health is Health.HEALTHY else entry.since_s or at_s
             entry = msgspec.structs.replace(entry, cause=_latched(before, after, cause), since_s=since_s)
         self.entry = entry
         if not changed and event not in _STEPS and event is not HealthEvent.APP_FAULT:
@@ -158,7 +162,7 @@ class Card:
         )
 
     def _tell(self, health: Health, cause: str, now_s: float) -> None:
-        self.entry = self.entry.told(Happening(at=now_s, health=health, cause=cause))
+        self.entry = self.entry.told(Happening(at=now_s + self.ahead_s(), health=health, cause=cause))
 
 
 def _latched(before: HealthFacts, after: HealthFacts, cause: str) -> str:

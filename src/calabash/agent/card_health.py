@@ -22,7 +22,7 @@ from calabash.agent.health_policy import HealthPolicy
 from calabash.agent.lent import Lent
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError
-from calabash.seams.clock import Clock
+from calabash.seams.clock import SteadyClock
 from calabash.seams.gpu.past import PastFault
 from calabash.seams.gpu.protocol import DeviceEvent, GpuDriver
 
@@ -33,6 +33,7 @@ class CardHealth:
     Args:
         policy: how faults are judged.
         book: where what is known is kept.
+        steady: what deadlines are counted by, so that they stay right when the calendar is set.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class CardHealth:
         policy: HealthPolicy,
         *,
         book: HealthBook,
-        clock: Clock,
+        steady: SteadyClock,
         lent: Lent,
         divisions: Divisions,
     ) -> None:
@@ -50,7 +51,7 @@ class CardHealth:
         self._lock = lock
         self._policy = policy
         self._book = book
-        self._clock = clock
+        self.steady = steady
         self._lent = lent
         self._divisions = divisions
         self._writing = threading.Lock()
@@ -80,7 +81,7 @@ class CardHealth:
             idle: whether nobody has a slice of the card.
         """
         free = card.condition.need is Need.RESET and idle(card.device.uuid)
-        now_s = self._clock.now_s()
+        now_s = self.steady.now_s()
         with self._lock:
             if not isinstance(reading, CalabashError):
                 return card.answered(reading, free=free, divided=self._divided(card), now_s=now_s)
@@ -98,26 +99,26 @@ class CardHealth:
         if fault is None:
             return []
         with self._lock:
-            card.entry = msgspec.structs.replace(card.entry, reported_s=self._clock.now_s())
+            card.entry = msgspec.structs.replace(card.entry, reported_s=self.steady.now_s())
         if event.part and fault is not HealthEvent.GONE:
             return self.part_happened(event.uuid, event.part, fault, cause)
         return self.happened(event.uuid, fault, cause)
 
     def missed(self, past: Iterable[PastFault]) -> list[HealthChange]:
         """What drivers remember: an earlier pool ended before it had written down the last of it, or there was none."""
-        cards = self._cards()
+        cards, ahead_s = self._cards(), self.steady.ahead_s()
         new = [
             fault.event
             for fault in past
             if (card := cards.get(fault.event.uuid)) is not None
-            and fault.at_s > max(card.entry.reported_s, self._book.since_s)
+            and fault.at_s - ahead_s > max(card.entry.reported_s, self._book.since_s)
         ]
         return [change for event in new for change in self.reported(event)]
 
     def happened(self, uuid: DeviceUuid, event: HealthEvent, cause: str) -> list[HealthChange]:
         """Something happened to a card."""
         with self._lock:
-            changes = _one(self._cards()[uuid].happened(event, cause, now_s=self._clock.now_s()))
+            changes = _one(self._cards()[uuid].happened(event, cause, now_s=self.steady.now_s()))
         self.keep()
         return changes
 
@@ -125,7 +126,7 @@ class CardHealth:
         """Something happened to a part of a card, such as a MIG instance or a daemon that serves it: only that part is
         taken out of service, until RESET_DONE and TEST_PASSED, or UNDRAIN, say that it is well again."""
         with self._lock:
-            changes = _one(self._cards()[uuid].part_happened(part, event, cause, now_s=self._clock.now_s()))
+            changes = _one(self._cards()[uuid].part_happened(part, event, cause, now_s=self.steady.now_s()))
         self.keep()
         return changes
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+import msgspec
 
 from calabash.agent import view
 from calabash.agent.allocations import slices_on
@@ -56,8 +59,15 @@ class Care:
         )
 
     def entry(self, device: Device) -> CardEntry:
-        """What is known of its health."""
-        return self._parts.inventory.health.entry(device.uuid)
+        """What is known of its health, with deadlines as the calendar has them now."""
+        health = self._parts.inventory.health
+        entry, ahead_s = health.entry(device.uuid), health.steady.ahead_s()
+        evict_at_s, hold_s = entry.evict_at_s, entry.condition.hold_until_s
+        return msgspec.structs.replace(
+            entry,
+            evict_at_s=evict_at_s + ahead_s if evict_at_s else 0.0,
+            condition=replace(entry.condition, hold_until_s=hold_s + ahead_s if hold_s else 0.0),
+        )
 
     def ill_parts(self) -> Mapping[AllocationId, Collection[int]]:
         """Allocations that have an ill part of a card, which may be well itself; by the slices' places in them."""
@@ -70,7 +80,8 @@ class Care:
 
     def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
         """Nothing new goes there any more; ``evict_after_s``: whoever is still there by then is ended."""
-        at_s = self._parts.clock.now_s() + evict_after_s if evict_after_s is not None else 0.0
+        steady = self._parts.inventory.health.steady
+        at_s = steady.now_s() + evict_after_s if evict_after_s is not None else 0.0
         self._parts.inventory.health.note(device.uuid, drained_why=why, evict_at_s=at_s)
         cause = f"drained: {why}" if why else "drained by an operator"
         self._tell(self._parts.inventory.health.happened(device.uuid, HealthEvent.DRAIN, cause))
@@ -129,7 +140,7 @@ class Care:
 
     def evict(self) -> None:
         """End whoever is on a card that was to be empty by now."""
-        now_s = self._parts.clock.now_s()
+        now_s = self._parts.inventory.health.steady.now_s()
         for device in self._parts.inventory.devices():
             entry = self._parts.inventory.health.entry(device.uuid)
             if not entry.evict_at_s or now_s < entry.evict_at_s or not entry.condition.drained:

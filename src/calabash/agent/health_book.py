@@ -29,7 +29,7 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one card.
+    """What is kept of one card. Deadlines are times of ``CardHealth.steady``, moments that have passed those of the calendar.
 
     ``cause`` and ``since_s``: why and since when it is not healthy. ``drained_why``: what the operator said.
     ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
@@ -61,9 +61,11 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Book(msgspec.Struct, frozen=True, kw_only=True):
-    """``boot``: which start of the machine it was written in. ``since_s``: when it was begun; 0: not known."""
+    """``boot``: which start of the machine it was written in. ``since_s``: when it was begun; 0: not known. ``clock``: the
+    start of the clock that deadlines are counted by."""
 
     boot: str
+    clock: tuple[float, int] | None = None
     since_s: float = 0.0
     cards: dict[str, CardEntry]
 
@@ -72,7 +74,8 @@ class HealthBook:
     """The file. Without a home nothing is kept. Not safe for threads by itself.
 
     ``rebooted``: the machine was restarted since it was written. ``since_s``: from when on what drivers have reported is in
-    it. Both are known when it has been read.
+    it. ``clock``: the start of the clock that deadlines are counted by; None: of none yet in this boot. They are known when
+    it has been read.
     """
 
     def __init__(self, home: Path | None, *, boot: str = "", now_s: float = 0.0) -> None:
@@ -81,6 +84,7 @@ class HealthBook:
         self._written: bytes | None = None
         self.rebooted = False
         self.since_s = now_s
+        self.clock: tuple[float, int] | None = None
 
     def read(self) -> dict[str, CardEntry] | None:
         """What an earlier pool knew; None when that cannot be read and nothing is known of any card."""
@@ -97,13 +101,15 @@ class HealthBook:
             return None
         self.rebooted = found.boot != self._boot
         self.since_s = found.since_s or self.since_s
+        if self._boot and not self.rebooted:
+            self.clock = self.clock or found.clock
         return found.cards
 
     def write(self, entries: Mapping[str, CardEntry]) -> None:
         """Keep it, if it has changed. A disk that takes nothing delays nobody: it is written with the next change."""
         if self._file is None:
             return
-        text = msgspec.json.encode(_Book(boot=self._boot, since_s=self.since_s, cards=dict(entries)))
+        text = msgspec.json.encode(_Book(boot=self._boot, clock=self.clock, since_s=self.since_s, cards=dict(entries)))
         if text == self._written:
             return
         try:

@@ -21,7 +21,7 @@ from calabash.agent.lent import Lent
 from calabash.agent.readings import Readings
 from calabash.model.device import Device, DeviceReading, DeviceUuid, VfProfile
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.clock import Clock, SystemClock
+from calabash.seams.clock import Clock, SteadyClock, SystemClock
 from calabash.seams.gpu.protocol import GpuDriver
 
 FIRST_ANSWER_S = 10.0
@@ -66,12 +66,21 @@ class Inventory:
         self.drivers = tuple(drivers)
         self.lent = Lent()
         known = self._book.read()
+        steady = SteadyClock(clock or SystemClock(), self._book.clock)
+        self._book.clock = steady.start
         for driver in drivers:
             for device in driver.devices():
                 numbered = replace(device, index=len(self._cards))
                 entry = entry_at_start(device, known, rebooted=self._book.rebooted)
                 numbered, entry = with_figures(numbered, entry)
-                card = Card(device=numbered, driver=driver, policy=self.policy, settings=self.settings, entry=entry)
+                card = Card(
+                    device=numbered,
+                    driver=driver,
+                    policy=self.policy,
+                    settings=self.settings,
+                    entry=entry,
+                    ahead_s=steady.ahead_s,
+                )
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card
         self.health = CardHealth(
@@ -79,7 +88,7 @@ class Inventory:
             self._lock,
             self.policy,
             book=self._book,
-            clock=clock or SystemClock(),
+            steady=steady,
             lent=self.lent,
             divisions=self.divisions,
         )
@@ -141,7 +150,14 @@ class Inventory:
                 return
             cards = list(self._cards.values())
             entry = entry_at_start(device, self._book.read(), rebooted=self._book.rebooted)
-            card = Card(device=device, driver=driver, policy=self.policy, settings=self.settings, entry=entry)
+            card = Card(
+                device=device,
+                driver=driver,
+                policy=self.policy,
+                settings=self.settings,
+                entry=entry,
+                ahead_s=self.health.steady.ahead_s,
+            )
             cards.insert(device.index, card)
             self._cards = {}
             for index, card in enumerate(cards):

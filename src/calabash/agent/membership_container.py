@@ -124,6 +124,7 @@ class ContainerMembership(GroupMembership):
         names: what they are called there.
         users: the UIDs of the pods that may use what a claim was allocated; None: it is not known, so any pod may.
         now_s: a clock that only goes forward.
+        began_s: when a process was started, by the calendar as it was then.
     """
 
     def __init__(
@@ -134,9 +135,11 @@ class ContainerMembership(GroupMembership):
         names: SlotNames | None = None,
         users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
         now_s: Callable[[], float] = time.monotonic,
+        began_s: Callable[[Process], float] = began_s,
     ) -> None:
         self._hierarchy = hierarchy
         self._slots = slots
+        self._began_s = began_s
         self._names = names or SlotNames()
         self._users = users
         self._now_s = now_s
@@ -215,7 +218,7 @@ class ContainerMembership(GroupMembership):
         A sandbox that is made again, as after a restart of the machine, runs everything anew, init containers too.
         """
         oldest = self._oldest(self._pods.of(pod_digits(pod_uid)))
-        return began_s(oldest) if oldest is not None else 0.0
+        return self._began_s(oldest) if oldest is not None else 0.0
 
     def sandbox(self, pod_uid: str) -> Process | None:
         """The process that a pod lives as long as: its oldest; None: it has none. Looks through all groups if need be."""

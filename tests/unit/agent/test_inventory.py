@@ -18,6 +18,7 @@ from calabash.agent.probe import Probed
 from calabash.agent.recovery import Recovery
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.past import PastFault
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind
 
 ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
@@ -28,9 +29,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.at_s = 1000.0
+        self.set_s = 0.0  # by how much somebody has set the calendar
 
     def now_s(self) -> float:
-        return self.at_s
+        return self.at_s + self.set_s
 
     def monotonic_ns(self) -> int:
         return int(self.at_s * 1e9)
@@ -368,3 +370,39 @@ def test_a_book_that_cannot_be_written_keeps_nobody_from_judging(tmp_path: Path)
 def test_of_a_card_that_is_not_here_nothing_is_told(node: Node) -> None:
     for kind in EventKind:
         assert node.inventory.health.reported(DeviceEvent(uuid=DeviceUuid("GPU-9"), kind=kind, code=48)) == []
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_card_that_failed_twice_is_held_back_as_long_though_the_calendar_is_set(tmp_path: Path, jump_s: float) -> None:
+    node = Node(home=tmp_path)
+    node.xid(48)
+    assert node.recover() is Health.HEALTHY
+    node.xid(48)
+    for _ in range(4):
+        node.clock.at_s += 0.5
+        node.look()
+        node.recovery.round()
+    held_s = node.inventory.health.entry(ONE).condition.hold_until_s - node.inventory.health.steady.now_s()
+    assert held_s > 0
+    node.clock.set_s = jump_s
+    node.begin()
+    node.look()
+    assert node.health() is not Health.HEALTHY, "it has not stayed well for long enough"
+    node.clock.at_s += held_s + 1
+    node.look()
+    assert node.health() is Health.HEALTHY
+    last = node.inventory.health.entry(ONE).history[-1]
+    assert last.at == node.clock.now_s(), "what has happened is told by the calendar"
+
+
+def test_fault_that_was_reported_is_not_reported_again_when_the_calendar_was_set(tmp_path: Path) -> None:
+    node = Node(home=tmp_path)
+    fault = DeviceEvent(uuid=ONE, kind=EventKind.XID, code=48)
+    happened_s = node.clock.at_s + 1
+    node.clock.at_s += 2
+    assert node.inventory.health.missed([PastFault(event=fault, at_s=happened_s)])
+    assert node.recover() is Health.HEALTHY
+    node.clock.set_s = 3600.0
+    node.begin()
+    assert node.inventory.health.missed([PastFault(event=fault, at_s=happened_s + 3600)]) == []
+    assert node.health() is Health.HEALTHY

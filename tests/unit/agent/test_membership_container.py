@@ -17,6 +17,7 @@ from calabash.agent.membership_container import ContainerMembership, claim_alloc
 from calabash.agent.slot_names import is_slot_name
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
+from calabash.seams.host.calendar_steps import CalendarSteps
 from calabash.seams.host.cgroups import Cgroup, find_hierarchy
 from calabash.seams.host.container_groups import ContainerHierarchy, find_container_hierarchy, pod_groups
 from calabash.seams.host.mounts import Mounted
@@ -356,3 +357,17 @@ def test_what_serves_a_claim_has_its_group_beside_the_pods_and_outlives_each(nod
     node.membership.enter(claim, found)
     assert (group / "cgroup.procs").read_text().strip() == str(process.pid)
     assert process.pid in {p.pid for p in node.membership.processes(claim)}
+
+
+def test_pod_runs_since_the_calendar_of_the_start_of_its_process_though_the_calendar_is_set(node: Node) -> None:
+    """The kubelet wrote by that calendar when init containers of the pod ended."""
+    first = node.container(UID, "sandbox")
+    set_s = 0.0
+    steps = CalendarSteps(now_s=lambda: time.time() + set_s)
+    node.membership = ContainerMembership(node.hierarchy, node.slots, began_s=steps.began_s)
+    before_s = node.membership.sandbox_since_s(UID)
+    assert abs(before_s - time.time()) < 5
+    set_s = 3600.0
+    steps.observe()
+    assert node.membership.sandbox_since_s(UID) == before_s
+    first.kill()

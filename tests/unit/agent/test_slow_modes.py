@@ -90,10 +90,11 @@ class Node:
         self.modes: list[Slow] = []
         monkeypatch.setattr(parts, "open_modes", modes)
         self.store: Store = open_store(f"sqlite:///{home}/journal.db")
+        self.clock = VirtualClock()
         self.agent = NodeAgent(
             home=home,
             store=self.store,
-            clock=VirtualClock(),
+            clock=self.clock,
             drivers=[cast("Any", Driver())],
             library=home / "libcalabash.so",
             node="n",
@@ -201,3 +202,18 @@ def test_what_was_being_made_when_the_pool_died_is_closed_by_the_next(node: Node
         released = again._parts.allocations.recover().released
     assert [r.id for r in released] == ["slow"]
     assert again.records() == []
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_drained_card_is_emptied_after_its_grace_though_the_calendar_is_set(node: Node, jump_s: float) -> None:
+    held = node.agent.grant(_record("beside", QUICK)).record.id
+    care, ending = node.agent.care, node.agent._parts.allocations.ending
+    care.drain(QUICK, why="a new fan", evict_after_s=600.0)
+    node.clock.set_calendar(jump_s)
+    node.clock.advance(590.0)
+    care.evict()
+    assert ending(held) is None
+    assert care.entry(QUICK).evict_at_s == pytest.approx(node.clock.now_s() + 10.0), "as the calendar has it now"
+    node.clock.advance(11.0)
+    care.evict()
+    assert ending(held) == (Reason.DRAINED, "device 1 is drained: a new fan")

@@ -65,9 +65,11 @@ from calabash.seams.gpu.library import (
 )
 from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 from calabash.seams.gpu.vendors import open_present
+from calabash.seams.host.calendar_steps import CalendarSteps
 from calabash.seams.host.container_groups import ContainerHierarchy, find_container_hierarchy
 from calabash.seams.host.device_access import find_device_hierarchy
 from calabash.seams.host.files import lock_exclusive
+from calabash.seams.host.processes import boot_id
 from calabash.seams.kube import KubeClient, Mirror, MirrorChange, load_client
 from calabash.seams.kube.objects import POD, Pod
 from calabash.seams.kube.resources import GPU_NODE, GpuNode, GpuNodeOutcome
@@ -131,7 +133,10 @@ class AgentService:
         desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), book=ClaimBook(), specs=settings.specs)
         pods, cordon = NodePods(self._fetch, users=desk.book.users), Cordon()
         names = SlotNames()
-        membership = ContainerMembership(hierarchy, settings.home / "alloc", names=names, users=desk.book.users)
+        calendar = CalendarSteps(settings.home / "calendar.json", boot=boot_id())
+        membership = ContainerMembership(
+            hierarchy, settings.home / "alloc", names=names, users=desk.book.users, began_s=calendar.began_s
+        )
         agent = NodeAgent(
             home=settings.home,
             store=store,
@@ -181,6 +186,7 @@ class AgentService:
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             self._news.clear()
+            calendar.observe()
             tidiness.tend(time.monotonic())
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             if guard is not None and pods.synced:

@@ -37,14 +37,22 @@ class SteadyClock:
 
     For durations between moments that are kept as calendar time: they stay right when somebody sets the calendar. The
     calendar of this clock is then wrong by as much as was set, until it is made anew.
+
+    Args:
+        start: ``start`` of an earlier one in the same boot of the machine, which this one goes on from; None: begin now.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, start: tuple[float, int] | None = None) -> None:
         self._clock = clock
-        self._start_s, self._start_ns = clock.now_s(), clock.monotonic_ns()
+        self.start = start or (clock.now_s(), clock.monotonic_ns())
 
     def now_s(self) -> float:
-        return self._start_s + (self._clock.monotonic_ns() - self._start_ns) / 1e9
+        start_s, start_ns = self.start
+        return start_s + (self._clock.monotonic_ns() - start_ns) / 1e9
+
+    def ahead_s(self) -> float:
+        """Return how many seconds the calendar has been set forward since the start, negative for back."""
+        return self._clock.now_s() - self.now_s()
 
     def monotonic_ns(self) -> int:
         return self._clock.monotonic_ns()

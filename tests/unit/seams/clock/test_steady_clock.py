@@ -19,3 +19,5 @@ def test_steady_clock_does_not_follow_a_calendar_that_is_set(jump_s: float) -> N
     assert clock.now_s() == pytest.approx(began_s + 15)
     assert host.now_s() == pytest.approx(began_s + 15 + jump_s)
     assert clock.monotonic_ns() == host.monotonic_ns()
+    assert clock.ahead_s() == pytest.approx(jump_s)
+    assert SteadyClock(host, clock.start).now_s() == pytest.approx(began_s + 15)
