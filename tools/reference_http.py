@@ -48,6 +48,8 @@ user = 63999
 [console.limits]
 requests_per_second = 100
 requests_at_once = 400
+requests_per_second_per_user = 200
+requests_at_once_per_user = 800
 refused_per_minute = 30
 connections = 1000
 connections_per_address = 400

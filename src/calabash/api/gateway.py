@@ -22,12 +22,15 @@ class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     """Bounds of one token or session, or of one peer that shows none: a local user or an address.
 
     ``connections`` in all, ``connections_per_address`` of one peer or credential; refusals beyond ``refused_per_minute`` of one
-    peer are held back. ``waiting`` requests may be without an answer of the pool, ``waiting_per_user`` of one user or session;
-    ``watchers`` may watch, ``watchers_per_user`` of one user.
+    peer are held back. All tokens of one user together may make ``requests_per_second_per_user``, and
+    ``requests_at_once_per_user``; None: twice as many as one token. ``waiting`` requests may be without an answer of the pool,
+    ``waiting_per_user`` of one user or session; ``watchers`` may watch, ``watchers_per_user`` of one user.
     """
 
     requests_per_second: Amount = 100
     requests_at_once: Amount = 400
+    requests_per_second_per_user: Amount | None = None
+    requests_at_once_per_user: Amount | None = None
     refused_per_minute: Amount = 30
     connections: Amount = 1000
     connections_per_address: Amount = 400

@@ -15,7 +15,17 @@ from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
 from calabash.model.errors import CalabashError, Reason
 from calabash.server.credentials import token_of
-from calabash.server.guard import Receive, Send, answer, body_of, forwarded_for, headers_of, refuse, while_connected
+from calabash.server.guard import (
+    Receive,
+    Send,
+    answer,
+    body_of,
+    forwarded_for,
+    headers_of,
+    refuse,
+    too_many,
+    while_connected,
+)
 from calabash.server.routing import RouteTable
 from calabash.server.settings import Gateway
 from calabash.server.watching import Watchers
@@ -69,6 +79,12 @@ class Forwarder:
                 reason=Reason.NOT_AUTHENTICATED,
                 hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
             )
+        origin = forwarded_for(scope)
+        holder = "" if exchange else await self._gateway.principals.user_of(shown, origin=origin)
+        wait_s = self._gateway.user_requests.take(holder) if holder else 0.0
+        if wait_s:
+            await too_many(send, wait_s)
+            return
         if path == WATCHED:
             await self._watch.serve(scope, receive, send, shown, headers)
             return
@@ -78,8 +94,6 @@ class Forwarder:
             _require_code(body)
         token = self._gateway.credential if exchange else shown
         target = f"{path}?{query}" if query else path
-        origin = forwarded_for(scope)
-        holder = "" if exchange else await self._gateway.principals.user_of(token, origin=origin)
         asked = self._gateway.pool.ask(
             method, target, body, token=token, headers=origin, timeout_s=WAIT_S, holder=holder
         )

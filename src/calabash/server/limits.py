@@ -1,4 +1,5 @@
-"""What one token, or one address that shows none, may take: a bucket of requests each, refilled with time.
+"""What one token, all tokens of one user, or one address that shows no token, may take: a bucket of requests each, refilled
+with time.
 
 Keys are forgotten when there are too many, those that have been quiet longest first: somebody with many addresses gets no
 more than a fresh bucket each, and the memory is bounded.

@@ -13,12 +13,14 @@ from calabash.server.principals import Principals
 from calabash.server.sessions import Sessions
 from calabash.server.static import StaticFiles
 
+USER_FACTOR = 2  # how many times the requests of one token all tokens of a user may make, unless the settings say it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
     """``credential`` is the gateway's own, for the exchange of login codes and for requests of ``sessions``. ``requests`` are
-    counted by token, session or peer, ``refusals`` by peer. ``principals`` are the users of tokens.
-    ``oidc``: where people log in, if anywhere."""
+    counted by token, session or peer, ``user_requests`` by user over all its tokens, ``refusals`` by peer. ``principals`` are
+    the users of tokens. ``oidc``: where people log in, if anywhere."""
 
     pool: PoolStreams
     credential: str = field(repr=False)
@@ -26,6 +28,7 @@ class Gateway:
     static: StaticFiles
     settings: ConsoleSettings
     requests: Buckets
+    user_requests: Buckets
     refusals: Buckets
     sessions: Sessions
     principals: Principals
@@ -42,6 +45,10 @@ class Gateway:
             static=StaticFiles(start=sessions.start),
             settings=settings,
             requests=Buckets(limits.requests_per_second, limits.requests_at_once),
+            user_requests=Buckets(
+                limits.requests_per_second_per_user or USER_FACTOR * limits.requests_per_second,
+                limits.requests_at_once_per_user or USER_FACTOR * limits.requests_at_once,
+            ),
             refusals=Buckets(limits.refused_per_minute / 60.0, limits.refused_per_minute),
             sessions=sessions,
             principals=Principals(pool),

@@ -151,6 +151,31 @@ def test_client_that_hangs_up_frees_its_place(more: bytes, monkeypatch: pytest.M
     _with_gateway(test)
 
 
+def test_requests_of_all_tokens_of_a_user_are_bounded_together_and_another_user_is_served() -> None:
+    limits = GatewayLimits(
+        requests_per_second=1, requests_at_once=5, requests_per_second_per_user=1, requests_at_once_per_user=8
+    )
+    world = GatewayWorld(settings=ConsoleSettings(limits=limits), pool=WaitingPool())
+
+    def status(token: str, path: str = "/v1/queues") -> int:
+        return world("GET", path, authorization=f"Bearer {token}").status
+
+    assert [status(f"cal_ann_token{n}") for n in range(100)] == [200] * 8 + [429] * 92
+    refused = world("GET", "/v1/queues", authorization="Bearer cal_ann_another")
+    assert (refused.status, refused.json()["reason"]) == (429, "user_limit")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert status("cal_ann_token0", "/v1/watch") == 429
+    assert [status("cal_bob_token0") for _ in range(6)] == [200] * 5 + [429], "the bound of one token holds beside it"
+
+
+def test_bound_of_a_user_is_twice_that_of_a_token_where_nothing_else_is_said() -> None:
+    world = GatewayWorld(
+        settings=ConsoleSettings(limits=GatewayLimits(requests_per_second=1, requests_at_once=3)), pool=WaitingPool()
+    )
+    answers = [world("GET", "/v1/queues", authorization=f"Bearer cal_ann_token{n}").status for n in range(8)]
+    assert answers == [200] * 6 + [429] * 2
+
+
 def test_watchers_of_all_tokens_of_a_user_are_bounded_together() -> None:
     async def test(client: Client, pool: WaitingPool) -> None:
         for number in range(LIMITS.watchers_per_user):
