@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.admission.webhooks import EXTENDED_MARK, mutating, validating
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 from calabash.model.network import KINDS
 from tools.network_crds import definition
@@ -41,7 +41,7 @@ def election(namespace: str) -> dict[str, Any]:
 
 def files() -> dict[Path, str]:
     """What belongs into the chart: path to content."""
-    settings = AdmissionSettings(namespace=NAMESPACE, exempt_namespaces=(EXEMPT,))
+    settings = AdmissionSettings(namespace=NAMESPACE, exempt_namespaces=(EXEMPT,), extended_resources=(EXTENDED_MARK,))
     made = {
         "mutating-webhooks": mutating(settings),
         "validating-webhooks": validating(settings),

@@ -117,10 +117,11 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_path(values: Manifest,
     assert complaint in str(refused.value)
 
 
+@pytest.mark.parametrize("extended", ["", "gpu.example.com/whole-card_1"])
 @pytest.mark.parametrize("exempt", [["kube-system"], ["kube-system", "monitoring"], []])
-def test_api_servers_are_told_to_ask_what_the_product_would_tell_them(exempt: list[str]) -> None:
-    manifests = render({"admission": {"exemptNamespaces": exempt}})
-    settings = AdmissionSettings(exempt_namespaces=tuple(exempt))
+def test_api_servers_are_told_to_ask_what_the_product_would_tell_them(exempt: list[str], extended: str) -> None:
+    manifests = render({"admission": {"exemptNamespaces": exempt}, "claims": {"extendedResourceName": extended}})
+    settings = AdmissionSettings(exempt_namespaces=tuple(exempt), extended_resources=(extended,) if extended else ())
     for wanted in (mutating(settings), validating(settings)):
         found = one(manifests, wanted["kind"], "calabash-admission")
         assert found["webhooks"] == json.loads(json.dumps(wanted["webhooks"]))
@@ -136,6 +137,8 @@ def test_admission_is_told_its_settings_in_its_own_words() -> None:
     values = {"port": 9443, "exemptNamespaces": ["a"], "units": {"volcanoMemoryMib": 10}}
     changed = AdmissionSettings(port=9443, exempt_namespaces=("a",), volcano_memory_mib=10)
     assert told({"admission": values}) == changed
+    named = told({"claims": {"extendedResourceName": "example.com/gpu"}})
+    assert named == AdmissionSettings(extended_resources=("example.com/gpu",))
 
 
 def test_metrics_are_served_where_they_are_wanted_and_then_as_the_product_registers_them() -> None:

@@ -455,7 +455,7 @@ def test_admission_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> No
         AskingClaim(name="one", resource_claim_name="absent"),
         AskingClaim(name="other", resource_claim_template_name="absent"),
     ]
-    assert look_up(client, "default", claims) == {}
+    assert look_up(client, "default", claims, {}) == {}
     assert all(trusted(installed).values())
     namespaces = Mirror(client, NAMESPACES)
     namespaces.start()

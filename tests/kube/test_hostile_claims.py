@@ -413,3 +413,46 @@ def test_pods_that_share_a_claim_have_its_limit_together(product: Product) -> No
     served(product)
     cards = [product.gpu_node.card(number)["used_bytes"] // MIB for number in range(CARDS)]
     assert sum(cards) <= SLICE_MIB
+
+
+def asking_by_name(name: str, resource: str) -> Json:
+    """Return a pod whose container asks for one device by an extended resource name, for which kube-scheduler makes a claim."""
+    pod = user_pod(name, {}, FOREVER)
+    pod["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
+    return pod
+
+
+def test_devices_asked_for_by_the_name_of_a_device_class_keep_to_the_limit_of_the_queue(product: Product) -> None:
+    """kube-scheduler makes the claim itself. Without a plan such pods would have devices past the limit of their queue."""
+    resource = f"deviceclass.resource.kubernetes.io/{WHOLE}"
+    queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "metadata": {"name": USER}, "spec": {"limit": 1}}
+    product.cluster.kubectl("apply", "-f", "-", text=json.dumps(queue))
+    product.cluster.kubectl("label", "namespace", USER, f"calabash.dev/queue={USER}")
+    try:
+        for name in ("first", "second"):
+            as_user(product, PODS, json.dumps(asking_by_name(name, resource)))
+        product.cluster.wait_for(lambda: phases(product).count("Running") == 1, "one of them to run", 60)
+        (waits,) = [name for name in ("first", "second") if product.pod(USER, name)["status"]["phase"] == "Pending"]
+        wait_told(product, waits, "limit")
+        assert [len(devices) for devices in given(product, USER).values()] == [1]
+        assert len(product.gpu_node.slots()) == 1
+        runs = "second" if waits == "first" else "first"
+        product.delete(USER, runs)
+        product.wait(USER, waits, "Running", timeout_s=60)
+        product.delete(USER, waits)
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
+        forged = asking_by_name("forged", resource)
+        forged["metadata"] |= {"ownerReferences": [owner]}
+        answer = refusal(product, PODS, json.dumps(forged))
+        assert "no limit would hold" in answer, answer
+        assert "hint: " in answer
+        answer = refusal(product, PODS, json.dumps(asking_by_name("odd", f"{resource}-of-nobody")))
+        assert "does not exist" in answer, answer
+    finally:
+        product.cluster.kubectl("label", "namespace", USER, "calabash.dev/queue-")
+    served(product)
+
+
+def phases(product: Product) -> list[str]:
+    """Return the phases of the user's pods."""
+    return [pod["status"]["phase"] for pod in product.api.get(PODS)["items"]]

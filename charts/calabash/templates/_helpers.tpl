@@ -105,6 +105,9 @@ second_scheduler: false
 {{- with .Values.planner.shards }}
 shards: {{ toJson . }}
 {{- end }}
+{{- with .Values.claims.extendedResourceName }}
+extended_resources: [{{ toJson . }}]
+{{- end }}
 {{- if $admission.certManager.enabled }}
 certificate_dir: /etc/calabash-certificate
 {{- end }}

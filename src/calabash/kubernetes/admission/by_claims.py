@@ -1,16 +1,26 @@
-"""Pods that ask by claims: what admission understands of them, and writes into the one form."""
+"""Pods that ask by claims: what admission understands of them, and writes into the one form.
+
+A container may also ask for devices of a class by the name of an extended resource, its own or the one that every class has;
+kube-scheduler then makes the claim when it places the pod. Such a pod asks by claims as well: it is planned by what that claim
+will ask for, which stands in the request under the name ``EXTENDED``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from calabash.kubernetes.admission.scope import ClaimsAsked
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, read_request
 from calabash.kubernetes.claims.asking import request_of
+from calabash.kubernetes.claims.names import CLASS_RESOURCE, EXTENDED
 from calabash.kubernetes.dialects.facts import PodTerms, facts_of
 from calabash.kubernetes.dialects.pod import AskingClaim, AskingPod
+from calabash.kubernetes.dialects.registry import is_ours_to_translate
+from calabash.kubernetes.dialects.translate import containers_of
 from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.quantity import parse_quantity, whole
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 from calabash.seams.kube import KubeClient
@@ -18,15 +28,40 @@ from calabash.seams.kube.claims import (
     DEVICE_CLASS,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    ExactDeviceRequest,
     ResourceClaimSpec,
 )
 
 DIALECT = "claims"
 
 
-def look_up(client: KubeClient, namespace: str, claims: Sequence[AskingClaim]) -> ClaimsAsked:
-    """What these claims of a namespace ask; those that are not there are left out. Raises CalabashError when the API server
-    does not answer."""
+def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
+    """Return how many devices the containers of a pod ask for by names of extended resources that classes have, by name.
+
+    Args:
+        extended: the names that classes of ours have beside those that every class has.
+
+    Raises CalabashError for an amount that is no number of devices.
+    """
+    found: dict[str, Fraction] = {}
+    for place in containers_of(pod):
+        resources = place.container.resources
+        amounts = {**(resources.requests or {}), **(resources.limits or {})} if resources is not None else {}
+        for name, written in amounts.items():
+            named = name.startswith(CLASS_RESOURCE) or name in extended
+            if named and not is_ours_to_translate(name):
+                found[name] = found.get(name, Fraction(0)) + parse_quantity(written, what=name)
+    return {name: whole(amount, what=name) for name, amount in found.items() if amount}
+
+
+def look_up(
+    client: KubeClient, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]
+) -> ClaimsAsked:
+    """What these claims of a namespace ask, and the claim for what is asked ``by_name``; claims that are not there are left
+    out. Raises CalabashError when the API server does not answer."""
     classes = {found.metadata.name: found for page in client.pages(DEVICE_CLASS) for found in page.items}
     asked: dict[str, GpuRequest | CalabashError | None] = {}
     for claim in claims:
@@ -37,7 +72,32 @@ def look_up(client: KubeClient, namespace: str, claims: Sequence[AskingClaim]) -
         except CalabashError as error:
             if error.reason is not Reason.NOT_FOUND:  # a class may come, as a claim may
                 asked[claim.name] = error
+    if by_name:
+        try:
+            asked[EXTENDED] = request_of(_extended_claim(by_name, classes), classes)
+        except CalabashError as error:
+            asked[EXTENDED] = error
     return asked
+
+
+def _extended_claim(by_name: Mapping[str, int], classes: Mapping[str, DeviceClass]) -> ResourceClaimSpec:
+    """Return the claim that kube-scheduler makes. Of classes with one name it takes the one that was created last."""
+    named: dict[str, str] = {}
+    for found in sorted(classes.values(), key=lambda c: c.metadata.name, reverse=True):
+        name = found.spec.extended_resource_name
+        before = classes[named[name]].metadata.creation_timestamp if name in named else None
+        if name and (found.metadata.creation_timestamp or "") >= (before or ""):
+            named[name] = found.metadata.name
+    requests = [
+        DeviceRequest(
+            name=f"r{number}",
+            exactly=ExactDeviceRequest(
+                device_class_name=named.get(name) or name.removeprefix(CLASS_RESOURCE), count=count
+            ),
+        )
+        for number, (name, count) in enumerate(by_name.items())
+    ]
+    return ResourceClaimSpec(devices=DeviceClaim(requests=tuple(requests)))
 
 
 def _spec(client: KubeClient, namespace: str, claim: AskingClaim) -> ResourceClaimSpec | None:
@@ -60,23 +120,30 @@ def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsA
     """
     if claims is None:
         return by_tokens
-    wanted = [one for one in pod.spec.resource_claims or [] if claims.get(one.name, GpuRequest()) is not None]
-    ours = [one for one in wanted if one.name in claims]
+    named = [one.name for one in pod.spec.resource_claims or []]
+    wanted = [name for name in named if claims.get(name, GpuRequest()) is not None]
+    ours = [name for name in wanted if name in claims]
+    extended = claims.get(EXTENDED) is not None
+    if ours and (by_tokens is not None or extended):
+        raise CalabashError(
+            f"the pod asks for devices by names of resources and by claim {ours[0][:64]}",
+            hint="a node gives its devices by one of the two: keep one of them",
+        )
+    if extended and (by_tokens is not None or wanted):
+        raise CalabashError(
+            "the pod asks for devices by the name of a device class and in another way",
+            hint="keep one of them, or ask for all devices by one claim",
+        )
     if by_tokens is not None:
-        if ours:
-            raise CalabashError(
-                f"the pod asks for devices by names of resources and by claim {ours[0].name[:64]}",
-                hint="a node gives its devices by one of the two: keep one of them",
-            )
         return by_tokens
+    if extended:
+        wanted = [EXTENDED]
     if not wanted:
         return None
     facts = facts_of(pod)
     parts = tuple(
-        ContainerRequest(
-            container=one.name, kind=ContainerKind.MAIN, request=_with_terms(one.name, claims.get(one.name), facts)
-        )
-        for one in wanted
+        ContainerRequest(container=name, kind=ContainerKind.MAIN, request=_with_terms(name, claims.get(name), facts))
+        for name in wanted
     )
     return PodRequest(
         dialect=DIALECT,
@@ -90,7 +157,8 @@ def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsA
 
 def _with_terms(name: str, asked: GpuRequest | CalabashError | None, facts: PodTerms) -> GpuRequest:
     if isinstance(asked, CalabashError):
-        raise CalabashError(f"claim {name[:64]}: {asked.message}", reason=asked.reason, hint=asked.hint) from asked
+        what = "devices asked for by the name of a device class" if name == EXTENDED else f"claim {name[:64]}"
+        raise CalabashError(f"{what}: {asked.message}", reason=asked.reason, hint=asked.hint) from asked
     return replace(
         asked if asked is not None else GpuRequest(),
         priority=facts.priority,

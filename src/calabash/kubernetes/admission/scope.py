@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import PodRequest, isolation_named
+from calabash.kubernetes.claims.names import EXTENDED
 from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import with_least_isolation
@@ -25,8 +26,9 @@ class NamespaceTerms:
     ``isolation`` is the least level of its pods, "" where it says none. ``queues`` with ``*`` allows all, but never those of a
     tenant that the namespace is not of: ``tenants`` are the tenants that have queues, by queue. A namespace that nobody has
     seen says nothing. ``claims`` is what the pod's claims ask of our driver, by the names that the pod has for them: a request,
-    None for nothing, an error for what cannot be counted; one that is not there yet is not in it. Where nobody has looked,
-    ``claims`` is None. ``pools`` are the pools in which the pods of queues run, by queue, as far as they are of one.
+    None for nothing, an error for what cannot be counted; one that is not there yet is not in it. ``EXTENDED`` in it is what
+    containers ask for by names of device classes. Where nobody has looked, ``claims`` is None. ``pools`` are the pools in
+    which the pods of queues run, by queue, as far as they are of one.
     """
 
     name: str
@@ -77,12 +79,20 @@ def is_unplanned(pod: AskingPod) -> bool:
 
 
 def require_planned_claims(pod: AskingPod, namespace: NamespaceTerms) -> None:
-    """Raise CalabashError(NOT_PERMITTED) if an unplanned pod names a claim that asks for devices, or may do so.
+    """Raise CalabashError(NOT_PERMITTED) if an unplanned pod names a claim that asks for devices, or may do so, or asks for
+    devices by the name of a device class.
 
     kube-scheduler would allocate its devices without a look at the limit of its queue.
     """
     if namespace.claims is None:
         return
+    if namespace.claims.get(EXTENDED) is not None:
+        raise CalabashError(
+            "the pod asks for devices by the name of a device class, and is of a DaemonSet or of a kubelet's own files: nobody"
+            " plans it, so that no limit would hold for them",
+            reason=Reason.NOT_PERMITTED,
+            hint=f"let a Deployment make the pod, or have an administrator label the namespace {names.ADMISSION}=off",
+        )
     for claim in pod.spec.resource_claims or []:
         if claim.name not in namespace.claims:
             raise CalabashError(

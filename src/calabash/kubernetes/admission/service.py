@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 
+from calabash.kubernetes.admission.by_claims import asked_by_name
 from calabash.kubernetes.admission.claims import answer_claims
 from calabash.kubernetes.admission.review import (
     AdmissionQuestion,
@@ -20,6 +21,7 @@ from calabash.kubernetes.admission.review import (
 )
 from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.claims.names import CLASS_RESOURCE, EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, read_pod
 from calabash.kubernetes.http1 import HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
@@ -29,8 +31,12 @@ LOOKUP_S = 2.0
 
 _ANSWERS: Mapping[str, Answer] = {MUTATE: answer_mutate, VALIDATE: answer_validate, CLAIMS: answer_claims}
 
+_UNKNOWN_CLASSES = CalabashError(
+    "the device classes are not known, because the API server did not answer", hint="create the pod again"
+)
+
 Lookup = Callable[[str], NamespaceTerms | None]
-ClaimLookup = Callable[[str, Sequence[AskingClaim]], ClaimsAsked]
+ClaimLookup = Callable[[str, Sequence[AskingClaim], Mapping[str, int]], ClaimsAsked]
 
 
 class AdmissionService:
@@ -87,18 +93,24 @@ class AdmissionService:
             return HttpReply(body=denied(review, error))
 
     async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
-        """What the claims of a pod ask that is created. None of them is known where nobody answers in time: such a pod waits
-        until the planner knows. Raises CalabashError when it is no pod."""
-        if self._claimed is None or review.operation != "CREATE" or b'"resourceClaims"' not in bytes(review.object):
+        """What the claims of a pod ask that is created, and what its containers ask by names of device classes. No claim is
+        known where nobody answers in time: such a pod waits until the planner knows; one that asks by names is refused.
+        Raises CalabashError when it is no pod, or asks for no number of devices."""
+        if self._claimed is None or review.operation != "CREATE":
             return None
-        claims = read_pod(review.object).spec.resource_claims
-        if not claims:
+        extended = self._settings.extended_resources
+        raw = bytes(review.object)
+        if not any(word.encode() in raw for word in ('"resourceClaims"', CLASS_RESOURCE, *extended)):
+            return None
+        pod = read_pod(review.object)
+        claims, by_name = pod.spec.resource_claims or [], asked_by_name(pod, extended)
+        if not (claims or by_name):
             return None
         try:
-            looking = asyncio.to_thread(self._claimed, review.namespace, tuple(claims))
+            looking = asyncio.to_thread(self._claimed, review.namespace, tuple(claims), by_name)
             return await asyncio.wait_for(looking, LOOKUP_S)
         except (CalabashError, TimeoutError):
-            return {}
+            return {EXTENDED: _UNKNOWN_CLASSES} if by_name else {}
 
     async def _namespace(self, name: str) -> NamespaceTerms | None:
         known = self._cached(name)

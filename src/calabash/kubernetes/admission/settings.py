@@ -28,6 +28,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             and compute, which no node offers, stand in the annotation only.
         scheduler: name of the product's own scheduler.
         shards: pools that have a planner of their own, and a scheduler ``<scheduler>-<pool>``.
+        extended_resources: names of extended resources that device classes of ours have (``extendedResourceName``). Devices
+            that containers ask for by others of such names are not planned.
         service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
             configurations.
         host, port: where to listen; "" is every address of both families.
@@ -48,6 +50,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     second_scheduler: bool = True
     scheduler: _Name = SCHEDULER
     shards: tuple[_Name, ...] = ()
+    extended_resources: tuple[_Name, ...] = ()
     service: _Name = "calabash-admission"
     secret: _Name = "calabash-admission-tls"  # noqa: S105 - a name
     configuration: _Name = "calabash-admission"

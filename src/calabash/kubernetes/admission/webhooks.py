@@ -15,10 +15,11 @@ from calabash.kubernetes import names
 from calabash.kubernetes.admission.service import CLAIMS, MUTATE, VALIDATE
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import PROTECTED
-from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.names import CLASS_RESOURCE, DRIVER
 from calabash.kubernetes.dialects.registry import DIALECTS
 
 TIMEOUT_S = 5
+EXTENDED_MARK = "@EXTENDED@"  # stands for a regular expression that the chart writes
 
 
 def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
@@ -28,7 +29,7 @@ def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "")
     common = {
         "clientConfig": _client(settings, MUTATE, ca_bundle, url),
         "rules": [_rule(["CREATE"], ["pods"])],
-        "matchConditions": [{"name": "asks-for-devices", "expression": _asks()}],
+        "matchConditions": [{"name": "asks-for-devices", "expression": _asks(settings)}],
         "reinvocationPolicy": "IfNeeded",
         **_always(),
     }
@@ -104,23 +105,26 @@ def _configuration(kind: str, settings: AdmissionSettings, webhooks: list[dict[s
     }
 
 
-def _pattern() -> str:
-    """A regular expression for all resource names of all dialects, in the words of RE2, which API servers use."""
+def _pattern(extended: tuple[str, ...] = ()) -> str:
+    """A regular expression for all resource names of all dialects, and ``extended``, in the words of RE2, which API servers
+    use."""
     exact = sorted({re.escape(n) for d in DIALECTS for n in d.resources if not (d.prefix and n.startswith(d.prefix))})
+    exact += [name if name == EXTENDED_MARK else re.escape(name) for name in extended]
     begins = sorted({re.escape(d.prefix) + ".*" for d in DIALECTS if d.prefix})
     return "^(" + "|".join([*exact, *begins]).replace("\\-", "-") + ")$"
 
 
-def _amounts(containers: str) -> str:
-    asked = f"exists(name, name.matches(r'{_pattern()}'))"
+def _amounts(containers: str, pattern: str) -> str:
+    asked = f"exists(name, name.matches(r'{pattern}'))"
     return f"{containers}.exists(c, c.?resources.?limits.orValue({{}}).{asked} || c.?resources.?requests.orValue({{}}).{asked})"
 
 
-def _asks() -> str:
+def _asks(settings: AdmissionSettings) -> str:
     containers = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
     asked_by = [name for dialect in DIALECTS for name in dialect.asked_by]
     said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*asked_by, *PROTECTED))
-    return f"{_amounts(containers)} || {said} || object.spec.?resourceClaims.orValue([]).size() > 0"
+    pattern = _pattern(settings.extended_resources).removesuffix(")$") + f"|{re.escape(CLASS_RESOURCE)}.*)$"
+    return f"{_amounts(containers, pattern)} || {said} || object.spec.?resourceClaims.orValue([]).size() > 0"
 
 
 def _says() -> str:
@@ -136,5 +140,5 @@ def _concerns(settings: AdmissionSettings) -> str:
     changed.append(f"oldObject.spec{gate} && !object.spec{gate}")
     trusted = ", ".join(f"'{user}'" for user in settings.trusted_users)
     foreign = f"!(request.userInfo.username in [{trusted}]) && ({' || '.join(f'({c})' for c in changed)})"
-    ephemeral = _amounts("object.spec.?ephemeralContainers.orValue([])")
+    ephemeral = _amounts("object.spec.?ephemeralContainers.orValue([])", _pattern())
     return f"request.operation == 'CREATE' ? ({brought}) : (({foreign}) || {ephemeral})"

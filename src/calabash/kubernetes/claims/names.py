@@ -21,6 +21,10 @@ from calabash.sharing.timeslice import MODE as TIMESLICE
 from calabash.sharing.vgpu import MODE as VGPU
 
 DRIVER = GROUP
+CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"  # begins the resource name that every device class has
+EXTENDED = (
+    "extended-resources"  # how the claim is called here that kube-scheduler makes for what containers ask by names
+)
 OBSERVED = ModeName("observed")  # not given at all: administrators look at the card, whoever has it
 
 # Taints: why a device takes nothing new now.

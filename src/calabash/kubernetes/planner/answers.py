@@ -84,7 +84,7 @@ class Answers:
         if answer.node is not None:
             entry = self._book.entries[uid]
             entry.asked = True
-            if entry.facts.claims:
+            if entry.facts.by_claims:
                 self._book.allocating[uid] = answer.node
         return answer
 

@@ -178,9 +178,9 @@ class Book:
         return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
-        """Whether there is such a pod and it names claims."""
+        """Whether there is such a pod and it names claims, or kube-scheduler makes one for it."""
         entry = self.entries.get(uid)
-        return entry is not None and bool(entry.facts.claims)
+        return entry is not None and entry.facts.by_claims
 
     def knew(self, uid: str) -> bool:
         """Whether there is such a pod, or was a while ago: its node may still tell of what it had."""

@@ -9,7 +9,7 @@ import msgspec
 from calabash.kubernetes.bounded import REST_BYTES_MAX, TEXT_MAX
 from calabash.kubernetes.claims.allocated import claim_plan
 from calabash.kubernetes.claims.asking import request_of
-from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.names import DRIVER, EXTENDED
 from calabash.kubernetes.claims.nvidia import NVIDIA_DRIVER
 from calabash.kubernetes.plan import PlannedContainer
 from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen
@@ -28,7 +28,6 @@ from calabash.seams.kube.meta import ObjectMeta
 from calabash.seams.kube.objects import Pod
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-EXTENDED = "extended-resources"
 CLAIMS_MAX = 64
 OVERSIZED = "calabash.dev/oversized"  # annotation of a claim as it is held, with its size; no user's annotation is held
 _RESULTS_MAX = 32  # as the API server allows

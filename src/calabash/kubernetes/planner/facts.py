@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.plan import PlannedContainer, PodPlan
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
@@ -109,6 +110,11 @@ class PodSeen:
     pins: tuple[str, ...] = ()
     rides: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_claims(self) -> bool:
+        """Return True if the pod names claims, or asks by one that kube-scheduler makes when it places the pod."""
+        return bool(self.claims) or (self.request is not None and self.request.door is NodeDoor.CLAIMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

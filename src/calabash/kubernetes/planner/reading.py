@@ -81,7 +81,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
     claims = pod_claims(pod)
     if request is None and not (fault or claims):
         return None
-    by_claims = bool(claims) and (request is None or request.door is NodeDoor.CLAIMS)
+    by_claims = request.door is NodeDoor.CLAIMS if request is not None else bool(claims)
     gates = {gate.name for gate in spec.scheduling_gates}
     scheduled = next((c for c in status.conditions if c.type == "PodScheduled"), None)
     return PodSeen(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.kubernetes.admission.test_mutate import OURS, TEAM, admitted, asking
 
 from calabash.kubernetes import names
-from calabash.kubernetes.admission.by_claims import look_up
+from calabash.kubernetes.admission.by_claims import asked_by_name, look_up
 from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
+from calabash.kubernetes.admission.service import MUTATE, AdmissionService
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.asked import read_request
+from calabash.kubernetes.claims.names import EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, pod_of
 from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.http1 import HttpQuestion
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName
 from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
@@ -105,4 +110,88 @@ def test_claims_and_templates_are_looked_up_with_their_classes() -> None:
         AskingClaim(name="elsewhere", resource_claim_name="../../secrets/x"),
         AskingClaim(name="nothing"),
     ]
-    assert look_up(client, "team", claims) == {"there": WHOLE, "made": WHOLE}
+    assert look_up(client, "team", claims, {}) == {"there": WHOLE, "made": WHOLE}
+
+
+def test_devices_asked_for_by_names_of_device_classes_are_looked_up_as_the_claim_that_is_made_for_them() -> None:
+    client = MemoryKube()
+    ours = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'
+    for name, expression, extended in (
+        ("whole", ours, "example.com/gpu"),
+        ("other", 'device.driver == "nic.example.com"', "example.com/nic"),
+    ):
+        spec = {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": extended}
+        client.create(DEVICE_CLASS, {"metadata": {"name": name}, "spec": spec})
+
+    def found(limits: dict[str, str]) -> Any:
+        by_name = asked_by_name(pod_of(asking(limits)), ("example.com/gpu", "example.com/nic"))
+        return look_up(client, "team", (), by_name).get(EXTENDED, "not asked")
+
+    assert found({"deviceclass.resource.kubernetes.io/whole": "2"}) == WHOLE
+    assert found({"example.com/gpu": "2"}) == WHOLE
+    assert found({"example.com/gpu": "1", "deviceclass.resource.kubernetes.io/whole": "1"}) == WHOLE
+    assert found({"example.com/nic": "2"}) is None
+    assert found({"example.com/of-others": "1", "cpu": "1"}) == "not asked"
+    refused = found({"deviceclass.resource.kubernetes.io/later": "1"})
+    assert isinstance(refused, CalabashError)
+    assert "device class later does not exist" in refused.message
+    with pytest.raises(CalabashError, match="deviceclass"):
+        found({"deviceclass.resource.kubernetes.io/whole": "500m"})
+
+
+def test_pod_that_asks_by_the_name_of_a_device_class_is_held_until_it_is_planned() -> None:
+    tree = asking({"deviceclass.resource.kubernetes.io/whole": "2"}, labels={names.QUEUE: "default"})
+    pod = admitted(tree, namespace=where({EXTENDED: WHOLE}))
+    assert pod["spec"]["schedulerName"] == names.SCHEDULER
+    assert pod["spec"]["schedulingGates"] == [{"name": names.PLAN_GATE}]
+    assert pod["spec"]["containers"] == tree["spec"]["containers"]
+    request = read_request(pod["metadata"]["annotations"][names.REQUEST])
+    assert (request.door, [(c.container, c.request.count) for c in request.containers]) == (
+        NodeDoor.CLAIMS,
+        [(EXTENDED, 2)],
+    )
+    assert admitted(pod, namespace=where({EXTENDED: WHOLE})) == pod
+    validate(None, pod_of(pod), "anybody", where({EXTENDED: WHOLE}), OURS)
+    assert admitted(tree, namespace=where({EXTENDED: None})) == tree, "devices of another driver"
+
+
+@pytest.mark.parametrize(
+    ("tree", "claims"),
+    [
+        (claiming("gpu", limits={"deviceclass.resource.kubernetes.io/whole": "1"}), {"gpu": WHOLE, EXTENDED: WHOLE}),
+        (claiming("later", limits={"deviceclass.resource.kubernetes.io/whole": "1"}), {EXTENDED: WHOLE}),
+        (asking({"deviceclass.resource.kubernetes.io/whole": "1", names.GPUS: "1"}), {EXTENDED: WHOLE}),
+        (asking({"deviceclass.resource.kubernetes.io/x": "1"}), {EXTENDED: CalabashError("no class x")}),
+        (
+            asking(
+                {"deviceclass.resource.kubernetes.io/whole": "1"},
+                annotations={"kubernetes.io/config.mirror": "x"},
+            ),
+            {EXTENDED: WHOLE},
+        ),
+    ],
+    ids=["with-a-claim", "with-a-claim-to-come", "with-device-ids", "class-that-cannot-be-counted", "unplanned"],
+)
+def test_devices_asked_for_by_the_name_of_a_device_class_that_no_limit_would_hold_for_are_refused(
+    tree: Any, claims: ClaimsAsked
+) -> None:
+    with pytest.raises(CalabashError, match="name"):
+        admitted(tree, namespace=where(claims))
+
+
+def test_pod_that_asks_by_the_name_of_a_device_class_is_refused_while_the_api_server_does_not_answer() -> None:
+    def silent(*_: Any) -> Any:
+        raise CalabashError("no answer")
+
+    service = AdmissionService(OURS, cached=lambda _: TEAM, asked=lambda _: TEAM, claimed=silent)
+
+    def answer(limits: dict[str, str]) -> Any:
+        review = {"uid": "1", "operation": "CREATE", "namespace": "team", "object": asking(limits)}
+        body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review})
+        question = HttpQuestion(method="POST", path=MUTATE, body=body)
+        return msgspec.json.decode(asyncio.run(service.handle(question)).body)["response"]
+
+    refused = answer({"deviceclass.resource.kubernetes.io/whole": "1"})
+    assert not refused["allowed"]
+    assert "the API server did not answer" in refused["status"]["message"]
+    assert answer({"cpu": "1"})["allowed"]

@@ -31,6 +31,14 @@ def test_every_word_of_every_dialect_is_asked_about_and_no_other() -> None:
         assert asked.match(name) is None
 
 
+def test_names_of_device_classes_are_asked_about() -> None:
+    asked = pattern(mutating(AdmissionSettings(extended_resources=("example.com/gpu",))))
+    assert asked.match("deviceclass.resource.kubernetes.io/vgpu.calabash.dev")
+    assert asked.match("example.com/gpu")
+    for name in ("deviceclassXresource.kubernetes.io/a", "example.com/gpus", "exampleXcom/gpu"):
+        assert asked.match(name) is None
+
+
 @pytest.mark.parametrize("configuration", [mutating(SETTINGS), validating(SETTINGS)])
 def test_each_webhook_has_a_name_of_its_own_a_bounded_time_and_no_side_effect(configuration: dict[str, Any]) -> None:
     found = configuration["webhooks"]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.kubernetes.planner.claimed import by_claims
+from tests.unit.kubernetes.planner.claimed import ClaimCluster, by_claims
 from tests.unit.kubernetes.planner.world import World, released, until
 
 from calabash.agent.membership_container import claim_allocation
 from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.claims.names import card_names
+from calabash.kubernetes.claims.names import EXTENDED, card_names
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.names import PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.claim_reading import pod_claims
 from calabash.kubernetes.planner.facts import PodClaimSeen
-from calabash.kubernetes.planner.reading import gpu_node_facts
+from calabash.kubernetes.planner.reading import gpu_node_facts, pod_facts
 from calabash.model.errors import Reason
 from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM
 from calabash.seams.kube.objects import POD, Pod
@@ -119,3 +120,16 @@ def test_claims_of_a_pod_are_named_as_they_were_made() -> None:
         PodClaimSeen(name="not-yet", template="t"),
         PodClaimSeen(name="extended-resources", claim="p-extended"),
     )
+
+
+def test_pod_whose_claim_kube_scheduler_makes_is_planned_on_nodes_of_claims_before_the_claim_is_there() -> None:
+    request = by_claims([EXTENDED])
+    pod = {"metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {REQUEST: write_request(request)}}}
+    facts = pod_facts(msgspec.convert(pod, Pod))
+    assert facts is not None
+    assert (facts.claims, facts.by_claims, facts.wish.door) == ((), True, NodeDoor.CLAIMS)
+    assert facts.request == request
+    cluster = ClaimCluster({"tokens": 2, "claims": 1}, doors={"claims": "claims"})
+    first, second = (cluster.create(request, wish=facts.wish) for _ in range(2))
+    cluster.decide()
+    assert {uid: cluster.core.answers.planned(uid) for uid in (first, second)} == {first: "claims", second: None}
