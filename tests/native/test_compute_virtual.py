@@ -80,7 +80,10 @@ def test_tenant_of_short_kernels_has_its_share_beside_four_tenants_of_two_second
     meter = Meter(lab)
     short, long = Shape(name="1ms", kernel_us=1_000), Shape(name="2s", kernel_us=2_000_000)
     groups = [meter.start(name, short if name == "a" else long, 100) for name in names]
-    rows = meter.windows(groups, 40, settle_s=25)  # the first kernels, of unknown length, run at the same time
+    rows = meter.windows(groups, 65, settle_s=0)
+    begin = fmean(row[0] for row in rows[:30])  # the first kernels, of unknown length, run at the same time for 10 s
+    assert begin == pytest.approx(percent, abs=3.5)  # a kernel of 2 s at the end is half paid back: 3.3 points
+    rows = rows[25:]
     share, *others = (fmean(row[i] for row in rows) for i in range(len(names)))
     assert share == pytest.approx(percent, abs=2)
     assert others == pytest.approx([10] * 4, abs=5)  # one kernel is 5 points of 40 seconds

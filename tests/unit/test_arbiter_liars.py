@@ -79,6 +79,25 @@ def test_an_honest_neighbour_whose_launches_are_late_loses_nothing_to_turns_that
     assert world.share("honest", start) == pytest.approx(1 - percent / 100, abs=0.02)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_first_kernel_that_two_tenants_pretend_takes_nothing_from_a_third(runs: bool) -> None:
+    charged: list[Tenant] = []
+
+    def wants(now_ns: int) -> bool:
+        charged[0].charged_ns = max(charged[0].charged_ns, now_ns * 3 // 4)  # of its page; nothing was launched
+        return runs
+
+    forged: Mapping[str, Any] = {**WAITING, "demand_ns": _FAR_NS, "unmeasured_ns": SECOND, "kernel_ns": KERNEL_NS_MAX}
+    running = Tenant(kernel_ns=MS, core_percent=10, wants=wants, forged=forged)
+    charged.append(running)
+    partner = Tenant(kernel_ns=MS, core_percent=50)
+    world = World({"running": running, "partner": partner, "honest": Tenant(kernel_ns=MS, core_percent=40)})
+    world.run(2 * SECOND)
+    start = world.now_ns
+    world.run(6 * SECOND)
+    assert world.share("honest", start) >= 0.4 - POINTS
+
+
 @pytest.mark.parametrize("shares", [(30, 70), (10, 90)])
 @pytest.mark.parametrize("kernel_ms", [0.1, 1, 10, 100])
 def test_launches_that_are_late_now_and_then_do_not_change_the_ratio(shares: tuple[int, int], kernel_ms: float) -> None:

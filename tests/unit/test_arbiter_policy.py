@@ -313,6 +313,7 @@ _FAR_NS = 1 << 60
 FORGED = {
     "waiting_count": 1_000_000,
     "inflight_ns": _FAR_NS,
+    "unmeasured_ns": KERNEL_NS_MAX,
     "kernel_ns": KERNEL_NS_MAX,  # the highest that is believed of a page
     "busy_until_ns": _FAR_NS,
     "demand_ns": _FAR_NS,

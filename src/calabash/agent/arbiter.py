@@ -92,6 +92,7 @@ class DeviceShare:
             unreported_ns=unreported_ns,
             seen_ns=seen_ns,
             kernel_ns=kernel_ns,
+            unmeasured_ns=self._steps.divided_ns(now_ns),
             busy_until_ns=usage.busy_until_ns,
             paged_bytes=max(0, usage.used_bytes - limits.memory_limit_bytes) if limits.spill_limit_bytes else 0,
         )

@@ -59,6 +59,7 @@ class ComputeDemand:
     unreported_ns: int = 0
     seen_ns: int = 0
     kernel_ns: int = 0
+    unmeasured_ns: int = 0  # charged so far for a kernel that was never measured and runs beside others
     paged_bytes: int = 0  # of its memory, what need not lie on the device
     busy_until_ns: int = 0  # when its work in flight should be done
 
@@ -126,6 +127,7 @@ def settle(
     *,
     among: frozenset[AllocationId],
     unused_ns: Mapping[AllocationId, int],
+    overcharged_ns: Mapping[AllocationId, int],
     elapsed_ns: int,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
@@ -135,6 +137,7 @@ def settle(
         share: the part of the device's time, 0..1, that each is entitled to.
         among: the containers that took part in rounds in that time; the others are owed nothing.
         unused_ns: the time in its own time windows for which the device had no work. The container pays for it.
+        overcharged_ns: the part of a container's charges in that time that cannot be true. It is given back.
     """
     is_witnessed = any(account.is_strict(now_ns) for account in before.values())
     is_full = sum(share[name] for name in among) > 1 - IDLE_RATIO
@@ -146,7 +149,7 @@ def settle(
     }
     if not is_witnessed:
         due_ns = _unused_due(before, unused_ns, share, among, elapsed_ns)
-        accounts = _refunded(before, accounts, changing, now_ns=now_ns)
+        accounts = _refunded(before, accounts, changing, overcharged_ns, now_ns=now_ns)
         accounts = _charged_for_unused(before, accounts, due_ns, is_full=is_full)
     accounts = _use_recorded(accounts, changing, share, unused_ns, elapsed_ns=elapsed_ns)
     if not is_witnessed:
@@ -175,13 +178,26 @@ def _refunded(
     before: Mapping[AllocationId, Account],
     accounts: Mapping[AllocationId, Account],
     demands: Mapping[AllocationId, ComputeDemand],
+    overcharged_ns: Mapping[AllocationId, int],
     *,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts without charges for use that the driver did not see, if the driver has reported of late."""
+    """Return the accounts without charges that cannot be true.
+
+    Of charges for use that the driver did not see that holds only if the driver has reported of late.
+    """
     audited = any(now_ns - account.seen_at_ns < HOLD_NS for account in before.values() if account.seen_at_ns)
     return {
-        name: _seen(account, before[name], demands[name], audited=audited, now_ns=now_ns) if name in before else account
+        name: _seen(
+            account,
+            before[name],
+            demands[name],
+            overcharged_ns=overcharged_ns.get(name, 0),
+            audited=audited,
+            now_ns=now_ns,
+        )
+        if name in before
+        else account
         for name, account in accounts.items()
     }
 
@@ -299,15 +315,17 @@ def _unused_due(
     return due_ns
 
 
-def _seen(account: Account, old: Account, demand: ComputeDemand, *, audited: bool, now_ns: int) -> Account:
+def _seen(
+    account: Account, old: Account, demand: ComputeDemand, *, overcharged_ns: int, audited: bool, now_ns: int
+) -> Account:
     """Return the account without charges for use that the driver did not see: a page may tell too much as well."""
     seen_ns = demand.seen_ns - old.seen_ns
-    ahead_ns = max(0, old.ahead_ns + demand.used_ns - old.used_ns - seen_ns)
+    ahead_ns = max(0, old.ahead_ns + demand.used_ns - old.used_ns - overcharged_ns - seen_ns)
     limit_ns = AHEAD_NS_MAX + max(0, min(KERNEL_NS_MAX, demand.inflight_ns))
     refund_ns = max(0, ahead_ns - limit_ns) if audited else 0
     return replace(
         account,
-        credit_ns=account.credit_ns + refund_ns,
+        credit_ns=account.credit_ns + overcharged_ns + refund_ns,
         ahead_ns=min(limit_ns, ahead_ns),
         seen_at_ns=now_ns if seen_ns > 0 else old.seen_at_ns,
     )
@@ -319,6 +337,29 @@ def charged_since(accounts: Mapping[AllocationId, Account], name: AllocationId, 
     if account is None:
         return 0
     return max(0, demand.used_ns - account.watched_ns - (demand.unreported_ns - account.unreported_ns))
+
+
+def overcharged_time(
+    excess_ns: int, charged_ns: Mapping[AllocationId, int], demands: Mapping[AllocationId, ComputeDemand]
+) -> dict[AllocationId, int]:
+    """Return the part of each container's charges that cannot be true because a first kernel ran beside its kernels.
+
+    Theory of operation. A kernel that was never measured may run beyond its time window. The device then divides its time
+    between that kernel and the kernels of the container whose time window it is. These take longer than they would alone,
+    and their container is charged all of that. The kernel that was never measured is charged its part of the time. So more
+    is charged in all than time has passed, and the excess is what the other containers were charged too much.
+
+    Args:
+        excess_ns: GPU time in ns that all containers were charged beyond the time that has passed.
+        charged_ns: GPU time in ns that each container was charged since the last decision.
+        demands: every container that has a slice of the device.
+
+    Returns:
+        The time in ns to give back to each container, in proportion to its charges and never more than these.
+    """
+    beside_ns = {name: ns for name, ns in charged_ns.items() if ns > 0 and not demands[name].unmeasured_ns}
+    total_ns = sum(beside_ns.values())
+    return {name: min(excess_ns, total_ns) * ns // total_ns for name, ns in beside_ns.items()}
 
 
 def unused_time(

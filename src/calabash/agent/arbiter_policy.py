@@ -31,6 +31,7 @@ from calabash.agent.arbiter_accounts import (
     ComputeDemand,
     Span,
     charged_since,
+    overcharged_time,
     settle,
     unused_time,
 )
@@ -85,6 +86,7 @@ class SharedDevice:
     accounts: Mapping[AllocationId, Account] = field(default_factory=dict)
     accounted_ns: int = 0
     covered_ns: int = 0  # until when the work lasts that was charged so far
+    excess_ns: int = 0  # charged beyond the time that has passed, and not given back yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,21 +164,26 @@ def decide(
     entitled = weights(active)
     share = {name: entitled.get(name, demand.core_percent / 100) for name, demand in demands.items()}
     among = state.taking_turns & active.keys()
-    unused_ns, covered_ns = unused_time(
+    charged_ns = {name: charged_since(state.accounts, name, demand) for name, demand in demands.items()}
+    unused_ns, charged_until_ns = unused_time(
         state.covered_ns,
-        {name: charged_since(state.accounts, name, demand) for name, demand in demands.items()},
+        charged_ns,
         _granted(state, among, now_ns),
         since_ns=state.accounted_ns,
         now_ns=now_ns,
     )
     under_way_ns = sum(min(LAG_NS_MAX, max(0, demand.inflight_ns)) for demand in demands.values())
-    covered_ns = min(covered_ns, now_ns + under_way_ns + TOLD_LATE_NS)  # charges may have been too high
+    covered_ns = min(charged_until_ns, now_ns + under_way_ns + TOLD_LATE_NS)  # charges may have been too high
+    is_divided = any(demand.unmeasured_ns for demand in demands.values())
+    excess_ns = min(CREDIT_NS, state.excess_ns + charged_until_ns - covered_ns) if is_divided else 0
+    overcharged_ns = overcharged_time(excess_ns, charged_ns, demands)
     accounts = settle(
         state.accounts,
         demands,
         share,
         among=among,
         unused_ns=unused_ns,
+        overcharged_ns=overcharged_ns,
         elapsed_ns=max(0, now_ns - state.accounted_ns),
         now_ns=now_ns,
     )
@@ -225,6 +232,7 @@ def decide(
         accounts=accounts,
         accounted_ns=now_ns,
         covered_ns=covered_ns,
+        excess_ns=excess_ns - sum(overcharged_ns.values()),
     )
     return following, Decision(orders=orders, replanned=due)
 

@@ -45,6 +45,7 @@ class Believed:
 
 STEPS_WINDOW_NS = 250 * MS
 STEPS_WINDOWS = 4
+DIVIDED_RATIO = 0.6  # of the time: what a kernel is charged that runs beside one other, with some slack
 
 
 @dataclass(slots=True)
@@ -60,6 +61,15 @@ class LargestStep:
     _largest: deque[int] = field(default_factory=lambda: deque(maxlen=STEPS_WINDOWS))  # of windows with any step
     _launch_count: int | None = None
     _running_ns: int = 0
+    _running_since_ns: int = 0
+
+    def divided_ns(self, now_ns: int) -> int:
+        """Return what a kernel that was never measured was charged so far while it runs beside kernels of others.
+
+        It is charged its part of the time, hence half of the time at most. 0: no such kernel runs.
+        """
+        is_part = self._running_ns <= DIVIDED_RATIO * (now_ns - self._running_since_ns)
+        return self._running_ns if self._running_ns > CREDIT_NS and is_part else 0
 
     def read(self, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
         """The largest step after one more look."""
@@ -68,6 +78,8 @@ class LargestStep:
         is_running = bool(launch_count) and launch_count == self._launch_count
         self._launch_count = launch_count
         self._running_ns = max(0, self._running_ns + step_ns) if is_running else 0
+        if not is_running:
+            self._running_since_ns = now_ns
         if step_ns > 0:
             if not self._largest or now_ns - self._since_ns > STEPS_WINDOW_NS:
                 self._since_ns = now_ns

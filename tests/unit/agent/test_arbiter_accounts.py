@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.arbiter_accounts import LAG_NS_MAX, Account, ComputeDemand, settle, unused_time
+from calabash.agent.arbiter_accounts import LAG_NS_MAX, Account, ComputeDemand, overcharged_time, settle, unused_time
 from calabash.agent.arbiter_policy import SharedDevice, decide
 from calabash.agent.believed import KERNEL_NS_MAX, MS, Believed, LargestStep
 from calabash.agent.pages_layout import PagePolicy
@@ -88,6 +88,36 @@ def test_demand_of_a_container_that_is_charged_nothing_for_seconds_is_not_believ
     assert was_phantom
 
 
+def test_short_kernels_beside_four_first_kernels_are_charged_the_time_that_they_had() -> None:
+    # The device divides its time among five containers, and the kernels of B take five times as long as they would alone.
+    first = [AllocationId(f"first{i}") for i in range(4)]
+    state, seconds = SharedDevice(), 4
+    for passed_ns in range(0, seconds * SECOND, LOOK_NS):
+        now_ns = BEGIN_NS + passed_ns
+        common = {"waiting_count": 1, "demand_ns": now_ns}
+        told_ns = passed_ns // (20 * MS) * 4 * MS
+        running = _demand(10, charged_ns=told_ns, kernel_ns=told_ns, unmeasured_ns=told_ns, **common)
+        short = _demand(60, charged_ns=passed_ns // (5 * MS) * 5 * MS, kernel_ns=5 * MS, inflight_ns=5 * MS, **common)
+        state, _ = decide(state, {B: short, **dict.fromkeys(first, running)}, now_ns)
+    assert state.accounts[B].credit_ns == pytest.approx(0.4 * seconds * SECOND, rel=0.05)
+    assert sum(account.credit_ns for account in state.accounts.values()) == pytest.approx(0, abs=10)
+
+
+_CHARGES = st.lists(st.tuples(st.integers(0, 50 * MS), st.booleans()), min_size=1, max_size=5)
+
+
+@given(excess_ns=st.integers(0, 20 * MS), charges=_CHARGES)
+def test_time_given_back_is_no_more_than_the_excess_and_no_more_than_the_charge(
+    excess_ns: int, charges: list[tuple[int, bool]]
+) -> None:
+    charged_ns = {AllocationId(str(i)): ns for i, (ns, _) in enumerate(charges)}
+    demands = {AllocationId(str(i)): _demand(10, unmeasured_ns=int(first)) for i, (_, first) in enumerate(charges)}
+    back_ns = overcharged_time(excess_ns, charged_ns, demands)
+    assert sum(back_ns.values()) <= excess_ns
+    assert all(0 <= ns <= charged_ns[name] for name, ns in back_ns.items())
+    assert not any(demands[name].unmeasured_ns for name in back_ns)
+
+
 def test_container_that_is_owed_most_has_a_time_window_where_no_container_has_earned_one() -> None:
     demand = _demand(50, waiting_count=1, demand_ns=BEGIN_NS, kernel_ns=100 * MS)
     accounts = {
@@ -112,10 +142,17 @@ _CREDITS = st.integers(-LAG_NS_MAX // 10, LAG_NS_MAX // 10)
     percent=st.integers(1, 99),
     used_ns=st.tuples(st.integers(0, 50 * MS), st.integers(0, 50 * MS)),
     unused_ns=st.tuples(st.integers(0, 50 * MS), st.integers(0, 50 * MS)),
+    back=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     elapsed_ns=st.integers(1, 50 * MS),
 )
 def test_sum_owed_on_a_device_that_is_given_out_whole_stays_zero(
-    owed_ns: tuple[int, int], percent: int, used_ns: tuple[int, int], unused_ns: tuple[int, int], elapsed_ns: int
+    *,
+    owed_ns: tuple[int, int],
+    percent: int,
+    used_ns: tuple[int, int],
+    unused_ns: tuple[int, int],
+    back: tuple[float, float],
+    elapsed_ns: int,
 ) -> None:
     before = {name: Account(credit_ns=ns) for name, ns in zip((A, B), owed_ns, strict=True)}
     demands = {
@@ -128,6 +165,7 @@ def test_sum_owed_on_a_device_that_is_given_out_whole_stays_zero(
         {A: percent / 100, B: 1 - percent / 100},
         among=frozenset({A, B}),
         unused_ns=dict(zip((A, B), unused_ns, strict=True)),
+        overcharged_ns={name: int(ns * part) for name, ns, part in zip((A, B), used_ns, back, strict=True)},
         elapsed_ns=elapsed_ns,
         now_ns=BEGIN_NS,
     )
@@ -142,6 +180,7 @@ def test_container_that_takes_part_in_no_round_is_owed_nothing() -> None:
         {A: 0.5},
         among=frozenset(),
         unused_ns={},
+        overcharged_ns={},
         elapsed_ns=SECOND,
         now_ns=BEGIN_NS + SECOND,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calabash.agent.believed import MS, LargestStep
 
+SECOND = 1_000 * MS
 _FAR_NS = 1 << 60
 
 
@@ -17,6 +18,15 @@ def _kernel_ns(steps: LargestStep, step_ns: int, count: int, *, launches: int, s
 
 def test_kernel_that_is_charged_while_it_runs_is_as_long_as_all_its_charges() -> None:
     assert _kernel_ns(LargestStep(), 4 * MS, 101, launches=0) == 400 * MS
+
+
+def test_kernel_that_is_charged_a_part_of_the_time_runs_beside_others_and_one_that_is_charged_all_of_it_does_not() -> (
+    None
+):
+    beside, alone = LargestStep(), LargestStep()
+    _kernel_ns(beside, 10 * MS, 101, launches=0)
+    _kernel_ns(alone, 20 * MS, 101, launches=0)
+    assert (beside.divided_ns(2_000 * MS), alone.divided_ns(2_000 * MS)) == (SECOND, 0)
 
 
 def test_many_launches_that_are_charged_in_small_steps_are_no_long_kernel() -> None:
