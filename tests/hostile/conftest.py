@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,17 +15,43 @@ from tests.hostile.world import HostileWorld, stand_aside
 _PRIORITY = -10  # pool, neighbour and attackers alike: what else this machine does is not part of the attack
 
 
-@pytest.fixture(scope="session")
-def standing() -> Iterator[dict[str, HostileWorld]]:
+class Standing:
+    """The world that tests hand on as long as it stands, and the priority of this process meanwhile."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, HostileWorld] = {}
+        self._before: int | None = None
+
+    def begin(self) -> dict[str, HostileWorld]:
+        if self._before is None:
+            self._before = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+        return self.kept
+
+    def end(self) -> None:
+        while self.kept:
+            self.kept.popitem()[1].close()
+        if self._before is not None:
+            os.setpriority(os.PRIO_PROCESS, 0, self._before)
+            self._before = None
+
+
+_standing = Standing()
+
+
+@pytest.fixture
+def standing() -> dict[str, HostileWorld]:
     """The world that tests hand on as long as it stands."""
     stand_aside()
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    kept: dict[str, HostileWorld] = {}
-    yield kept
-    for world in kept.values():
-        world.close()
-    os.setpriority(os.PRIO_PROCESS, 0, before)
+    return _standing.begin()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the world and its priority before this process runs a test of another folder, which they would slow down, and those
+    of other workers as well."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _standing.end()
 
 
 @pytest.fixture
