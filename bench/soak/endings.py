@@ -12,11 +12,12 @@ from typing import Any
 
 from bench.soak.diary import Fault, Run
 from bench.soak.program import FAILED
+from bench.soak.stalls import STARVED
 from calabash.binder.binder import LOST_PLACE
 from calabash.sharing.brokered import MODE as BROKERED
 
 Json = Mapping[str, Any]
-AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")
+AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full", STARVED)
 LEANT_ON = {
     "mps": ("mps killed",),
     "brokered": ("worker killed", "broker killed"),

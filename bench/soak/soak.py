@@ -19,6 +19,7 @@ from bench.soak.networks import Networks
 from bench.soak.operators import operators
 from bench.soak.remote import Remote
 from bench.soak.shares import Shares
+from bench.soak.stalls import STARVED, Stalls
 from bench.soak.world import World, until
 from calabash.agent.modes.mps_services import service_directory
 
@@ -41,6 +42,7 @@ class Soak:
             lambda one: self.log.line("fault", f"{one.kind}{': ' if one.what else ''}{one.what}", aloud=True),
         )
         self.looks = 0
+        self.stalls: list[str] = []
 
     def run(self) -> list[Violation]:
         """All violations."""
@@ -69,7 +71,8 @@ class Soak:
         return self.diary.violations()
 
     def _load(self, world: World) -> None:
-        judges = Judges(world)
+        judges, stalls = Judges(world), Stalls(world)
+        stalls.start()
         kinds: tuple[type[actors.Actor], ...] = (*actors.KINDS, Shares, Remote, *operators())
         more: tuple[faults.Kind, ...] = remote.FAULTS
         if self.machine.networks:
@@ -90,12 +93,13 @@ class Soak:
             thread.start()
         world.over.wait(self.seconds)
         if self.short:  # on a machine with other work less comes about in the same time
-            until(lambda: len(self.diary.faults()) >= FAULTS_LEAST and judges.looks >= LOOKS_LEAST, within_s=LONGER_S)
+            until(lambda: self.faults().total() >= FAULTS_LEAST and judges.looks >= LOOKS_LEAST, within_s=LONGER_S)
         world.over.set()
         self.log.line("soak", "nobody asks any more; what runs ends", aloud=True)
         for thread in (*(one.thread for one in doing), *later):
             thread.join()
-        self.looks = judges.looks
+        stalls.stop()
+        self.looks, self.stalls = judges.looks, stalls.shown
         self.log.line(
             "soak", f"the count begins: {judges.looks} looks, {judges.unanswered} without an answer", aloud=True
         )
@@ -118,17 +122,24 @@ class Soak:
             self.log.line("soak", f"{count:6d}  {name}", aloud=True)
         for kind, count in sorted(self.faults().items()):
             self.log.line("soak", f"{count:6d}  fault: {kind}", aloud=True)
+        starved = self.diary.faults(STARVED)
+        if starved:
+            seconds = sum(fault.until - fault.at for fault in starved)
+            self.log.line("soak", f"the pool got no processor {len(starved)} times, {seconds:.0f} s in all", aloud=True)
         found = self.diary.violations()
+        for stall in self.stalls[:3] if found else ():
+            self.log.line("soak", stall, aloud=True)
         for one in found:
             self.log.line("soak", f"VIOLATION {one.promise}: {one.what}", aloud=True)
         self.log.line(
             "soak",
-            f"{len(self.diary.runs())} runs, {len(self.diary.faults())} faults, {self.looks} looks: {len(found)} violations",
+            f"{len(self.diary.runs())} runs, {self.faults().total()} faults, {self.looks} looks: {len(found)} violations",
             aloud=True,
         )
 
     def faults(self) -> Counter[str]:
-        return Counter(fault.kind for fault in self.diary.faults())
+        """The faults that were made on purpose, by kind."""
+        return Counter(fault.kind for fault in self.diary.faults() if fault.kind != STARVED)
 
     def save(self, directory: Path) -> None:
         """As the measurements of the benchmarks are kept."""

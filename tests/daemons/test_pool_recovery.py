@@ -54,6 +54,16 @@ def test_killed_pool_restores_allocations_at_little_more_than_the_cost_of_an_emp
     assert log.count("tried a card") == 1, "what a context costs is tried out once in a boot"
 
 
+def test_a_pool_writes_the_stacks_of_its_threads_into_its_log_and_goes_on(make_world: Callable[..., World]) -> None:
+    world = make_world("1xT4")
+    pid = world.up()["pid"]
+    os.kill(pid, signal.SIGUSR2)
+    log = world.home / "pool.log"
+    until(lambda: "Current thread 0x" in log.read_text(), what="the stacks")
+    assert "in _run" in log.read_text()
+    assert world.client.get("/v1/status")["pid"] == pid
+
+
 def test_dead_arbiter_is_replaced_each_time_without_growing_delay(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "alloc").mkdir(parents=True)

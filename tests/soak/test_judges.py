@@ -7,6 +7,7 @@ from typing import Any
 from bench.soak import accounts, endings, promises
 from bench.soak.diary import Diary, Fault, Run
 from bench.soak.shares import Measured, disturbed
+from bench.soak.stalls import STARVED
 
 GIB = 1 << 30
 CARD = {"uuid": "GPU-0", "index": 0, "memory_mib": 40_000, "replicas": 2}
@@ -86,6 +87,7 @@ def test_endings_that_have_a_reason_are_no_violations() -> None:
         (run(**REFUSED, code=5, output="error: no room\nhint: wait\n"), ()),
         (run(**REFUSED, code=6, output="error: no room within 8s: it is used\n"), ()),
         (run(**REFUSED, code=1, output="error: no pool answers\n"), [fault("pool killed", 105.0, 106.0)]),
+        (run(**REFUSED, code=6, output="error: the pool did not answer\n"), [fault(STARVED, 102.0, 107.0)]),
         (run(code=9, said={}), [fault("card: lost", 105.0, 106.0, device=0)]),
         (run(code=-9, harmed=["killed"]), ()),
     ]
@@ -103,6 +105,8 @@ def test_endings_without_a_reason_are_found() -> None:
         (run(**REFUSED, code=1), ()),
         (run(**REFUSED, code=5, output="error: no room\n"), ()),
         (run(**REFUSED, code=1, output="error: no pool answers\n"), [fault("pool killed", 1.0, 2.0)]),
+        (run(**REFUSED, code=6, output="error: the pool did not answer\n"), [fault(STARVED, 1.0, 2.0)]),
+        (run(code=9), [fault(STARVED, 102.0, 107.0)]),
         (run(**REFUSED, code=1, output="Traceback\nerror: x"), ()),
         (run(code=9), [fault("card: lost", 105.0, 106.0, device=3)]),
         (run(code=-9), ()),

@@ -7,6 +7,7 @@ It stays in the foreground. What cannot start says why in two lines on stderr, `
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import resource
 import signal
@@ -73,6 +74,7 @@ log = structlog.get_logger(__name__)
 def main() -> int:
     """Run the pool until it is told to stop."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    faulthandler.register(signal.SIGUSR2)  # for whoever looks for the cause when a pool does not answer
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every waiting request is a connection
