@@ -19,6 +19,7 @@ from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
 from calabash.kubernetes.names import PLANNED
+from calabash.kubernetes.node.departed import GONE_S
 
 STUBBORN = "trap '' TERM; while true; do sleep 1; done"
 FOREVER_S = 1_000_000_000
@@ -175,6 +176,24 @@ def test_pod_that_is_deleted_by_force_does_not_keep_its_devices(product: Product
     mallory(product, "lent", "delete", "pod", "ghost", "--grace-period=0", "--force", "--wait=false")
     product.create("prod", user_pod("next", {"calabash.dev/gpus": "2"}, "sleep 1000"))
     product.wait("prod", "next", "Running")
+
+
+def test_pod_that_a_finalizer_kept_after_a_forced_deletion_does_not_keep_its_devices_when_it_is_removed(
+    product: Product,
+) -> None:
+    pod = user_pod("kept", {"calabash.dev/gpus": "2"}, STUBBORN, terminationGracePeriodSeconds=FOREVER_S)
+    pod["metadata"]["finalizers"] = ["example.org/keep"]
+    create(product, "lent", pod)
+    product.wait("lent", "kept", "Running")
+    mallory(product, "lent", "delete", "pod", "kept", "--wait=false")
+    time.sleep(2)  # the kubelet has begun the long grace period
+    mallory(product, "lent", "delete", "pod", "kept", "--grace-period=0", "--force", "--wait=false")
+    time.sleep(GONE_S + 2)
+    assert held(product), "the object is there, and its queue is charged"
+    mallory(product, "lent", "patch", "pod", "kept", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    removed_s = time.monotonic()
+    product.cluster.wait_for(lambda: not held(product), "the devices to be free", timeout_s=120)
+    assert time.monotonic() - removed_s < GONE_S / 2
 
 
 def test_dust_on_every_device_keeps_no_owner_from_whole_ones(product: Product) -> None:

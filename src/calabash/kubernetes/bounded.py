@@ -107,6 +107,7 @@ def keep_node_pod(pod: Pod) -> Pod:
             resource_version=meta.resource_version,
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
+            deletion_grace_period_seconds=meta.deletion_grace_period_seconds,
             annotations=annotations,
         ),
         spec=PodSpec(

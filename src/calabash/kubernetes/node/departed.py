@@ -3,7 +3,9 @@
 A pod's object can end before its processes do: a forced deletion removes it at once, while the kubelet still grants the
 processes the grace period of an earlier deletion, of whatever length. Nobody is charged for such a pod any more, so its
 processes must not keep its devices. They get ``GONE_S`` to end by themselves; then the agent ends the allocation, which sends
-SIGTERM and, a few seconds later, kills the control group of the container.
+SIGTERM and, a few seconds later, kills the control group of the container. Where a finalizer has kept the object after a
+forced deletion, the time counts from that deletion: nothing else is waited for when the finalizer is removed. While the
+object is there, its queue is charged for the pod, and the kubelet ends the processes.
 
 A pod that only this node's mirror lacks is not gone: the API server is asked for each pod before its processes are ended.
 """
@@ -60,14 +62,19 @@ class DepartedPods:
         self._claims = claims
         self._exists = exists
         self._since_s: dict[AllocationId, float] = {}
+        self._forced_s: dict[AllocationId, float] = {}  # since when pods are deleted by force whose objects are there
 
     def tend(self, now_s: float) -> None:
         """End what pods that have been gone for long still hold. ``now_s``: monotonic time."""
         if not self._pods.synced:
             self._since_s.clear()
+            self._forced_s.clear()
             return
-        gone = {record.id: record for record in self._agent.records() if self._is_gone(record.id)}
-        self._since_s = {name: self._since_s.get(name, now_s) for name in gone}
+        records = self._agent.records()
+        gone = {record.id: record for record in records if self._is_gone(record.id)}
+        self._since_s = {name: self._since_s.get(name, self._forced_s.get(name, now_s)) for name in gone}
+        forced = [record.id for record in records if self._pods.deleted_by_force(record.id)]
+        self._forced_s = {name: self._forced_s.get(name, now_s) for name in forced}
         for name in self._due(now_s):
             try:
                 if self._exists(gone[name]):
@@ -77,7 +84,7 @@ class DepartedPods:
                 log.warning("a pod that seems to be gone cannot be asked for", allocation=name, error=error.message)
                 self._since_s[name] = now_s
                 continue
-            explanation = f"its pod has been gone for {GONE_S:.0f} s, and its processes have not ended"
+            explanation = f"its pod is gone, was deleted {GONE_S:.0f} s ago, and its processes have not ended"
             log.warning("the processes of a pod that is gone are ended", allocation=name)
             self._agent.end(name, reason=Reason.RECLAIM, explanation=explanation)
 

@@ -62,6 +62,11 @@ class NodePods:
         with self._news:
             return next((pod for one in digits if (pod := self._by_digits.get(one)) is not None), None)
 
+    def deleted_by_force(self, allocation: AllocationId) -> bool:
+        """Return True if its pod was deleted with a grace period of 0 and its object is still there, as with a finalizer."""
+        pod = self.of_allocation(allocation) if not is_of_claim(allocation) else None
+        return pod is not None and pod.metadata.deletion_grace_period_seconds == 0
+
     def known(self, uid: str) -> Pod | None:
         """A pod by its UID, if it has been heard of."""
         with self._news:

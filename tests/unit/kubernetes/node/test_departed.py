@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.unit.kubernetes.node.node_world import OTHER, UID, planned, pod
 from tests.unit.kubernetes.node.test_tenure import record
@@ -33,7 +34,7 @@ class Agent:
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:
         assert reason == Reason.RECLAIM
-        assert "has been gone for 30 s" in explanation
+        assert "is gone, was deleted 30 s ago" in explanation
         self.ended.append(allocation)
         return True
 
@@ -85,6 +86,45 @@ def test_allocation_of_a_pod_that_has_ended_or_is_leaving_is_left_to_its_kubelet
     assert world.at(0.0, 10 * GONE_S) == []
 
 
+def test_time_of_a_pod_that_a_finalizer_kept_counts_from_its_forced_deletion() -> None:
+    world = World(HELD)
+    running = pod(planned("main"), phase="Running")
+    world.see(running)
+    assert world.at(0.0) == []
+    forced = deleted(running, grace_s=0)
+    world.see(forced)
+    assert world.at(100.0, 110.0, 1000.0) == [], "while the object is there its kubelet ends the processes"
+    world.lose(forced)
+    assert world.at(1000.5) == [HELD.id], "the finalizer was removed"
+
+
+def test_pod_that_is_gone_soon_after_its_forced_deletion_has_the_rest_of_its_time() -> None:
+    world = World(HELD)
+    forced = deleted(pod(planned("main"), phase="Running"), grace_s=0)
+    world.see(forced)
+    assert world.at(100.0) == []
+    world.lose(forced)
+    assert world.at(108.0, 100.0 + GONE_S - 0.1) == []
+    assert world.at(100.0 + GONE_S) == [HELD.id]
+
+
+def test_pod_that_is_deleted_with_grace_has_its_time_from_when_its_object_is_gone() -> None:
+    world = World(HELD)
+    leaving = deleted(pod(planned("main"), phase="Running"), grace_s=600)
+    world.see(leaving)
+    assert world.at(100.0) == []
+    world.lose(leaving)
+    assert world.at(500.0, 500.0 + GONE_S - 0.1) == []
+    assert world.at(500.0 + GONE_S) == [HELD.id]
+
+
+def deleted(found: Pod, *, grace_s: int) -> Pod:
+    meta = msgspec.structs.replace(
+        found.metadata, deletion_timestamp="2026-11-22T03:00:00Z", deletion_grace_period_seconds=grace_s
+    )
+    return msgspec.structs.replace(found, metadata=meta)
+
+
 def test_pod_that_only_the_mirror_lacks_keeps_its_devices() -> None:
     world = World(HELD)
     world.there = pod(planned("main"), phase="Running")
@@ -94,8 +134,6 @@ def test_pod_that_only_the_mirror_lacks_keeps_its_devices() -> None:
 
 
 def replace_uid(found: Pod, uid: str) -> Pod:
-    import msgspec
-
     return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, uid=uid))
 
 
