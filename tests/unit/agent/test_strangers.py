@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from calabash.agent.census import PERIOD_NS
 from calabash.agent.strangers import Listed, OverUse, OverUses, Stranger, StrangerPolicy, Verdict, judge
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
@@ -92,6 +93,18 @@ def test_memory_beyond_the_cap_is_told_of_once_when_it_lasts() -> None:
         state = state.look([_use(5000)], look * SECOND // 2)
         told.append(len(state.lasting))
     assert told == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("phase_ms", range(0, 400, 25))
+def test_memory_beyond_the_cap_is_told_of_after_1200_to_1600_ms_in_any_phase_of_the_looks(phase_ms: int) -> None:
+    """docs/concepts/enforcement.md and SECURITY.md say how long a program past the library keeps its memory."""
+    state, first_look_ns = OverUses(), PERIOD_NS - phase_ms * SECOND // 1000
+    for now_ns in range(first_look_ns, 3 * SECOND, PERIOD_NS):
+        state = state.look([_use(5000)], now_ns)
+        if state.lasting:
+            break
+    assert state.lasting
+    assert 1.2 * SECOND <= now_ns <= 1.6 * SECOND
 
 
 def test_a_moment_beyond_the_cap_and_what_drivers_round_up_is_nothing() -> None:
