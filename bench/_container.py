@@ -75,8 +75,7 @@ def line_of(connection: socket.socket) -> bytes:
 
 def main(path: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended; the end of the connection is the end
-    # The program of a container is the first process of its namespace: without a handler SIGTERM does not end it.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Unlike the first process of a PID namespace, programs end by SIGTERM: one that an agent sends wrongly loses a start.
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(256)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from calabash.seams.host import container_groups as host_groups
 from calabash.seams.host.container_groups import (
     ContainerHierarchy,
     container_groups,
     find_container_hierarchy,
     group_name_in,
+    mounted_devices,
     pod_groups,
 )
 from calabash.seams.host.mounts import mounts
@@ -92,3 +97,32 @@ def test_a_process_is_asked_for_its_group_in_the_hierarchy_that_serves(group: st
     assert group_name_in(both, "freezer") == group
     assert group_name_in(both, "cpuacct") == "/elsewhere"
     assert group_name_in(both, "") == "/unified"
+
+
+def test_mounts_of_a_process_that_still_has_the_root_of_the_host_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while a runtime makes its container: it would see the slots of all allocations."""
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        monkeypatch.setattr(host_groups, "_ROOT_OF_HOST", "/proc")
+        assert os.stat("/proc").st_dev in mounted_devices(child.pid), "it has another root than the host"
+        monkeypatch.setattr(host_groups, "_ROOT_OF_HOST", f"/proc/{os.getpid()}/root")
+        assert mounted_devices(child.pid) == frozenset()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_mounts_of_a_process_over_whose_root_another_is_mounted_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = b"""\
+24 1 0:22 / / rw,relatime - overlay overlay rw
+25 24 0:23 / /etc/slot ro,relatime - tmpfs tmpfs ro
+26 24 0:24 / / rw,relatime - ext4 /dev/vda rw
+27 26 0:25 / /var/slot rw,relatime - tmpfs tmpfs rw
+"""
+    monkeypatch.setattr(host_groups, "_has_root_of_host", lambda _pid: False)
+    for count, expected in ((2, {0x16, 0x17}), (4, set())):
+        text = b"".join(lines.splitlines(keepends=True)[:count])
+        monkeypatch.setattr(host_groups, "open", lambda *_, text=text: io.BytesIO(text), raising=False)
+        assert mounted_devices(1) == expected

@@ -159,18 +159,38 @@ def group_name_in(text: bytes, controller: str) -> str:
 
 
 def mounted_devices(pid: int) -> frozenset[int]:
-    """Device numbers of everything that is mounted where that process lives; empty when it is gone."""
+    """Device numbers of everything that is mounted where that process lives; empty when it is gone, or while its container
+    is being made.
+
+    A runtime moves a process into the group of a container before it gives the process the root of the container. Until then
+    the process sees the mounts of the host, the slots of all allocations among them, which says nothing about whose it is;
+    so it does for a moment after that, while the root of the host is mounted over that of the container.
+    """
+    if _has_root_of_host(pid):
+        return frozenset()
     try:
         with open(f"/proc/{pid}/mountinfo", "rb") as file:
             text = file.read(4 << 20)
     except OSError:
         return frozenset()
-    numbers = set()
+    numbers, roots = set(), 0
     for line in text.splitlines():
+        roots += line.split(b" ", 5)[4:5] == [b"/"]
         major, _, minor = line.split(b" ", 3)[2].partition(b":") if line.count(b" ") > 3 else (b"", b"", b"")
         if major.isdigit() and minor.isdigit():
             numbers.add(os.makedev(int(major), int(minor)))
-    return frozenset(numbers)
+    return frozenset(numbers) if roots < 2 else frozenset()
+
+
+_ROOT_OF_HOST = "/proc/1/root"
+
+
+def _has_root_of_host(pid: int) -> bool:
+    """Return True if a process has the root directory of the host's first process; False if that cannot be seen."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat(_ROOT_OF_HOST))
+    except OSError:
+        return False
 
 
 def _children(directory: Path) -> list[str]:
