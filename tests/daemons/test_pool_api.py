@@ -132,6 +132,18 @@ def test_a_queue_that_makes_no_sense_is_refused_and_not_kept(world: World, name:
     assert [q["name"] for q in world.client.get("/v1/queues")["items"]] == ["default"]
 
 
+def test_queue_below_the_last_level_is_refused_and_not_kept(world: World) -> None:
+    for i in range(1, 33):
+        world.client.put(f"/v1/queues/c{i}", {"parent": f"c{i - 1}" if i > 1 else ""})
+    with pytest.raises(CalabashError, match="queue c33 is at level 33 of the queue tree, the limit is 32 levels"):
+        world.client.put("/v1/queues/c33", {"parent": "c32"})
+    world.client.put("/v1/queues/top", {})
+    with pytest.raises(CalabashError, match="queue c32 is at level 33"):
+        world.client.put("/v1/queues/c1", {"parent": "top"})
+    shown = {q["name"]: q["parent"] for q in world.client.get("/v1/queues")["items"]}
+    assert (shown["c1"], shown["c32"], "c33" in shown) == ("", "c31", False)
+
+
 def test_every_route_is_described_and_nothing_else_is() -> None:
     from calabash.api.routes import ROUTES
     from calabash.standalone.handlers.application import HANDLERS

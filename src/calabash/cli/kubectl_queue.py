@@ -93,20 +93,23 @@ def devices_of(pod: Pod, memory: Mapping[str, int]) -> float:
 
 def tree(queues: Sequence[KubeQueue]) -> Iterator[tuple[int, KubeQueue]]:
     """Each queue once with its depth, a parent before its children; one whose parent is not there stands at the top."""
-    by_name = {queue.metadata.name: queue for queue in queues}
-    left = dict(sorted(by_name.items()))
+    left = {queue.metadata.name: queue for queue in sorted(queues, key=lambda queue: queue.metadata.name)}
+    children: dict[str, list[KubeQueue]] = {}
+    for queue in left.values():
+        children.setdefault(queue.spec.parent if queue.spec.parent in left else "", []).append(queue)
 
-    def below(queue: KubeQueue, depth: int) -> Iterator[tuple[int, KubeQueue]]:
-        if left.pop(queue.metadata.name, None) is None:
-            return
-        yield depth, queue
-        for child in [q for q in left.values() if q.spec.parent == queue.metadata.name]:
-            yield from below(child, depth + 1)
+    def below(top: KubeQueue) -> Iterator[tuple[int, KubeQueue]]:
+        stack = [(0, top)]
+        while stack:
+            depth, queue = stack.pop()
+            if left.pop(queue.metadata.name, None) is not None:
+                yield depth, queue
+                stack += [(depth + 1, child) for child in reversed(children.get(queue.metadata.name, ()))]
 
-    for queue in [q for q in left.values() if q.spec.parent not in by_name]:
-        yield from below(queue, 0)
+    for queue in children.get("", ()):
+        yield from below(queue)
     while left:  # parents of each other, which nothing forbids in the API server
-        yield from below(next(iter(left.values())), 0)
+        yield from below(next(iter(left.values())))
 
 
 def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
 from calabash.sched.explain.nodes import OTHER_MODEL
 from calabash.sched.queues.fairshare import ZERO, Amount
-from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
+from calabash.sched.queues.hierarchy import levels, too_deep
+from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.upkeep import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
@@ -28,6 +29,7 @@ from calabash.sched.upkeep import relabel, set_evictable, set_mig_coming, set_mi
 __all__ = [
     "DEFAULT_POLICY",
     "OTHER_MODEL",
+    "QUEUE_DEPTH_MAX",
     "UNLIMITED",
     "WHOLE_MILLI",
     "ZERO",
@@ -52,9 +54,11 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
+    "levels",
     "relabel",
     "set_evictable",
     "set_mig_coming",
     "set_mig_instances",
     "set_movable",
+    "too_deep",
 ]

@@ -52,6 +52,15 @@ def test_where_no_planner_tells_the_pods_do_and_parents_have_the_sum(
     assert research["waiting_pods"] == []
 
 
+def test_tree_of_a_chain_of_thousands_of_queues_is_listed_without_a_recursion_error() -> None:
+    names = [f"c{i:04}" for i in range(3000)]
+    chain = [
+        KubeQueue(metadata=ObjectMeta(name=name), spec=KubeQueueSpec(parent=parent))
+        for parent, name in zip(["", *names], names, strict=False)
+    ]
+    assert [(depth, queue.metadata.name) for depth, queue in tree(chain)] == list(enumerate(names))
+
+
 def test_what_waits_stands_in_its_turn_with_its_reason(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     uid = world.pod("held", namespace="team", node="node1").metadata.uid
     world.client.patch(POD, "held", "team", body={"metadata": {"annotations": planned(uid, ("GPU-1", 0, 100))}})

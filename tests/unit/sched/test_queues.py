@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.decisions import Bind, Request
 from calabash.sched.queues.fairshare import Amount, Tree, corrected_weights, divide, pour
-from calabash.sched.queues.spec import QueueSpec
+from calabash.sched.queues.hierarchy import levels
+from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, QueueSpec
 from calabash.sched.queues.tree import QueueTree
+from calabash.sched.scheduler import Scheduler
 
 amounts = st.integers(0, 64)
 
@@ -157,6 +162,51 @@ def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
 def test_a_broken_tree_is_refused(specs: list[QueueSpec], what: str) -> None:
     with pytest.raises(CalabashError, match=what):
         QueueTree(specs)
+
+
+def chain(depth: int) -> list[QueueSpec]:
+    """Return queues c1, c2, … each below the one before."""
+    return [QueueSpec(name=f"c{i}", parent=f"c{i - 1}" if i > 1 else "") for i in range(1, depth + 1)]
+
+
+def test_queue_at_the_last_level_starts_requests_and_one_level_more_is_refused() -> None:
+    node = NodeSpec(name="n", cpu_milli=1000, memory_mib=1024, gpus=(GpuSpec(model="A100", memory_mib=40960),))
+    scheduler = Scheduler([node], chain(QUEUE_DEPTH_MAX))
+    scheduler.submit(Request(id="w", queue=f"c{QUEUE_DEPTH_MAX}", shape=Shape(gpu_count=1, gpu_milli=1000)))
+    assert [type(decision) for decision in scheduler.cycle(1.0)] == [Bind]
+    with pytest.raises(CalabashError, match="queue c33 is at level 33 of the queue tree, the limit is 32") as caught:
+        scheduler.set_queues(chain(QUEUE_DEPTH_MAX + 1))
+    assert caught.value.hint == "give it a parent that is nearer to the top"
+    assert scheduler.tree.used("c1").gpu_milli == 1000, "the tree stays as it was"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_chain_of_thousands_of_queues_is_refused_in_any_order_without_a_recursion_error(order: int) -> None:
+    with pytest.raises(CalabashError, match="the limit is 32 levels"):
+        Scheduler([], chain(5000)[::order])
+
+
+def test_circle_of_thousands_of_queues_is_refused_without_a_recursion_error() -> None:
+    first, *others = chain(5000)
+    with pytest.raises(CalabashError, match="circle"):
+        Scheduler([], [QueueSpec(name=first.name, parent="c5000"), *others])
+
+
+def test_levels_count_from_the_top_and_queues_of_and_below_a_circle_have_none() -> None:
+    parents = {"d": "c", "a": "", "c": "b", "b": "a", "lost": "nowhere", "x": "y", "y": "x", "z": "x"}
+    assert levels(parents) == {"a": 1, "b": 2, "c": 3, "d": 4, "lost": 1, "x": 0, "y": 0, "z": 0}
+
+
+def test_limit_of_each_queue_on_the_path_is_kept_and_the_nearest_one_is_named() -> None:
+    most = Amount(2000, 1 << 60, 1 << 60)
+    tree = tree_of(
+        QueueSpec(name="org", limit=most),
+        QueueSpec(name="lab", parent="org"),
+        QueueSpec(name="a", parent="lab", limit=most),
+    )
+    found = [tree.over_limit(name, Amount(3000)) for name in ("a", "lab", "org")]
+    assert [over.queue if over else "" for over in found] == ["a", "org", "org"]
+    assert tree.over_limit("a", Amount(2000)) is None
 
 
 def test_bad_amounts_of_a_queue_are_refused() -> None:

@@ -98,8 +98,12 @@ class QueueTeller:
             core = self._mirrors.core
             if core is None:
                 return {}
-            there = core.queues.wanted
-            return {name: status for name, status in queue_statuses(core.book).items() if name in there}
+            found, queues = queue_statuses(core.book), core.queues
+            wanted = {name: status for name, status in found.items() if name in queues.wanted}
+            for name, error in queues.set_aside.items():
+                message = f"{error.message}; hint: {error.hint}"
+                wanted[name] = msgspec.structs.replace(found.get(name, KubeQueueStatus()), message=message)
+            return wanted
 
 
 class QueueStatuses:
@@ -135,8 +139,11 @@ class QueueStatuses:
 
 
 def _all_fields(status: KubeQueueStatus) -> dict[str, Any]:
-    """With its zeros: a column that is empty says nothing."""
-    return {field.encode_name: getattr(status, field.name) for field in msgspec.structs.fields(status)}
+    """With its zeros: a column that is empty says nothing. Without an empty message: older CRDs have none."""
+    fields = {field.encode_name: getattr(status, field.name) for field in msgspec.structs.fields(status)}
+    if not status.message:
+        del fields["message"]
+    return fields
 
 
 def _memory_mib(book: Book, allocation: AllocationId) -> int:

@@ -9,15 +9,16 @@ from calabash.kubernetes.planner.facts import NamespaceSeen, PodSeen, QueueSeen
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
-from calabash.sched import UNLIMITED, Amount, QueueSpec
+from calabash.sched import QUEUE_DEPTH_MAX, UNLIMITED, Amount, QueueSpec, levels, too_deep
 
 EVICTION_GRACE_S = 300
-_DEPTH_MAX = 64  # queues above one that are asked
 DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
 
 
 class KubeQueues:
     """KubeQueues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs.
+
+    Queues below QUEUE_DEPTH_MAX levels are in ``set_aside`` with the error, and are not in the scheduler's tree.
 
     Args:
         shard: the part of the cluster; queues of others are known by name only.
@@ -27,14 +28,19 @@ class KubeQueues:
         self._shard = shard
         self._elsewhere: dict[str, QueueSeen] = {}
         self.wanted: dict[str, QueueSeen] = {}
+        self.set_aside: dict[str, CalabashError] = {}
         self.namespaces: dict[str, NamespaceSeen] = {}
         self.fault = ""
 
     def see(self, queues: Iterable[QueueSeen]) -> None:
         """All queues that there are."""
-        self.wanted, self._elsewhere = {}, {}
-        for queue in queues:
-            if self._shard.has_queue_of(queue.pool):
+        self.wanted, self._elsewhere, self.set_aside = {}, {}, {}
+        found = list(queues)
+        level = levels({queue.name: queue.parent for queue in found})
+        for queue in found:
+            if level[queue.name] > QUEUE_DEPTH_MAX:
+                self.set_aside[queue.name] = too_deep(queue.name, level[queue.name])
+            elif self._shard.has_queue_of(queue.pool):
                 self.wanted[queue.name] = queue
             else:
                 self._elsewhere[queue.name] = queue
@@ -55,7 +61,8 @@ class KubeQueues:
         for entry in gone:
             book.scheduler.finished(entry.id)
             book.newcomers.pop(entry.id, None)
-            book.put_aside(entry, Reason.NOT_FOUND, "its queue is gone")
+            error = self.set_aside.get(entry.bundle.request.queue) if entry.bundle else None
+            book.put_aside(entry, Reason.NOT_FOUND, error.message if error else "its queue is gone")
         used = {e.bundle.request.queue for e in book.entries.values() if e.bundle and e.id in book.scheduler.known}
         try:
             book.scheduler.set_queues(self.specs({*used, *kept}))
@@ -66,7 +73,7 @@ class KubeQueues:
 
     def eviction_grace_s(self, name: str) -> int:
         """Return the longest time that an evicted pod of a queue has to end."""
-        for _ in range(_DEPTH_MAX):
+        for _ in range(QUEUE_DEPTH_MAX):
             queue = self.wanted.get(name)
             if queue is None:
                 break
@@ -76,7 +83,10 @@ class KubeQueues:
         return EVICTION_GRACE_S
 
     def is_there(self, name: str) -> bool:
-        return name in self.wanted or (name == DEFAULT_QUEUE and name not in self._elsewhere)
+        """Return True if the planner decides about pods of the queue."""
+        return name in self.wanted or (
+            name == DEFAULT_QUEUE and name not in self._elsewhere and name not in self.set_aside
+        )
 
     def of(self, pod: PodSeen) -> str:
         """The queue of a pod. Raises CalabashError: it is not there, or the namespace does not allow it."""
@@ -90,6 +100,8 @@ class KubeQueues:
                 hint=f"leave the queue out, or have the namespace allow {own}",
             )
         name = own or given
+        if name in self.set_aside:
+            raise self.set_aside[name]
         if name in self._elsewhere:
             pool = self._elsewhere[name].pool
             raise CalabashError(

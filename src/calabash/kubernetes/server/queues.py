@@ -9,6 +9,7 @@ from calabash.api import requests
 from calabash.kubernetes import names
 from calabash.kubernetes.server.state import ClusterState
 from calabash.model.errors import CalabashError, Reason
+from calabash.sched import QUEUE_DEPTH_MAX, levels, too_deep
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.resources import QUEUE, KubeQueue
 
@@ -23,13 +24,18 @@ class QueueWriter:
         self._state = state
 
     def put(self, name: str, wanted: requests.QueueSettings) -> None:
-        """Create or change it. Raises CONFLICT for a tenant's, and where somebody else was quicker."""
+        """Create or change the queue.
+
+        Raises CONFLICT for a tenant's queue and where another writer was quicker, BAD_REQUEST where the tree would
+        have more than QUEUE_DEPTH_MAX levels.
+        """
         if _NAME.fullmatch(name) is None:
             raise CalabashError(
                 f"queue name {name[:80]!r} is not usable on Kubernetes",
                 hint="at most 63 small letters, digits, - and .; queues of tenants follow from the tenants",
             )
         known = self._own(name)
+        self._require_depth(name, wanted.parent)
         spec: dict[str, Any] = {
             "parent": wanted.parent,
             "deserved": wanted.deserved,
@@ -55,6 +61,14 @@ class QueueWriter:
                 f"queue {name} has pods", reason=Reason.CONFLICT, hint="wait for them, or delete them first"
             )
         self._client.delete(QUEUE, name, uid=known.metadata.uid)
+
+    def _require_depth(self, name: str, parent: str) -> None:
+        """Raise CalabashError if a change of the parent puts the queue, or one below it, below QUEUE_DEPTH_MAX levels."""
+        parents = {queue.metadata.name: queue.spec.parent for queue in self._state.queues()}
+        before, after = levels(parents), levels(parents | {name: parent})
+        for one, level in after.items():
+            if level > QUEUE_DEPTH_MAX and (one == name or before[one] <= QUEUE_DEPTH_MAX):
+                raise too_deep(one, level)
 
     def _own(self, name: str) -> KubeQueue | None:
         known = self._state.queue(name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.queues.fairshare import RESOURCES
-from calabash.sched.queues.spec import ROOT, QueueSpec
+from calabash.sched.queues.fairshare import RESOURCES, ZERO
+from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, ROOT, UNLIMITED, QueueSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,9 @@ class Hierarchy:
         specs: the queues, in that order. index: number by name.
         children: numbers of the children. paths: from the queue itself up to the root.
         managed: per resource whether any queue deserves some of it; what nobody deserves is in nobody's quota.
+        leaves: names of the queues without children.
+        limited: the part of each path that has a limit.
+        deserved: amounts that the queues deserve, by number; see ``own_deserved``.
     """
 
     specs: tuple[QueueSpec, ...]
@@ -26,10 +29,15 @@ class Hierarchy:
     paths: tuple[tuple[int, ...], ...]
     managed: tuple[bool, ...]
     leaves: tuple[str, ...]
+    limited: tuple[tuple[int, ...], ...]
+    deserved: tuple[tuple[float, ...], ...]
 
     @classmethod
     def of(cls, specs: Iterable[QueueSpec]) -> Hierarchy:
-        """Raises CalabashError: duplicate, unknown parent, circle."""
+        """Build the hierarchy.
+
+        Raises CalabashError: duplicate, unknown parent, circle, more than QUEUE_DEPTH_MAX levels.
+        """
         wanted: dict[str, QueueSpec] = {}
         for spec in specs:
             if spec.name in wanted:
@@ -43,13 +51,18 @@ class Hierarchy:
             up = index[wanted[name].parent]
             children[up].append(index[name])
             paths.append((index[name], *paths[up]))
+            if len(paths[-1]) - 1 > QUEUE_DEPTH_MAX:
+                raise too_deep(name, len(paths[-1]) - 1)
+        specs_in_order = tuple(wanted[name] for name in order)
         return cls(
-            specs=tuple(wanted[name] for name in order),
+            specs=specs_in_order,
             index=index,
             children=tuple(tuple(kids) for kids in children),
             paths=tuple(paths),
             managed=tuple(any(spec.deserved[r] > 0 for spec in wanted.values()) for r in range(RESOURCES)),
             leaves=tuple(name for name in order if not children[index[name]]),
+            limited=tuple(tuple(i for i in path[:-1] if specs_in_order[i - 1].limit != UNLIMITED) for path in paths),
+            deserved=_deserved(specs_in_order, children),
         )
 
     def spec(self, number: int) -> QueueSpec:
@@ -74,35 +87,73 @@ class Hierarchy:
 
     def own_deserved(self, number: int) -> tuple[float, ...]:
         """What the queue deserves; a parent without a guarantee of its own deserves the sum of its children's."""
-        own = self.spec(number).deserved
-        if any(own) or not self.children[number]:
-            return own
-        below = [self.own_deserved(child) for child in self.children[number]]
-        return tuple(sum(amounts) for amounts in zip(*below, strict=True))
+        return self.deserved[number]
 
 
-def _parents_first(wanted: dict[str, QueueSpec]) -> list[str]:
-    order: list[str] = []
-    state: dict[str, int] = {}
+def levels(parents: Mapping[str, str]) -> dict[str, int]:
+    """Return the level of each queue: 1 at the top, one more than its parent's below.
 
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        if name in trail:
-            circle = " -> ".join((*trail[trail.index(name) :], name))
-            raise CalabashError(f"queues form a circle: {circle}", hint="a parent cannot be below its child")
-        if state.get(name):
-            return
-        spec = wanted[name]
-        if spec.parent != ROOT:
-            if spec.parent not in wanted:
+    A parent that is not among the queues counts as none. Queues of a circle and below it have level 0.
+
+    Args:
+        parents: name of the parent by name of the queue, ROOT at the top.
+    """
+    found: dict[str, int] = {}
+    for name in parents:
+        trail: dict[str, None] = {}
+        at = name
+        while at in parents and at not in found and at not in trail:
+            trail[at] = None
+            at = parents[at]
+        level = 0 if at in trail else found.get(at, 0)
+        circular = at in trail or found.get(at) == 0
+        for one in reversed(trail):
+            level = 0 if circular else level + 1
+            found[one] = level
+    return found
+
+
+def too_deep(name: str, level: int) -> CalabashError:
+    """Return the error for a queue below QUEUE_DEPTH_MAX."""
+    return CalabashError(
+        f"queue {name} is at level {level} of the queue tree, the limit is {QUEUE_DEPTH_MAX} levels",
+        reason=Reason.BAD_REQUEST,
+        hint="give it a parent that is nearer to the top",
+    )
+
+
+def _deserved(specs: Sequence[QueueSpec], children: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+    """Amounts that the queues deserve, by number; children come after their parents, so it counts from the last."""
+    found: list[tuple[float, ...]] = [ZERO] * len(children)
+    for number in range(len(specs), 0, -1):
+        own: tuple[float, ...] = specs[number - 1].deserved
+        if not any(own) and children[number]:
+            own = tuple(sum(amounts) for amounts in zip(*(found[c] for c in children[number]), strict=True))
+        found[number] = own
+    return tuple(found)
+
+
+def _parents_first(wanted: Mapping[str, QueueSpec]) -> list[str]:
+    """Return the names so that each queue comes after its parent. Raises CalabashError: unknown parent, circle."""
+    order: dict[str, None] = {}
+    for name in wanted:
+        trail: dict[str, None] = {}
+        at = name
+        while at not in order:
+            if at in trail:
+                names = list(trail)
+                circle = " -> ".join((*names[names.index(at) :], at))
+                raise CalabashError(f"queues form a circle: {circle}", hint="a parent cannot be below its child")
+            trail[at] = None
+            parent = wanted[at].parent
+            if parent == ROOT:
+                break
+            if parent not in wanted:
                 raise CalabashError(
-                    f"queue {name}: parent {spec.parent} does not exist",
+                    f"queue {at}: parent {parent} does not exist",
                     reason=Reason.NOT_FOUND,
                     hint="define the parent too",
                 )
-            visit(spec.parent, (*trail, name))
-        state[name] = 1
-        order.append(name)
-
-    for name in wanted:
-        visit(name, ())
-    return order
+            at = parent
+        order.update(dict.fromkeys(reversed(trail)))
+    return list(order)

@@ -10,6 +10,8 @@ from calabash.sched.queues.fairshare import ZERO, Amount
 
 UNLIMITED = Amount(1 << 60, 1 << 60, 1 << 60)
 ROOT = ""
+QUEUE_DEPTH_MAX = 32
+"""Levels of the queue tree: a queue at the top is at level 1. What a start costs grows with the levels above its queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

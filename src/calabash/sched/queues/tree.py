@@ -32,7 +32,8 @@ class QueueTree:
     def replace(self, specs: Iterable[QueueSpec]) -> None:
         """Set all queues. Use, demand and past of queues that stay are kept; a queue in use must stay.
 
-        Raises CalabashError: duplicate, unknown parent, circle, job on a queue that is removed or becomes a parent.
+        Raises CalabashError: duplicate, unknown parent, circle, too many levels, job on a queue that is removed or becomes
+        a parent.
         """
         form = Hierarchy.of(specs)
         past = dict(self.past())
@@ -67,7 +68,7 @@ class QueueTree:
 
     def over_limit(self, name: str, amount: Amount, freed: Amount = ZERO) -> OverLimit | None:
         """Return the first queue from the leaf up whose limit ``amount`` more would break once ``freed`` is given back."""
-        for i in self._path(name):
+        for i in self.form.limited[self.form.index[name]]:
             spec, used = self.form.spec(i), self.use.used_at(i)
             for r in range(RESOURCES):
                 left = used[r] - freed[r]

@@ -31,13 +31,11 @@ class QueueUse:
 
     def start(self, name: str, amount: Amount) -> None:
         """From waiting to used: the demand, and so the shares, stay."""
-        self._add(self._waiting, name, amount, -1)
-        self._add(self._used, name, amount, 1)
+        self._transfer(self._waiting, self._used, name, amount)
 
     def stop(self, name: str, amount: Amount) -> None:
         """From used back to waiting (eviction)."""
-        self._add(self._used, name, amount, -1)
-        self._add(self._waiting, name, amount, 1)
+        self._transfer(self._used, self._waiting, name, amount)
 
     def end(self, name: str, amount: Amount) -> None:
         """It runs no longer."""
@@ -69,10 +67,19 @@ class QueueUse:
         return moved
 
     def _add(self, table: Table, name: str, amount: Sequence[float], sign: int) -> None:
-        for level in self._hierarchy.paths[self._hierarchy.index[name]]:
-            row = table[level]
-            for r in range(RESOURCES):
-                row[r] += sign * amount[r]
+        path = self._hierarchy.paths[self._hierarchy.index[name]]
+        for r in range(RESOURCES):
+            if change := sign * amount[r]:
+                for level in path:
+                    table[level][r] += change
+
+    def _transfer(self, source: Table, target: Table, name: str, amount: Sequence[float]) -> None:
+        path = self._hierarchy.paths[self._hierarchy.index[name]]
+        for r in range(RESOURCES):
+            if change := amount[r]:
+                for level in path:
+                    source[level][r] -= change
+                    target[level][r] += change
 
 
 def _amount(row: Sequence[float]) -> Amount:

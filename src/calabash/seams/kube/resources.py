@@ -177,7 +177,8 @@ class KubeQueueSpec(KubeStruct, frozen=True):
 
 class KubeQueueStatus(KubeStruct, frozen=True):
     """What the planner last saw, in devices: in use, its own now, in use beyond that, asked for by who waits; the memory in
-    use; pods that wait for devices and that have them. A parent has the sums of what is below it."""
+    use; pods that wait for devices and that have them; why the planner does not use the queue, empty where it does. A parent
+    has the sums of what is below it."""
 
     allocated: float = 0.0
     guaranteed: float = 0.0
@@ -186,6 +187,7 @@ class KubeQueueStatus(KubeStruct, frozen=True):
     memory_mib: int = 0
     waiting: int = 0
     running: int = 0
+    message: str = ""
 
 
 class KubeQueue(KubeStruct, frozen=True):

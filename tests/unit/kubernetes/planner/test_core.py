@@ -473,6 +473,40 @@ def test_a_tree_that_cannot_be_keeps_the_old_one() -> None:
     assert cluster.core.queues.fault == ""
 
 
+def levels_of(depth: int) -> list[QueueSeen]:
+    return [QueueSeen(name=f"c{i}", parent=f"c{i - 1}" if i > 1 else "") for i in range(1, depth + 1)]
+
+
+def test_queue_object_below_the_last_level_is_set_aside_and_the_others_are_used() -> None:
+    cluster = Cluster({"a": 2}, [PROD, *levels_of(100)])
+    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset("*")))
+    deep = cluster.create(asked(SHARE, queue="c33"))
+    last = cluster.create(asked(SHARE, queue="c32"))
+    cluster.settle()
+    assert list(cluster.core.queues.set_aside) == [f"c{i}" for i in range(33, 101)]
+    assert (list(cluster.bound()), cluster.core.queues.fault) == ([last], "")
+    told = cluster.core.book.entries[deep].told
+    assert "queue c33 is at level 33 of the queue tree, the limit is 32 levels" in told[1]
+    cluster.core.set_queues([PROD, *levels_of(31), QueueSeen(name="c33", parent="c31")])
+    cluster.settle()
+    assert deep in cluster.bound()
+
+
+def test_pod_that_waits_in_a_queue_that_sinks_below_the_last_level_is_put_aside_and_one_that_runs_goes_on() -> None:
+    cluster = Cluster({"a": 1}, levels_of(32))
+    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset("*")))
+    runs = cluster.create(asked(WHOLE, queue="c32"))
+    cluster.settle()
+    waits = cluster.create(asked(WHOLE, queue="c32"))
+    cluster.settle()
+    top = QueueSeen(name="top")
+    cluster.core.set_queues([top, QueueSeen(name="c1", parent="top"), *levels_of(32)[1:]])
+    cluster.settle()
+    assert cluster.core.queues.fault == ""
+    assert "level 33" in cluster.core.book.entries[waits].told[1]
+    assert list(cluster.bound()) == [runs]
+
+
 # ---- who waits, and why -------------------------------------------------------------------------------------------
 
 

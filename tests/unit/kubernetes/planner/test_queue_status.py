@@ -41,6 +41,27 @@ def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_p
     assert found["idle"] == KubeQueueStatus()
 
 
+def test_queue_below_the_last_level_says_so_in_its_status_until_it_is_moved_up(world: World) -> None:
+    client = world.client
+    world.node("a")
+    for i in range(1, 34):
+        client.create(QUEUE, {"metadata": {"name": f"c{i}"}, "spec": {"parent": f"c{i - 1}" if i > 1 else ""}})
+    service = world.start(status_every_s=0.02)
+    until(service.leads, "leads")
+
+    def message(name: str) -> str:
+        queue = client.get(QUEUE, name)
+        assert queue is not None
+        return queue.status.message
+
+    hint = "give it a parent that is nearer to the top"
+    told = f"queue c33 is at level 33 of the queue tree, the limit is 32 levels; hint: {hint}"
+    until(lambda: message("c33") == told, "the message")
+    assert message("c32") == ""
+    client.patch(QUEUE, "c33", body={"spec": {"parent": "c1"}})
+    until(lambda: message("c33") == "", "the message to be gone")
+
+
 def test_the_status_is_written_when_it_changed_and_not_otherwise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     client = world.client
     world.node("a")

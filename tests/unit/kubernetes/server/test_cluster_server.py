@@ -125,6 +125,25 @@ def test_a_tenant_of_the_api_is_an_object_with_its_queues(cluster: ServedCluster
     until(lambda: cluster.queues() == {}, "all queues to be gone")
 
 
+def test_queue_of_the_api_that_would_be_below_the_last_level_is_refused_and_not_written(cluster: ServedCluster) -> None:
+    for i in range(1, 33):
+        parent = f"c{i - 1}" if i > 1 else ""
+        cluster.kube.create(QUEUE, {"metadata": {"name": f"c{i}"}, "spec": {"parent": parent}})
+
+    def shown() -> set[str]:
+        return {queue["name"] for queue in cluster.admin.items("/v1/queues")}
+
+    until(lambda: shown() >= {f"c{i}" for i in range(1, 33)}, "the queues")
+    with pytest.raises(CalabashError, match="queue c33 is at level 33 of the queue tree, the limit is 32"):
+        cluster.admin.put("/v1/queues/c33", {"parent": "c32"})
+    cluster.admin.put("/v1/queues/top", {})
+    until(lambda: "top" in shown(), "the queue")
+    with pytest.raises(CalabashError, match="queue c32 is at level 33"):
+        cluster.admin.put("/v1/queues/c1", {"parent": "top"})
+    assert "c33" not in cluster.queues()
+    assert cluster.queues()["c1"] == ("", 0.0, None)
+
+
 def ready(cluster: ServedCluster, name: str) -> tuple[str, str]:
     found = cluster.tenant(name)
     conditions = found.status.conditions if found is not None else ()
