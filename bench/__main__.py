@@ -29,6 +29,7 @@ BENCHES = (
     "operate",
     "decisions",
     "queues",
+    "cliffs",
     "kube",
     "kube_endures",
     "kube_latency",
