@@ -24,17 +24,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from calabash.agent.arbiter_accounts import (
-    IDLE_RATIO,
-    LAG_NS_MAX,
-    Account,
-    ComputeDemand,
-    Span,
-    charged_since,
-    overcharged_time,
-    settle,
-    unused_time,
-)
+from calabash.agent.arbiter_accounts import IDLE_RATIO, LAG_NS_MAX, Account, ComputeDemand, settle
+from calabash.agent.arbiter_charges import Span, charged_since, overcharged_time, unused_time
 from calabash.agent.believed import CREDIT_NS, MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.arbiter_accounts import LAG_NS_MAX, Account, ComputeDemand, overcharged_time, settle, unused_time
+from calabash.agent.arbiter_accounts import LAG_NS_MAX, Account, ComputeDemand, settle
+from calabash.agent.arbiter_charges import overcharged_time, unused_time
 from calabash.agent.arbiter_policy import SharedDevice, decide
 from calabash.agent.believed import KERNEL_NS_MAX, MS, Believed, LargestStep
 from calabash.agent.pages_layout import PagePolicy
