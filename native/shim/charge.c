@@ -316,8 +316,17 @@ bool cb_true_up(int device, uint64_t from, uint64_t to)
     return add(device, to - from) || add_fixed(device, to - from);
 }
 
+/* Frees what dead siblings still hold. Costs two loads where this process alone holds memory of the device. */
+static void reap_siblings(int device)
+{
+    uint64_t used = __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
+    if (used != __atomic_load_n(&cb.proc->share[device].used_bytes, __ATOMIC_RELAXED))
+        (void)cb_processes_reap(device);
+}
+
 uint64_t cb_limit_left(int device, uint64_t *limit)
 {
+    reap_siblings(device);
     uint64_t cap = cb_cap(&cb.limits->device[device]), taken = residual_of(device);
     taken += __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
     *limit = cap;

@@ -52,7 +52,7 @@ bool cb_driver_lags(unsigned *tries);
         } while (CB_UNLIKELY(result == CUDA_ERROR_OUT_OF_MEMORY) && cb_driver_lags(&tries_)); \
     } while (0)
 bool cb_true_up(int device, uint64_t from, uint64_t to); /* a charge turns out to be another size */
-uint64_t cb_limit_left(int device,
-                       uint64_t *limit); /* bytes free under the cap; *limit: the cap, 0 for none */
+/* Bytes free under the cap, after the memory of dead siblings was freed; *limit: the cap, 0 for none. */
+uint64_t cb_limit_left(int device, uint64_t *limit);
 
 #endif

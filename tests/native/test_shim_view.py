@@ -74,6 +74,18 @@ def test_the_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
         assert device["memory"] == device["memory2"] == [3 * GIB, 2 * GIB, GIB]
 
 
+def test_memory_of_a_killed_sibling_is_shown_as_free_at_once(world: World) -> None:
+    """Without an agent; a program that starts next asks how much it may take before it allocates."""
+    slot = world.slot(cap=3 * GIB)
+    with slot.holding(GIB):
+        assert slot.tenant("view").split()[0] == str(2 * GIB)
+    assert slot.tenant("view").split()[0] == str(3 * GIB), "cuMemGetInfo"
+    with slot.holding(GIB):
+        pass
+    (device,) = probe(slot)["devices"]
+    assert device["memory"] == device["memory2"] == [3 * GIB, 3 * GIB, 0], "NVML"
+
+
 def test_what_the_agent_found_beside_the_ledger_is_shown_as_used(world: World) -> None:
     slot = world.slot(cap=3 * GIB)
     slot.limits.set_residual(0, 100 * MIB)
