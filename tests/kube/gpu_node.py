@@ -299,16 +299,25 @@ class GpuNode:
         return self.cluster.kubectl("logs", name, "-c", container)
 
     def let_go(self, name: str, file: str = "/tmp/go") -> None:
-        """Makes a file in a pod, as soon as the kubelet takes orders (it may just be starting)."""
+        """Make a file in a pod, as soon as the kubelet takes orders (it may just be starting).
+
+        The container may end by it before the command reports, which then counts as done.
+        """
+        before = self._ends(name)
 
         def done() -> bool:
             try:
                 self.cluster.kubectl("exec", name, "--", "touch", file)
             except RuntimeError:
-                return False
+                return self._ends(name) > before
             return True
 
         self.cluster.wait_for(done, f"a command in pod {name}", every_s=0.5)
+
+    def _ends(self, name: str) -> int:
+        """How often containers of a pod have ended."""
+        found = self.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", ())
+        return sum(one["restartCount"] + ("terminated" in one["state"]) for one in found)
 
     def delete(self, name: str) -> None:
         """Remove the pod, and wait until it is gone."""
