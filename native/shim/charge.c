@@ -321,7 +321,7 @@ static void reap_siblings(int device)
 {
     uint64_t used = __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
     if (used != __atomic_load_n(&cb.proc->share[device].used_bytes, __ATOMIC_RELAXED))
-        (void)cb_processes_reap(device);
+        (void)cb_processes_reap_ended(device);
 }
 
 uint64_t cb_limit_left(int device, uint64_t *limit)

@@ -175,6 +175,11 @@ unsigned cb_processes_reap(int device)
     return reap(cb.usage, cb.proc->pid_namespace, device, thorough);
 }
 
+unsigned cb_processes_reap_ended(int device)
+{
+    return reap(cb.usage, cb.proc->pid_namespace, device, false);
+}
+
 uint64_t cb_processes_elsewhere(int device)
 {
     uint64_t bytes = 0;

@@ -18,6 +18,9 @@ bool cb_process_lives(const struct cb_usage *usage, uint32_t slot);
 /* Frees the slots of dead processes of this PID namespace that hold memory of the device; how many. */
 unsigned cb_processes_reap(int device);
 
+/* The same without those whose PID another process has by now, which takes a read of /proc for each living process. */
+unsigned cb_processes_reap_ended(int device);
+
 /* What processes of other PID namespaces, which cannot be judged from here, hold of the device. */
 uint64_t cb_processes_elsewhere(int device);
 
