@@ -1,0 +1,386 @@
+"""An independent account of what the scheduler has decided, which refuses decisions that break a rule.
+
+The ledger is fed by the requests, by events of nodes and by decisions. It shares the data types of the core
+(``Request``, ``NodeSpec``, ``QueueSpec``, decisions) and none of its accounting; limits and the MIG table are numbers of
+its own.
+
+Left out: the memory that a node keeps for an MPS server or a context, spilled memory, parts of a MIG instance
+(``1c.3g.40gb``), cut instances that stand unused, topology, and requests that name labels or taints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from calabash.model.mig import MigPlace
+from calabash.sched import Bind, Decision, Evict, Move, NodePlacement, NodeSpec, QueueSpec, Request, Shape
+
+CARD_MIB = 81_920
+"""Memory that is charged as a whole device."""
+SLICES_MAX = {"vgpu": 64, "mps": 48, "timeslice": 4, "exclusive": 1}
+MIG_PROFILES = {  # compute slices, memory slices, starts
+    "1g.10gb": (1, 1, (0, 1, 2, 3, 4, 5, 6)),
+    "2g.20gb": (2, 2, (0, 2, 4)),
+    "3g.40gb": (3, 4, (0, 4)),
+    "4g.40gb": (4, 4, (0,)),
+    "7g.80gb": (7, 8, (0,)),
+}
+WHOLE = 1000
+
+
+class ViolationError(AssertionError):
+    """A decision that breaks a rule; ``check`` is the name of the rule."""
+
+    def __init__(self, check: str, text: str) -> None:
+        super().__init__(f"{check}: {text}")
+        self.check = check
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one running request holds."""
+
+    request: Request
+    node: str
+    placement: NodePlacement
+
+
+def is_whole(shape: Shape) -> bool:
+    """Return True if the shape takes whole devices, memory included."""
+    return shape.gpu_milli == WHOLE and not shape.gpu_memory_mib
+
+
+def mode_of(shape: Shape) -> str:
+    """Return the sharing mode that the shape puts its devices in."""
+    return "mig" if shape.mig_profile else shape.mode
+
+
+def charge(shape: Shape) -> tuple[float, int, int]:
+    """Return the device milli, CPU milli and host MiB that a queue is charged for the shape."""
+    milli: float = shape.gpu_milli
+    if shape.mig_profile:
+        milli = -(-MIG_PROFILES[shape.mig_profile][0] * WHOLE // 7)
+    elif not is_whole(shape):
+        by_memory = min(WHOLE, -(-shape.gpu_memory_mib * WHOLE // CARD_MIB))
+        parts = 1 << 20
+        by_count = shape.gpu_slices * WHOLE * parts // shape.gpu_slices_max / parts if shape.gpu_slices_max else 0
+        milli = max(milli, by_memory, by_count)
+    return shape.gpu_count * milli, shape.cpu_milli, shape.memory_mib
+
+
+class Ledger:
+    """The account; each method of an event or of a cycle raises ViolationError when a rule is broken."""
+
+    def __init__(self, nodes: Iterable[NodeSpec], queues: Sequence[QueueSpec]) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.queues = {queue.name: queue for queue in queues}
+        self.requests: dict[str, Request] = {}
+        self.running: dict[str, Held] = {}
+        self.unhealthy: set[tuple[str, int]] = set()
+        self.owed: list[tuple[Held, Request]] = []
+        """Room of evicted requests, each with the request that it was freed for and that has not started."""
+        self._broken: set[tuple[str, str]] = set()
+        self._event = True
+        self._wake_at_s: float | None = None
+
+    # ---- events -------------------------------------------------------------------------------------------------
+
+    def submitted(self, request: Request) -> None:
+        """A request joins its queue."""
+        self._event = True
+        self.requests[request.id] = request
+
+    def ended(self, name: str) -> None:
+        """A request ended, or was cancelled."""
+        self._event = True
+        request = self.requests.pop(name)
+        if self.running.pop(name, None):
+            self._note_broken([request])
+        self.owed = [(held, by) for held, by in self.owed if by.id != name]
+
+    def node_added(self, node: NodeSpec) -> None:
+        """A node joins."""
+        self._event = True
+        self.nodes[node.name] = node
+
+    def node_lost(self, name: str) -> set[str]:
+        """A node is gone; returns the requests that ran there, which wait again."""
+        self._event = True
+        del self.nodes[name]
+        lost = [held for held in self.running.values() if held.node == name]
+        for held in lost:
+            del self.running[held.request.id]
+        self._note_broken(held.request for held in lost)
+        self.unhealthy = {(node, device) for node, device in self.unhealthy if node != name}
+        self.owed = [(held, by) for held, by in self.owed if held.node != name]
+        return {held.request.id for held in lost}
+
+    def health(self, node: str, device: int, *, healthy: bool) -> None:
+        """A device is lost, or is back."""
+        self._event = True
+        (self.unhealthy.discard if healthy else self.unhealthy.add)((node, device))
+
+    # ---- a cycle ------------------------------------------------------------------------------------------------
+
+    def decided(self, decisions: Iterable[Decision], now_s: float, wake_at_s: float | None) -> bool:
+        """Carry out the decisions of one cycle, and check them; returns True if any of them acts."""
+        acts = [d for d in decisions if isinstance(d, Bind | Evict | Move)]
+        if acts and not self._event and (self._wake_at_s is None or now_s < self._wake_at_s):
+            raise ViolationError("wake", f"{acts[0]} at {now_s} s without an event, named wake-up: {self._wake_at_s}")
+        seen: dict[str, type] = {}
+        touched: set[tuple[str, str]] = set()
+        for act in acts:
+            before = seen.setdefault(act.id, type(act))
+            if before is not type(act):
+                raise ViolationError("once", f"{act.id}: {before.__name__} and {type(act).__name__} in one cycle")
+            request = self.requests.get(act.id)
+            if request is None:
+                raise ViolationError("known", f"{act.id} is not known")
+            if request.gang:
+                touched.add((request.queue, request.gang))
+            if isinstance(act, Bind):
+                self._bind(act, request)
+            else:
+                self._leave(act)
+        self.check_room()
+        self.check_limits()
+        self.check_gangs(touched)
+        self._event, self._wake_at_s = False, wake_at_s
+        return bool(acts)
+
+    def finish(self) -> None:
+        """Check that each eviction was followed by the start that it was for."""
+        if self.owed:
+            held, by = self.owed[0]
+            raise ViolationError("eviction", f"{held.request.id} was evicted for {by.id}, which did not start")
+
+    def _bind(self, act: Bind, request: Request) -> None:
+        if act.id in self.running:
+            raise ViolationError("once", f"{act.id} is bound and runs already")
+        self._check_placement(request, act.node, act.placement)
+        for held, by in self.owed:
+            mates = by.id == act.id or (by.gang and (by.queue, by.gang) == (request.queue, request.gang))
+            shared = held.node == act.node and set(held.placement.devices) & set(act.placement.devices)
+            if shared and not mates and not self._fits_beside(request, act, held):
+                raise ViolationError("eviction", f"{act.id} takes the room that {held.request.id} left for {by.id}")
+        self.running[act.id] = Held(request, act.node, act.placement)
+        self.owed = [(held, by) for held, by in self.owed if by.id != act.id]
+        self.check_room(act.node)
+        self.check_limits()
+
+    def _fits_beside(self, request: Request, act: Bind, held: Held) -> bool:
+        """Return True if the request fits on its devices with the evicted request still there."""
+        saved = dict(self.running)
+        self.running[held.request.id] = held
+        self.running[act.id] = Held(request, act.node, act.placement)
+        try:
+            self.check_room(act.node)
+        except ViolationError:
+            return False
+        finally:
+            self.running = saved
+        return True
+
+    def _leave(self, act: Evict | Move) -> None:
+        held = self.running.pop(act.id, None)
+        if held is None:
+            raise ViolationError("known", f"{act.id} is stopped and does not run")
+        if not held.request.evictable:
+            raise ViolationError("known", f"{act.id} is stopped and is not evictable")
+        by = self.requests.get(act.by)
+        if by is None:
+            raise ViolationError("eviction", f"{act.id} is stopped for {act.by}, which is not known")
+        if act.by in self.running:
+            raise ViolationError("eviction", f"{act.id} is stopped for {act.by}, which runs already")
+        self.owed.append((held, by))
+        if isinstance(act, Move):
+            self._check_placement(held.request, act.node, act.placement)
+            self.running[act.id] = Held(held.request, act.node, act.placement)
+
+    def _check_placement(self, request: Request, node: str, placement: NodePlacement) -> None:
+        spec, shape = self.nodes.get(node), request.shape
+        if spec is None:
+            raise ViolationError("room", f"{request.id} is placed on {node}, which is not there")
+        devices = placement.devices
+        if len(set(devices)) != shape.gpu_count or len(devices) != shape.gpu_count:
+            raise ViolationError("room", f"{request.id} asks for {shape.gpu_count} devices and has {devices}")
+        for device in devices:
+            if not 0 <= device < len(spec.gpus) or (node, device) in self.unhealthy:
+                raise ViolationError(
+                    "room", f"{request.id} is placed on device {device} of {node}, which is not usable"
+                )
+            if shape.models and spec.gpus[device].model not in shape.models:
+                raise ViolationError("room", f"{request.id} is placed on a {spec.gpus[device].model}")
+            gpu = spec.gpus[device]
+            if shape.mig_profile and gpu.mode != "mig" and gpu.geometry is None:
+                raise ViolationError("room", f"{request.id} asks for MIG, {node}/{device} has none")
+            if spec.gpus[device].mode and spec.gpus[device].mode != mode_of(shape):
+                raise ViolationError("room", f"{request.id}: {node}/{device} is kept in {spec.gpus[device].mode}")
+
+    # ---- rules ----------------------------------------------------------------------------------------------------
+
+    def check_room(self, only: str = "") -> None:
+        """Check that no node and no device is promised twice."""
+        for name in [only] if only else list(self.nodes):
+            here = [held for held in self.running.values() if held.node == name]
+            spec = self.nodes[name]
+            if sum(h.request.shape.cpu_milli for h in here) > spec.cpu_milli:
+                raise ViolationError("room", f"{name}: more CPU is promised than there is")
+            if sum(h.request.shape.memory_mib for h in here) > spec.memory_mib:
+                raise ViolationError("room", f"{name}: more host memory is promised than there is")
+            for device in range(len(spec.gpus)):
+                users = [h for h in here if device in h.placement.devices]
+                if users:
+                    self._check_device(f"{name}/{device}", spec.gpus[device].memory_mib, users, device)
+
+    def _check_device(self, name: str, card_mib: int, users: list[Held], device: int) -> None:
+        shapes = [held.request.shape for held in users]
+        if len({mode_of(shape) for shape in shapes}) > 1:
+            raise ViolationError("mode", f"{name} is in several modes: {sorted({mode_of(shape) for shape in shapes})}")
+        if any(is_whole(shape) for shape in shapes) and len(shapes) > 1:
+            raise ViolationError("compute", f"{name} is promised whole and to others")
+        if sum(shape.gpu_milli for shape in shapes) > WHOLE:
+            raise ViolationError("compute", f"{name}: more compute is promised than there is")
+        if sum(shape.gpu_memory_mib for shape in shapes) > card_mib:
+            raise ViolationError("memory", f"{name}: more memory is promised than {card_mib} MiB")
+        most = SLICES_MAX.get(mode_of(shapes[0]))
+        if most is not None and sum(shape.gpu_slices for shape in shapes) > most:
+            raise ViolationError("slices", f"{name} gives more than {most} slices")
+        if mode_of(shapes[0]) == "mig":
+            self._check_mig(name, users, device)
+
+    @staticmethod
+    def _check_mig(name: str, users: list[Held], device: int) -> None:
+        taken: set[int] = set()
+        compute = 0
+        for held in users:
+            places = held.placement.mig_places[held.placement.devices.index(device)]
+            cores, slices, starts = MIG_PROFILES[held.request.shape.mig_profile]
+            if len(places) != 1 or places[0].start not in starts:
+                raise ViolationError("mig", f"{name}: {held.request.shape.mig_profile} cannot stand at {places}")
+            run = set(range(places[0].start, places[0].start + slices))
+            if run & taken:
+                raise ViolationError("mig", f"{name}: MIG instances overlap at {sorted(run & taken)}")
+            taken |= run
+            compute += cores
+        if compute > 7:
+            raise ViolationError("mig", f"{name}: {compute} of 7 compute slices are promised")
+
+    def used(self, queue: str) -> list[float]:
+        """Return what a queue and the queues below it are charged."""
+        sums: list[float] = [0, 0, 0]
+        for held in self.running.values():
+            if queue in self._path(held.request.queue):
+                sums = [a + b for a, b in zip(sums, charge(held.request.shape), strict=True)]
+        return sums
+
+    def _path(self, queue: str) -> list[str]:
+        path = []
+        while queue:
+            path.append(queue)
+            queue = self.queues[queue].parent
+        return path
+
+    def check_limits(self) -> None:
+        """Check the limit of each queue."""
+        for queue, spec in self.queues.items():
+            used = self.used(queue)
+            if any(mine > most for mine, most in zip(used, spec.limit, strict=True)):
+                raise ViolationError("limit", f"queue {queue} has {used} of at most {tuple(spec.limit)}")
+
+    def check_gangs(self, touched: Iterable[tuple[str, str]]) -> None:
+        """Check that gangs of which something started or stopped run with at least ``min_member`` members, or not at all."""
+        for key in touched:
+            mates = [r for r in self.requests.values() if (r.queue, r.gang) == key]
+            count = sum(r.id in self.running for r in mates)
+            if count == 0 or count >= mates[0].min_member:
+                self._broken.discard(key)
+            elif key not in self._broken:
+                raise ViolationError(
+                    "gang", f"{count} members of {key} run, at least {mates[0].min_member} start together"
+                )
+
+    def _note_broken(self, gone: Iterable[Request]) -> None:
+        self._broken |= {(request.queue, request.gang) for request in gone if request.gang}
+
+    # ---- what must have started -----------------------------------------------------------------------------------
+
+    def waiting(self) -> list[Request]:
+        """Return the requests that wait, in the order of their submission."""
+        return [request for name, request in self.requests.items() if name not in self.running]
+
+    def first(self, queue: str) -> Request | None:
+        """Return the request that is first in its queue: the highest priority, then the earliest."""
+        mine = [request for request in self.waiting() if request.queue == queue]
+        ranked = sorted(mine, key=lambda r: (-r.priority, r.submitted_at_s))
+        if len(ranked) > 1 and ranked[0].submitted_at_s == ranked[1].submitted_at_s:
+            return None  # which of the two is first is not said
+        return ranked[0] if ranked else None
+
+    def check_starts(self) -> None:
+        """Check that no first request of a queue waits while one device has room for it within the limits."""
+        for queue in self.queues:
+            first = self.first(queue)
+            if first is None or first.gang or first.shape.gpu_count != 1 or not self._within_limits(first):
+                continue
+            if place := self._free_place(first):
+                raise ViolationError("starts", f"{first.id} is first in {queue} and waits, {place} has room for it")
+
+    def _within_limits(self, request: Request) -> bool:
+        amount = charge(request.shape)
+        return all(
+            u + a <= most
+            for queue in self._path(request.queue)
+            for u, a, most in zip(self.used(queue), amount, self.queues[queue].limit, strict=True)
+            if a
+        )
+
+    def _free_place(self, request: Request) -> str:
+        places: list[int] = [-1]
+        if request.shape.mig_profile:
+            places = list(MIG_PROFILES[request.shape.mig_profile][2])
+        for name, spec in self.nodes.items():
+            for device in range(len(spec.gpus)):
+                if any(self._has_room(request, name, device, start) for start in places):
+                    return f"{name}/{device}"
+        return ""
+
+    def _has_room(self, request: Request, node: str, device: int, start: int) -> bool:
+        placement = NodePlacement(
+            node=0, devices=(device,), mig_places=((MigPlace(start),),) if request.shape.mig_profile else ()
+        )
+        saved = dict(self.running)
+        try:
+            self._check_placement(request, node, placement)
+            if self.nodes[node].gpus[device].memory_mib < request.shape.gpu_memory_mib:
+                return False
+            self.running[request.id] = Held(request, node, placement)
+            self.check_room(node)
+        except ViolationError:
+            return False
+        finally:
+            self.running = saved
+        return True
+
+    def check_reclaim(self) -> None:
+        """Check that no whole-device request within its queue's guarantee waits while another queue borrows.
+
+        For flat trees whose guarantees fit in the healthy devices and where each request asks for one whole device.
+        """
+        healthy = sum(len(n.gpus) for n in self.nodes.values()) - len(self.unhealthy)
+        if sum(q.deserved.gpu_milli for q in self.queues.values()) > healthy * WHOLE:
+            return
+        for queue, spec in self.queues.items():
+            first = self.first(queue)
+            if first is None or self.used(queue)[0] + WHOLE > spec.deserved.gpu_milli or not self._within_limits(first):
+                continue
+            for other, borrower in self.queues.items():
+                if other == queue or self.used(other)[0] - WHOLE < borrower.deserved.gpu_milli:
+                    continue
+                mine = [h for h in self.running.values() if h.request.queue == other]
+                if all(
+                    h.request.evictable and not self.unhealthy & {(h.node, d) for d in h.placement.devices}
+                    for h in mine
+                ):
+                    raise ViolationError("reclaim", f"{first.id} waits below the guarantee of {queue}, {other} borrows")
