@@ -5,7 +5,10 @@ The ledger is fed by the requests, by events of nodes and by decisions. It share
 its own.
 
 Left out: the memory that a node keeps for an MPS server or a context, spilled memory, parts of a MIG instance
-(``1c.3g.40gb``), cut instances that stand unused, topology, and requests that name labels or taints.
+(``1c.3g.40gb``), cut instances that stand unused, topology, and requests that name labels or taints. Histories leave out
+changes of queues, ``decide``, ``adopt``, ``unbind`` and ``cordon``, a memory of past use (``half_life_s``) and
+``min_run_time_s``. Whether the first request starts is checked without reservations only, and whether a reclaim was missed in
+flat queues with whole devices only.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class Cycle:
         return not alone or gang.owner == started.gang.owner
 
     def _settle(self) -> None:
-        """What started has moved turns and shares: another may be the first that finds no room now, and has the right to
-        the reservation."""
+        """Note whether what started leaves more to decide: another request may be the first that finds no room now, and has
+        the right to the reservation, or one that has a reservation may be over the limit of its queue."""
         self._state.reservations = list(self._held.reservations)
         if not self._walk.starts:
             return
@@ -122,6 +122,10 @@ class Cycle:
             if reason is Reason.NO_CAPACITY and portion.gang.key not in self._held.gangs:
                 first.setdefault((portion.gang.queue, portion.gang.owner), portion)
         self._state.unsettled |= any(self._walk.is_before(p, gang) for p in first.values() for gang in promised)
+        self._state.unsettled |= any(self._is_over_limit(first_of(gang)) for gang in promised)
+
+    def _is_over_limit(self, portion: Portion) -> bool:
+        return self._state.tree.over_limit(portion.gang.queue, self._state.need(portion.requests)) is not None
 
     def _keep(self, reservation: Reservation) -> None:
         """A promise to a gang behind the portion: as it was, or made anew when the portion has taken something."""

@@ -196,6 +196,26 @@ def test_what_a_cycle_starts_it_does_not_evict_but_another_cycle_is_due() -> Non
     assert scheduler.wake_at_s() is None
 
 
+def test_another_cycle_is_due_when_what_started_puts_a_promised_gang_over_the_limit_of_its_queue() -> None:
+    queues = [QueueSpec(name="a", limit=Amount(4000)), QueueSpec(name="b")]
+    scheduler = Scheduler([node("n", gpus=4)], queues, options=Options(reservations=1))
+    scheduler.submit(Request(id="runs", queue="b", shape=whole(2), run_time_s=100.0))
+    scheduler.cycle(0.0)
+    for name, count, run_time_s, at_s in (
+        ("promised", 4, 100.0, 1.0),
+        ("short", 1, 50.0, 2.0),
+        ("long", 1, 1000.0, 3.0),
+    ):
+        scheduler.submit(Request(id=name, queue="a", shape=whole(count), run_time_s=run_time_s, submitted_at_s=at_s))
+    told = {d.id: d for d in scheduler.cycle(3.0)}
+    assert isinstance(told["short"], Bind)
+    assert isinstance(told["long"], Defer)
+    assert told["long"].reason is Reason.RESERVED
+    assert scheduler.wake_at_s() == 3.0
+    assert [d.id for d in scheduler.cycle(3.0) if isinstance(d, Bind)] == ["long"]
+    assert scheduler.wake_at_s() is None
+
+
 def test_adopting_the_impossible_changes_nothing() -> None:
     scheduler = Scheduler([node("n0", gpus=1)], [QueueSpec(name="a")])
     scheduler.adopt(Request(id="x", queue="a", shape=whole(1)), started_at_s=0.0)
