@@ -96,7 +96,7 @@ class Stalls:
 
 
 def waited(pid: int) -> float:
-    """Seconds that the main thread of a process has waited for a processor since it began (proc(5), schedstat)."""
+    """Return the seconds that the main thread of a process has waited for a processor since it began (proc(5), schedstat)."""
     try:
         return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -104,7 +104,7 @@ def waited(pid: int) -> float:
 
 
 def kernel_threads(pid: int) -> list[str]:
-    """What the threads of a process wait for in the kernel."""
+    """Return a line for each thread of a process: its number, its state and the kernel function that it waits in."""
     found = []
     with suppress(OSError):
         for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
@@ -115,7 +115,7 @@ def kernel_threads(pid: int) -> list[str]:
 
 
 def innermost(dump: str) -> list[str]:
-    """The innermost frames of each thread of a dump by ``faulthandler``."""
+    """Return a line for each thread of a dump by ``faulthandler``: its innermost frames."""
     found: list[str] = []
     for block in re.split(r"^(?=Thread 0x|Current thread 0x)", dump, flags=re.MULTILINE)[1:]:
         frames = re.findall(r'^  File "([^"]*)", line (\d+) in (\S+)', block, flags=re.MULTILINE)[:FRAMES]

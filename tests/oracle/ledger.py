@@ -42,7 +42,7 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one running request holds."""
+    """A running request with its node and devices."""
 
     request: Request
     node: str

@@ -59,7 +59,7 @@ class Care:
         )
 
     def entry(self, device: Device) -> CardEntry:
-        """What is known of its health, with deadlines as the calendar has them now."""
+        """Return what is known of the health of a device, with deadlines as the calendar has them now."""
         health = self._parts.inventory.health
         entry, ahead_s = health.entry(device.uuid), health.steady.ahead_s()
         evict_at_s, hold_s = entry.evict_at_s, entry.condition.hold_until_s

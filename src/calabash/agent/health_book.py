@@ -29,7 +29,8 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one card. Deadlines are times of ``CardHealth.steady``, moments that have passed those of the calendar.
+    """The health of one card as it is kept. Deadlines are times of ``CardHealth.steady``; moments that have passed are times of
+    the calendar.
 
     ``cause`` and ``since_s``: why and since when it is not healthy. ``drained_why``: what the operator said.
     ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.

@@ -66,21 +66,14 @@ class Inventory:
         self.drivers = tuple(drivers)
         self.lent = Lent()
         known = self._book.read()
-        steady = SteadyClock(clock or SystemClock(), self._book.clock)
+        self._steady = steady = SteadyClock(clock or SystemClock(), self._book.clock)
         self._book.clock = steady.start
         for driver in drivers:
             for device in driver.devices():
                 numbered = replace(device, index=len(self._cards))
                 entry = entry_at_start(device, known, rebooted=self._book.rebooted)
                 numbered, entry = with_figures(numbered, entry)
-                card = Card(
-                    device=numbered,
-                    driver=driver,
-                    policy=self.policy,
-                    settings=self.settings,
-                    entry=entry,
-                    ahead_s=steady.ahead_s,
-                )
+                card = self._card(numbered, driver, entry)
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card
         self.health = CardHealth(
@@ -98,6 +91,17 @@ class Inventory:
         self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
         self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # who is on them is not known yet
         self.health.keep()  # from when on faults are kept has to outlive us as well
+
+    def _card(self, device: Device, driver: GpuDriver, entry: CardEntry) -> Card:
+        """Return a card that is read by the policy, settings and clock of this inventory."""
+        return Card(
+            device=device,
+            driver=driver,
+            policy=self.policy,
+            settings=self.settings,
+            entry=entry,
+            ahead_s=self._steady.ahead_s,
+        )
 
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""
@@ -150,14 +154,7 @@ class Inventory:
                 return
             cards = list(self._cards.values())
             entry = entry_at_start(device, self._book.read(), rebooted=self._book.rebooted)
-            card = Card(
-                device=device,
-                driver=driver,
-                policy=self.policy,
-                settings=self.settings,
-                entry=entry,
-                ahead_s=self.health.steady.ahead_s,
-            )
+            card = self._card(device, driver, entry)
             cards.insert(device.index, card)
             self._cards = {}
             for index, card in enumerate(cards):

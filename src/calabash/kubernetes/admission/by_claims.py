@@ -60,8 +60,8 @@ def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
 def look_up(
     client: KubeClient, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]
 ) -> ClaimsAsked:
-    """What these claims of a namespace ask, and the claim for what is asked ``by_name``; claims that are not there are left
-    out. Raises CalabashError when the API server does not answer."""
+    """Return what these claims of a namespace ask, and the claim for what is asked ``by_name``; claims that are not there
+    are left out. Raises CalabashError when the API server does not answer."""
     classes = {found.metadata.name: found for page in client.pages(DEVICE_CLASS) for found in page.items}
     asked: dict[str, GpuRequest | CalabashError | None] = {}
     for claim in claims:

@@ -93,9 +93,11 @@ class AdmissionService:
             return HttpReply(body=denied(review, error))
 
     async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
-        """What the claims of a pod ask that is created, and what its containers ask by names of device classes. No claim is
-        known where nobody answers in time: such a pod waits until the planner knows; one that asks by names is refused.
-        Raises CalabashError when it is no pod, or asks for no number of devices."""
+        """Return what the claims of a pod ask that is created, and what its containers ask by names of device classes.
+
+        No claim is known where nobody answers in time: such a pod waits until the planner knows; one that asks by names is
+        refused. Raises CalabashError when it is no pod, or asks for no number of devices.
+        """
         if self._claimed is None or review.operation != "CREATE":
             return None
         extended = self._settings.extended_resources

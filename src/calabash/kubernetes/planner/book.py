@@ -178,7 +178,7 @@ class Book:
         return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
-        """Whether there is such a pod and it names claims, or kube-scheduler makes one for it."""
+        """Return True if there is such a pod and it names claims, or kube-scheduler makes one for it."""
         entry = self.entries.get(uid)
         return entry is not None and entry.facts.by_claims
 
