@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+STARVED = "machine starved"  # a fault that nobody made: the pool got no processor
+
 
 @dataclass(slots=True, kw_only=True)
 class Run:

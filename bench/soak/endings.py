@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.soak.diary import Fault, Run
+from bench.soak.diary import STARVED, Fault, Run
 from bench.soak.program import FAILED
-from bench.soak.stalls import STARVED
 from calabash.binder.binder import LOST_PLACE
 from calabash.sharing.brokered import MODE as BROKERED
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench._report import Report, machine_facts, save
 from bench.soak import actors, faults, networks, remote
 from bench.soak.calm import Calm
-from bench.soak.diary import Diary, Violation
+from bench.soak.diary import STARVED, Diary, Violation
 from bench.soak.ending import Ending
 from bench.soak.faults import Faults
 from bench.soak.judging import Judges
@@ -19,7 +19,7 @@ from bench.soak.networks import Networks
 from bench.soak.operators import operators
 from bench.soak.remote import Remote
 from bench.soak.shares import Shares
-from bench.soak.stalls import STARVED, Stalls
+from bench.soak.stalls import Stalls
 from bench.soak.world import World, until
 from calabash.agent.modes.mps_services import service_directory
 

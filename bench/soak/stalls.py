@@ -17,9 +17,9 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from bench.soak.diary import STARVED
 from bench.soak.world import World
 
-STARVED = "machine starved"
 SPAN_S = 5.0  # starved is measured over this time
 SHARE = 0.5  # of that time without a processor
 SILENT_S = 8.0  # a pool that has not answered for so long is looked at

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench.soak import accounts, endings, promises
-from bench.soak.diary import Diary, Fault, Run
+from bench.soak.diary import STARVED, Diary, Fault, Run
 from bench.soak.shares import Measured, disturbed
-from bench.soak.stalls import STARVED
 
 GIB = 1 << 30
 CARD = {"uuid": "GPU-0", "index": 0, "memory_mib": 40_000, "replicas": 2}
