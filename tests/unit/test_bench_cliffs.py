@@ -15,7 +15,7 @@ DECIDED: dict[str, list[tuple[dict[str, int], int]]] = {
     "hopeless": [({"Defer": 1}, 0), ({}, 0)],
     "preemptions": [({"Evict": 16, "Defer": 16, "Bind": 2}, 0)],
     "defragmentations": [({"Move": 4, "Bind": 1}, 0)],
-    "shapes": [({"Defer": 30}, 1), ({}, 1), ({"Bind": 31}, 0)],
+    "shapes": [({"Defer": 30}, 1), ({}, 1), ({}, 1), ({"Bind": 31}, 0)],
     "leaf_queues": [({"Evict": 3, "Defer": 3, "Bind": 10}, 0)],
     "gangs": [({"Defer": 80}, 1)],
     "reservation": [({"Defer": 2}, 1)],

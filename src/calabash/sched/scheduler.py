@@ -36,6 +36,7 @@ from calabash.sched.queues.gang import portion_of
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
+from calabash.sched.unchanged import CycleMemory
 from calabash.sched.walk import first_of
 
 DEFAULT_POLICY = "pgb-online"
@@ -65,6 +66,7 @@ class Scheduler:
         self.state = SchedulerState(
             nodes, queues, policy=self.policy, options=options or Options(), gpus_per_node_max=gpus_per_node_max
         )
+        self._memory = CycleMemory(self.state)
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree
@@ -116,7 +118,7 @@ class Scheduler:
     def add_node(self, spec: NodeSpec) -> None:
         self.cluster.add_node(spec)
         self.specs[spec.name] = spec
-        self._recount()
+        self.state.count_capacity(self.cluster.removed)
 
     def remove_node(self, name: str) -> tuple[str, ...]:
         """The node is gone; what ran there waits again. Returns their ids."""
@@ -127,7 +129,7 @@ class Scheduler:
         self.cluster.forget(row)
         self.cluster.cordon(row)
         self.specs.pop(name, None)
-        self._recount()
+        self.state.count_capacity(self.cluster.removed)
         return lost
 
     def cordon(self, name: str, *, schedulable: bool = False) -> None:
@@ -152,9 +154,15 @@ class Scheduler:
         self.state.advance(now_s)
 
     def cycle(self, now_s: float) -> tuple[Decision, ...]:
-        """Decide everything that can be decided now."""
+        """Decide everything that can be decided now. A cycle that would decide nothing is skipped; see ``unchanged``."""
         self.state.advance(now_s)
-        return Cycle(self.state).run()
+        if self._memory.holds():
+            return ()
+        self._memory.forget()
+        before = self._memory.inputs()
+        decisions = Cycle(self.state).run()
+        self._memory.remember(before)
+        return decisions
 
     def decide(self, request_id: str, now_s: float) -> tuple[Decision, ...]:
         """Decide about one request (with its gang) that was submitted since the last cycle.
@@ -166,6 +174,8 @@ class Scheduler:
         decisions: list[Decision] = []
         portion = portion_of(gang, request_id)
         self.state.advance(now_s)
+        if portion:
+            self._memory.forget()  # the request may be promised a start, which the next cycle may promise another
         overdue = any(
             r.start_s <= self.state.now_s for r in self.state.reservations
         )  # it is promised another start first
@@ -213,7 +223,3 @@ class Scheduler:
                 for (row, device), instances in self.cluster.mig_instances.items()
             ),
         )
-
-    def _recount(self) -> None:
-        self.state.count_capacity(self.cluster.removed)
-        self.state.freed()

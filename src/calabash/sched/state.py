@@ -97,6 +97,7 @@ class SchedulerState:
                 int(self.cluster.memory_mib[alive].sum()),
             )
         )
+        self.freed()
 
     def occupy(self, shape: Shape, placement: NodePlacement) -> bool:
         """Something outside of the registry takes this place; False when there is no such room."""

@@ -11,6 +11,7 @@ class GangRegistry:
     """Every gang, those that have members waiting (``queued``), and where every id is.
 
     ``running_in`` are the gangs with running members by queue. ``movable_on`` counts what may be moved, by the node's row.
+    ``version`` changes with every change.
     """
 
     def __init__(self) -> None:
@@ -20,6 +21,7 @@ class GangRegistry:
         self._gang_of: dict[str, Gang] = {}
         self.on_node: dict[int, dict[str, Running]] = {}
         self.movable_on: dict[int, int] = {}
+        self.version = 0
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._gang_of
@@ -49,6 +51,7 @@ class GangRegistry:
         gang = self.gangs.get(key)
         if gang is None:
             gang = self.gangs[key] = Gang(key=key, queue=request.queue, owner=request.behalf)
+        self.version += 1
         gang.waiting[request.id] = request
         self.queued[gang.key] = gang
         self._gang_of[request.id] = gang
@@ -57,6 +60,7 @@ class GangRegistry:
 
     def start(self, running: Running) -> None:
         gang = self._gang_of[running.request.id]
+        self.version += 1
         del gang.waiting[running.request.id]
         if not gang.waiting:
             del self.queued[gang.key]
@@ -66,6 +70,7 @@ class GangRegistry:
     def stop(self, request_id: str) -> Running:
         """From running back to waiting."""
         gang = self._gang_of[request_id]
+        self.version += 1
         running = gang.running.pop(request_id)
         gang.waiting[request_id] = running.request
         self.queued[gang.key] = gang
@@ -76,11 +81,13 @@ class GangRegistry:
     def move(self, running: Running) -> None:
         """Replace a running entry by the same ask elsewhere."""
         gang = self._gang_of[running.request.id]
+        self.version += 1
         self._leave(gang, gang.running.pop(running.request.id))
         self._come(gang, running)
 
     def remove(self, request_id: str) -> Running | Request:
         gang = self.gang_of(request_id)
+        self.version += 1
         del self._gang_of[request_id]
         gone: Running | Request
         if request_id in gang.waiting:

@@ -1,0 +1,112 @@
+"""Skip a cycle that would decide what the last cycle decided: nothing.
+
+Theory of operation. A cycle is a function of its inputs and of the time. The inputs are the arrays of the cluster, what waits
+and runs, the queues, the promises, and what callers set (moves that are left, MIG profiles to come). They are compared by
+counters where there are counters (the change log of the arrays, the registry, ``SchedulerState.version``), else by value. Use
+and shares of queues and what policies learn change with the registry only. A cycle whose inputs are those that the last cycle
+began with decides the same again. This is nothing: a cycle that starts something changes the registry, one that makes or drops
+a promise changes an input too, and reasons to wait are reported once.
+
+Over the same inputs a cycle decides otherwise only because of the time. ``_moments`` yields the times at which a rule may
+change its answer, and the memory ends at the first one. It is not kept at all where answers change all the time: where shares
+depend on past use, while a promise may depend on an estimate that is exceeded, and for a policy that draws lots. As a bound on
+what a rule that is missing here could cost, the memory ends after ``AGE_MAX_S`` in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from calabash.sched.actions.victims import BORROW_PAUSE_S
+from calabash.sched.state import SchedulerState
+
+AGE_MAX_S = 30.0
+# A time that is past by less is taken as still to come: a sum may be rounded up, and some rules change after it, not at it.
+ROUNDING_S = 0.001
+Inputs = tuple[object, ...]
+
+
+class CycleMemory:
+    """Inputs of the last cycle, and the time until which another one over the same inputs decides nothing.
+
+    Args:
+        age_max_s: longest time that the memory is kept.
+    """
+
+    def __init__(self, state: SchedulerState, *, age_max_s: float = AGE_MAX_S) -> None:
+        self._state = state
+        self._age_max_s = age_max_s
+        self._known: Inputs | None = None
+        self._since_s = 0.0
+        self._until_s: float | None = (
+            None  # computed when it is asked for first: few cycles are followed by an equal one
+        )
+
+    def inputs(self) -> Inputs:
+        """Return what a cycle depends on, but for the arrays: trial placements move the change log."""
+        state = self._state
+        return (
+            state.version,
+            state.registry.version,
+            state.moves_left,
+            tuple(state.cluster.mig_coming),
+            tuple(state.reservations),
+            dict(state.passed),
+        )
+
+    def holds(self) -> bool:
+        """Return True if a cycle now would decide nothing."""
+        state = self._state
+        if state.unsettled or self._known != (*self.inputs(), state.cluster.position):
+            return False
+        if self._until_s is None:
+            after_s = self._since_s - ROUNDING_S
+            first_s = min((at_s for at_s in self._moments(self._since_s) if at_s > after_s), default=math.inf)
+            self._until_s = min(first_s, self._since_s + self._age_max_s)
+        return state.now_s < self._until_s
+
+    def forget(self) -> None:
+        """Drop the memory: the next cycle looks at everything."""
+        self._known = None
+
+    def remember(self, before: Inputs) -> None:
+        """Keep the cycle that has just ended, which began with these inputs."""
+        state = self._state
+        if not (state.options.half_life_s > 0 or state.room.engine.scorer.random_ties):
+            self._known = (*before, state.cluster.position)
+            self._since_s, self._until_s = state.now_s, None
+
+    def _moments(self, since_s: float) -> Iterator[float]:
+        """Yield the times at which time alone may change a decision, past ones too; ``since_s`` where it does all the time."""
+        state, options = self._state, self._state.options
+        waiting = [request for gang in state.registry.queued.values() for request in gang.waiting.values()]
+        for reservation in state.reservations:
+            yield max(reservation.start_s, since_s)  # it is to be made anew
+            lapses_at_s = reservation.lapses_at_s(options.reservation_hold_s)
+            if lapses_at_s is not None:
+                yield lapses_at_s
+            for request in waiting:
+                if request.run_time_s is not None:
+                    yield reservation.start_s - request.run_time_s  # from then on it ends too late to use what is held
+        yield from state.passed.values()
+        for gang in state.registry.queued.values():
+            if gang.evicted_at_s is not None:
+                yield gang.evicted_at_s + BORROW_PAUSE_S
+        if options.defragment_moves_max:
+            for request in waiting:
+                yield request.submitted_at_s + options.defragment_wait_s
+        yield from self._moments_of_running(since_s)
+
+    def _moments_of_running(self, since_s: float) -> Iterator[float]:
+        """Yield the same for what runs: it may be evicted or moved, or has run for as long as was estimated."""
+        options = self._state.options
+        rests_s = {options.min_run_time_s, max(options.min_run_time_s, options.defragment_rest_s)}
+        for gangs in self._state.registry.running_in.values():
+            for running in (running for gang in gangs.values() for running in gang.running.values()):
+                for rest_s in rests_s:
+                    yield running.started_at_s + rest_s
+                if options.reservations:
+                    run_time_s = running.request.run_time_s
+                    end_s = running.started_at_s + (options.default_run_time_s if run_time_s is None else run_time_s)
+                    yield max(end_s, since_s)  # an exceeded estimate is stretched with the time
