@@ -8,7 +8,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN) pytest tests
 # Tests of whole systems wait for most of their time, so that twice as many as there are cores keep the cores busy.
 WAITING := $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: help setup native demo kube-demo net-lab test test-all test-changed examples soak lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo net-lab test test-all repeat test-changed examples soak lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test-all: ## `make test`, and then all other tests: whole pools, clusters, netwo
 	@./tools/bootstrap --tests
 	@failed=0; $(MAKE) --no-print-directory test || failed=1; \
 		CALABASH_FAILED_KEEP=1 $(PYTEST) -n $(WAITING) --dist loadscope -m "complete or system" || failed=1; exit $$failed
+
+repeat: ## run the tests that failed in `make test-all` once more, alone, if they are three at most
+	@$(RUN) python -m tools.repeat
 
 test-changed: ## the tests of the packages that differ from BASE (what is not committed), and of those that import them
 	@./tools/bootstrap --quick

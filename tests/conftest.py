@@ -27,7 +27,7 @@ from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest
 
 __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
 
-pytest_plugins = ("tests.evidence", "tests.scheduling", "tests.temporary", "tests.timing")
+pytest_plugins = ("tests.completed", "tests.evidence", "tests.scheduling", "tests.temporary", "tests.timing")
 
 load_profile()
 
