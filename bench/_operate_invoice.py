@@ -121,7 +121,7 @@ def _from_a_database(folder: Path, intervals: list[UsageInterval]) -> tuple[floa
     rated = rate_month(store, RatingOrder(url=store.url, month=MONTH), clock=lambda: 2e9)
     took_s, worked_s = time.perf_counter() - began, time.process_time() - worked
     store.close()
-    return took_s, worked_s, rated[0].net
+    return took_s, worked_s, rated.items[0].net
 
 
 def _document() -> dict[str, object]:

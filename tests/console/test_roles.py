@@ -84,7 +84,9 @@ class Preparing:
 
     def tariff(self, user: str) -> str:
         prices = [{"name": "hour", "measure": "guaranteed", "price": "2.00"}]
-        self._ask.put("/v1/tariffs", {"name": "plain", "currency": "EUR", "valid_from": "2020-01-01", "prices": prices})
+        tariff = {"name": "plain", "currency": "EUR", "valid_from": "2020-01-01", "prices": prices}
+        commitments = [{"of": "hour", "hours": "10", "price": "1.00"}]  # so that a tenant without use has a draft
+        self._ask.put("/v1/tariffs", tariff | {"tenants": ["vision"], "commitments": commitments})
         return user
 
     def draft(self, user: str) -> str:

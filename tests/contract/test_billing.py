@@ -20,6 +20,7 @@ from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.model.tenancy import Tenant
 from calabash.operations.billing import Billing
 from calabash.operations.billing_documents import draft_number
 from calabash.operations.billing_rating import RatingOrder, rate_month
@@ -130,6 +131,100 @@ def test_a_month_becomes_drafts_then_invoices_then_reversals(store: Store, books
     assert books.issue("draft-2026-11-vision", by="root").number == "2026-000003"
     states = {i.number: i.state for i in books.invoices(billing.InvoicePage(), tenants=None, drafts=False).items}
     assert states == {"2026-000001": "void", "2026-000002": "issued", "2026-000003": "issued"}
+
+
+def commitment(**changes: object) -> billing.TariffSettings:
+    """A tariff in euros that commits its tenants to ten hours for one euro each."""
+    ten = billing.CommitmentSettings(of="own", hours=Decimal(10), price=Decimal("1.00"))
+    return msgspec.structs.replace(TARIFF, **({"commitments": [ten]} | changes))
+
+
+def nets(store: Store, books: Billing) -> dict[str, str]:
+    """Draft the month; the net amount of each drafted tenant."""
+    drafted(store)
+    page = billing.InvoicePage(month="2026-11")
+    return {i.tenant: i.net for i in books.invoices(page, tenants=None, drafts=True).items if i.state == "draft"}
+
+
+def test_commitment_of_a_tenant_without_use_is_drafted(store: Store, books: Billing) -> None:
+    store.tenancy.put_tenant(Tenant(name="idle"))
+    with Database(store.url).transaction() as connection:
+        connection.execute(sa.text("UPDATE guarantees SET at_s = 0"))
+    books.put_tariff(commitment())
+    store.add_usage([used("a", "vision", 0, 2)])
+    assert nets(store, books) == {"idle": "10.00", "vision": "12.00"}
+
+
+def test_commitment_for_all_counts_for_a_tenant_only_after_its_creation(store: Store, books: Billing) -> None:
+    for name, at in (("old", BEGIN_S + 86_400), ("new", END_S + 1)):
+        store.tenancy.put_tenant(Tenant(name=name))
+        with Database(store.url).transaction() as connection:
+            connection.execute(sa.text(f"UPDATE guarantees SET at_s = {at} WHERE tenant = '{name}'"))
+    books.put_tariff(commitment())
+    assert nets(store, books) == {"old": "10.00"}
+
+
+def test_commitment_that_is_not_in_force_in_the_month_is_not_drafted(store: Store, books: Billing) -> None:
+    books.put_tariff(commitment(name="later", valid_from="2027-01-01", tenants=["vision"]))
+    books.put_tariff(commitment(name="past", valid_to="2026-11-01", tenants=["speech"]))
+    books.put_tariff(commitment(name="now", valid_from="2026-11-16", tenants=["robots"]))
+    assert nets(store, books) == {"robots": "5.00"}
+
+
+def test_use_only_outside_the_month_makes_no_draft(store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "late", 720, 722), used("b", "early", -3, 0), used("c", "vision", 719, 723)])
+    assert nets(store, books) == {"vision": "1.00"}
+    with pytest.raises(CalabashError, match="late has neither use nor a commitment in 2026-11") as none:
+        drafted(store, tenant="late")
+    assert none.value.reason is Reason.NOT_FOUND
+
+
+def test_draft_of_a_tenant_without_use_any_more_is_removed_by_the_next_rating(store: Store, books: Billing) -> None:
+    books.put_tariff(commitment(name="own", tenants=["speech"]))
+    store.add_usage([used("a", "vision", 0, 2)])
+    assert nets(store, books) == {"speech": "10.00", "vision": "2.00"}
+    books.put_tariff(commitment(name="own", tenants=["speech"], commitments=[]))
+    assert nets(store, books) == {"vision": "2.00"}
+
+
+def test_empty_draft_or_draft_without_a_tariff_cannot_be_issued(store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "vision", 0, 2)])
+    drafted(store)
+    with Database(store.url).transaction() as connection:  # as an earlier version wrote it
+        connection.execute(sa.text("UPDATE invoice_drafts SET lines = '[]'"))
+    with pytest.raises(CalabashError, match="the draft for vision in 2026-11 has no use and no commitment") as empty:
+        books.issue("draft-2026-11-vision", by="root")
+    assert empty.value.reason is Reason.CONFLICT
+    books.put_tariff(msgspec.structs.replace(TARIFF, valid_to="2026-02-01"))
+    drafted(store)
+    with pytest.raises(CalabashError, match="has no tariff, so no currency"):
+        books.issue("draft-2026-11-vision", by="root")
+    assert store.billing.bills(ALL) == []
+
+
+def test_tariffs_of_two_currencies_fail_the_draft_of_their_tenant_alone(store: Store, books: Billing) -> None:
+    dollars = msgspec.structs.replace(TARIFF, name="us", currency="USD", valid_from="2026-11-16", tenants=["vision"])
+    store.add_usage([used("a", "vision", 0, 2), used("b", "speech", 0, 3), used("c", "vision", 400, 401)])
+    drafted(store)
+    books.put_tariff(dollars)
+    answer = rate_month(store, RatingOrder(url="", month="2026-11"), clock=lambda: END_S + 3600)
+    assert [(r.tenant, r.net) for r in answer.items] == [("speech", "3.00")]
+    assert [f.tenant for f in answer.failed] == ["vision"]
+    assert "tenant vision has tariffs in EUR and USD in one month" in answer.failed[0].message
+    assert answer.failed[0].hint
+    with pytest.raises(CalabashError, match="no invoice 'draft-2026-11-vision'"):
+        books.issue("draft-2026-11-vision", by="root")
+    with pytest.raises(CalabashError, match="tenant vision has tariffs in EUR and USD"):
+        drafted(store, tenant="vision")
+    made = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
+    assert ([i.tenant for i in made.items], [f.tenant for f in made.failed]) == (["speech"], ["vision"])
+
+
+def test_record_that_ends_before_it_begins_fails_the_draft_of_its_tenant_alone(store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "vision", 5, 2), used("b", "speech", 0, 3)])
+    answer = rate_month(store, RatingOrder(url="", month="2026-11"), clock=lambda: END_S + 3600)
+    assert [(r.tenant, r.net) for r in answer.items] == [("speech", "3.00")]
+    assert [f.message for f in answer.failed] == ["tenant vision: a usage interval ends before it begins"]
 
 
 def test_an_invoice_is_issued_only_when_its_month_is_over_and_all_of_it_was_rated(store: Store) -> None:
@@ -288,7 +383,7 @@ def test_a_draft_of_a_pool_is_made_by_a_process_that_is_told_the_database_on_its
 ) -> None:
     store.add_usage([used("a", "vision", 0, 10)])
     made = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
-    assert [(one.number, one.net) for one in made] == [(draft_number("vision", "2026-11"), "10.00")]
+    assert [(one.number, one.net) for one in made.items] == [(draft_number("vision", "2026-11"), "10.00")]
 
 
 def test_a_tariff_comes_back_as_it_was_applied(books: Billing) -> None:

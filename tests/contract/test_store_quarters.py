@@ -61,7 +61,9 @@ def units(records: Sequence[UsageRecord]) -> dict[str, Counter[str]]:
 def of_ledger(store: Store) -> dict[str, tuple[int, ...]]:
     """What invoices are made of."""
     found = {}
-    for tenant, usage in month_usage(store, "2026-11").items():
+    month = month_usage(store, "2026-11")
+    for tenant in month.tenants:
+        usage = month.of(tenant)
         lengths = usage.length_us.astype(object)
         columns = (lengths * usage.share_percent, lengths * usage.memory_mib, usage.busy_us, usage.idle_us)
         found[tenant] = tuple(int(column.sum()) for column in columns)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -121,3 +124,31 @@ def test_what_belongs_to_others_does_not_exist_and_what_changes_bills_is_refused
         root.put("/v1/tariffs", TARIFF | {"currency": "eur"})
     assert root.get(f"/v1/invoices/{draft}")["state"] == "draft"
     assert root.get(f"/v1/invoices/{number}")["state"] == "issued"
+
+
+def test_draft_command_names_the_tenant_that_failed_and_drafts_the_others(world_of_teams: World) -> None:
+    world = world_of_teams
+    later = {"name": "us", "currency": "USD", "tenants": ["speech"], "valid_from": f"{LAST + timedelta(days=2):%F}"}
+    commitments = [{"of": "gpu", "hours": "1", "price": "1.00"}]
+    world.client.put("/v1/tariffs", TARIFF | later | {"commitments": commitments})
+    code, said, told = command(world, "invoice", "draft", MONTH, "-o", "json")
+    assert code == 1
+    assert [(i["tenant"], i["net"]) for i in json.loads(said)["items"]] == [("vision", "10.00")]
+    assert "tenant speech has tariffs in EUR and USD in one month" in told
+    assert "hint:" in told
+    code, said, told = command(world, "invoice", "draft", "2026-01", "--tenant", "vision")
+    assert (code, said) == (3, "")
+    assert "vision has neither use nor a commitment in 2026-01" in told
+
+
+def command(world: World, *words: str) -> tuple[int, str, str]:
+    """Exit status, output and error output of a command against that pool."""
+    done = subprocess.run(
+        [sys.executable, "-m", "calabash.cli.main", *words],
+        env={**world.environment, "CALABASH_HOME": str(world.home)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr

@@ -198,8 +198,18 @@ class InvoiceView(Reply, kw_only=True, frozen=True):
     lines: list[InvoiceLine]
 
 
+class DraftFailure(Reply, kw_only=True, frozen=True):
+    """A tenant whose month could not be rated, and the error."""
+
+    tenant: str
+    message: str
+    hint: str
+
+
 class InvoiceList(Reply, kw_only=True, frozen=True):
-    """Invoices, those of lists without their lines; ``next`` goes into ``after`` of the next page."""
+    """Invoices, those of lists without their lines; ``next`` goes into ``after`` of the next page. ``failed``: the tenants
+    that could not be drafted."""
 
     items: list[InvoiceView]
     next: str = ""
+    failed: list[DraftFailure] = msgspec.field(default_factory=list)

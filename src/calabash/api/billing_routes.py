@@ -40,6 +40,7 @@ BILLING = (
         body=billing.InvoiceOrder,
         status=201,
         administrators=True,
+        note="drafts all tenants with use or a commitment in the month; `failed` names those that could not be rated",
     ),
     Route(method="GET", path="/v1/invoices/{number}", summary="one invoice with its lines", reply=billing.InvoiceView),
     Route(
@@ -49,7 +50,8 @@ BILLING = (
         reply=billing.InvoiceView,
         body=requests.Nothing,
         administrators=True,
-        note="409 before the month is over, for a draft from before that, and where the month is invoiced already",
+        note="409 before the month is over, for a draft from before that, for an empty draft or one without a tariff, and"
+        " where the month is invoiced already",
     ),
     Route(
         method="POST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -58,9 +58,14 @@ def invoice() -> None:
 @_tenant
 @output.option
 def draft(month: str, tenant: str, fmt: str) -> None:
-    """Rate a month, as drafts that replace earlier ones."""
+    """Rate a month, as drafts that replace earlier ones.
+
+    Drafts all tenants that have use in the month or a commitment in force. A tenant that cannot be rated is named, and the
+    other tenants are drafted; the command then exits with status 1.
+    """
     found = client().post("/v1/invoices", {"month": month, "tenant": tenant}, timeout_s=RATING_S)
     output.emit("InvoiceList", found["items"], COLUMNS, fmt, name="number")
+    _require_all(found.get("failed", []), month)
 
 
 @invoice.command("list")
@@ -125,6 +130,16 @@ def void(what: str, tenant: str, fmt: str) -> None:
     standing = _numbers(what, tenant, lambda bill: bill["state"] == "issued" and bill["kind"] == "invoice")
     found = [client().post(f"/v1/invoices/{quoted(number)}/void") for number in standing]
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
+
+
+def _require_all(failed: Sequence[dict[str, Any]], month: str) -> None:
+    """Raise the error that names all tenants that could not be drafted; none if the list is empty."""
+    if failed:
+        raise CalabashError(
+            f"{len(failed)} tenants were not drafted for {month}: " + "; ".join(f["message"] for f in failed),
+            reason=Reason.CONFLICT,
+            hint=failed[0]["hint"] or f"then draft it again: calabash invoice draft {month}",
+        )
 
 
 def _listed(month: str, tenant: str) -> list[Any]:

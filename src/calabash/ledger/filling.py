@@ -65,7 +65,7 @@ def filled(
                 lines += _lines(tenant, tariff, bucket, committed)
         lines += _unpriced(tenant, [b for b in buckets if b.tariff == index], tariff)
     lines += _unpriced(tenant, [b for b in buckets if b.tariff < 0], None)
-    return _in_coins(lines)
+    return _in_coins(lines, tenant)
 
 
 def _lines(tenant: str, tariff: Tariff, bucket: Bucket, committed: int) -> list[RatedLine]:
@@ -144,13 +144,13 @@ def _committed(tenant: str, tariff: Tariff, price: Price, commitment: Commitment
     return replace(line, measure=Measure.COMMITMENT, price=price.name, window=price.window, unit_price=commitment.price)
 
 
-def _in_coins(lines: Sequence[RatedLine]) -> list[RatedLine]:
+def _in_coins(lines: Sequence[RatedLine], tenant: str) -> list[RatedLine]:
     currencies = sorted({line.currency for line in lines if line.currency})
     if len(currencies) > 1:
         raise CalabashError(
-            f"tariffs in {' and '.join(currencies)} are in force in one period",
+            f"tenant {tenant} has tariffs in {' and '.join(currencies)} in one month, the limit is one currency",
             reason=Reason.CONFLICT,
-            hint="give the tenant tariffs of one currency, or begin the new one with a month",
+            hint="give the tenant tariffs of one currency, or let the tariff in the new currency begin with a month",
         )
     exact = [
         Fraction(line.unit_price) * line.quantity / line.per_hour * (100 - Fraction(line.discount_percent)) / 100

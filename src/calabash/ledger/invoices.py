@@ -49,6 +49,11 @@ class Invoice:
     reverses: str = ""
     number: str = ""
 
+    @property
+    def empty(self) -> bool:
+        """True if no line has a quantity: no use in the month and no commitment."""
+        return not any(line.quantity for line in self.lines)
+
 
 def invoice(lines: Sequence[RatedLine], *, tenant: str, month: str, time_zone: str, period: Period) -> Invoice:
     """The sum of the lines, and each tax on the sum of those that have it, rounded once."""

@@ -30,7 +30,7 @@ from calabash.operations.billing_documents import (
     tariff_of,
     view_of,
 )
-from calabash.operations.billing_rating import Rated, RatingAnswer, RatingOrder
+from calabash.operations.billing_rating import RatingAnswer, RatingOrder
 from calabash.seams.clock import Clock
 from calabash.seams.host.children import DATABASE, run_module
 from calabash.seams.store import Store
@@ -128,8 +128,8 @@ class Billing:
 
     # -- invoices ----------------------------------------------------------------------------------------------
 
-    def draft(self, order: billing.InvoiceOrder) -> Future[list[billing.InvoiceView]]:
-        """Rate a month. The drafts come when a process of its own is done."""
+    def draft(self, order: billing.InvoiceOrder) -> Future[billing.InvoiceList]:
+        """Rate a month in a process of its own; the list has the drafts, and the tenants that could not be rated."""
         return self._runs.submit(self._drafted, order)
 
     def invoices(
@@ -168,6 +168,13 @@ class Billing:
         record = self.invoice(number)
         if record.number:
             raise CalabashError(f"invoice {record.number} is issued already", reason=Reason.CONFLICT)
+        if not record.currency or invoice_of(record).empty:
+            raise CalabashError(
+                f"the draft for {record.tenant} in {record.month} has no"
+                f" {'use and no commitment' if record.currency or not record.lines else 'tariff, so no currency'}",
+                reason=Reason.CONFLICT,
+                hint=f"apply a tariff and draft it again, or delete it: calabash invoice void {number}",
+            )
         now_s, end_s = self._clock.now_s(), record.document["period"]["to_us"] / SECOND_US
         if now_s < end_s:
             raise CalabashError(
@@ -215,19 +222,25 @@ class Billing:
     def _count(self, month: str) -> None:
         at_s = self._clock.now_s()
         try:
-            found = self._run(RatingOrder(url=self._store.url, month=month, keep=False))
+            answer = self._run(RatingOrder(url=self._store.url, month=month, keep=False))
         except CalabashError as error:
             log.warning("what was spent cannot be counted now", month=month, error=error.message)
-            found = []
-        known = {r.tenant: Spent(amount=Decimal(r.net), currency=r.currency, at_s=at_s) for r in found if r.currency}
+            answer = RatingAnswer()
+        for failure in answer.failed:
+            log.warning("cannot count the spending of a tenant", tenant=failure.tenant, error=failure.message)
+        rated = [one for one in answer.items if one.currency]
+        known = {r.tenant: Spent(amount=Decimal(r.net), currency=r.currency, at_s=at_s) for r in rated}
         with self._lock:
             self._spent = {month: (at_s, known)}
 
-    def _drafted(self, order: billing.InvoiceOrder) -> list[billing.InvoiceView]:
-        wanted = RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant)
-        return [view_of(replace(self.invoice(r.number), lines=())) for r in self._run(wanted)]
+    def _drafted(self, order: billing.InvoiceOrder) -> billing.InvoiceList:
+        answer = self._run(RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant))
+        return billing.InvoiceList(
+            items=[view_of(replace(self.invoice(r.number), lines=())) for r in answer.items],
+            failed=[billing.DraftFailure(tenant=f.tenant, message=f.message, hint=f.hint) for f in answer.failed],
+        )
 
-    def _run(self, order: RatingOrder) -> list[Rated]:
+    def _run(self, order: RatingOrder) -> RatingAnswer:
         try:
             done = run_module(
                 "calabash.operations.billing_rating",
@@ -251,7 +264,7 @@ class Billing:
             ) from None
         if answer.message:
             raise CalabashError(answer.message, reason=Reason(answer.reason), hint=answer.hint)
-        return answer.items
+        return answer
 
     def _series(self, record: BillRecord) -> str:
         """A series of numbers for each year, in the invoice's time zone."""

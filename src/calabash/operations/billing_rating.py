@@ -18,7 +18,7 @@ from calabash.ledger import GuaranteeChange, Invoice, Tariff, Usage, invoice, mo
 from calabash.ledger.calendar import HOUR_US, SECOND_US, zone_of
 from calabash.ledger.intervals import Column, LineKey
 from calabash.ledger.tariffs import in_force
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.operations.billing_documents import draft_number, record_of, settings_of, tariff_of
 from calabash.seams.store import Store, open_store
 
@@ -36,6 +36,15 @@ class RatingOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     keep: bool = True
 
 
+class DraftFailure(msgspec.Struct, kw_only=True, frozen=True):
+    """The error that kept one tenant from being rated."""
+
+    tenant: str
+    reason: str
+    message: str
+    hint: str = ""
+
+
 class Rated(msgspec.Struct, kw_only=True, frozen=True):
     """One tenant's month; ``net`` is money as text."""
 
@@ -46,9 +55,10 @@ class Rated(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RatingAnswer(msgspec.Struct, kw_only=True, frozen=True):
-    """What came of it, or why nothing did."""
+    """The rated tenants and those that could not be rated; with ``message`` the error of the whole month."""
 
     items: list[Rated] = []
+    failed: list[DraftFailure] = []
     reason: str = ""
     message: str = ""
     hint: str = ""
@@ -61,7 +71,7 @@ def main() -> int:
     try:
         store = open_store(order.url)
         try:
-            answer = RatingAnswer(items=rate_month(store, order, clock=time.time))
+            answer = rate_month(store, order, clock=time.time)
         finally:
             store.close()
     except CalabashError as error:
@@ -70,26 +80,60 @@ def main() -> int:
     return 0
 
 
-def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) -> list[Rated]:
-    """Rate the month of one tenant or of all that used something or committed to something."""
-    now_s = clock()  # what is used from here on is not in it
+def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) -> RatingAnswer:
+    """Rate the month of one tenant, or of all tenants that have use in the month or a commitment in force in it.
+
+    An error in the data of one tenant fails that tenant alone. Kept drafts replace all earlier drafts of the month, or of the
+    one tenant, so that no draft of an earlier rating can be issued for a tenant that failed.
+
+    Raises CalabashError when the one tenant that was asked for cannot be rated or has nothing to invoice.
+    """
+    now_s = clock()  # usage after this moment is not in the drafts
     settings = [settings_of(document) for document in store.billing.tariffs()]
     tariffs = [tariff_of(one) for one in settings]
     sellers = {tariff.name: one.seller for tariff, one in zip(tariffs, settings, strict=True)}
     used = month_usage(store, order.month, tenant=order.tenant)
-    committed = {t for tariff in tariffs if tariff.commitments for t in tariff.tenants}
-    names = {order.tenant} if order.tenant else {name for name in used if name} | committed  # "" is on nobody's account
     guarantees = store.billing.guarantees()
-    bills = [
-        month_invoice(used.get(name, Usage.of(())), name, order.month, tariffs, guarantees.get(name, ()))
-        for name in sorted(names)
-    ]
+    names = {order.tenant} if order.tenant else {name for name in used.tenants if name} | _committed(store, tariffs)
+    bills: list[Invoice] = []
+    failed: list[DraftFailure] = []
+    for name in sorted(names):
+        try:
+            bill = month_invoice(used.of(name), name, order.month, tariffs, guarantees.get(name, ()))
+        except CalabashError as error:
+            message = error.message if name in error.message else f"tenant {name}: {error.message}"
+            failed.append(DraftFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
+            continue
+        if not bill.empty:
+            bills.append(bill)
     if order.keep:
-        store.billing.put_drafts([record_of(bill, seller=_seller(bill, sellers), at=now_s) for bill in bills])
-    return [
+        drafts = [record_of(bill, seller=_seller(bill, sellers), at=now_s) for bill in bills]
+        store.billing.put_drafts(drafts, month=order.month, tenant=order.tenant)
+    if order.tenant and not bills:
+        _raise_without_draft(order, failed)
+    items = [
         Rated(tenant=b.tenant, number=draft_number(b.tenant, b.month), currency=b.currency, net=str(b.net))
         for b in bills
     ]
+    return RatingAnswer(items=items, failed=failed)
+
+
+def _raise_without_draft(order: RatingOrder, failed: Sequence[DraftFailure]) -> None:
+    for failure in failed:
+        raise CalabashError(failure.message, reason=Reason(failure.reason), hint=failure.hint)
+    raise CalabashError(
+        f"tenant {order.tenant} has neither use nor a commitment in {order.month}: there is nothing to invoice",
+        reason=Reason.NOT_FOUND,
+        hint="see `calabash usage --by tenant` and `calabash tariff list`",
+    )
+
+
+def _committed(store: Store, tariffs: Sequence[Tariff]) -> set[str]:
+    """Tenants that may have a commitment: those that a tariff with commitments names; for one for all, every tenant."""
+    found = {tenant for tariff in tariffs if tariff.commitments for tenant in tariff.tenants}
+    if any(tariff.commitments and not tariff.tenants for tariff in tariffs):
+        found |= {tenant.name for tenant in store.tenancy.tenants()}
+    return found
 
 
 def month_invoice(
@@ -99,33 +143,58 @@ def month_invoice(
     tariffs: Sequence[Tariff],
     guarantees: Sequence[tuple[float, float]],
 ) -> Invoice:
-    """The invoice of one tenant, in the time zone of the tariff that is in force at the end of the month."""
+    """The invoice of one tenant, in the time zone of the tariff that is in force at the end of the month.
+
+    Args:
+        guarantees: the history of what the tenant was guaranteed. Its first entry is the creation of the tenant: tariffs
+            for all tenants commit it from the month of that moment on.
+    """
     zone_name = _zone(tenant, month, tariffs)
     period = month_period(month, zone_of(zone_name))
     history = [
         GuaranteeChange(at_us=round(at_s * SECOND_US), guarantee_milli=round(devices * 1000))
         for at_s, devices in guarantees
     ]
+    if history and history[0].at_us >= period.to_us and not len(usage.within(period)):
+        tariffs = [tariff for tariff in tariffs if tenant in tariff.tenants]
     lines = rate(usage, tenant=tenant, tariffs=tariffs, guarantees=history, period=period)
     return invoice(lines, tenant=tenant, month=month, time_zone=zone_name, period=period)
 
 
-def month_usage(store: Store, month: str, *, tenant: str = "") -> dict[str, Usage]:
-    """All usage that may belong to the month in any time zone, by tenant."""
+class MonthUsage:
+    """The usage records of a month, by tenant.
+
+    Args:
+        keys: tenant and line key of each number in the first column of ``rows``.
+        rows: columns of :meth:`Usage.of_columns`.
+    """
+
+    def __init__(self, keys: Sequence[_Key], rows: Column) -> None:
+        self._rows = rows
+        self._lines = tuple(LineKey(project, model, mode, bool(late)) for _, project, model, mode, late in keys)
+        self._of_tenant: dict[str, list[int]] = defaultdict(list)
+        for index, (name, *_) in enumerate(keys):
+            self._of_tenant[name].append(index)
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """All tenants that have a record."""
+        return frozenset(self._of_tenant)
+
+    def of(self, tenant: str) -> Usage:
+        """The records of one tenant. Raises CalabashError for a record that ends before it begins."""
+        mine = np.array(self._of_tenant.get(tenant, []), dtype=np.int64)
+        return Usage.of_columns(self._lines, self._rows[np.isin(self._rows[:, 0], mine)])
+
+
+def month_usage(store: Store, month: str, *, tenant: str = "") -> MonthUsage:
+    """All usage that may belong to the month in any time zone."""
     period = month_period(month, zone_of("UTC"))
     from_s, to_s = (period.from_us - ZONE_US) / SECOND_US, (period.to_us + ZONE_US) / SECOND_US
     keys: dict[_Key, int] = {}
     blocks = [_columns(rows, keys) for rows in store.usage_reader.pages(from_s=from_s, to_s=to_s, tenant=tenant)]
-    if not blocks:
-        return {}
-    rows = np.concatenate(blocks)
-    of_tenant: dict[str, list[int]] = defaultdict(list)
-    for (name, *_), index in keys.items():
-        of_tenant[name].append(index)
-    lines = tuple(LineKey(project, model, mode, bool(late)) for _, project, model, mode, late in keys)
-    return {
-        name: Usage.of_columns(lines, rows[np.isin(rows[:, 0], np.array(mine))]) for name, mine in of_tenant.items()
-    }
+    rows = np.concatenate(blocks) if blocks else np.empty((0, 7), dtype=np.int64)
+    return MonthUsage(tuple(keys), rows)
 
 
 def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:

@@ -85,8 +85,7 @@ async def draft_invoices(request: Asked) -> billing.InvoiceList:
     _manager(request, "draft invoices")
     order = requests.decode(await body_of(request), billing.InvoiceOrder)
     # A process of its own does the work: no thread of the pool waits for it.
-    drafted = await asyncio.wrap_future(operations_of(request).billing.draft(order))
-    return billing.InvoiceList(items=drafted)
+    return await asyncio.wrap_future(operations_of(request).billing.draft(order))
 
 
 @get("/v1/invoices/{number:str}")

@@ -81,12 +81,13 @@ class BillingTables:
 
     # -- drafts ------------------------------------------------------------------------------------------------
 
-    def put_drafts(self, drafts: Sequence[BillRecord]) -> None:
-        """Each instead of the draft of that tenant and month."""
+    def put_drafts(self, drafts: Sequence[BillRecord], *, month: str, tenant: str = "") -> None:
+        """Replace all drafts of the month, or of one tenant in it, by these."""
         table = tables.invoice_drafts
         with self._database.transaction() as connection:
+            replaced = sa.delete(table).where(table.c.month == month)
+            connection.execute(replaced.where(table.c.tenant == tenant) if tenant else replaced)
             for draft in drafts:
-                connection.execute(sa.delete(table).where(table.c.tenant == draft.tenant, table.c.month == draft.month))
                 values = {"tenant": draft.tenant, "month": draft.month, "drafted_at": draft.at}
                 connection.execute(
                     sa.insert(table).values(document=dict(draft.document), lines=list(draft.lines), **values)
@@ -183,10 +184,13 @@ class BillingTables:
 
 
 def note_guarantee(connection: sa.Connection, tenant: str, guarantee: float, *, at: float) -> None:
-    """From now on the tenant is guaranteed that; nothing is written when it was so before."""
+    """Write that the tenant is guaranteed so many devices from now on, unless the last entry says the same.
+
+    The first entry of a tenant, which may be 0, tells when the tenant was created.
+    """
     table = tables.guarantees
     before = sa.select(table.c.guarantee).where(table.c.tenant == tenant).order_by(table.c.id.desc()).limit(1)
-    if (connection.execute(before).scalar_one_or_none() or 0.0) != guarantee:
+    if connection.execute(before).scalar_one_or_none() != guarantee:
         connection.execute(sa.insert(table).values(tenant=tenant, at_s=at, guarantee=guarantee))
 
 

@@ -11,11 +11,19 @@ from calabash.server.web.form_table import FORMS
 from calabash.server.web.forms import Form
 from calabash.server.web.pages.page import Outcome, PageAction, Visit
 
+SAID_MAX = 500
+
 
 class AnyJob(msgspec.Struct, kw_only=True, frozen=True):
     """A job in a reply that has more than it."""
 
     id: str
+
+
+class AnyFailure(msgspec.Struct, kw_only=True, frozen=True):
+    """An error of one part of a request whose other parts were done."""
+
+    message: str
 
 
 class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
@@ -30,6 +38,7 @@ class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
     secret: str = ""
     passed: bool | None = None
     why: str = ""
+    failed: list[AnyFailure] = []
 
 
 def action_of(form: Form) -> PageAction:
@@ -38,11 +47,13 @@ def action_of(form: Form) -> PageAction:
     async def act(visit: Visit, given: Mapping[str, str]) -> Outcome:
         path, body = form.request(given)
         reply = await visit.pool.send(form.method, path, body, AnyReply)
-        known: dict[str, Any] = {n: v for n, v in msgspec.structs.asdict(reply).items() if v not in ("", None)}
+        known: dict[str, Any] = {n: v for n, v in msgspec.structs.asdict(reply).items() if v not in ("", None, [])}
         known |= {"id": reply.job.id} if reply.job else {}
         said = form.told(given, known)
         if reply.passed is False:
             said = f"It failed its test: {reply.why}"
+        if reply.failed:
+            said = f"{said} Not done: {'; '.join(failure.message for failure in reply.failed)}"[:SAID_MAX]
         return Outcome(to=form.page(given, known), said=said, secret=reply.secret)
 
     return PageAction(path=f"/do/{form.name}", act=act)
