@@ -2,11 +2,15 @@
 
 The first hours of a price are those that were committed to; then its tiers are filled in order. When several projects
 share a price, each part goes to them in proportion to what they used, in whole units that add up.
+
+Commitments and tiers are of a month. When several versions of a tariff are in force in it, prices with the same tier basis
+share one count: the use under a version begins in the tiers where the use under the versions before it ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -29,6 +33,9 @@ class Bucket:
     quantities: dict[LineKey, int]
 
 
+_Basis = tuple[str, str, Measure]  # the names of tariff and price, and the measure
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """So much of the first that is left, at that price."""
@@ -49,31 +56,62 @@ def filled(
 ) -> list[RatedLine]:
     """The lines, in the order of tariffs and of their prices. Raises CalabashError for more than one currency."""
     lines: list[RatedLine] = []
-    for index in sorted(in_force_us, key=lambda i: tariffs[i].valid_from_us):
+    order = sorted(in_force_us, key=lambda i: tariffs[i].valid_from_us)
+    lengths = {index: Fraction(in_force_us[index], period.length_us) for index in order}
+    commitments = _commitments([(index, tariffs[index]) for index in order], lengths)
+    committed: dict[_Basis, int] = defaultdict(int)
+    for (_, basis), quantity in commitments.items():
+        committed[basis] += quantity
+    used: dict[_Basis, int] = defaultdict(int)  # under the versions before the present one
+    for index in order:
         tariff = tariffs[index]
-        length = Fraction(in_force_us[index], period.length_us)
-        commitments = {c.of_price: c for c in tariff.commitments}
+        terms = {c.of_price: c for c in tariff.commitments}
         own = {(b.price.name, b.measure): b for b in buckets if b.tariff == index and b.price}
         for price in tariff.prices:
-            commitment = commitments.get(price.name)
-            committed = 0
-            if commitment is not None:
-                committed = int(Fraction(commitment.hours) * per_hour(price.measure) * length)
-                lines.append(_committed(tenant, tariff, price, commitment, committed))
+            basis = _basis(tariff, price)
+            if price.name in terms:
+                lines.append(_committed(tenant, tariff, price, terms[price.name], commitments[index, basis]))
             bucket = own.get((price.name, price.measure))
             if bucket is not None:
-                lines += _lines(tenant, tariff, bucket, committed)
+                lines += _lines(tenant, tariff, bucket, begin=used[basis], committed=committed[basis])
+                used[basis] += sum(bucket.quantities.values())
         lines += _unpriced(tenant, [b for b in buckets if b.tariff == index], tariff)
     lines += _unpriced(tenant, [b for b in buckets if b.tariff < 0], None)
     return _in_coins(lines, tenant)
 
 
-def _lines(tenant: str, tariff: Tariff, bucket: Bucket, committed: int) -> list[RatedLine]:
+def _basis(tariff: Tariff, price: Price) -> _Basis:
+    """The tier basis of a price: prices of which it is equal share one count of hours in a month."""
+    return tariff.name, price.name, price.measure
+
+
+def _commitments(
+    versions: Sequence[tuple[int, Tariff]], lengths: Mapping[int, Fraction]
+) -> dict[tuple[int, _Basis], int]:
+    """The committed quantity by version and tier basis, each for the part of the month in which the version is in force.
+
+    Fractions of a unit are carried from version to version, so that equal versions commit to what one of them would.
+    """
+    found: dict[tuple[int, _Basis], int] = {}
+    exact: dict[_Basis, Fraction] = defaultdict(Fraction)
+    for index, tariff in versions:
+        measures = {price.name: price for price in tariff.prices}
+        for commitment in tariff.commitments:
+            price = measures[commitment.of_price]
+            basis = _basis(tariff, price)
+            before = int(exact[basis])
+            exact[basis] += Fraction(commitment.hours) * per_hour(price.measure) * lengths[index]
+            found[index, basis] = int(exact[basis]) - before
+    return found
+
+
+def _lines(tenant: str, tariff: Tariff, bucket: Bucket, *, begin: int, committed: int) -> list[RatedLine]:
+    """The lines of a bucket; ``begin`` is the use of the month with the same tier basis before it."""
     price = bucket.price
     assert price is not None
     left = dict(sorted(bucket.quantities.items()))
     found = []
-    for part in _parts(price, sum(left.values()), committed):
+    for part in _parts(price, begin, begin + sum(left.values()), committed):
         taken = _shared(left, part.quantity)
         for key, quantity in taken.items():
             left[key] -= quantity
@@ -94,14 +132,14 @@ def _lines(tenant: str, tariff: Tariff, bucket: Bucket, committed: int) -> list[
     return found
 
 
-def _parts(price: Price, total: int, committed: int) -> list[_Part]:
-    """What is committed first, then tier by tier, up to the total."""
-    found = [_Part(quantity=min(committed, total), price=Decimal(0), committed=True)]
-    begins = [0, *(int(Fraction(tier.above_hours) * per_hour(price.measure)) for tier in price.tiers)]
+def _parts(price: Price, begin: int, end: int, committed: int) -> list[_Part]:
+    """Divide the month's use from ``begin`` to ``end`` of a tier basis: the commitment first, then tier by tier."""
+    found = [_Part(quantity=max(0, min(committed, end) - begin), price=Decimal(0), committed=True)]
+    above = [0, *(int(Fraction(tier.above_hours) * per_hour(price.measure)) for tier in price.tiers)]
     prices = [price.price, *(tier.price for tier in price.tiers)]
-    for tier, (begin, amount) in enumerate(zip(begins, prices, strict=True)):
-        end = begins[tier + 1] if tier + 1 < len(begins) else total
-        quantity = min(end, total) - max(begin, committed)
+    for tier, (lowest, amount) in enumerate(zip(above, prices, strict=True)):
+        highest = above[tier + 1] if tier + 1 < len(above) else end
+        quantity = min(highest, end) - max(lowest, committed, begin)
         found.append(_Part(quantity=max(0, quantity), price=amount, tier=tier))
     return found
 

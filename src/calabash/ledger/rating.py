@@ -18,7 +18,7 @@ from calabash.ledger.filling import Bucket, filled
 from calabash.ledger.guarantees import FRACTION_BITS, GuaranteeChange, borrowed
 from calabash.ledger.intervals import Column, LineKey, Usage, exact_sums
 from calabash.ledger.rated import GPU, Measure, RatedLine
-from calabash.ledger.tariffs import Price, Tariff, in_force
+from calabash.ledger.tariffs import Price, Tariff, in_force, same_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,15 @@ def _phases(tenant: str, tariffs: Sequence[Tariff], period: Period) -> list[tupl
     bounds = {at for t in tariffs for at in (t.valid_from_us, t.valid_to_us) if at is not None}
     starts = [period.from_us, *sorted(at for at in bounds if period.from_us < at < period.to_us)]
     found: list[tuple[int, _Condition]] = []
+    index = -1
     for at, until in zip(starts, [*starts[1:], period.to_us], strict=True):
         tariff = in_force(tariffs, tenant=tenant, at_us=at)
         if tariff is None:
+            index = -1
             found.append((at, _Condition(-1, frozenset())))
             continue
-        index = next(i for i, t in enumerate(tariffs) if t is tariff)
+        if index < 0 or not same_terms(tariffs[index], tariff):  # a version without a change is the version before it
+            index = next(i for i, t in enumerate(tariffs) if t is tariff)
         part = Period(from_us=at, to_us=until)
         edges = window_edges(part, tariff.windows, zone_of(tariff.time_zone))
         found += [(edge, _Condition(index, windows)) for edge, windows in edges]

@@ -7,7 +7,7 @@ that names tenants goes before one for all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 
 from calabash.ledger.calendar import TimeWindow, zone_of
@@ -138,6 +138,15 @@ class Tariff:
     def price_of(self, key: LineKey, measure: Measure, windows: frozenset[str]) -> Price | None:
         """The first that matches."""
         return next((price for price in self.prices if price.matches(key, measure, windows)), None)
+
+
+def same_terms(one: Tariff, other: Tariff) -> bool:
+    """Return True if two versions of a tariff rate all use of a tenant alike; they may differ in validity and in tenants."""
+    return all(
+        getattr(one, f.name) == getattr(other, f.name)
+        for f in fields(Tariff)
+        if f.name not in {"valid_from_us", "valid_to_us", "tenants"}
+    )
 
 
 def in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | None:

@@ -163,6 +163,91 @@ def test_tiers_are_filled_in_order_and_shared_by_projects_in_proportion() -> Non
     assert sum(line.amount for line in lines) == 10 * 2 + 30 * 1
 
 
+@given(usage=some, guarantees=changes, days=st.lists(st.integers(1, 29), max_size=3, unique=True))
+def test_tariff_that_is_applied_again_during_the_month_changes_no_line(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange], days: list[int]
+) -> None:
+    again = [tariff(valid_from_us=NOVEMBER.from_us + day * 24 * HOUR_US) for day in days]
+    assert rated(usage, tariff(), *again, guarantees=guarantees) == rated(usage, tariff(), guarantees=guarantees)
+
+
+def versions(first: Tariff, **changed: object) -> list[Tariff]:
+    """The tariff, and another version of it from the middle of the month on."""
+    return [first, replace(first, valid_from_us=NOVEMBER.from_us + NOVEMBER.length_us // 2, **changed)]  # type: ignore[arg-type]
+
+
+DAY_S = 86_400
+GPU_TIERS = Price(
+    name="gpu",
+    measure=Measure.BORROWED,
+    price=Decimal(2),
+    tiers=(Tier(above_hours=Decimal(100), price=Decimal(1)),),
+)
+
+
+def amounts(usage: Sequence[UsageInterval], *tariffs: Tariff) -> list[tuple[str, int, bool, Decimal, Decimal]]:
+    return [(line.price, line.tier, line.committed, line.hours, line.amount) for line in rated(usage, *tariffs)]
+
+
+def test_tiers_count_the_hours_of_a_month_over_all_versions_of_a_tariff() -> None:
+    usage = [interval(0, 80 * 3600), interval(20 * DAY_S, 20 * DAY_S + 50 * 3600)]
+    own = tariff(prices=(GPU_TIERS,), commitments=())
+    both = [("gpu", 0, False, Decimal(100), Decimal(200)), ("gpu", 1, False, Decimal(30), Decimal(30))]
+    assert amounts(usage, own) == both
+    assert amounts(usage, *versions(own)) == both
+    tax = versions(
+        own, tax=replace(own.tax, percent=Decimal(7))
+    )  # the price has not changed, but its lines are taxed apart
+    assert amounts(usage, *tax) == [
+        ("gpu", 0, False, Decimal(80), Decimal(160)),
+        ("gpu", 0, False, Decimal(20), Decimal(40)),
+        ("gpu", 1, False, Decimal(30), Decimal(30)),
+    ]
+
+
+def test_use_under_a_new_version_begins_in_the_tiers_where_the_use_before_it_ended() -> None:
+    usage = [interval(0, 120 * 3600), interval(20 * DAY_S, 20 * DAY_S + 50 * 3600)]
+    own = tariff(prices=(GPU_TIERS,), commitments=())
+    later = replace(
+        GPU_TIERS,
+        price=Decimal(4),
+        models=("A100",),
+        tiers=(Tier(above_hours=Decimal(150), price=Decimal(3)),),
+    )
+    assert amounts(usage, *versions(own, prices=(later,))) == [
+        ("gpu", 0, False, Decimal(100), Decimal(200)),
+        ("gpu", 1, False, Decimal(20), Decimal(20)),
+        ("gpu", 0, False, Decimal(30), Decimal(120)),
+        ("gpu", 1, False, Decimal(20), Decimal(60)),
+    ]
+
+
+def test_price_of_another_name_or_of_another_tariff_begins_its_tiers_anew() -> None:
+    usage = [interval(0, 120 * 3600), interval(20 * DAY_S, 20 * DAY_S + 50 * 3600)]
+    own = tariff(prices=(GPU_TIERS,), commitments=())
+    anew = [
+        (0, False, Decimal(100), Decimal(200)),
+        (1, False, Decimal(20), Decimal(20)),
+        (0, False, Decimal(50), Decimal(100)),
+    ]
+    renamed = versions(own, prices=(replace(GPU_TIERS, name="new"),))
+    assert [line[1:] for line in amounts(usage, *renamed)] == anew
+    assert [line[1:] for line in amounts(usage, *versions(own, name="other"))] == anew
+
+
+def test_commitment_covers_the_use_of_the_month_over_all_versions_of_a_tariff() -> None:
+    gpu = replace(GPU_TIERS, tiers=())
+    commitment = replace(tariff().commitments[0], hours=Decimal(100), price=Decimal(1))
+    own = tariff(prices=(gpu,), commitments=(commitment,))
+    usage = [interval(0, 80 * 3600), interval(20 * DAY_S, 20 * DAY_S + 10 * 3600)]
+    raised = versions(own, prices=(replace(gpu, price=Decimal(5)),))
+    for tariffs in ([own], versions(own), raised):
+        assert sum(line.amount for line in rated(usage, *tariffs)) == 100
+        assert sum(line.amount for line in rated([*usage, interval(25 * DAY_S, 25 * DAY_S + 36_000)], *tariffs)) == 100
+    assert sum(line.amount for line in rated([interval(0, 130 * 3600)], *raised)) == 100 + 30 * 2
+    assert sum(line.amount for line in rated([interval(20 * DAY_S, 25 * DAY_S + 36_000)], *raised)) == 100 + 30 * 5
+
+
 def test_a_commitment_is_paid_whether_it_is_used_or_not_and_covers_what_is_used() -> None:
     own = tariff(prices=(Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2)),))
     commitment = replace(tariff().commitments[0], hours=Decimal(100), price=Decimal(1))
