@@ -35,6 +35,7 @@ from calabash.sched.actions.evict import Eviction
 from calabash.sched.actions.plan import Plan
 from calabash.sched.actions.reserve import Reserve
 from calabash.sched.actions.victims import paused
+from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, Move
 from calabash.sched.explain.why import Why
 from calabash.sched.queues.gang import Alike, Portion, portion_of
@@ -229,17 +230,17 @@ class Cycle:
 
     def _deferred(self, blocked: Iterable[Blocked], why: Why) -> Iterator[Defer]:
         reported = self._state.reported
-        known: dict[tuple[Alike, Reason], Explanation] = {}
+        known: dict[tuple[Alike, Reason], dict[Shape, Explanation]] = {}
         promised = {r.gang for r in self._state.reservations}
         for portion, reason in blocked:
+            alike = None if portion.gang.key in promised else portion.alike
+            told = known.setdefault((alike, reason), {}) if alike else {}
             for request in portion.requests:
                 if reported.get(request.id) is reason or request.id not in portion.gang.waiting:
                     continue
                 reported[request.id] = reason
-                key = (portion.alike, reason) if portion.alike and portion.gang.key not in promised else None
-                explanation = known.get(key) if key else None
+                explanation = told.get(request.shape)
                 if explanation is None:
                     explanation = why.blocked(portion.gang, portion.requests, request, reason)
-                    if key:
-                        known[key] = explanation
+                    told[request.shape] = explanation
                 yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)

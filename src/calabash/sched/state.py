@@ -21,7 +21,7 @@ from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.decisions import GangKey, Options, Request, Running
-from calabash.sched.explain.nodes import NodeVerdict
+from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.registry import GangRegistry
 from calabash.sched.queues.reservation import Reservation
@@ -64,7 +64,7 @@ class SchedulerState:
         self.reported: dict[str, Reason] = {}
         self.refused: dict[tuple[object, ...], Reason] = {}
         self.cut: set[tuple[Shape, ...]] = set()
-        self.verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
+        self.verdicts = Verdicts(self.room)
         self._shapes: dict[Shape, Shape] = {}
         self.moves_left = sys.maxsize
         self.now_s = 0.0

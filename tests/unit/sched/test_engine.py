@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from calabash.sched.cluster import engine as engine_module
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.demand import Demand
@@ -148,7 +149,12 @@ def test_a_shape_that_fits_nowhere_is_not_scored_again_until_something_changes(m
     assert scored == []
     cluster.cordon(3)
     cluster.cordon(3, schedulable=True)
+    monkeypatch.setattr(engine_module, "_REFUSALS_MIN", 1000)
     assert engine.decide(impossible) is None
+    assert sum(scored) == 1
+    cluster.cordon(3)
+    monkeypatch.setattr(engine_module, "_REFUSALS_MIN", 4)
+    assert engine.decide(impossible) is None  # by what the nodes have free
     assert sum(scored) == 1
 
 

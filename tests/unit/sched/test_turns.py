@@ -24,7 +24,7 @@ from calabash.sched import (
 )
 from calabash.sched.cluster import engine, room
 from calabash.sched.cluster.shape import NodePlacement
-from calabash.sched.explain import why
+from calabash.sched.explain import verdicts
 
 ONE = Shape(gpu_count=1, gpu_milli=1000)
 MANY = 4000
@@ -170,7 +170,7 @@ def test_deciding_one_by_one_with_the_cycles_that_are_due_starts_what_whole_cycl
 
 def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     kept_max = 20
-    for module in (charges, engine, room, why):
+    for module in (charges, engine, room, verdicts):
         monkeypatch.setattr(module, "SHAPES_KEPT_MAX", kept_max)
     scheduler = scheduler_of(1)
     scheduler.adopt(ask("r", "ann"), started_at_s=0.0)

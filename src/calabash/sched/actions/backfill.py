@@ -92,6 +92,8 @@ class HeldNodes:
                 self._cordoned.append(node)
 
     def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
+        if self._state.room.engine.maxima.refuse_on(shape, node):
+            return None
         self._state.cluster.cordon(node, schedulable=True)
         placement = self._state.room.choose_on(shape, node)
         if placement is not None and not all(

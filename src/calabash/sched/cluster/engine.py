@@ -4,7 +4,8 @@ Theory of operation. For every shape that was ever asked for there is one vector
 infinity where it does not fit) and a cursor into the cluster's change log. A decision renews the entries of the rows
 that changed since this shape last looked, and takes the first largest score. Rows are in a fixed pseudo-random order,
 so "first among equals" is first fit; scores are rounded to 1e-9, because float noise would otherwise break it. A shape
-that fits nowhere is remembered by its cursor: asked again with nothing changed, it costs one comparison.
+that fits nowhere is remembered by its cursor: asked again with nothing changed, it costs one comparison. After some refusals
+in a row, which is what a full cluster looks like, a shape is first compared with the most that any node has free (``maxima``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.columns import Floats, Rows
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.maxima import Maxima
 from calabash.sched.cluster.scoring import PlacementPolicy, Scorer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
 
@@ -27,6 +29,8 @@ _NOWHERE = -np.inf
 _FULL_PASS_SHARE = 0.25
 # Below this a look at all scores is quicker than keeping track of the largest.
 _MANY_ROWS = 4096
+# After so many refusals in a row the maxima are looked at first.
+_REFUSALS_MIN = 4
 
 
 class _Entry:
@@ -50,6 +54,9 @@ class Engine:
     Args:
         cluster: the resident arrays.
         policy: makes the scores; see ``policies``.
+
+    Attributes:
+        maxima: the most that nodes have free.
     """
 
     def __init__(self, cluster: Cluster, policy: PlacementPolicy) -> None:
@@ -57,6 +64,8 @@ class Engine:
         self.scorer: Scorer = policy.bind(cluster)
         self._policy = policy.name
         self._entries: dict[Shape, _Entry] = {}
+        self.maxima = Maxima(cluster)
+        self._refusals = 0  # since a place was found last
 
     def decide(self, shape: Shape) -> NodePlacement | None:
         """The best place by the policy for a request that arrives, or None when it fits nowhere; nothing is taken."""
@@ -69,6 +78,8 @@ class Engine:
 
     def best(self, shape: Shape) -> NodePlacement | None:
         """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
+        if self._refusals >= _REFUSALS_MIN and not self._is_fresh(shape) and self.maxima.refuse(shape):
+            return None
         entry = self._fresh(shape)
         scores = entry.scores
         if self.scorer.random_ties:
@@ -79,7 +90,9 @@ class Engine:
                 row = entry.first = int(scores.argmax())
         score = scores.item(row)
         if score == _NOWHERE:
+            self._refusals += 1
             return None
+        self._refusals = 0
         return self._placement(entry, row, score)
 
     def best_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
@@ -110,6 +123,11 @@ class Engine:
         )
 
     # ---------------------------------------------------------------------------------------- the cache
+    def _is_fresh(self, shape: Shape) -> bool:
+        """Return True if the scores of the shape are those of the cluster as it is."""
+        entry = self._entries.get(shape)
+        return entry is not None and entry.cursor == self.cluster.position and entry.version == self.scorer.version
+
     def _fresh(self, shape: Shape) -> _Entry:
         cluster = self.cluster
         entry = self._entries.get(shape)
@@ -141,6 +159,9 @@ class Engine:
 
     def _renew_all(self, entry: _Entry) -> None:
         entry.first = -1
+        if self._refusals >= _REFUSALS_MIN and self.maxima.refuse(entry.compiled.shape):
+            entry.scores.fill(_NOWHERE)
+            return
         self._renew(entry, np.arange(self.cluster.node_count))
 
     def _renew(self, entry: _Entry, rows: Rows) -> None:

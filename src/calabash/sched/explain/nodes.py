@@ -44,6 +44,13 @@ _WORDS = {
     Reason.RESERVED: "reserved",
 }
 
+# Texts of the reasons that name an amount of the shape.
+_TEXTS = {
+    Reason.NO_CORES: "largest free fraction {largest}, asked {asked}",
+    Reason.NO_MEMORY: "largest free device memory {largest}, asked {asked}",
+    Reason.NO_CPU: "most free CPU {largest}, asked {asked}",
+    Reason.NO_HOST_MEMORY: "most free host memory {largest}, asked {asked}",
+}
 
 OTHER_MODEL = "would fit on another device model"
 
@@ -117,23 +124,15 @@ def _no_slices(compiled: Compiled, rows: Rows) -> Cause:
     return Cause(reason=Reason.NO_CAPACITY, nodes=len(rows), text=text, asked=float(shape.gpu_slices), largest=largest)
 
 
-def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, float, str]:  # noqa: PLR0911
+def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, float, str]:
+    """(asked, the most that any of the rows has, the text that names both)."""
     shape, cluster = compiled.shape, compiled.cluster
+    if reason in _TEXTS:
+        return _asked(shape, reason), _most_of(compiled, reason, rows), _TEXTS[reason]
     match reason:
-        case Reason.NO_CORES:
-            free = _largest_on_devices(compiled, cluster.gpu_free_milli[rows], _usable(compiled, rows))
-            return shape.gpu_milli, free, "largest free fraction {largest}, asked {asked}"
         case Reason.NO_CAPACITY:
             what = f"most devices with room for {shape.mig_profile}" if shape.mig_profile else "most free devices"
             return shape.gpu_count, _free_devices(compiled, rows), what + " {largest}, asked {asked}"
-        case Reason.NO_MEMORY:
-            left = _memory_left(compiled, rows)
-            return shape.gpu_memory_mib, left, "largest free device memory {largest}, asked {asked}"
-        case Reason.NO_CPU:
-            return shape.cpu_milli, _largest(cluster.cpu_free_milli[rows]), "most free CPU {largest}, asked {asked}"
-        case Reason.NO_HOST_MEMORY:
-            left = _largest(cluster.memory_free_mib[rows])
-            return shape.memory_mib, left, "most free host memory {largest}, asked {asked}"
         case Reason.TOO_LARGE:
             return (
                 shape.gpu_count,
@@ -141,6 +140,46 @@ def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, flo
                 "largest node has {largest} devices, asked {asked}",
             )
     return 0.0, 0.0, _WORDS.get(reason, reason.value)
+
+
+def _asked(shape: Shape, reason: Reason) -> float:
+    """Return the amount that a reason of ``_TEXTS`` is about."""
+    match reason:
+        case Reason.NO_CORES:
+            return shape.gpu_milli
+        case Reason.NO_MEMORY:
+            return shape.gpu_memory_mib
+        case Reason.NO_CPU:
+            return shape.cpu_milli
+    return shape.memory_mib
+
+
+def _most_of(compiled: Compiled, reason: Reason, rows: Rows) -> float:
+    """Return the most that any of the rows has of that amount."""
+    cluster = compiled.cluster
+    match reason:
+        case Reason.NO_CORES:
+            return _largest_on_devices(compiled, cluster.gpu_free_milli[rows], _usable(compiled, rows))
+        case Reason.NO_MEMORY:
+            return _memory_left(compiled, rows)
+        case Reason.NO_CPU:
+            return _largest(cluster.cpu_free_milli[rows])
+    return _largest(cluster.memory_free_mib[rows])
+
+
+def restated(verdict: NodeVerdict, shape: Shape) -> NodeVerdict:
+    """Return a verdict with the amounts that this shape asks for, which compares alike with every node."""
+    causes = tuple(_restated(cause, shape) for cause in verdict.causes)
+    return NodeVerdict(nodes=verdict.nodes, fitting=verdict.fitting, causes=causes)
+
+
+def _restated(cause: Cause, shape: Shape) -> Cause:
+    text = _TEXTS.get(cause.reason)
+    if text is None:
+        return cause
+    asked = _asked(shape, cause.reason)
+    text = text.format(largest=_show(cause.reason, cause.largest), asked=_show(cause.reason, asked))
+    return Cause(reason=cause.reason, nodes=cause.nodes, text=text, asked=asked, largest=cause.largest)
 
 
 def _largest(values: Ints) -> float:

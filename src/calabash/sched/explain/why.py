@@ -13,9 +13,8 @@ from calabash.model.errors import Reason
 from calabash.model.mentions import Mentioned, mention, mentions
 from calabash.model.units import format_mib
 from calabash.sched.actions.plan import shapes_of
-from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
 from calabash.sched.decisions import Explanation, Request
-from calabash.sched.explain.nodes import PASSING, NodeVerdict, changes_for, explanation, judge
+from calabash.sched.explain.nodes import PASSING, explanation
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, portion_of
 from calabash.sched.queues.reservation import Reservation
@@ -64,22 +63,10 @@ class Why:
             return _over_limit(over)
         return self._no_room(gang, requests, request, need)
 
-    def _verdict(self, shape: Shape) -> tuple[NodeVerdict, tuple[str, ...]]:
-        """What the nodes say and what would help."""
-        state = self._state
-        found = state.verdicts.get(shape)
-        if found is None:
-            if len(state.verdicts) >= SHAPES_KEPT_MAX:
-                state.verdicts.clear()
-            verdict = judge(state.room.compiled(shape))
-            found = (verdict, () if verdict.fitting else changes_for(state.cluster, shape))
-            state.verdicts[shape] = found
-        return found
-
     def _no_room(self, gang: Gang, requests: Sequence[Request], request: Request, need: Amount) -> Explanation:
         state = self._state
         own = next((r for r in state.reservations if r.gang == gang.key), None)
-        verdict, changes = self._verdict(request.shape)
+        verdict, changes = state.verdicts.of(request.shape)
         dominant = verdict.dominant
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
         summary = verdict.summary
@@ -134,6 +121,12 @@ class Why:
         key = (requests[0].id, len(requests))
         if key in self._fitting:
             return self._fitting[key]
+        with self._state.verdicts.kept():
+            count = self._fitting[key] = self._placed(requests)
+        return count
+
+    def _placed(self, requests: Sequence[Request]) -> int:
+        """Place as many members as possible, and undo it."""
         board, room = self._state.board, self._state.room
         nodes = {r.shape: room.nodes_for(r.shape).size for r in requests}
         mark = board.mark()
@@ -144,7 +137,6 @@ class Why:
                 board.place(request.shape, placement)
                 count += 1
         board.rollback(mark)
-        self._fitting[key] = count
         return count
 
     def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:

@@ -1,0 +1,68 @@
+"""The most that nodes have free: a bound that refuses a shape without a look at labels, modes, health and scores.
+
+A shape that asks for more of one resource than any schedulable node has free fits nowhere. The converse does not hold: the
+maxima of different resources may be those of different nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Ints, Rows
+from calabash.sched.cluster.shape import Shape
+
+_NONE = -1
+
+
+class Maxima:
+    """What each node of a cluster has free, and the maxima over schedulable nodes, brought up to date when they are asked for.
+
+    Of the rows that changed since, only the entries are computed again.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._cursor = -1
+        # [N, G + 3] free compute of the devices in descending order, then free CPU, host memory and memory of a device.
+        self._free: Ints = np.empty((0, cluster.width + 3), np.int64)
+        self._most: list[int] = []
+
+    def refuse(self, shape: Shape) -> bool:
+        """Return True if the shape asks for more than any schedulable node has free, so that it fits nowhere."""
+        if self._cursor != self._cluster.position:
+            self._renew()
+        return self._exceeds(shape, self._most)
+
+    def refuse_on(self, shape: Shape, node: int) -> bool:
+        """Return True if the shape asks for more than the node has free, schedulable or not."""
+        if self._cursor != self._cluster.position:
+            self._renew()
+        return self._exceeds(shape, self._free[node].tolist())
+
+    def _exceeds(self, shape: Shape, most: list[int]) -> bool:
+        width, count = self._cluster.width, shape.gpu_count
+        if shape.cpu_milli > most[width] or shape.memory_mib > most[width + 1]:
+            return True
+        if not count:
+            return False
+        return count > width or shape.gpu_milli > most[count - 1] or shape.gpu_memory_mib > most[width + 2]
+
+    def _renew(self) -> None:
+        cluster = self._cluster
+        changed = cluster.changed_since(self._cursor)
+        if changed is None or len(self._free) != cluster.node_count:
+            self._free = np.empty((cluster.node_count, cluster.width + 3), np.int64)
+            self._write(np.arange(cluster.node_count))
+        else:
+            self._write(np.array(changed if len(changed) == 1 else list(set(changed)), np.intp))
+        free = self._free[cluster.schedulable] if cluster.has_cordoned else self._free
+        self._most = free.max(axis=0, initial=_NONE).tolist()
+        self._cursor = cluster.position
+
+    def _write(self, rows: Rows) -> None:
+        cluster, free, width = self._cluster, self._free, self._cluster.width
+        free[rows, :width] = np.sort(cluster.gpu_free_milli[rows], axis=1)[:, ::-1]
+        free[rows, width] = cluster.cpu_free_milli[rows]
+        free[rows, width + 1] = cluster.memory_free_mib[rows]
+        free[rows, width + 2] = cluster.gpu_free_mib[rows].max(axis=1)

@@ -1,0 +1,113 @@
+"""What the nodes say about many shapes: one look at all nodes for all shapes that no node tells apart.
+
+Theory of operation. A verdict depends on an amount that a shape asks for only through comparisons with what nodes have: with
+free CPU, with free compute of devices, and so on. Shapes that are equal but for amounts between which no node's value lies
+compare alike everywhere, so the same nodes refuse them for the same reasons, and the same changes help. Their verdicts differ
+in the amounts that are named as asked for. So amounts are replaced by their ranks among the distinct values of the cluster, and
+what has been found for a shape holds for all shapes of equal ranks, with their amounts put in. Few shapes are looked at one by
+one, because the ranks cost as much as a verdict.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from calabash.sched.cluster.columns import Ints
+from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
+from calabash.sched.explain.nodes import NodeVerdict, changes_for, judge, restated
+
+# So many shapes are looked at one by one before the ranks are made.
+SINGLE_MAX = 4
+Verdict = tuple[NodeVerdict, tuple[str, ...]]
+"""What the nodes say, and what would help."""
+
+
+class Verdicts:
+    """Verdicts on the cluster of a room until ``clear``; the caller says when the cluster has changed."""
+
+    def __init__(self, room: ClusterRoom) -> None:
+        self._room = room
+        self._known: dict[Shape, Verdict] = {}
+        self._of_rank: dict[tuple[object, ...], Verdict] = {}
+        self._ranks: _Ranks | None = None
+        self._position = -1  # of the change log, when the ranks were made
+
+    def __len__(self) -> int:
+        """How many shapes have a verdict."""
+        return len(self._known)
+
+    def clear(self) -> None:
+        self._known.clear()
+        self._of_rank.clear()
+        self._ranks = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep what is known although the cluster changes: everything that is done inside is undone there."""
+        current = self._position == self._room.cluster.position
+        yield
+        if current:
+            self._position = self._room.cluster.position
+
+    def of(self, shape: Shape) -> Verdict:
+        """What the nodes say about the shape, and what would help."""
+        found = self._known.get(shape)
+        if found is None:
+            if len(self._known) >= SHAPES_KEPT_MAX:
+                self.clear()
+            found = self._judged(shape) if len(self._known) < SINGLE_MAX else self._ranked(shape)
+            self._known[shape] = found
+        return found
+
+    def _judged(self, shape: Shape) -> Verdict:
+        verdict = judge(self._room.compiled(shape))
+        return verdict, () if verdict.fitting else changes_for(self._room.cluster, shape)
+
+    def _ranked(self, shape: Shape) -> Verdict:
+        cluster = self._room.cluster
+        if self._ranks is None or self._position != cluster.position:
+            self._of_rank.clear()
+            self._ranks, self._position = _Ranks(self._room), cluster.position
+        key = self._ranks.of(shape)
+        found = self._of_rank.get(key)
+        if found is None:
+            found = self._of_rank[key] = self._judged(shape)
+            return found
+        verdict, changes = found
+        return restated(verdict, shape), changes
+
+
+class _Ranks:
+    """The distinct values of the cluster that amounts of a shape are compared with, in ascending order."""
+
+    def __init__(self, room: ClusterRoom) -> None:
+        cluster = room.cluster
+        self._cpu_free, self._cpu = _values(cluster.cpu_free_milli), _values(cluster.cpu_milli)
+        self._memory_free, self._memory = _values(cluster.memory_free_mib), _values(cluster.memory_mib)
+        self._gpu_free, self._gpu_free_mib = _values(cluster.gpu_free_milli), _values(cluster.gpu_free_mib)
+
+    def of(self, shape: Shape) -> tuple[object, ...]:
+        """Return a key that is equal for shapes that compare alike with all nodes and differ in amounts only."""
+        return (
+            # Amounts of 0 and 1 milli ask for none, and for the least that there is; a whole device is another kind of request.
+            (shape.whole, min(shape.gpu_milli, 2), bool(shape.gpu_memory_mib), bool(shape.cpu_milli), bool(shape.memory_mib)),
+            bisect_left(self._cpu_free, shape.cpu_milli),
+            bisect_left(self._cpu, shape.cpu_milli),
+            bisect_left(self._memory_free, shape.memory_mib),
+            bisect_left(self._memory, shape.memory_mib),
+            bisect_left(self._gpu_free, shape.gpu_milli),
+            bisect_left(self._gpu_free_mib, shape.gpu_memory_mib),
+            (shape.gpu_count, shape.gpu_slices, shape.gpu_slices_max, shape.mig_profile, shape.mode),
+            (shape.models, shape.card_memory_mib_min, shape.card_memory_mib_max),
+            (shape.selector, shape.tolerations, shape.topology, shape.topology_required),
+        )  # fmt: skip
+
+
+def _values(column: Ints) -> list[int]:
+    values: list[int] = np.unique(column).tolist()
+    return values

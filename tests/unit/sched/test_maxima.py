@@ -1,0 +1,116 @@
+"""Bounds on what fits: a refusal by the maxima is always right, and the engine answers alike with and without them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+from tests.unit.sched.test_explain import random_cluster, random_shape
+
+from calabash.sched.cluster import engine as engine_module
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.maxima import Maxima
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.policies.registry import policy_named
+
+
+class Changes:
+    """Random changes of a cluster; what was placed is released later."""
+
+    def __init__(self, rng: random.Random, cluster: Cluster) -> None:
+        self._rng, self._cluster = rng, cluster
+        self._placed: list[tuple[Shape, NodePlacement]] = []
+
+    def change(self) -> None:
+        rng, cluster = self._rng, self._cluster
+        row = rng.randrange(cluster.node_count)
+        match rng.choice(("place", "place", "place", "release", "cordon", "health", "join")):
+            case "place":
+                shape = random_shape(rng)
+                placement = choose(Compiled(cluster, shape), row)
+                if placement is not None:
+                    cluster.place(shape, placement)
+                    self._placed.append((shape, placement))
+            case "release" if self._placed:
+                cluster.release(*self._placed.pop(rng.randrange(len(self._placed))))
+            case "cordon":
+                cluster.cordon(row, schedulable=rng.random() < 0.7)
+            case "health" if cluster.gpu_count[row]:
+                cluster.set_health(row, rng.randrange(int(cluster.gpu_count[row])), healthy=rng.random() < 0.7)
+            case "join" if rng.random() < 0.2:
+                count = rng.randint(0, cluster.width)
+                gpus = (GpuSpec(model="A100", memory_mib=40960),) * count
+                name = f"new{cluster.node_count}"
+                cluster.add_node(NodeSpec(name=name, cpu_milli=64_000, memory_mib=65_536, gpus=gpus))
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=examples(60), deadline=None)
+def test_shape_that_maxima_refuse_fits_nowhere(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    maxima, changes = Maxima(cluster), Changes(rng, cluster)
+    for _ in range(30):
+        for _ in range(rng.choice((0, 1, 1, 4))):
+            changes.change()
+        shape = random_shape(rng)
+        fits = Compiled(cluster, shape).fitting()
+        if maxima.refuse(shape):
+            assert not fits.any()
+        schedulable = cluster.schedulable.copy()
+        row = rng.randrange(cluster.node_count)
+        if maxima.refuse_on(shape, row):
+            cluster.cordon(row, schedulable=True)
+            assert choose(Compiled(cluster, shape), row) is None
+            cluster.cordon(row, schedulable=bool(schedulable[row]))
+
+
+def test_maxima_refuse_more_than_any_schedulable_node_has_free() -> None:
+    gpus = (GpuSpec(model="A100", memory_mib=40960),) * 4
+    nodes = [NodeSpec(name=f"n{i}", cpu_milli=8000 * (i + 1), memory_mib=1024, gpus=gpus) for i in range(2)]
+    cluster = Cluster(nodes, order_seed=None)
+    maxima = Maxima(cluster)
+    whole = Shape(gpu_count=4, gpu_milli=1000, cpu_milli=16_000)
+    assert not maxima.refuse(whole)
+    cluster.place(Shape(gpu_count=1, gpu_milli=300), NodePlacement(node=1, devices=(2,)))
+    cluster.place(Shape(gpu_count=1, gpu_milli=300), NodePlacement(node=0, devices=(0,)))
+    assert maxima.refuse(whole)
+    assert not maxima.refuse(Shape(gpu_count=4, gpu_milli=700))
+    assert maxima.refuse(Shape(gpu_count=4, gpu_milli=701))
+    assert not maxima.refuse(Shape(gpu_count=3, gpu_milli=1000))
+    assert maxima.refuse(Shape(gpu_count=5, gpu_milli=1))
+    assert maxima.refuse(Shape(gpu_count=1, gpu_memory_mib=40961))
+    assert maxima.refuse(Shape(memory_mib=1025))
+    assert not maxima.refuse(Shape(cpu_milli=16_000))
+    cluster.cordon(1)
+    assert maxima.refuse(Shape(cpu_milli=8001))
+    assert not maxima.refuse_on(Shape(cpu_milli=16_000), 1)
+    assert maxima.refuse_on(Shape(cpu_milli=8001), 0)
+    cluster.cordon(0)
+    assert maxima.refuse(Shape())
+
+
+@given(st.integers(0, 2**32), st.sampled_from(("pgb-online", "fgd", "bestfit", "random")))
+@settings(max_examples=examples(30), deadline=None)
+def test_engine_that_asks_maxima_first_answers_as_one_that_never_does(seed: int, policy: str) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    changes = Changes(rng, cluster)
+    always, never = (Engine(cluster, policy_named(policy)) for _ in range(2))
+    shapes = [random_shape(rng) for _ in range(8)]
+    with pytest.MonkeyPatch.context() as patched:
+        for _ in range(60):
+            for _ in range(rng.choice((0, 0, 1, 1, 4))):
+                changes.change()
+            shape = rng.choice(shapes)
+            patched.setattr(engine_module, "_REFUSALS_MIN", 0)
+            found = always.decide(shape), always.scores(shape).tolist()
+            patched.setattr(engine_module, "_REFUSALS_MIN", 1 << 30)
+            assert found == (never.decide(shape), never.scores(shape).tolist())
