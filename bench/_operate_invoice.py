@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -130,9 +131,12 @@ def _document() -> dict[str, object]:
 
 
 def _rows(intervals: list[UsageInterval], start: int, end: int) -> list[dict[str, object]]:
+    runs = [number == 0 or intervals[number - 1].to_us != one.from_us for number, one in enumerate(intervals[:end])]
+    run_of = list(accumulate(runs))
     return [
         {
-            "allocation": f"a{number}",
+            "allocation": f"a{run_of[number]}",
+            "sequence": number,
             "device": "GPU-1",
             "tenant": "vision",
             "queue": "vision",

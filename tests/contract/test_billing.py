@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,10 +23,12 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Tenant
 from calabash.operations.billing import Billing
-from calabash.operations.billing_documents import draft_number
+from calabash.operations.billing_documents import draft_number, invoice_of
 from calabash.operations.billing_rating import RatingOrder, rate_month
+from calabash.operations.billing_verifying import verify
 from calabash.seams.clock import VirtualClock
 from calabash.seams.store import Retention, Store, open_store
+from calabash.seams.store.again import earlier_name
 from calabash.seams.store.billing import BillFilter, note_guarantee
 from calabash.seams.store.database import Database
 
@@ -280,26 +283,196 @@ def test_no_statement_changes_or_deletes_what_was_issued(url: str, store: Store,
         "UPDATE invoice_lines SET amount = '0.01' WHERE position = 1",
         "DELETE FROM invoice_lines",
         "TRUNCATE invoices CASCADE",
+        "UPDATE invoice_items SET items = '[]'",
+        "DELETE FROM invoice_items",
+        f"INSERT INTO invoice_lines VALUES ('{number}', 2, 'p', 'borrowed', '0.01', '{{}}')",
+        f"INSERT INTO invoice_lines VALUES ('{number}', 0, 'p', 'borrowed', '0.01', '{{}}')",
+        f"INSERT OR REPLACE INTO invoice_lines VALUES ('{number}', 1, 'p', 'borrowed', '0.01', '{{}}')",
+        f"INSERT INTO invoice_items VALUES ('{number}', 2, '[]')",
+        f"INSERT OR REPLACE INTO invoice_items VALUES ('{number}', 1, '[]')",
+        "INSERT INTO invoice_lines VALUES ('2026-000009', 1, 'p', 'borrowed', '0.01', '{}')",
     ):
         with pytest.raises(DBAPIError), engine.begin() as connection:
             connection.execute(sa.text(statement))
     engine.dispose()
     assert store.billing.bill(number) == before
+    assert verify(store, number).sound
 
 
 def test_a_database_that_was_migrated_guards_its_invoices_too(url: str) -> None:
     database = Database(url)
     database.migrate()
     row = "'n','t','2026-11','invoice',NULL,'EUR','1','1',0,'me','{}'"
+    line = "INSERT INTO invoice_lines VALUES ('n', {}, 'p', 'borrowed', '1', '{{}}')"
     with database.transaction() as connection:
-        connection.execute(sa.text(f"INSERT INTO invoices VALUES ({row})"))
-    for statement in ("UPDATE invoices SET net = '2'", "DELETE FROM invoices"):
+        connection.execute(sa.text(f"INSERT INTO invoices VALUES ({row}, 1, 1)"))
+        connection.execute(sa.text(line.format(1)))
+        connection.execute(sa.text("INSERT INTO invoice_items VALUES ('n', 1, '[]')"))
+    for statement in (
+        "UPDATE invoices SET net = '2'",
+        "DELETE FROM invoices",
+        "UPDATE invoice_items SET items = '[1]'",
+        "DELETE FROM invoice_items",
+        line.format(2),
+        "INSERT INTO invoice_items VALUES ('n', 2, '[]')",
+    ):
         with (
             pytest.raises(CalabashError, match="an issued invoice never changes"),
             database.transaction() as connection,
         ):
             connection.execute(sa.text(statement))
     database.close()
+
+
+def test_invoice_of_an_earlier_schema_takes_no_more_lines_after_the_migration(url: str) -> None:
+    database = Database(url)
+    database.migrate("0011")
+    row = "'n','t','2026-11','invoice',NULL,'EUR','1','1',0,'me','{}'"
+    line = "INSERT INTO invoice_lines VALUES ('n', {}, 'p', 'borrowed', '1', '{{}}')"
+    with database.transaction() as connection:
+        connection.execute(sa.text(f"INSERT INTO invoices VALUES ({row})"))
+        for position in (1, 2):
+            connection.execute(sa.text(line.format(position)))
+    database.migrate()
+    for statement in (line.format(3), "UPDATE invoices SET net = '2'", "DELETE FROM invoices"):
+        with (
+            pytest.raises(CalabashError, match="an issued invoice never changes"),
+            database.transaction() as connection,
+        ):
+            connection.execute(sa.text(statement))
+    with database.transaction() as connection:
+        assert connection.execute(sa.text("SELECT line_count, item_parts FROM invoices")).one() == (2, 0)
+    database.close()
+
+
+def changed(store: Store, statement: str) -> None:
+    """Run a statement in the database, past the store."""
+    with Database(store.url).transaction() as connection:
+        assert connection.execute(sa.text(statement)).rowcount > 0
+
+
+def checks(store: Store, number: str) -> dict[str, str]:
+    return {check.what: check.state for check in verify(store, number).items}
+
+
+@pytest.fixture
+def issued(store: Store, books: Billing) -> str:
+    """The number of an invoice of vision: two allocations, one of them of a reader who works in several records."""
+    books.put_tariff(commitment(name="own", tenants=["vision"]))
+    store.add_usage([used("a", "vision", 0, 10), used("c", "speech", 0, 4)])
+    store.add_usage([replace(used("b", "vision", hour, hour + 1, user="bob"), sequence=hour) for hour in range(-1, 3)])
+    store.add_usage([replace(used("b", "vision", 5, 6, user="bob"), sequence=4, core_percent=50)])
+    with Database(store.url).transaction() as connection:
+        note_guarantee(connection, "vision", 1.0, at=BEGIN_S - 1000)
+    drafted(store)
+    return books.issue("draft-2026-11-vision", by="root").number
+
+
+def test_items_of_an_invoice_name_allocation_user_share_and_time_and_add_up(
+    store: Store, books: Billing, issued: str
+) -> None:
+    found = books.items(books.invoice(issued), billing.ItemPage()).items
+    told = [
+        (i.allocation, i.user, i.share_percent, (i.from_s - BEGIN_S) / 3600, (i.to_s - BEGIN_S) / 3600) for i in found
+    ]
+    assert told == [
+        ("", "", 0, 0, 720),
+        *[("a", "ann", 100, 0, 10)] * 2,
+        *[("b", "bob", 100, 0, 3)] * 2,
+        *[("b", "bob", 50, 5, 6)] * 2,
+    ]
+    record = books.invoice(issued)
+    assert sum(Decimal(item.amount) for item in found) == Decimal(record.net)
+    assert {(i.measure, i.amount) for i in found if i.allocation == ""} == {("commitment", "10.000000")}
+    lent = sum(Decimal(item.hours) for item in found if item.measure == "borrowed")
+    assert lent == sum(Decimal(str(view.hours)) for view in invoice_of(record).lines if view.measure == "borrowed")
+    page = books.items(record, billing.ItemPage(after="1"))
+    assert (page.items, page.next) == ([], "")
+
+
+def test_issued_invoice_is_verified_against_its_lines_items_and_usage_records(store: Store, issued: str) -> None:
+    verdict = verify(store, issued)
+    assert verdict.sound
+    assert {check.what: check.state for check in verdict.items} == {"seal": "ok", "items": "ok", "usage": "ok"}
+    assert len(verdict.seal) == 64
+    with pytest.raises(CalabashError, match="no issued invoice 'draft-2026-11-speech'"):
+        verify(store, "draft-2026-11-speech")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE usage SET used_gpu_s = used_gpu_s + 1 WHERE allocation = 'a'",
+        "UPDATE usage SET core_percent = 99 WHERE allocation = 'a'",
+        "UPDATE usage SET tenant = 'speech' WHERE allocation = 'a'",
+        "UPDATE usage SET allocation = 'z' WHERE allocation = 'a'",
+        """UPDATE usage SET "user" = 'eve' WHERE allocation = 'a'""",
+        "UPDATE usage SET to_s = to_s - 60 WHERE allocation = 'a'",
+        "DELETE FROM usage WHERE allocation = 'a'",
+    ],
+)
+def test_verification_finds_a_changed_usage_record(store: Store, issued: str, statement: str) -> None:
+    changed(store, statement)
+    verdict = verify(store, issued)
+    assert not verdict.sound
+    assert checks(store, issued) == {"seal": "ok", "items": "ok", "usage": "changed"}
+
+
+def test_verification_finds_changes_made_after_the_guards_were_removed(url: str, store: Store, issued: str) -> None:
+    sqlite = url.startswith("sqlite")
+    tables_of = {
+        "invoice_items": ("UPDATE invoice_items SET items = '[]'", "items"),
+        "invoice_lines": ("UPDATE invoice_lines SET document = '{}' WHERE position = 1", "seal"),
+        "invoices": ("UPDATE invoices SET total = '1.00' WHERE kind = 'invoice'", "seal"),
+    }
+    for table, (statement, what) in tables_of.items():
+        before = checks(store, issued)
+        with Database(store.url).transaction() as connection:
+            connection.execute(
+                sa.text(f"DROP TRIGGER {table}_no_update" if sqlite else f"DROP TRIGGER {table}_fixed ON {table}")
+            )
+            kept = connection.execute(sa.text(f"SELECT * FROM {table}")).mappings().all()
+            assert kept
+            connection.execute(sa.text(statement))
+        assert checks(store, issued) == before | {what: "changed"}
+
+
+def test_allocation_that_is_renamed_when_its_name_is_granted_again_is_no_change(store: Store, issued: str) -> None:
+    changed(store, f"UPDATE usage SET allocation = '{earlier_name('a', 1.0)}' WHERE allocation = 'a'")
+    assert checks(store, issued)["usage"] == "ok"
+
+
+def test_usage_that_comes_after_the_rating_is_told_and_is_no_change(store: Store, issued: str) -> None:
+    store.add_usage([used("late", "vision", 20, 21)])
+    verdict = verify(store, issued)
+    assert verdict.sound
+    assert "1 records came after the rating" in {check.what: check.detail for check in verdict.items}["usage"]
+
+
+def test_usage_that_retention_removed_is_not_kept_and_no_change(store: Store, issued: str) -> None:
+    changed(store, "UPDATE usage SET used_gpu_s = 1 WHERE allocation = 'a'")
+    assert checks(store, issued)["usage"] == "changed"
+    while store.trim(Retention(usage_days=30), now_s=END_S + 35 * 86_400):
+        pass
+    assert verify(store, issued).sound
+    assert checks(store, issued) == {"seal": "ok", "items": "ok", "usage": "not-kept"}
+
+
+def test_reversal_is_sealed_and_verified_too(store: Store, books: Billing, issued: str) -> None:
+    back = books.void(issued, by="root").number
+    assert checks(store, back) == {"seal": "ok"}
+    assert verify(store, issued).sound
+    assert books.verify(issued).result(timeout=120).sound
+
+
+def test_draft_of_an_earlier_version_is_drafted_again_before_it_is_issued(store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "vision", 0, 10)])
+    drafted(store)
+    draft = store.billing.drafts(ALL)[0]
+    old = {name: value for name, value in draft.document.items() if name != "evidence"}
+    store.billing.put_drafts([replace(draft, document=old)], month="2026-11")
+    with pytest.raises(CalabashError, match="is of an earlier version, without itemised use"):
+        books.issue("draft-2026-11-vision", by="root")
 
 
 def test_a_database_that_was_migrated_guards_its_audit_log_too(url: str) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.daemons.test_pool_users import refusal_of
 from tests.daemons.users import ANN, BOB, EVE, User, as_user, open_way
 from tests.daemons.world import World
@@ -20,6 +21,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.operations.home import DATABASE_FILE
 from calabash.seams.store import open_store
+from calabash.seams.store.database import Database
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
@@ -139,6 +141,48 @@ def test_draft_command_names_the_tenant_that_failed_and_drafts_the_others(world_
     code, said, told = command(world, "invoice", "draft", "2026-01", "--tenant", "vision")
     assert (code, said) == (3, "")
     assert "vision has neither use nor a commitment in 2026-01" in told
+
+
+def test_invoice_is_itemised_and_verified_by_commands_and_by_its_tenant(world_of_teams: World) -> None:
+    world, root = world_of_teams, world_of_teams.client
+    root.post("/v1/invoices", {"month": MONTH}, timeout_s=120)
+    number = root.post(f"/v1/invoices/draft-{MONTH}-vision/issue", {})["number"]
+    code, said, _ = command(world, "invoice", "items", number, "-o", "csv")
+    head, *rows = [row.split(",") for row in said.splitlines()]
+    table = [dict(zip(head, row, strict=True)) for row in rows]
+    assert (code, len(table)) == (0, 2)
+    assert [(r["allocation"], r["user"], r["share_percent"], r["hours"], r["amount"]) for r in table] == [
+        ("a", ANN.name, "100", "3.000000", "6.000000"),
+        ("b", EVE.name, "100", "2.000000", "4.000000"),
+    ]
+    assert table[0]["from"] == LAST.isoformat()
+    assert table[0]["to"] == (LAST + timedelta(hours=3)).isoformat()
+    code, said, _ = command(world, "invoice", "items", number, "-o", "json")
+    assert (code, len(json.loads(said)["items"])) == (0, 2)
+    code, said, _ = command(world, "invoice", "items", number)
+    assert code == 0
+    assert said.splitlines()[0].split()[:4] == ["ALLOCATION", "USER", "DEVICE", "SHARE"]
+    seen = as_user(EVE, lambda: world.client.get(f"/v1/invoices/{number}/items"))["items"]
+    assert [item["user"] for item in seen] == [ANN.name, EVE.name]
+
+    def refused(user: User, path: str) -> Reason:
+        return as_user(user, lambda: refusal_of(lambda: world.client.get(f"/v1/invoices/{path}"))).reason
+
+    assert refused(BOB, f"{number}/items") is Reason.NOT_FOUND
+    assert refused(EVE, f"draft-{MONTH}-speech/items") is Reason.NOT_FOUND
+    assert refused(ANN, f"{number}/items") is Reason.NOT_FOUND
+    assert refused(EVE, f"{number}/verify") is Reason.NOT_PERMITTED
+    code, said, _ = command(world, "invoice", "verify", MONTH, "-o", "json")
+    assert (code, [c["state"] for c in json.loads(said)["items"]]) == (0, ["ok"] * 3)
+    database = Database(f"sqlite:///{world.home / DATABASE_FILE}")
+    with database.transaction() as connection:
+        connection.execute(sa.text("UPDATE usage SET core_percent = 10 WHERE allocation = 'a'"))
+    database.close()
+    code, said, told = command(world, "invoice", "verify", number)
+    assert code == 1
+    assert "usage" in said
+    assert "changed" in said
+    assert f"1 of 1 invoices are not what was sealed: {number}" in told
 
 
 def command(world: World, *words: str) -> tuple[int, str, str]:

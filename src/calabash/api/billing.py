@@ -176,7 +176,7 @@ class InvoiceTax(Reply, kw_only=True, frozen=True):
 
 class InvoiceView(Reply, kw_only=True, frozen=True):
     """An invoice. ``state`` is ``draft``, ``issued`` or ``void``; ``reverses`` is the invoice that a reversal takes back,
-    ``reversed_by`` what took this one back. A draft's ``number`` is its name."""
+    ``reversed_by`` what took this one back. A draft's ``number`` is its name. ``seal`` is the digest of an issued invoice."""
 
     number: str
     state: str
@@ -196,6 +196,65 @@ class InvoiceView(Reply, kw_only=True, frozen=True):
     reversed_by: str
     seller: list[str]
     lines: list[InvoiceLine]
+    seal: str = ""
+
+
+class ItemPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Which items, in the query string."""
+
+    after: Annotated[str, Meta(pattern=r"^[0-9]{0,9}\Z", description="`next` of the page before")] = ""
+
+
+class InvoiceItem(Reply, kw_only=True, frozen=True):
+    """What an allocation used of a device under one price; ``amount`` has four more decimals than the currency.
+
+    A commitment has no allocation. The amounts of all items of an invoice add up to its net amount.
+    """
+
+    allocation: str
+    device: str
+    user: str
+    project: str
+    model: str
+    mode: str
+    preemptible: bool
+    share_percent: int
+    memory_mib: int
+    from_s: float
+    to_s: float
+    measure: str
+    tariff: str
+    price: str
+    window: str
+    hours: str
+    unit: str
+    amount: str
+
+
+class InvoiceItems(Reply, kw_only=True, frozen=True):
+    """Items of an invoice; ``next`` goes into ``after`` of the next page."""
+
+    items: list[InvoiceItem]
+    next: str = ""
+
+
+class InvoiceCheck(Reply, kw_only=True, frozen=True):
+    """One check of an invoice. ``what`` is ``seal``, ``items`` or ``usage``; ``state`` is ``ok``, ``changed``, ``absent`` for
+    an invoice of a version that sealed none, or ``not-kept`` where retention has removed or merged usage records."""
+
+    number: str
+    what: str
+    state: str
+    detail: str
+
+
+class InvoiceVerdict(Reply, kw_only=True, frozen=True):
+    """The checks of an invoice; ``sound`` is false if one of them found a change."""
+
+    number: str
+    sound: bool
+    seal: str
+    items: list[InvoiceCheck]
 
 
 class DraftFailure(Reply, kw_only=True, frozen=True):

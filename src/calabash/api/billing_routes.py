@@ -44,6 +44,21 @@ BILLING = (
     ),
     Route(method="GET", path="/v1/invoices/{number}", summary="one invoice with its lines", reply=billing.InvoiceView),
     Route(
+        method="GET",
+        path="/v1/invoices/{number}/items",
+        summary="the itemised use of an invoice or a draft, by allocation",
+        reply=billing.InvoiceItems,
+        query=billing.ItemPage,
+        note="for those who see the invoice; the amounts add up to its net amount",
+    ),
+    Route(
+        method="GET",
+        path="/v1/invoices/{number}/verify",
+        summary="checks an issued invoice, its items and its usage records against its seal",
+        reply=billing.InvoiceVerdict,
+        note="for administrators and those who see the bills of all tenants",
+    ),
+    Route(
         method="POST",
         path="/v1/invoices/{number}/issue",
         summary="a draft becomes an invoice with the next number",

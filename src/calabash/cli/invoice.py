@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -42,12 +43,37 @@ LINE_COLUMNS = (
     Column(title="AMOUNT", text=lambda r: r["amount"], right=True),
 )
 
+ITEM_COLUMNS = (
+    Column(title="ALLOCATION", text=lambda r: dash(r["allocation"])),
+    Column(title="USER", text=lambda r: dash(r["user"])),
+    Column(title="DEVICE", text=lambda r: dash(r["device"])),
+    Column(title="SHARE", text=lambda r: f"{r['share_percent']}%", right=True),
+    Column(title="FROM", text=lambda r: _moment(r["from_s"])),
+    Column(title="TO", text=lambda r: _moment(r["to_s"])),
+    Column(title="WHAT", text=lambda r: r["measure"]),
+    Column(title="PRICE OF", text=lambda r: dash(r["price"])),
+    Column(title="HOURS", text=lambda r: r["hours"], right=True),
+    Column(title="UNIT", text=lambda r: r["unit"]),
+    Column(title="AMOUNT", text=lambda r: r["amount"], right=True),
+)
+CHECK_COLUMNS = (
+    Column(title="NUMBER", text=lambda r: r["number"]),
+    Column(title="CHECK", text=lambda r: r["what"]),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="DETAIL", text=lambda r: r["detail"]),
+)
+
 _tenant = click.option("--tenant", default="", metavar="NAME", help="Of that tenant only.")
+
+
+def _moment(at_s: float) -> str:
+    """A moment in this machine's time zone, to the second."""
+    return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
 
 
 @click.group()
 def invoice() -> None:
-    """Draft, issue, show and take back invoices.
+    """Draft, issue, show, itemise, verify and take back invoices.
 
     WHAT is the number of an invoice, the name of a draft, or a month like 2026-11.
     """
@@ -92,12 +118,7 @@ def list_invoices(month: str, tenant: str, fmt: str) -> None:
 @click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
 def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show an invoice or a draft."""
-    numbers = _numbers(what, tenant, lambda bill: bill["state"] != "void" and bill["kind"] == "invoice")
-    if len(numbers) > 1:
-        raise CalabashError(
-            f"{len(numbers)} invoices are meant: {', '.join(numbers[:5])}", hint="name one of them, or a tenant"
-        )
-    bill = client().get(f"/v1/invoices/{quoted(numbers[0])}")
+    bill = client().get(f"/v1/invoices/{quoted(_one(what, tenant))}")
     if fmt == "pdf" and file is None and sys.stdout.isatty():
         raise CalabashError("a PDF is not for a terminal", hint="write it to a file: --file invoice.pdf")
     data = _written(bill, fmt)
@@ -105,6 +126,65 @@ def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
         file.write_bytes(data)
     else:
         sys.stdout.buffer.write(data)
+
+
+@invoice.command("items")
+@click.argument("what")
+@_tenant
+@click.option(
+    "-o",
+    "--output",
+    "fmt",
+    type=click.Choice(("table", "csv", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
+@click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
+def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
+    """Show the itemised use of an invoice or a draft.
+
+    An item is what one allocation used of one device without a change, at one price. Its amount has four more decimals than the
+    currency; all amounts add up to the net amount of the invoice. A commitment is an item without an allocation.
+    """
+    number = _one(what, tenant)
+    found = client().items(f"/v1/invoices/{quoted(number)}/items", timeout_s=120.0)
+    if fmt == "csv":
+        from calabash.seams.documents.invoice_csv import items_csv  # noqa: PLC0415 - only for documents
+
+        zone = client().get(f"/v1/invoices/{quoted(number)}")["time_zone"]
+        text = items_csv(found, time_zone=zone)
+    elif fmt == "table":
+        text = output.table(ITEM_COLUMNS, found) + "\n"
+    else:
+        text = output.document("InvoiceItemList", found, fmt) + "\n"
+    if file is not None:
+        file.write_text(text)
+    else:
+        click.echo(text, nl=False)
+
+
+@invoice.command("verify")
+@click.argument("what")
+@_tenant
+@output.option
+def verify(what: str, tenant: str, fmt: str) -> None:
+    """Check issued invoices, their items and the usage records behind them against their seals.
+
+    Exits with status 1 if anything was changed. Usage records that retention has removed or merged are not-kept: the seal
+    and the items still prove the invoice.
+    """
+    numbers = _numbers(what, tenant, lambda bill: bill["state"] != "draft")
+    verdicts = [client().get(f"/v1/invoices/{quoted(number)}/verify", timeout_s=RATING_S) for number in numbers]
+    checks = [check for verdict in verdicts for check in verdict["items"]]
+    output.emit("InvoiceCheckList", checks, CHECK_COLUMNS, fmt, name="number")
+    changed = [verdict["number"] for verdict in verdicts if not verdict["sound"]]
+    if changed:
+        raise CalabashError(
+            f"{len(changed)} of {len(verdicts)} invoices are not what was sealed: {', '.join(changed[:5])}",
+            reason=Reason.CONFLICT,
+            hint="compare with a backup from before the change, and with the documents that the tenant has",
+        )
 
 
 @invoice.command("issue")
@@ -160,6 +240,16 @@ def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) ->
             hint=f"see `calabash invoice list --month {what}`, or draft it: calabash invoice draft {what}",
         )
     return found
+
+
+def _one(what: str, tenant: str) -> str:
+    """The one invoice or draft that is meant. Raises CalabashError for none and for several."""
+    numbers = _numbers(what, tenant, lambda bill: bill["state"] != "void" and bill["kind"] == "invoice")
+    if len(numbers) > 1:
+        raise CalabashError(
+            f"{len(numbers)} invoices are meant: {', '.join(numbers[:5])}", hint="name one of them, or a tenant"
+        )
+    return numbers[0]
 
 
 def _written(bill: dict[str, Any], fmt: str) -> bytes:

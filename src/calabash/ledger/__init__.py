@@ -21,7 +21,7 @@ from calabash.ledger.guarantees import GuaranteeChange
 from calabash.ledger.intervals import Usage, UsageInterval
 from calabash.ledger.invoices import Invoice, InvoiceKind, TaxLine, invoice, reverse
 from calabash.ledger.rated import Measure, RatedLine
-from calabash.ledger.rating import rate
+from calabash.ledger.rating import ItemLine, rate, rate_itemised
 from calabash.ledger.tariffs import Commitment, Price, Tariff, Tax, Tier
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "GuaranteeChange",
     "Invoice",
     "InvoiceKind",
+    "ItemLine",
     "Measure",
     "Period",
     "Price",
@@ -43,5 +44,6 @@ __all__ = [
     "invoice",
     "month_period",
     "rate",
+    "rate_itemised",
     "reverse",
 ]

@@ -53,9 +53,13 @@ def filled(
     tariffs: Sequence[Tariff],
     in_force_us: dict[int, int],
     period: Period,
-) -> list[RatedLine]:
-    """The lines, in the order of tariffs and of their prices. Raises CalabashError for more than one currency."""
+) -> tuple[list[RatedLine], list[int]]:
+    """The lines, in the order of tariffs and of their prices, and the index of each line's tariff, -1 for none.
+
+    Raises CalabashError for more than one currency.
+    """
     lines: list[RatedLine] = []
+    of_tariff: list[int] = []
     order = sorted(in_force_us, key=lambda i: tariffs[i].valid_from_us)
     lengths = {index: Fraction(in_force_us[index], period.length_us) for index in order}
     commitments = _commitments([(index, tariffs[index]) for index in order], lengths)
@@ -76,8 +80,10 @@ def filled(
                 lines += _lines(tenant, tariff, bucket, begin=used[basis], committed=committed[basis])
                 used[basis] += sum(bucket.quantities.values())
         lines += _unpriced(tenant, [b for b in buckets if b.tariff == index], tariff)
+        of_tariff += [index] * (len(lines) - len(of_tariff))
     lines += _unpriced(tenant, [b for b in buckets if b.tariff < 0], None)
-    return _in_coins(lines, tenant)
+    of_tariff += [-1] * (len(lines) - len(of_tariff))
+    return _in_coins(lines, tenant), of_tariff
 
 
 def _basis(tariff: Tariff, price: Price) -> _Basis:

@@ -50,7 +50,11 @@ class LineKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Usage:
-    """Intervals of one tenant. All columns have one entry per interval, ``key`` the index of its key in ``keys``."""
+    """Intervals of one tenant. All columns have one entry per interval, ``key`` the index of its key in ``keys``.
+
+    ``item`` is a number that the caller gives each interval, by which an invoice can be itemised; parts of an interval keep it.
+    All intervals of an item have the same key.
+    """
 
     keys: tuple[LineKey, ...]
     key: Column
@@ -60,6 +64,7 @@ class Usage:
     memory_mib: Column
     busy_us: Column
     idle_us: Column
+    item: Column
 
     def __post_init__(self) -> None:
         if bool((self.to_us < self.from_us).any()):
@@ -84,8 +89,8 @@ class Usage:
         return cls.of_columns(tuple(keys), np.array(rows, dtype=np.int64).reshape(len(rows), 7))
 
     @classmethod
-    def of_columns(cls, keys: Sequence[LineKey], rows: Column) -> Usage:
-        """From an array of shape (intervals, 7): key, from, to, share, memory, busy, idle."""
+    def of_columns(cls, keys: Sequence[LineKey], rows: Column, items: Column | None = None) -> Usage:
+        """From an array of shape (intervals, 7): key, from, to, share, memory, busy, idle. ``items`` None: item 0 for all."""
         key, from_us, to_us, share, memory, busy, idle = np.ascontiguousarray(rows.T)
         return cls(
             keys=tuple(keys),
@@ -96,6 +101,7 @@ class Usage:
             memory_mib=memory,
             busy_us=busy,
             idle_us=idle,
+            item=np.zeros(len(rows), dtype=np.int64) if items is None else items,
         )
 
     def __len__(self) -> int:
@@ -122,6 +128,7 @@ class Usage:
             memory_mib=self.memory_mib[rows],
             busy_us=self.busy_us[rows],
             idle_us=self.idle_us[rows],
+            item=self.item[rows],
         )
 
     def cut(self, edges: Column) -> Usage:
@@ -149,6 +156,7 @@ class Usage:
             memory_mib=whole.memory_mib,
             busy_us=busy,
             idle_us=idle,
+            item=whole.item,
         )
 
 

@@ -15,6 +15,7 @@ _DIGITS = {
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
 }
 _DIGITS_USUAL = 2
+ITEM_DIGITS = 4  # decimals that amounts of items have more than those of lines
 
 
 def checked_currency(code: str) -> str:
@@ -46,6 +47,24 @@ def apportioned(amounts: Sequence[Fraction], currency: str) -> list[Decimal]:
     for index in by_remainder[:left]:
         coins[index] += 1
     return [_decimal(coin, places) for coin in coins]
+
+
+def finer(amount: Decimal, currency: str) -> Decimal:
+    """The same amount with ITEM_DIGITS more decimals than the currency has."""
+    return divided(amount, [1], currency)[0]
+
+
+def divided(amount: Decimal, weights: Sequence[int], currency: str) -> list[Decimal]:
+    """Divide an amount in proportion to weights, with ITEM_DIGITS more decimals than the currency; the parts add up to it."""
+    places = digits(currency) + ITEM_DIGITS
+    coins, total, so_far, given = int(Fraction(amount) * 10**places), sum(weights), 0, 0
+    parts: list[Decimal] = []
+    for weight in weights:
+        so_far += weight
+        upto = coins * so_far // total
+        parts.append(_decimal(upto - given, places))
+        given = upto
+    return parts
 
 
 def _decimal(coins: int, places: int) -> Decimal:

@@ -72,9 +72,14 @@ class RatedLine:
     @property
     def hours(self) -> Decimal:
         """The quantity for people, to a millionth."""
-        sign = -1 if self.quantity < 0 else 1
-        whole, rest = divmod(abs(self.quantity) * 1_000_000, self.per_hour)
-        return Decimal(sign * (whole + (2 * rest >= self.per_hour))).scaleb(-6)
+        return hours_of(self.quantity, self.per_hour)
+
+
+def hours_of(quantity: int, per_hour: int) -> Decimal:
+    """A quantity in hours, to a millionth."""
+    sign = -1 if quantity < 0 else 1
+    whole, rest = divmod(abs(quantity) * 1_000_000, per_hour)
+    return Decimal(sign * (whole + (2 * rest >= per_hour))).scaleb(-6)
 
 
 def per_hour(measure: Measure) -> int:

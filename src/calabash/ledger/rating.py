@@ -3,13 +3,17 @@
 Theory of operation. The period is cut where another tariff comes into force or another time of day begins; in each part one
 set of prices holds. Intervals are cut there too, and their quantities summed by what an invoice tells apart. All of that
 is integers and sums, so the lines are a function of what was held when, and not of how it was written down.
+
+An invoice is itemised by numbers that the caller gave the intervals: the same sums are made once more by item, and each
+amount is divided among the items that it was for.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -17,8 +21,11 @@ from calabash.ledger.calendar import Period, window_edges, zone_of
 from calabash.ledger.filling import Bucket, filled
 from calabash.ledger.guarantees import FRACTION_BITS, GuaranteeChange, borrowed
 from calabash.ledger.intervals import Column, LineKey, Usage, exact_sums
+from calabash.ledger.money import divided, finer
 from calabash.ledger.rated import GPU, Measure, RatedLine
 from calabash.ledger.tariffs import Price, Tariff, in_force, same_terms
+
+_Class = tuple[int, Price | None, Measure]  # what has one price: the index of the tariff, -1 for none, and the price
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,22 @@ class _Condition:
 
     tariff: int
     windows: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemLine:
+    """The part of a rated line that one item of the usage has: what it used under a price, and its part of the amount.
+
+    ``item`` is the item's number, -1 for a commitment. ``amount`` has ITEM_DIGITS more decimals than the currency.
+    """
+
+    item: int
+    measure: Measure
+    quantity: int
+    tariff: str
+    price: str
+    window: str
+    amount: Decimal
 
 
 def rate(
@@ -46,31 +69,166 @@ def rate(
     Returns lines whose quantities add up to the usage: every hour of a device in one line, whether it has a price or not.
     Raises CalabashError when tariffs of different currencies are in force.
     """
-    phases = _phases(tenant, tariffs, period)
-    edges = np.array([at for at, _ in phases], dtype=np.int64)
-    conditions = list(dict.fromkeys(condition for _, condition in phases))
-    number = {condition: index for index, condition in enumerate(conditions)}
-    of_phase = np.array([number[condition] for _, condition in phases], dtype=np.int64)
-    pieces = usage.within(period).cut(edges)
-    phase = np.searchsorted(edges, pieces.from_us, side="right") - 1
-    quantities = _quantities(pieces, of_phase[phase], len(conditions), guarantees)
-    in_force_us = _in_force_us(phases, period)
-    buckets: dict[tuple[int, Price | None, Measure], dict[LineKey, int]] = defaultdict(lambda: defaultdict(int))
-    for (index, key, measure), quantity in quantities.items():
-        condition = conditions[index]
-        tariff = tariffs[condition.tariff] if condition.tariff >= 0 else None
-        price = tariff.price_of(key, measure, condition.windows) if tariff else None
-        if quantity and (price is not None or measure in GPU):
-            buckets[condition.tariff, price, measure][key] += quantity
-    return filled(
-        [
-            Bucket(tariff=tariff, price=price, measure=measure, quantities=dict(found))
-            for (tariff, price, measure), found in buckets.items()
-        ],
-        tenant=tenant,
-        tariffs=tariffs,
-        in_force_us=in_force_us,
-        period=period,
+    return _Rating(usage, tenant=tenant, tariffs=tariffs, guarantees=guarantees, period=period).lines
+
+
+def rate_itemised(
+    usage: Usage,
+    *,
+    tenant: str,
+    tariffs: Sequence[Tariff],
+    guarantees: Sequence[GuaranteeChange],
+    period: Period,
+) -> tuple[list[RatedLine], list[ItemLine]]:
+    """The lines as :func:`rate`, and the part of each item in them.
+
+    The quantities and the amounts of the items add up to those of the lines exactly. Items that used the same key under the
+    same price divide its amount, over all tiers and what a commitment covers, in proportion to their quantities.
+    """
+    rating = _Rating(usage, tenant=tenant, tariffs=tariffs, guarantees=guarantees, period=period)
+    return rating.lines, rating.items()
+
+
+class _Rating:
+    """The steps of rating one tenant; attributes are set once."""
+
+    def __init__(
+        self,
+        usage: Usage,
+        *,
+        tenant: str,
+        tariffs: Sequence[Tariff],
+        guarantees: Sequence[GuaranteeChange],
+        period: Period,
+    ) -> None:
+        phases = _phases(tenant, tariffs, period)
+        edges = np.array([at for at, _ in phases], dtype=np.int64)
+        self._tariffs = tariffs
+        self._conditions = list(dict.fromkeys(condition for _, condition in phases))
+        self._classes: dict[tuple[int, LineKey, Measure], _Class | None] = {}
+        number = {condition: index for index, condition in enumerate(self._conditions)}
+        of_phase = np.array([number[condition] for _, condition in phases], dtype=np.int64)
+        self._pieces = pieces = usage.within(period).cut(edges)
+        self._condition = of_phase[np.searchsorted(edges, pieces.from_us, side="right") - 1]
+        self._borrowed = borrowed(pieces, guarantees)
+        buckets: dict[_Class, dict[LineKey, int]] = defaultdict(lambda: defaultdict(int))
+        keys = len(pieces.keys)
+        for (group, measure), quantity in self._sums(self._condition * keys + pieces.key, keys).items():
+            key = pieces.keys[group % keys]
+            found = self._class(group // keys, key, measure)
+            if quantity and found is not None:
+                buckets[found][key] += quantity
+        self.lines, self._of_tariff = filled(
+            [
+                Bucket(tariff=tariff, price=price, measure=measure, quantities=dict(found))
+                for (tariff, price, measure), found in buckets.items()
+            ],
+            tenant=tenant,
+            tariffs=tariffs,
+            in_force_us=_in_force_us(phases, period),
+            period=period,
+        )
+
+    def items(self) -> list[ItemLine]:
+        """The items by their number, after the commitments."""
+        pieces = self._pieces
+        numbers, item = np.unique(pieces.item, return_inverse=True)
+        key_of = np.zeros(len(numbers), dtype=np.int64)
+        key_of[item] = pieces.key
+        shares: dict[tuple[_Class, LineKey], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for (group, measure), quantity in self._item_sums(item, key_of).items():
+            index = group % len(numbers)
+            key = pieces.keys[int(key_of[index])]
+            found = self._class(group // len(numbers), key, measure)
+            if quantity and found is not None:
+                shares[found, key][int(numbers[index])] += quantity
+        currency = next((line.currency for line in self.lines if line.currency), "")
+        amounts: dict[tuple[int, str, Measure, LineKey], Decimal] = defaultdict(Decimal)
+        made: list[ItemLine] = []
+        for line, tariff in zip(self.lines, self._of_tariff, strict=True):
+            if line.measure is Measure.COMMITMENT:
+                made.append(_item_line(-1, line.quantity, line, finer(line.amount, currency)))
+            else:
+                key = LineKey(line.project, line.model, line.mode, line.preemptible)
+                amounts[tariff, line.price, line.measure, key] += line.amount
+        for ((index, price, measure), key), of_item in shares.items():
+            amount = amounts[index, price.name if price else "", measure, key]
+            parts = divided(amount, list(of_item.values()), currency)
+            named = RatedLine(
+                tenant="",
+                measure=measure,
+                quantity=0,
+                per_hour=1,
+                unit="",
+                tariff=self._tariffs[index].name if index >= 0 else "",
+                price=price.name if price else "",
+                window=price.window if price else "",
+            )
+            made += [_item_line(i, q, named, part) for (i, q), part in zip(of_item.items(), parts, strict=True)]
+        return sorted(made, key=lambda one: one.item)
+
+    def _class(self, condition: int, key: LineKey, measure: Measure) -> _Class | None:
+        """Tariff, price and measure of what a key used under a condition; None for what no line shows."""
+        asked = condition, key, measure
+        if asked not in self._classes:
+            index, windows = self._conditions[condition].tariff, self._conditions[condition].windows
+            price = self._tariffs[index].price_of(key, measure, windows) if index >= 0 else None
+            self._classes[asked] = (index, price, measure) if price is not None or measure in GPU else None
+        return self._classes[asked]
+
+    def _sums(self, group: Column, width: int) -> dict[tuple[int, Measure], int]:
+        """Sums by group and measure, in each measure's units. There are ``width`` groups for each condition."""
+        found: dict[tuple[int, Measure], int] = {}
+        for index, held, lent, rest in self._totals(group, width):
+            over = lent >> FRACTION_BITS
+            found[index, Measure.GUARANTEED] = held - over
+            found[index, Measure.BORROWED] = over
+            found |= {(index, measure): quantity for measure, quantity in rest.items()}
+        return found
+
+    def _item_sums(self, item: Column, key_of: Column) -> dict[tuple[int, Measure], int]:
+        """The same by condition and item. What is borrowed is rounded so that the items of a key add up to its sum."""
+        found: dict[tuple[int, Measure], int] = {}
+        so_far: dict[tuple[int, int], int] = defaultdict(int)
+        width = len(key_of)
+        for index, held, lent, rest in self._totals(self._condition * width + item, width):
+            key = index // width, int(key_of[index % width])
+            before = so_far[key] >> FRACTION_BITS
+            so_far[key] += lent
+            over = (so_far[key] >> FRACTION_BITS) - before
+            found[index, Measure.GUARANTEED] = held - over
+            found[index, Measure.BORROWED] = over
+            found |= {(index, measure): quantity for measure, quantity in rest.items()}
+        return found
+
+    def _totals(self, group: Column, width: int) -> Iterator[tuple[int, int, int, dict[Measure, int]]]:
+        """Of each group that has pieces: its number, what it held, what of that was borrowed in 2^-40, and the rest."""
+        pieces = self._pieces
+        if not len(pieces):
+            return
+        present, place = np.unique(group, return_inverse=True)
+        count, length = len(present), pieces.length_us
+        held = exact_sums(length * pieces.share_percent, place, count)
+        memory = exact_sums(length * pieces.memory_mib, place, count)
+        busy = exact_sums(pieces.busy_us, place, count)
+        idle = exact_sums(pieces.idle_us, place, count)
+        lent = [0] * count
+        for index, part in zip(place.tolist(), self._borrowed, strict=True):
+            lent[index] += part
+        for index, number in enumerate(present.tolist()):
+            rest = {Measure.MEMORY: memory[index], Measure.BUSY: busy[index], Measure.IDLE: idle[index]}
+            yield number, held[index], lent[index], rest
+
+
+def _item_line(item: int, quantity: int, line: RatedLine, amount: Decimal) -> ItemLine:
+    return ItemLine(
+        item=item,
+        measure=line.measure,
+        quantity=quantity,
+        tariff=line.tariff,
+        price=line.price,
+        window=line.window,
+        amount=amount,
     )
 
 
@@ -101,31 +259,3 @@ def _in_force_us(phases: Sequence[tuple[int, _Condition]], period: Period) -> di
     for (at, condition), end in zip(phases, ends, strict=True):
         lengths[condition.tariff] += end - at
     return {tariff: length for tariff, length in lengths.items() if tariff >= 0}
-
-
-def _quantities(
-    pieces: Usage, condition: Column, count: int, guarantees: Sequence[GuaranteeChange]
-) -> dict[tuple[int, LineKey, Measure], int]:
-    """Sums by condition, key and measure, in each measure's units."""
-    if not len(pieces):
-        return {}
-    keys = len(pieces.keys)
-    group = condition * keys + pieces.key
-    length = pieces.length_us
-    held = exact_sums(length * pieces.share_percent, group, count * keys)
-    memory = exact_sums(length * pieces.memory_mib, group, count * keys)
-    busy = exact_sums(pieces.busy_us, group, count * keys)
-    idle = exact_sums(pieces.idle_us, group, count * keys)
-    lent = [0] * (count * keys)
-    for index, part in zip(group.tolist(), borrowed(pieces, guarantees), strict=True):
-        lent[index] += part
-    found: dict[tuple[int, LineKey, Measure], int] = {}
-    for index in np.unique(group).tolist():
-        which, key = index // keys, pieces.keys[index % keys]
-        over = lent[index] >> FRACTION_BITS
-        found[which, key, Measure.GUARANTEED] = held[index] - over
-        found[which, key, Measure.BORROWED] = over
-        found[which, key, Measure.MEMORY] = memory[index]
-        found[which, key, Measure.BUSY] = busy[index]
-        found[which, key, Measure.IDLE] = idle[index]
-    return found

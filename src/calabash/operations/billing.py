@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -31,6 +32,7 @@ from calabash.operations.billing_documents import (
     view_of,
 )
 from calabash.operations.billing_rating import RatingAnswer, RatingOrder
+from calabash.operations.billing_verifying import VerifyAnswer, VerifyOrder, result_of
 from calabash.seams.clock import Clock
 from calabash.seams.host.children import DATABASE, run_module
 from calabash.seams.store import Store
@@ -45,6 +47,8 @@ _MIB_PER_GIB = 1024
 _HOUR_S = 3600.0
 
 _NUMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~@-]{0,159}")
+
+_Answer = TypeVar("_Answer")
 
 log = structlog.get_logger(__name__)
 
@@ -163,6 +167,16 @@ class Billing:
             )
         return record
 
+    def items(self, record: BillRecord, page: billing.ItemPage) -> billing.InvoiceItems:
+        """A page of the itemised use of an invoice or a draft."""
+        parts = self._store.billing.items(record, after=int(page.after or 0))
+        items = [msgspec.convert(item, billing.InvoiceItem) for _, part in parts for item in part]
+        return billing.InvoiceItems(items=items, next=str(parts[-1][0]) if parts else "")
+
+    def verify(self, number: str) -> Future[billing.InvoiceVerdict]:
+        """Check an issued invoice against its seal, in a process of its own."""
+        return self._runs.submit(self._verified, number)
+
     def issue(self, number: str, *, by: str) -> billing.InvoiceView:
         """A draft becomes an invoice. Raises CONFLICT before its month is over, and for one drafted before that."""
         record = self.invoice(number)
@@ -174,6 +188,12 @@ class Billing:
                 f" {'use and no commitment' if record.currency or not record.lines else 'tariff, so no currency'}",
                 reason=Reason.CONFLICT,
                 hint=f"apply a tariff and draft it again, or delete it: calabash invoice void {number}",
+            )
+        if "evidence" not in record.document:
+            raise CalabashError(
+                f"the draft for {record.tenant} in {record.month} is of an earlier version, without itemised use",
+                reason=Reason.CONFLICT,
+                hint=f"draft it again: calabash invoice draft {record.month} --tenant {record.tenant}",
             )
         now_s, end_s = self._clock.now_s(), record.document["period"]["to_us"] / SECOND_US
         if now_s < end_s:
@@ -241,32 +261,35 @@ class Billing:
         )
 
     def _run(self, order: RatingOrder) -> RatingAnswer:
-        try:
-            done = run_module(
-                "calabash.operations.billing_rating",
-                inherit=DATABASE,
-                text=msgspec.json.encode(order),
-                timeout_s=RATING_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise CalabashError(
-                f"rating {order.month} took longer than {RATING_S:.0f}s", reason=Reason.TIMEOUT, hint="try it again"
-            ) from None
-        try:
-            answer = msgspec.json.decode(done.stdout, type=RatingAnswer)
-        except msgspec.DecodeError:
-            words = done.stderr.decode(errors="replace").strip().splitlines()
-            log.error("rating failed", month=order.month, status=done.returncode, said=words[-1:] or [""])
-            raise CalabashError(
-                f"rating {order.month} failed with status {done.returncode}",
-                reason=Reason.CONFLICT,
-                hint="see pool.log",
-            ) from None
+        answer = _asked("calabash.operations.billing_rating", order, RatingAnswer, what=f"rating {order.month}")
         if answer.message:
             raise CalabashError(answer.message, reason=Reason(answer.reason), hint=answer.hint)
         return answer
+
+    def _verified(self, number: str) -> billing.InvoiceVerdict:
+        order = VerifyOrder(url=self._store.url, number=number)
+        what = f"verifying {number}"
+        return result_of(_asked("calabash.operations.billing_verifying", order, VerifyAnswer, what=what))
 
     def _series(self, record: BillRecord) -> str:
         """A series of numbers for each year, in the invoice's time zone."""
         now = datetime.fromtimestamp(self._clock.now_s(), zone_of(record.document["time_zone"]))
         return f"{now:%Y}"
+
+
+def _asked(module: str, order: msgspec.Struct, kind: type[_Answer], *, what: str) -> _Answer:
+    """The answer of a module that runs in a process of its own. Raises CalabashError."""
+    try:
+        done = run_module(module, inherit=DATABASE, text=msgspec.json.encode(order), timeout_s=RATING_S)
+    except subprocess.TimeoutExpired:
+        raise CalabashError(
+            f"{what} took longer than {RATING_S:.0f}s", reason=Reason.TIMEOUT, hint="try it again"
+        ) from None
+    try:
+        return msgspec.json.decode(done.stdout, type=kind)
+    except msgspec.DecodeError:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        log.error("a process of billing failed", what=what, status=done.returncode, said=words[-1:] or [""])
+        raise CalabashError(
+            f"{what} failed with status {done.returncode}", reason=Reason.CONFLICT, hint="see pool.log"
+        ) from None

@@ -28,6 +28,7 @@ from calabash.ledger import (
 from calabash.ledger.calendar import SECOND_US, midnight_us, minute_of_day, zone_of
 from calabash.model.errors import CalabashError
 from calabash.seams.store.billing import BillRecord
+from calabash.seams.store.seals import SEAL
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DRAFT = "draft-"
@@ -67,10 +68,14 @@ def read_draft_number(text: str) -> tuple[str, str] | None:
     return (rest.replace("~", "/"), month) if text.startswith(_DRAFT) and rest else None
 
 
-def record_of(bill: Invoice, *, seller: Sequence[str] = (), at: float = 0.0) -> BillRecord:
-    """As the store keeps it."""
+def record_of(
+    bill: Invoice, *, seller: Sequence[str] = (), at: float = 0.0, evidence: Mapping[str, msgspec.Struct] | None = None
+) -> BillRecord:
+    """The invoice as the store keeps it, with the evidence of its usage records and its items."""
     document: dict[str, Any] = msgspec.to_builtins(bill)
     lines = document.pop("lines")
+    if evidence:
+        document["evidence"] = msgspec.to_builtins(dict(evidence))
     return BillRecord(
         tenant=bill.tenant,
         month=bill.month,
@@ -88,7 +93,9 @@ def record_of(bill: Invoice, *, seller: Sequence[str] = (), at: float = 0.0) -> 
 def invoice_of(record: BillRecord) -> Invoice:
     """As the ledger knows it."""
     document = {
-        key: value for key, value in record.document.items() if key not in {"seller", "period", "taxes", "kind"}
+        key: value
+        for key, value in record.document.items()
+        if key not in {"seller", "period", "taxes", "kind", "evidence", SEAL}
     }
     document |= {"net": Decimal(record.net), "total": Decimal(record.total)}
     return Invoice(
@@ -122,6 +129,7 @@ def view_of(record: BillRecord) -> billing.InvoiceView:
         reverses=record.reverses,
         reversed_by=record.reversed_by,
         seller=list(document["seller"]),
+        seal=document.get(SEAL, ""),
         lines=[_line(msgspec.convert(dict(line), RatedLine)) for line in record.lines],
     )
 

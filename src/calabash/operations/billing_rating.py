@@ -8,19 +8,33 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from calabash.ledger import GuaranteeChange, Invoice, Tariff, Usage, invoice, month_period, rate
+from calabash.ledger import (
+    GuaranteeChange,
+    Invoice,
+    ItemLine,
+    Period,
+    Tariff,
+    Usage,
+    invoice,
+    month_period,
+    rate,
+    rate_itemised,
+)
 from calabash.ledger.calendar import HOUR_US, SECOND_US, zone_of
 from calabash.ledger.intervals import Column, LineKey
 from calabash.ledger.tariffs import in_force
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.billing_documents import draft_number, record_of, settings_of, tariff_of
+from calabash.operations.billing_evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
 from calabash.seams.store import Store, open_store
+from calabash.seams.store.billing import BillRecord
 
 NICENESS = 10
 ZONE_US = 15 * HOUR_US  # how far a month of any time zone is from that of UTC
@@ -92,30 +106,40 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
     settings = [settings_of(document) for document in store.billing.tariffs()]
     tariffs = [tariff_of(one) for one in settings]
     sellers = {tariff.name: one.seller for tariff, one in zip(tariffs, settings, strict=True)}
-    used = month_usage(store, order.month, tenant=order.tenant)
+    items = Items() if order.keep else None
+    digests = UsageDigests(lambda tenant: tenant_month(tenant, order.month, tariffs)[1]) if order.keep else None
+    used = month_usage(store, order.month, tenant=order.tenant, items=items, digests=digests)
     guarantees = store.billing.guarantees()
     names = {order.tenant} if order.tenant else {name for name in used.tenants if name} | _committed(store, tariffs)
     bills: list[Invoice] = []
+    drafts: list[BillRecord] = []
     failed: list[DraftFailure] = []
     for name in sorted(names):
         try:
-            bill = month_invoice(used.of(name), name, order.month, tariffs, guarantees.get(name, ()))
+            bill, lines = month_invoice(
+                used.of(name), name, order.month, tariffs, guarantees.get(name, ()), itemised=items is not None
+            )
         except CalabashError as error:
             message = error.message if name in error.message else f"tenant {name}: {error.message}"
             failed.append(DraftFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
             continue
-        if not bill.empty:
-            bills.append(bill)
+        if bill.empty:
+            continue
+        bills.append(bill)
+        if items is not None and digests is not None:
+            found = items.documents(bill, lines)
+            evidence = {USAGE: digests.of(name, rated_at=now_s), ITEMS: item_evidence(found)}
+            record = record_of(bill, seller=_seller(bill, sellers), at=now_s, evidence=evidence)
+            drafts.append(replace(record, items=in_parts(found)))
     if order.keep:
-        drafts = [record_of(bill, seller=_seller(bill, sellers), at=now_s) for bill in bills]
         store.billing.put_drafts(drafts, month=order.month, tenant=order.tenant)
     if order.tenant and not bills:
         _raise_without_draft(order, failed)
-    items = [
+    rated = [
         Rated(tenant=b.tenant, number=draft_number(b.tenant, b.month), currency=b.currency, net=str(b.net))
         for b in bills
     ]
-    return RatingAnswer(items=items, failed=failed)
+    return RatingAnswer(items=rated, failed=failed)
 
 
 def _raise_without_draft(order: RatingOrder, failed: Sequence[DraftFailure]) -> None:
@@ -142,23 +166,35 @@ def month_invoice(
     month: str,
     tariffs: Sequence[Tariff],
     guarantees: Sequence[tuple[float, float]],
-) -> Invoice:
-    """The invoice of one tenant, in the time zone of the tariff that is in force at the end of the month.
+    *,
+    itemised: bool = False,
+) -> tuple[Invoice, list[ItemLine]]:
+    """The invoice of one tenant, in the time zone of the tariff that is in force at the end of the month, and its items.
 
     Args:
         guarantees: the history of what the tenant was guaranteed. Its first entry is the creation of the tenant: tariffs
             for all tenants commit it from the month of that moment on.
+        itemised: make the items; there are none otherwise.
     """
-    zone_name = _zone(tenant, month, tariffs)
-    period = month_period(month, zone_of(zone_name))
+    zone_name, period = tenant_month(tenant, month, tariffs)
     history = [
         GuaranteeChange(at_us=round(at_s * SECOND_US), guarantee_milli=round(devices * 1000))
         for at_s, devices in guarantees
     ]
     if history and history[0].at_us >= period.to_us and not len(usage.within(period)):
         tariffs = [tariff for tariff in tariffs if tenant in tariff.tenants]
-    lines = rate(usage, tenant=tenant, tariffs=tariffs, guarantees=history, period=period)
-    return invoice(lines, tenant=tenant, month=month, time_zone=zone_name, period=period)
+    items: list[ItemLine] = []
+    if itemised:
+        lines, items = rate_itemised(usage, tenant=tenant, tariffs=tariffs, guarantees=history, period=period)
+    else:
+        lines = rate(usage, tenant=tenant, tariffs=tariffs, guarantees=history, period=period)
+    return invoice(lines, tenant=tenant, month=month, time_zone=zone_name, period=period), items
+
+
+def tenant_month(tenant: str, month: str, tariffs: Sequence[Tariff]) -> tuple[str, Period]:
+    """The name of the time zone of a tenant's invoice, and the month in it."""
+    zone_name = _zone(tenant, month, tariffs)
+    return zone_name, month_period(month, zone_of(zone_name))
 
 
 class MonthUsage:
@@ -167,10 +203,11 @@ class MonthUsage:
     Args:
         keys: tenant and line key of each number in the first column of ``rows``.
         rows: columns of :meth:`Usage.of_columns`.
+        items: the item of each row; None: not numbered.
     """
 
-    def __init__(self, keys: Sequence[_Key], rows: Column) -> None:
-        self._rows = rows
+    def __init__(self, keys: Sequence[_Key], rows: Column, items: Column | None) -> None:
+        self._rows, self._items = rows, items
         self._lines = tuple(LineKey(project, model, mode, bool(late)) for _, project, model, mode, late in keys)
         self._of_tenant: dict[str, list[int]] = defaultdict(list)
         for index, (name, *_) in enumerate(keys):
@@ -184,26 +221,40 @@ class MonthUsage:
     def of(self, tenant: str) -> Usage:
         """The records of one tenant. Raises CalabashError for a record that ends before it begins."""
         mine = np.array(self._of_tenant.get(tenant, []), dtype=np.int64)
-        return Usage.of_columns(self._lines, self._rows[np.isin(self._rows[:, 0], mine)])
+        chosen = np.isin(self._rows[:, 0], mine)
+        items = None if self._items is None else self._items[chosen]
+        return Usage.of_columns(self._lines, self._rows[chosen], items)
 
 
-def month_usage(store: Store, month: str, *, tenant: str = "") -> MonthUsage:
-    """All usage that may belong to the month in any time zone."""
+def month_usage(
+    store: Store, month: str, *, tenant: str = "", items: Items | None = None, digests: UsageDigests | None = None
+) -> MonthUsage:
+    """All usage that may belong to the month in any time zone; records are numbered and digested where that is asked for."""
+    keys: dict[_Key, int] = {}
+    blocks, numbers = [], []
+    for rows in month_pages(store, month, tenant=tenant):
+        blocks.append(_columns(rows, keys))
+        if items is not None:
+            numbers.append(np.fromiter(items.number(rows), dtype=np.int64, count=len(rows)))
+        if digests is not None:
+            digests.add(rows)
+    found = np.concatenate(blocks) if blocks else np.empty((0, 7), dtype=np.int64)
+    return MonthUsage(tuple(keys), found, np.concatenate(numbers) if numbers else None)
+
+
+def month_pages(store: Store, month: str, *, tenant: str = "") -> Iterator[Sequence[Any]]:
+    """The usage records that may belong to the month in any time zone, page by page."""
     period = month_period(month, zone_of("UTC"))
     from_s, to_s = (period.from_us - ZONE_US) / SECOND_US, (period.to_us + ZONE_US) / SECOND_US
-    keys: dict[_Key, int] = {}
-    blocks = [_columns(rows, keys) for rows in store.usage_reader.pages(from_s=from_s, to_s=to_s, tenant=tenant)]
-    rows = np.concatenate(blocks) if blocks else np.empty((0, 7), dtype=np.int64)
-    return MonthUsage(tuple(keys), rows)
+    return store.usage_reader.pages(from_s=from_s, to_s=to_s, tenant=tenant)
 
 
 def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:
     """A page of the table as the ledger's columns: shape (rows, 7)."""
-    tenant, project, model, mode, preemptible, from_s, to_s, share, memory, busy_s, idle_s = zip(*rows, strict=True)
-    names = zip(tenant, project, model, mode, preemptible, strict=True)
-    index = [keys.setdefault(name, len(keys)) for name in names]  # plain tuples: this is the longest loop of all
+    columns = list(zip(*rows, strict=True))
+    index = [keys.setdefault(name, len(keys)) for name in zip(*columns[:5], strict=True)]  # the longest loop of all
     found = np.empty((len(rows), 7), dtype=np.int64)
-    for column, values in enumerate((index, from_s, to_s, share, memory, busy_s, idle_s)):
+    for column, values in enumerate((index, *columns[5:11])):
         exact = np.array(values)
         found[:, column] = np.rint(exact * SECOND_US) if column in {1, 2, 5, 6} else exact
     return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from bench import _plain_ledger as plain
 from hypothesis import given
@@ -22,12 +24,14 @@ from calabash.ledger import (
     Price,
     RatedLine,
     Tariff,
+    Tax,
     Tier,
     Usage,
     UsageInterval,
     invoice,
     month_period,
     rate,
+    rate_itemised,
     reverse,
 )
 from calabash.ledger.calendar import HOUR_US, window_edges
@@ -125,6 +129,46 @@ def test_a_reversal_takes_back_all_of_an_invoice(usage: list[UsageInterval], gua
     assert [a.quantity + b.quantity for a, b in zip(issued.lines, back.lines, strict=True)] == [0] * len(lines)
     assert issued.net + back.net == issued.total + back.total == 0
     assert sum((t.amount for t in (*issued.taxes, *back.taxes)), Decimal(0)) == 0
+
+
+@given(usage=some, guarantees=changes, numbers=st.data())
+def test_items_of_an_invoice_add_up_to_its_lines(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange], numbers: st.DataObject
+) -> None:
+    whole = Usage.of(usage)
+    items = [int(key) * 3 + numbers.draw(st.integers(0, 2)) for key in whole.key]
+    itemised = Usage(
+        **{f.name: getattr(whole, f.name) for f in fields(Usage)} | {"item": np.array(items, dtype=np.int64)}
+    )
+    own = [
+        tariff(),
+        tariff(valid_from_us=NOVEMBER.from_us + 14 * 24 * HOUR_US, tax=Tax(name="VAT", percent=Decimal(7))),
+    ]
+    asked = {"tenant": "vision", "tariffs": own, "guarantees": guarantees, "period": NOVEMBER}
+    lines, parts = rate_itemised(itemised, **asked)  # type: ignore[arg-type]
+    assert lines == rate(whole, **asked)  # type: ignore[arg-type]
+    assert sum((part.amount for part in parts), Decimal(0)) == sum((line.amount for line in lines), Decimal(0))
+    assert all(part.amount >= 0 and part.quantity >= 0 for part in parts)
+    assert all(part.amount.as_tuple().exponent == -6 for part in parts)
+    of_lines, of_items = Counter[tuple[Measure, str, str]](), Counter[tuple[Measure, str, str]]()
+    for line in lines:
+        of_lines[line.measure, line.tariff, line.price] += line.quantity
+    for part in parts:
+        of_items[part.measure, part.tariff, part.price] += part.quantity
+    assert of_lines == of_items
+
+
+def test_items_divide_the_amount_of_a_price_in_proportion_to_their_use() -> None:
+    price = Price(name="gpu", measure=Measure.BORROWED, price=Decimal("0.10"))
+    usage = Usage.of([interval(0, 3600), interval(0, 2 * 3600), interval(7200, 3 * 3600)])
+    numbered = Usage(**{f.name: getattr(usage, f.name) for f in fields(Usage)} | {"item": np.array([4, 9, 4])})
+    own = [tariff(prices=(price,), commitments=())]
+    lines, items = rate_itemised(numbered, tenant="vision", tariffs=own, guarantees=[], period=NOVEMBER)
+    assert [line.amount for line in lines] == [Decimal("0.40")]
+    assert [(i.item, i.quantity // (100 * HOUR_US), i.amount) for i in items] == [
+        (4, 2, Decimal("0.200000")),
+        (9, 2, Decimal("0.200000")),
+    ]
 
 
 @given(st.lists(st.fractions(0, 10**6), max_size=30), st.sampled_from(["EUR", "JPY", "KWD"]))

@@ -96,6 +96,25 @@ async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
     return view_of(found)
 
 
+@get("/v1/invoices/{number:str}/items")
+async def invoice_items(request: Asked, number: str) -> billing.InvoiceItems:
+    sight, books = _sight(request), operations_of(request).billing
+    page = requests.decode_query(dict(request.query_params), billing.ItemPage)
+    found = await work(request, books.invoice, number)
+    sight.require(found.tenant, number, draft=not found.number)
+    return await work(request, books.items, found, page)
+
+
+@get("/v1/invoices/{number:str}/verify")
+async def verify_invoice(request: Asked, number: str) -> billing.InvoiceVerdict:
+    sight, books = _sight(request), operations_of(request).billing
+    if not sight.drafts:
+        _manager(request, "verify invoices")
+    found = await work(request, books.invoice, number)
+    # A process of its own does the work: no thread of the pool waits for it.
+    return await asyncio.wrap_future(books.verify(found.number or number))
+
+
 @post("/v1/invoices/{number:str}/issue", status_code=200)
 async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "issue invoices")
@@ -117,6 +136,8 @@ BILLING = (
     list_invoices,
     draft_invoices,
     show_invoice,
+    invoice_items,
+    verify_invoice,
     issue_invoice,
     void_invoice,
 )

@@ -1,10 +1,14 @@
-"""The lines of an invoice for spreadsheets."""
+"""The lines and the items of an invoice for spreadsheets."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -39,6 +43,39 @@ def invoice_csv(bill: InvoiceView) -> str:
     for line in bill.lines:
         known = msgspec.to_builtins(line)
         rows.writerow([_plain(known[name]) for name in LINE_FIELDS])
+    return text.getvalue()
+
+
+ITEM_FIELDS = (
+    "allocation",
+    "user",
+    "device",
+    "share_percent",
+    "memory_mib",
+    "project",
+    "model",
+    "mode",
+    "preemptible",
+    "from",
+    "to",
+    "measure",
+    "tariff",
+    "price",
+    "window",
+    "hours",
+    "unit",
+    "amount",
+)
+
+
+def items_csv(items: Sequence[Mapping[str, Any]], *, time_zone: str) -> str:
+    """A row for each item of an invoice, with a heading; moments are ISO 8601 in the invoice's time zone."""
+    zone, text = ZoneInfo(time_zone), io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(ITEM_FIELDS)
+    for item in items:
+        moments = {name: datetime.fromtimestamp(item[f"{name}_s"], zone).isoformat() for name in ("from", "to")}
+        rows.writerow([_plain({**item, **moments}[name]) for name in ITEM_FIELDS])
     return text.getvalue()
 
 

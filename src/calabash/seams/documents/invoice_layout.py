@@ -44,6 +44,8 @@ def layout(bill: InvoiceView) -> InvoiceLayout:
         facts.append(("Takes back", bill.reverses))
     if bill.reversed_by:
         facts.append(("Taken back by", bill.reversed_by))
+    if bill.seal:
+        facts.append(("Seal", bill.seal))
     sums = [("Net", bill.net), *((f"{tax.name} {tax.percent} %", tax.amount) for tax in bill.taxes)]
     return InvoiceLayout(
         title=_title(bill),

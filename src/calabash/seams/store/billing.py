@@ -7,7 +7,7 @@ next waits for the counter, and a failure takes the number back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,13 +15,17 @@ import sqlalchemy as sa
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.store import billing_tables as tables
 from calabash.seams.store.database import Database
+from calabash.seams.store.seals import SEAL, seal_of
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillRecord:
-    """An invoice or, with ``number`` empty, a draft; money is text. ``reversed_by`` is the number of what took it back."""
+    """An invoice or, with ``number`` empty, a draft; money is text. ``reversed_by`` is the number of what took it back.
+
+    ``items`` are the parts of its itemised use; they are only written with a draft, and read by ``BillingTables.items``.
+    """
 
     tenant: str
     month: str
@@ -36,6 +40,24 @@ class BillRecord:
     total: str = "0"
     at: float = 0.0
     by: str = ""
+    items: Sequence[Sequence[Document]] = ()
+
+    @property
+    def seal(self) -> str:
+        """The seal of an issued invoice as its columns, document and lines are now."""
+        head = {
+            "number": self.number,
+            "tenant": self.tenant,
+            "month": self.month,
+            "kind": self.kind,
+            "reverses": self.reverses,
+            "currency": self.currency,
+            "net": self.net,
+            "total": self.total,
+            "issued_at": self.at,
+            "issued_by": self.by,
+        }
+        return seal_of(head, self.document, self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +105,27 @@ class BillingTables:
 
     def put_drafts(self, drafts: Sequence[BillRecord], *, month: str, tenant: str = "") -> None:
         """Replace all drafts of the month, or of one tenant in it, by these."""
-        table = tables.invoice_drafts
+        table, items = tables.invoice_drafts, tables.invoice_draft_items
         with self._database.transaction() as connection:
-            replaced = sa.delete(table).where(table.c.month == month)
-            connection.execute(replaced.where(table.c.tenant == tenant) if tenant else replaced)
+            for each in (table, items):
+                replaced = sa.delete(each).where(each.c.month == month)
+                connection.execute(replaced.where(each.c.tenant == tenant) if tenant else replaced)
             for draft in drafts:
                 values = {"tenant": draft.tenant, "month": draft.month, "drafted_at": draft.at}
                 connection.execute(
                     sa.insert(table).values(document=dict(draft.document), lines=list(draft.lines), **values)
                 )
+                parts = [
+                    {
+                        "tenant": draft.tenant,
+                        "month": draft.month,
+                        "part": part,
+                        "items": [dict(item) for item in found],
+                    }
+                    for part, found in enumerate(draft.items, 1)
+                ]
+                if parts:
+                    connection.execute(sa.insert(items), parts)
 
     def drafts(self, which: BillFilter) -> list[BillRecord]:
         """By month and tenant, with their lines."""
@@ -102,10 +136,8 @@ class BillingTables:
 
     def delete_draft(self, tenant: str, month: str) -> bool:
         """False when there was none."""
-        table = tables.invoice_drafts
         with self._database.transaction() as connection:
-            statement = sa.delete(table).where(table.c.tenant == tenant, table.c.month == month)
-            return connection.execute(statement).rowcount > 0
+            return _forget_draft(connection, tenant, month)
 
     # -- invoices ----------------------------------------------------------------------------------------------
 
@@ -135,8 +167,13 @@ class BillingTables:
                     reason=Reason.CONFLICT,
                     hint=f"take it back first: calabash invoice void {standing}",
                 )
-            _write(connection, _draft(dict(row)), number=number, at=at, by=by)
-            connection.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.month == month))
+            items = tables.invoice_draft_items
+            mine = items.c.tenant == tenant, items.c.month == month
+            parts = connection.execute(sa.select(sa.func.count()).select_from(items).where(*mine)).scalar_one()
+            _write(connection, _draft(dict(row)), number=number, at=at, by=by, item_parts=parts)
+            moved = sa.select(sa.literal(number), items.c.part, items.c["items"]).where(*mine).order_by(items.c.part)
+            connection.execute(sa.insert(tables.invoice_items).from_select(["number", "part", "items"], moved))
+            _forget_draft(connection, tenant, month)
         return number
 
     def reverse(self, reversal: BillRecord, *, series: str, at: float, by: str) -> str:
@@ -174,6 +211,19 @@ class BillingTables:
             )
             return _bill(dict(row), [dict(line) for line in found.scalars()])
 
+    def items(self, record: BillRecord, *, after: int = 0, limit: int = 1) -> list[tuple[int, list[Document]]]:
+        """The next parts of the itemised use of an invoice or a draft: each its number and its items."""
+        table = tables.invoice_items if record.number else tables.invoice_draft_items
+        mine = (
+            [table.c.number == record.number]
+            if record.number
+            else [table.c.tenant == record.tenant, table.c.month == record.month]
+        )
+        query = sa.select(table.c.part, table.c["items"]).where(*mine, table.c.part > after)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(table.c.part).limit(limit)).all()
+        return [(row[0], [dict(item) for item in row[1]]) for row in rows]
+
     def _next(self, connection: sa.Connection, series: str) -> str:
         table = tables.invoice_numbers
         connection.execute(self._database.insert_or_ignore(table, ["series"]).values(series=series, last=0))
@@ -208,7 +258,18 @@ def _standing(connection: sa.Connection, tenant: str, month: str) -> str | None:
     return next((row.number for row in rows if row.reversed_by is None), None)
 
 
-def _write(connection: sa.Connection, record: BillRecord, *, number: str, at: float, by: str) -> None:
+def _forget_draft(connection: sa.Connection, tenant: str, month: str) -> bool:
+    """Delete a draft with its items; False when there was none."""
+    items, table = tables.invoice_draft_items, tables.invoice_drafts
+    connection.execute(sa.delete(items).where(items.c.tenant == tenant, items.c.month == month))
+    return connection.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.month == month)).rowcount > 0
+
+
+def _write(
+    connection: sa.Connection, record: BillRecord, *, number: str, at: float, by: str, item_parts: int = 0
+) -> None:
+    """Write an issued invoice with its seal, and its lines."""
+    record = replace(record, number=number, at=at, by=by, document={**record.document, "number": number})
     connection.execute(
         sa.insert(tables.invoices).values(
             number=number,
@@ -221,7 +282,9 @@ def _write(connection: sa.Connection, record: BillRecord, *, number: str, at: fl
             total=record.total,
             issued_at=at,
             issued_by=by,
-            document={**record.document, "number": number},
+            document={**record.document, SEAL: record.seal},
+            line_count=len(record.lines),
+            item_parts=item_parts,
         )
     )
     rows = [

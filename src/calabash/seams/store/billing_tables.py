@@ -1,11 +1,11 @@
-"""Tables of tariffs, guarantees, drafts and invoices. What is issued is guarded in the database itself: no statement of
-anybody changes or deletes it."""
+"""Tables of tariffs, guarantees, drafts and invoices. The database itself guards issued invoices: it refuses every statement
+that changes, deletes or adds to their heads, lines and items."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from calabash.seams.store.guards import guard
+from calabash.seams.store.guards import guard, guard_parts
 from calabash.seams.store.tables import metadata
 
 FIXED = "an issued invoice never changes"
@@ -61,6 +61,8 @@ invoices = sa.Table(
     sa.Column("issued_at", sa.Float(53), nullable=False),
     sa.Column("issued_by", sa.String(128), nullable=False),
     sa.Column("document", sa.JSON, nullable=False),
+    sa.Column("line_count", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("item_parts", sa.Integer, nullable=False, server_default="0"),
 )
 
 invoice_lines = sa.Table(
@@ -74,6 +76,26 @@ invoice_lines = sa.Table(
     sa.Column("document", sa.JSON, nullable=False),
 )
 
+# The itemised use of a draft and of an invoice, in parts of many items each.
+invoice_draft_items = sa.Table(
+    "invoice_draft_items",
+    metadata,
+    sa.Column("tenant", sa.String(128), primary_key=True),
+    sa.Column("month", sa.String(7), primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True),
+    sa.Column("items", sa.JSON, nullable=False),
+)
 
-for _issued in (invoices, invoice_lines):
+invoice_items = sa.Table(
+    "invoice_items",
+    metadata,
+    sa.Column("number", sa.String(64), sa.ForeignKey("invoices.number"), primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True),
+    sa.Column("items", sa.JSON, nullable=False),
+)
+
+
+for _issued in (invoices, invoice_lines, invoice_items):
     guard(_issued, ("UPDATE", "DELETE"), function="calabash_fixed", why=FIXED)
+for _part, _key, _count in ((invoice_lines, "position", "line_count"), (invoice_items, "part", "item_parts")):
+    guard_parts(_part, key=_key, owner=invoices, count=_count, function=f"calabash_{_part.name}_whole", why=FIXED)

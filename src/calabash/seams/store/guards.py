@@ -32,5 +32,33 @@ def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str)
         sa.event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))
 
 
+def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, function: str, why: str) -> None:
+    """Have a new table refuse rows beyond those that its owner was written with; migrations write the same trigger out.
+
+    A row of ``table`` has the number of its owner and a place, from 1 to the owner's ``count``. Once all places are taken, no
+    row can be added or replaced.
+
+    Args:
+        key: the column of the place.
+        owner: the table with the column ``number`` and the column ``count``, whose row is written first.
+        function: the name of PostgreSQL's function that refuses.
+        why: the message of the error; without quotes.
+    """
+    name = table.name
+    refused = (  # every name is that of a table or column of this program
+        f"NEW.{key} < 1 OR NEW.{key} > COALESCE((SELECT {count} FROM {owner.name} WHERE number = NEW.number), 0)"  # noqa: S608
+        f" OR EXISTS (SELECT 1 FROM {name} WHERE number = NEW.number AND {key} = NEW.{key})"
+    )
+    trigger = f"CREATE TRIGGER {name}_whole BEFORE INSERT ON {name}"
+    sqlite = _ddl(f"{trigger} WHEN {refused} BEGIN SELECT RAISE(ABORT, '{why}'); END")
+    sa.event.listen(table, "after_create", sqlite.execute_if(dialect="sqlite"))
+    refuse = _ddl(
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS"
+        f" 'BEGIN IF {refused} THEN RAISE EXCEPTION ''{why}''; END IF; RETURN NEW; END'"
+    )
+    for statement in (refuse, _ddl(f"{trigger} FOR EACH ROW EXECUTE FUNCTION {function}()")):
+        sa.event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))
+
+
 def _ddl(text: str) -> Any:
     return sa.DDL(text)  # type: ignore[no-untyped-call]

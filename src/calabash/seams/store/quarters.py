@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from calabash.model.allocation import AllocationState
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
+from calabash.seams.store.removed_usage import note_removed_usage
 
 QUARTER_S = 900
 SETTLED_S = 7200.0  # so old are intervals that nobody writes again after an uncertain failure
@@ -68,7 +69,7 @@ def flatten(database: Database, *, bound: int, now_s: float) -> int:
         until_s = min(mark_s + WINDOW_S, end_s)
         with database.reading() as connection:
             groups = connection.execute(_groups(database, mark_s, until_s)).mappings().all()
-        gone = sum(_flatten(database, dict(group)) for group in groups)
+        gone = sum(_flatten(database, dict(group), now_s=now_s) for group in groups)
         if len(groups) < GROUPS_AT_ONCE:
             mark_s = until_s
     if mark_s != began_s or gone:
@@ -89,7 +90,7 @@ def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
     return query.order_by(count.desc(), *account, quarter).limit(GROUPS_AT_ONCE)
 
 
-def _flatten(database: Database, group: dict[str, Any]) -> int:
+def _flatten(database: Database, group: dict[str, Any], *, now_s: float) -> int:
     """All of a group, in short transactions; how many rows went."""
     usage, quarter = tables.usage, int(group.pop("quarter"))
     begin_s, gone = float(quarter * QUARTER_S), 0
@@ -102,6 +103,7 @@ def _flatten(database: Database, group: dict[str, Any]) -> int:
             if len(rows) <= ROWS_MIN:
                 return gone
             gone += _replace(connection, rows, group, quarter)
+            note_removed_usage(connection, until_s=max(row["to_s"] for row in rows), at_s=now_s)
 
 
 def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group: dict[str, Any], quarter: int) -> int:

@@ -26,6 +26,7 @@ from calabash.seams.store.event_filter import AllocationsSeen, EventsSeen, held_
 from calabash.seams.store.networks import NetworkTables
 from calabash.seams.store.notices import NoticeTables
 from calabash.seams.store.outbox import UsageOutbox
+from calabash.seams.store.removed_usage import RemovedUsage, removed_usage
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
 from calabash.seams.store.usage import UsageBook
@@ -176,6 +177,11 @@ class Store:
         if records:
             with self._database.transaction() as connection:
                 self._put_usage(connection, records)
+
+    def removed_usage(self) -> RemovedUsage:
+        """The usage records that retention has removed or merged."""
+        with self._database.reading() as connection:
+            return removed_usage(connection)
 
     def usage(self, allocation: AllocationId | None = None) -> list[UsageRecord]:
         """Intervals in order of writing, of one allocation or of all."""

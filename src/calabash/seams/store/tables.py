@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from calabash.seams.store.guards import guard
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()

@@ -13,6 +13,7 @@ from calabash.seams.store.tables import usage
 PAGE_ROWS = 20_000
 BILLED = ("tenant", "project", "device_model", "mode", "preemptible")
 MEASURED = ("from_s", "to_s", "core_percent", "memory_mib", "used_gpu_s", "idle_s")
+EVIDENCE = ("allocation", "device", "user", "sequence", "id")
 DIMENSIONS = {
     "tenant": usage.c.tenant,
     "project": usage.c.project,
@@ -31,8 +32,8 @@ class UsageReader:
         self._database = database
 
     def pages(self, *, from_s: float, to_s: float, tenant: str = "") -> Iterator[Sequence[Any]]:
-        """All intervals that reach into that time, page by page in the order of writing: columns BILLED and MEASURED."""
-        columns = [usage.c[name] for name in (*BILLED, *MEASURED)]
+        """All intervals that reach into that time, page by page in the order of writing: BILLED, MEASURED, EVIDENCE."""
+        columns = [usage.c[name] for name in (*BILLED, *MEASURED, *EVIDENCE)]
         wanted = [usage.c.to_s > from_s, usage.c.from_s < to_s]
         if tenant:
             wanted.append(usage.c.tenant == tenant)
@@ -42,6 +43,7 @@ class UsageReader:
         # Ranges of ids, not limits: each page is one walk along the table, whatever other index there is.
         for begin in range(first or 0, (last or -1) + 1, PAGE_ROWS):
             page = sa.select(*columns).where(usage.c.id >= begin, usage.c.id < begin + PAGE_ROWS, *wanted)
+            page = page.order_by(usage.c.id)
             with self._database.reading() as connection:
                 rows = connection.execute(page).all()
             if rows:
