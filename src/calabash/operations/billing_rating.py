@@ -50,7 +50,7 @@ class RatingOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     keep: bool = True
 
 
-class DraftFailure(msgspec.Struct, kw_only=True, frozen=True):
+class RatingFailure(msgspec.Struct, kw_only=True, frozen=True):
     """The error that kept one tenant from being rated."""
 
     tenant: str
@@ -72,7 +72,7 @@ class RatingAnswer(msgspec.Struct, kw_only=True, frozen=True):
     """The rated tenants and those that could not be rated; with ``message`` the error of the whole month."""
 
     items: list[Rated] = []
-    failed: list[DraftFailure] = []
+    failed: list[RatingFailure] = []
     reason: str = ""
     message: str = ""
     hint: str = ""
@@ -113,7 +113,7 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
     names = {order.tenant} if order.tenant else {name for name in used.tenants if name} | _committed(store, tariffs)
     bills: list[Invoice] = []
     drafts: list[BillRecord] = []
-    failed: list[DraftFailure] = []
+    failed: list[RatingFailure] = []
     for name in sorted(names):
         try:
             bill, lines = month_invoice(
@@ -121,7 +121,7 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
             )
         except CalabashError as error:
             message = error.message if name in error.message else f"tenant {name}: {error.message}"
-            failed.append(DraftFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
+            failed.append(RatingFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
             continue
         if bill.empty:
             continue
@@ -142,7 +142,7 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
     return RatingAnswer(items=rated, failed=failed)
 
 
-def _raise_without_draft(order: RatingOrder, failed: Sequence[DraftFailure]) -> None:
+def _raise_without_draft(order: RatingOrder, failed: Sequence[RatingFailure]) -> None:
     for failure in failed:
         raise CalabashError(failure.message, reason=Reason(failure.reason), hint=failure.hint)
     raise CalabashError(
