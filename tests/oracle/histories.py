@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +11,10 @@ from tests.oracle.ledger import CARD_MIB, SLICES_MAX, Ledger
 
 from calabash.sched import UNLIMITED, Amount, GpuSpec, NodeSpec, Options, QueueSpec, Request, Scheduler, Shape
 from calabash.sched.cluster.mig_tables import geometry_of
+from calabash.sched.rounds import CycleLimit
 
 MODELS = {"A100-80": CARD_MIB, "H200": 143_360, "L4": 24_576}
-SETTLE_MAX = 50
+SETTLE_MAX = 200
 REQUESTS_MAX = 40
 
 
@@ -54,10 +56,10 @@ class History:
     """One random cluster with its scheduler and its ledger.
 
     Args:
-        simple: flat queues and requests for one whole device each, for the rule about reclaim.
+        limited: let a cycle look at one to four requests only, on a clock that goes on with each look at it.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, limited: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         self.simple = seed % 3 == 0
         self.now_s = 0.0
@@ -72,7 +74,9 @@ class History:
             reclaim_fair_share=rng.random() < 0.5,
             fraction_memory_mib=CARD_MIB,
         )
-        self.scheduler = Scheduler(nodes, queues, options=self.options, gpus_per_node_max=8)
+        clock = itertools.count()
+        limit = CycleLimit(clock=lambda: float(next(clock)), limit_s=2.0 + seed % 7) if limited else None
+        self.scheduler = Scheduler(nodes, queues, options=self.options, gpus_per_node_max=8, limit=limit)
         self.ledger = Ledger(nodes, queues)
 
     def _next(self) -> int:

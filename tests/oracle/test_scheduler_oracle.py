@@ -51,6 +51,15 @@ def test_random_histories_break_no_rule_of_the_ledger(part: int) -> None:
             pytest.fail(f"{error!r}; replay with CALABASH_ORACLE_SEED={seed}")
 
 
+@pytest.mark.hypothesis
+def test_random_histories_with_a_limit_per_cycle_break_no_rule_either() -> None:
+    for seed in seeds(0):
+        try:
+            assert History(seed, limited=True).run(CYCLES) > 0
+        except Exception as error:
+            pytest.fail(f"{error!r}; replay with CALABASH_ORACLE_SEED={seed}")
+
+
 WHOLE = Shape(gpu_count=1, gpu_milli=1000, mode="exclusive", gpu_slices=1, gpu_slices_max=1)
 
 

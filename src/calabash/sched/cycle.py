@@ -17,8 +17,9 @@ The queue whose use is smallest against its share goes next (``QueueTree.pressur
 owner whose turn it is (``turns``), then earlier submission. Cores go before surplus. What was found infeasible stays so until
 something is freed, so a repeated shape costs a look into a set.
 
-``run`` looks at everything that waits. ``run_one`` looks at one portion only, which is the same decision as long as nothing
-was freed since everything was looked at: all others were refused then and would be refused again.
+``run`` looks at everything that waits, or at a part of it (``rounds``). ``run_one`` looks at one portion only, which is the
+same decision as long as nothing was freed since everything was looked at: all others were refused then and would be refused
+again.
 
 What a cycle starts it neither evicts nor moves. Where something was spared for that reason alone, another cycle is due.
 """
@@ -40,6 +41,7 @@ from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, 
 from calabash.sched.explain.why import Why
 from calabash.sched.queues.gang import Alike, Portion, portion_of
 from calabash.sched.queues.reservation import Reservation
+from calabash.sched.rounds import Round
 from calabash.sched.state import SchedulerState
 from calabash.sched.walk import Walk, first_of
 
@@ -47,13 +49,18 @@ Blocked = tuple[Portion, Reason]
 
 
 class Cycle:
-    """The working state of one cycle."""
+    """The working state of one cycle.
 
-    def __init__(self, state: SchedulerState) -> None:
+    Args:
+        of: the round that the cycle begins or goes on with.
+    """
+
+    def __init__(self, state: SchedulerState, of: Round | None = None) -> None:
         self._state = state
+        self._round = of or Round()
         self._held = HeldNodes(state)
         self._allocate = Allocate(state, self._held)
-        self._begun: set[str] = set()
+        self._begun = self._round.begun
         self._evict = Eviction(state, self._held, self._begun)
         self._defragment = Defragment(state, self._begun)
         self._reserve = Reserve(state, self._held)
@@ -64,14 +71,20 @@ class Cycle:
         self._walk = Walk(state)
 
     def run(self) -> tuple[Decision, ...]:
-        """Decide about everything that waits."""
-        state = self._state
-        state.unsettled = False
-        state.refused.clear()
-        state.cut.clear()
+        """Decide about everything that waits, or about as much as the round allows in one cycle."""
+        state, of = self._state, self._round
+        if not of.cycles:
+            state.unsettled = False
+            state.refused.clear()
+            state.cut.clear()
         try:
-            for portion in self._walk.portions():
-                self._turn(portion)
+            for portion, look, refused in of.walk(self._walk.portions, state.registry.queued.values()):
+                if look:
+                    of.saw(portion, self._turn(portion))
+                elif portion.gang.key in self._promised and not portion.waits_for_core:
+                    self._reserve.consider(portion.gang, portion.requests)
+                if refused is not None:
+                    self._blocked.append((portion, refused))
         finally:
             self._held.release()
         self._settle()
@@ -113,7 +126,7 @@ class Cycle:
         """Note whether what started leaves more to decide: another request may be the first that finds no room now, and has
         the right to the reservation, or one that has a reservation may be over the limit of its queue."""
         self._state.reservations = list(self._held.reservations)
-        if not self._walk.starts:
+        if not self._begun:
             return
         self._state.unsettled |= self._evict.spared or self._defragment.spared
         gangs = self._state.registry.gangs
@@ -138,7 +151,8 @@ class Cycle:
 
     # ---- one turn -------------------------------------------------------------------------------------------------
 
-    def _turn(self, portion: Portion) -> None:
+    def _turn(self, portion: Portion) -> Reason | None:
+        """Start it, or note and return why it waits."""
         refused = self._state.refused
         kind = self._kind(portion)
         reason = refused.get(kind) if kind else None
@@ -148,6 +162,7 @@ class Cycle:
                 refused[kind] = reason
         if reason is not None:
             self._blocked.append((portion, reason))
+        return reason
 
     def _kind(self, portion: Portion) -> tuple[object, ...] | None:
         """Portions of one kind fare alike while nothing starts. None: this one is unlike any other."""

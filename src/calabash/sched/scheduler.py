@@ -34,6 +34,7 @@ from calabash.sched.explain.why import Why
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.gang import portion_of
 from calabash.sched.queues.spec import QueueSpec
+from calabash.sched.rounds import CycleLimit, Round
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
 from calabash.sched.unchanged import CycleMemory
@@ -51,6 +52,7 @@ class Scheduler:
         policy: which node is best; a name as in ``policies.registry``, or a policy.
         options: how to decide.
         gpus_per_node_max: most devices of a node that comes later; 0: as many as the largest of ``nodes`` has.
+        limit: how long one cycle may take; None: as long as it needs to look at everything.
     """
 
     def __init__(
@@ -61,12 +63,15 @@ class Scheduler:
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         options: Options | None = None,
         gpus_per_node_max: int = 0,
+        limit: CycleLimit | None = None,
     ) -> None:
         self.policy = policy_named(policy) if isinstance(policy, str) else policy
         self.state = SchedulerState(
             nodes, queues, policy=self.policy, options=options or Options(), gpus_per_node_max=gpus_per_node_max
         )
         self._memory = CycleMemory(self.state)
+        self._limit = limit
+        self._round: Round | None = None  # one that is not complete
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree
@@ -154,14 +159,27 @@ class Scheduler:
         self.state.advance(now_s)
 
     def cycle(self, now_s: float) -> tuple[Decision, ...]:
-        """Decide everything that can be decided now. A cycle that would decide nothing is skipped; see ``unchanged``."""
+        """Decide everything that can be decided now, or with a limit as much as its time allows: then another cycle is due at
+        once, see ``rounds``. A cycle that would decide nothing is skipped; see ``unchanged``."""
         self.state.advance(now_s)
-        if self._memory.holds():
+        if self._round is not None:
+            self._memory.resume()
+        elif self._memory.holds():
             return ()
-        self._memory.forget()
-        before = self._memory.inputs()
-        decisions = Cycle(self.state).run()
-        self._memory.remember(before)
+        else:
+            self._round = Round(self._limit)
+            self._memory.begin()
+        of = self._round
+        try:
+            decisions = Cycle(self.state, of).run()
+        except BaseException:
+            self._round = None
+            raise
+        if of.complete:
+            self._round = None
+            self._memory.end()
+        else:
+            self._memory.pause()
         return decisions
 
     def decide(self, request_id: str, now_s: float) -> tuple[Decision, ...]:
@@ -174,24 +192,25 @@ class Scheduler:
         decisions: list[Decision] = []
         portion = portion_of(gang, request_id)
         self.state.advance(now_s)
-        if portion:
+        if portion and self._round is None:
             self._memory.forget()  # the request may be promised a start, which the next cycle may promise another
         overdue = any(
             r.start_s <= self.state.now_s for r in self.state.reservations
         )  # it is promised another start first
-        if portion and portion.waits_for_core and not self.state.unsettled and not overdue:
+        if portion and portion.waits_for_core and self._round is None and not self.state.unsettled and not overdue:
             decisions += Cycle(self.state).run_one(first_of(gang))
             portion = portion_of(gang, request_id)
-        if self.state.unsettled or overdue:
+        if self.state.unsettled or self._round is not None or overdue:
             return (*decisions, *self.cycle(now_s))
         if portion:
             decisions += Cycle(self.state).run_one(portion)
         return tuple(decisions)
 
     def wake_at_s(self) -> float | None:
-        """When a cycle is due at the latest: now if something was freed, else when time alone may change a decision, because
-        a reservation starts or lapses or a gang is no longer passed. None: when something happens."""
-        if self.state.unsettled:
+        """When a cycle is due at the latest: now if something was freed or the last one has not looked at everything, else when
+        time alone may change a decision, because a reservation starts or lapses or a gang is no longer passed. None: when
+        something happens."""
+        if self.state.unsettled or self._round is not None:
             return self.state.now_s
         hold_s = self.state.options.reservation_hold_s
         times = [r.start_s for r in self.state.reservations]

@@ -38,12 +38,14 @@ class CycleMemory:
         self._state = state
         self._age_max_s = age_max_s
         self._known: Inputs | None = None
+        self._before: Inputs | None = None  # those that the round which is not complete began with
+        self._between: Inputs = ()
         self._since_s = 0.0
         self._until_s: float | None = (
             None  # computed when it is asked for first: few cycles are followed by an equal one
         )
 
-    def inputs(self) -> Inputs:
+    def _inputs(self) -> Inputs:
         """Return what a cycle depends on, but for the arrays: trial placements move the change log."""
         state = self._state
         return (
@@ -58,7 +60,7 @@ class CycleMemory:
     def holds(self) -> bool:
         """Return True if a cycle now would decide nothing."""
         state = self._state
-        if state.unsettled or self._known != (*self.inputs(), state.cluster.position):
+        if state.unsettled or self._known != (*self._inputs(), state.cluster.position):
             return False
         if self._until_s is None:
             after_s = self._since_s - ROUNDING_S
@@ -68,14 +70,27 @@ class CycleMemory:
 
     def forget(self) -> None:
         """Drop the memory: the next cycle looks at everything."""
-        self._known = None
+        self._known = self._before = None
 
-    def remember(self, before: Inputs) -> None:
-        """Keep the cycle that has just ended, which began with these inputs."""
+    def begin(self) -> None:
+        """A round begins."""
+        self._known, self._until_s = None, None
+        self._before, self._since_s = self._inputs(), self._state.now_s
+
+    def pause(self) -> None:
+        """A cycle has ended before the round was complete."""
+        self._between = (*self._inputs(), self._state.cluster.position)
+
+    def resume(self) -> None:
+        """The round goes on. What has changed meanwhile is an input that it did not begin with."""
+        if self._between != (*self._inputs(), self._state.cluster.position):
+            self._before = None
+
+    def end(self) -> None:
+        """The round is complete: keep it."""
         state = self._state
-        if not (state.options.half_life_s > 0 or state.room.engine.scorer.random_ties):
-            self._known = (*before, state.cluster.position)
-            self._since_s, self._until_s = state.now_s, None
+        if self._before is not None and not (state.options.half_life_s > 0 or state.room.engine.scorer.random_ties):
+            self._known = (*self._before, state.cluster.position)
 
     def _moments(self, since_s: float) -> Iterator[float]:
         """Yield the times at which time alone may change a decision, past ones too; ``since_s`` where it does all the time."""

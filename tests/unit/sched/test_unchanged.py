@@ -458,7 +458,8 @@ def test_cycle_that_is_due_is_not_skipped(rule: str, runs: list[int]) -> None:
     else:
         state.reservations = [promise]
     memory = scheduler._memory = CycleMemory(state, age_max_s=math.inf)
-    memory.remember(memory.inputs())
+    memory.begin()
+    memory.end()
     before = len(runs)
     scheduler.cycle(19.0)
     assert (scheduler.wake_at_s(), len(runs)) == (20.0, before)
