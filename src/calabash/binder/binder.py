@@ -11,6 +11,7 @@ stays decided and is tried again, one whose device fell ill goes back to where i
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -37,7 +38,7 @@ from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId, GpuRequest
-from calabash.sched import Explanation, Options, QueueSpec
+from calabash.sched import CycleLimit, Explanation, Options, QueueSpec
 from calabash.seams.clock import Clock
 
 # Anybody may name any priority on one machine, so priority orders a queue and never ends a running program. What an
@@ -52,6 +53,7 @@ NOT_YET = {
     Reason.UNHEALTHY,
     Reason.FABRIC_HELD,
 }
+BETWEEN_CYCLES_S = 0.001  # in which others get the lock
 LOST_PLACE = "before anybody was told of it, it lost its place to "  # the explanation of such an end begins so
 Granting = Callable[
     [AllocationRecord], AbstractContextManager[None]
@@ -64,10 +66,17 @@ class Binder:
     Args:
         queues: the queue tree as it is now; asked again when the scheduler is built anew.
         window: most requests of one user and queue that stand in the queue order at a time.
+        limit: how long one cycle of the scheduler may take; None: as long as it needs.
     """
 
     def __init__(
-        self, *, agent: NodeAgent, queues: Callable[[], list[QueueSpec]], clock: Clock, window: int = WINDOW
+        self,
+        *,
+        agent: NodeAgent,
+        queues: Callable[[], list[QueueSpec]],
+        clock: Clock,
+        window: int = WINDOW,
+        limit: CycleLimit | None = None,
     ) -> None:
         self.granting: Granting = lambda _: nullcontext()
         self._agent = agent
@@ -79,7 +88,13 @@ class Binder:
         self._closed = False
         self._passes = Passes(self.schedule)
         self._tracker = Tracker(
-            agent.node, surveyed(agent)[0], agent.records(), queues=queues, options=OPTIONS, clock=clock
+            agent.node,
+            surveyed(agent)[0],
+            agent.records(),
+            queues=queues,
+            options=OPTIONS,
+            clock=clock,
+            limit=limit,
         )
         self._waiting = WaitingRequests(self._tracker, window=window)
 
@@ -102,6 +117,9 @@ class Binder:
             admitted = self._waiting.join(waiting, at_once=not wait)
         if admitted:
             self.schedule()
+            while self._may_be_decided(waiting):
+                time.sleep(BETWEEN_CYCLES_S)
+                self.schedule()
         return waiting
 
     def withdraw(self, waiting: WaitingRequest, *, why: str, error: CalabashError | None = None) -> bool:
@@ -136,6 +154,8 @@ class Binder:
                     return
                 self._decided = self._asked
                 ready = self._decide()
+                if self._tracker.scheduler.unfinished:
+                    self._passes.due()
             again = False
             for waiting, start in ready:
                 with bound_contextvars(uid=waiting.requester.uid):  # whoever's call it is that carries it out
@@ -178,6 +198,12 @@ class Binder:
             yield self._tracker.scheduler
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _may_be_decided(self, waiting: WaitingRequest) -> bool:
+        """Whether a cycle has ended before it came to the request."""
+        with self._lock:
+            open_ = not (self._closed or waiting.answer.done() or waiting.id in self._starts)
+            return open_ and self._tracker.scheduler.unfinished
 
     def _decide(self) -> list[tuple[WaitingRequest, Start]]:
         """Those that can be granted now."""

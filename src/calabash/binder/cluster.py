@@ -26,6 +26,7 @@ from calabash.model.request import AllocationId, Placement, Slice
 from calabash.sched import (
     DEFAULT_POLICY,
     Bind,
+    CycleLimit,
     Decision,
     Defer,
     Evict,
@@ -105,6 +106,7 @@ class ClusterScheduler:
     Args:
         nodes: the cluster at the start; more come and go.
         queues: the queue tree; requests name its leaves.
+        limit: how long one cycle may take; see ``Scheduler``.
     """
 
     def __init__(
@@ -114,12 +116,18 @@ class ClusterScheduler:
         *,
         options: Options | None = None,
         policy: str | PlacementPolicy = DEFAULT_POLICY,
+        limit: CycleLimit | None = None,
     ) -> None:
         self.kinds = Kinds()
         self.nodes: dict[NodeName, ClusterNode] = {}
         width = max([GPUS_PER_NODE_MAX, *(len(node.devices) for node in nodes)])
         self.scheduler = Scheduler(
-            [spec_of(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
+            [spec_of(node) for node in nodes],
+            queues,
+            policy=policy,
+            options=options,
+            gpus_per_node_max=width,
+            limit=limit,
         )
         self.strangers = ForeignInCluster(self.scheduler)
         self.tenancy = Tenancy()
@@ -224,6 +232,11 @@ class ClusterScheduler:
             if name in self.known and not self.holds(name):  # else a member of its gang was decided with it
                 decided.extend(self.translated(self.scheduler.decide(name, now_s)))
         return tuple(decided)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last cycle has not looked at everything, because its time was over."""
+        return self.scheduler.unfinished
 
     def due(self, now_s: float) -> bool:
         """Whether everything is to be looked at."""

@@ -21,6 +21,7 @@ from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.sched import (
     DEFAULT_POLICY,
     Bind,
+    CycleLimit,
     Decision,
     Defer,
     Evict,
@@ -83,6 +84,7 @@ class LocalScheduler:
         devices: its devices; the order is kept.
         queues: the queue tree; requests name its leaves.
         cpu_milli, memory_mib: host resources, where the pool manages them.
+        limit: how long one cycle may take; see ``Scheduler``.
     """
 
     def __init__(
@@ -95,12 +97,13 @@ class LocalScheduler:
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         cpu_milli: int = UNMANAGED,
         memory_mib: int = UNMANAGED,
+        limit: CycleLimit | None = None,
     ) -> None:
         self.node = node
         self.devices = tuple(devices)
         self._number = {device.uuid: i for i, device in enumerate(self.devices)}
         spec = node_of(node, self.devices, cpu_milli=cpu_milli, memory_mib=memory_mib)
-        self.scheduler = Scheduler([spec], queues, policy=policy, options=options)
+        self.scheduler = Scheduler([spec], queues, policy=policy, options=options, limit=limit)
         self._requests: dict[str, GpuRequest] = {}
         self._slices: dict[AllocationId, Placement] = {}
         self._partitions = Partitions(self.scheduler)
@@ -222,6 +225,11 @@ class LocalScheduler:
                 reported = readable(decision.explanation, self.devices)
                 decided.append(Wait(id=name, reason=reported.reason, explanation=reported))
         return tuple(decided)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last cycle has not looked at everything, because its time was over."""
+        return self.scheduler.unfinished
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
         """Why it waits. Raises CalabashError when it does not wait."""

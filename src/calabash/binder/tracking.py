@@ -19,7 +19,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.sched import Options, QueueSpec
+from calabash.sched import CycleLimit, Options, QueueSpec
 from calabash.seams.clock import Clock
 
 NOTHING_FOREIGN: Mapping[DeviceUuid, Foreign] = {}
@@ -32,6 +32,7 @@ class Tracker:
 
     Args:
         queues: the queue tree as it is now.
+        limit: how long one cycle may take; None: as long as it needs.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Tracker:
         queues: Callable[[], list[QueueSpec]],
         options: Options,
         clock: Clock,
+        limit: CycleLimit | None = None,
     ) -> None:
+        self._limit = limit
         self._node = node
         self._queues = queues
         self._options = options
@@ -130,7 +133,12 @@ class Tracker:
 
     def _build(self, devices: Sequence[Device], held: Iterable[AllocationRecord]) -> LocalScheduler:
         scheduler = LocalScheduler(
-            self._node, devices, self._queues(), options=self._options, memory_mib=host_memory_of(devices)
+            self._node,
+            devices,
+            self._queues(),
+            options=self._options,
+            memory_mib=host_memory_of(devices),
+            limit=self._limit,
         )
         self._health = {d.uuid: d.health for d in devices}
         self._foreign = NOTHING_FOREIGN

@@ -22,6 +22,7 @@ from calabash.sched.explain.nodes import OTHER_MODEL
 from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.hierarchy import levels, too_deep
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, QueueSpec
+from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.upkeep import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
@@ -36,6 +37,7 @@ __all__ = [
     "Amount",
     "Bind",
     "Cause",
+    "CycleLimit",
     "Decision",
     "Defer",
     "Evict",

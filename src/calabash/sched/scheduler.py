@@ -206,6 +206,11 @@ class Scheduler:
             decisions += Cycle(self.state).run_one(portion)
         return tuple(decisions)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last cycle has not looked at everything, because its time was over."""
+        return self._round is not None
+
     def wake_at_s(self) -> float | None:
         """When a cycle is due at the latest: now if something was freed or the last one has not looked at everything, else when
         time alone may change a decision, because a reservation starts or lapses or a gang is no longer passed. None: when

@@ -7,6 +7,7 @@ calls it from worker threads and awaits the future of a waiting request.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from calabash.agent.node import NodeAgent
@@ -28,6 +29,7 @@ from calabash.operations.tenancy import TenancyBook
 from calabash.operations.tenancy_changes import TenancyChanges
 from calabash.operations.tokens import Tokens
 from calabash.scenario import dump_scenario
+from calabash.sched import CycleLimit
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Process, identify, owner, user_name
 from calabash.seams.store import Store
@@ -56,7 +58,9 @@ class Pool:
         self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock)
-        self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
+        self.binder = Binder(
+            agent=agent, queues=self.queues.specs, clock=clock, limit=CycleLimit(clock=time.thread_time)
+        )
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self.keeps, self.fabric = Keeps(agent, clock), FabricHolds(agent.records, self.binder)
         self.entry = EntryBounds(

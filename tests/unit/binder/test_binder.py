@@ -1,7 +1,8 @@
-"""Decisions that contradict each other within one pass keep nobody from an answer."""
+"""Decisions that contradict each other within one pass keep nobody from an answer, nor does a cycle that ends early."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from calabash.binder.requests import Requester
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.sched import QueueSpec
+from calabash.sched import CycleLimit, QueueSpec
 from calabash.seams.clock import VirtualClock
 from calabash.sharing.protocol import Edits
 
@@ -116,3 +117,30 @@ def test_what_loses_its_place_and_is_withdrawn_while_it_is_granted_leaves_nothin
     assert agent.ended == [waiting.id]
     assert waiting.answer.cancelled()
     assert binder.waiting() == []
+
+
+def test_a_request_is_tried_at_once_although_no_cycle_comes_to_everything_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each cycle comes to one request. Nothing else asks for a cycle, and the newcomer is the last in the order."""
+    agent: Any = Agent()
+    held: list[Any] = []
+
+    def grant(record: Any) -> Any:
+        held.append(record)
+        return Grant(record=record, edits=Edits())
+
+    monkeypatch.setattr(agent, "grant", grant)
+    monkeypatch.setattr(agent, "records", lambda: held)
+    ticks = itertools.count()
+    limit = CycleLimit(clock=lambda: float(next(ticks)), limit_s=0.5)
+    binder = Binder(agent=agent, queues=lambda: [QueueSpec(name="default")], clock=VirtualClock(), limit=limit)
+    binder._passes.stop()
+    ann = Requester(uid=1, user="ann")
+    for number in range(20):  # the first one is granted
+        request = GpuRequest(memory_mib=30_000 - number, core_percent=50)
+        binder.submit(request, requester=ann, command=(), wait=True)
+    assert len(held) == 1
+    binder._tracker.scheduler.scheduler.state.freed()
+    waiting = binder.submit(GpuRequest(memory_mib=1, core_percent=1), requester=ann, command=(), wait=False)
+    assert waiting.answer.result(timeout=0).record is held[1]

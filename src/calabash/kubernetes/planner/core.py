@@ -34,7 +34,7 @@ from calabash.kubernetes.planner.sweeping import swept
 from calabash.kubernetes.planner.unused import REFUSED_S, UnusedPlans
 from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES, GroupName
 from calabash.kubernetes.shards import ALL, Shard
-from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
+from calabash.sched import DEFAULT_POLICY, CycleLimit, Options, PlacementPolicy
 
 OPTIONS = Options(preempt=True, reclaim=True, reclaim_fair_share=False)
 MOVES_AT_ONCE = 8
@@ -63,6 +63,7 @@ class Core:
         refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
         shard: the part of the cluster whose queues these are.
         system_namespaces: where the priorities of the system count.
+        limit: how long one cycle of the scheduler may take; None: as long as it needs.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class Core:
         refused_s: float = REFUSED_S,
         shard: Shard = ALL,
         system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
+        limit: CycleLimit | None = None,
     ) -> None:
+        self._limit = limit
         self._options = options
         self._policy = policy
         self.queues = KubeQueues(shard)
@@ -98,7 +101,9 @@ class Core:
     def start(self, now_s: float) -> None:
         """All that there is has been told: take it over."""
         book = self.book
-        book.scheduler = ClusterScheduler(self.fleet.nodes(), [DEFAULT], options=self._options, policy=self._policy)
+        book.scheduler = ClusterScheduler(
+            self.fleet.nodes(), [DEFAULT], options=self._options, policy=self._policy, limit=self._limit
+        )
         self.queues.apply(book)
         for facts in sorted(book.claims.pods.values(), key=lambda f: (not f.node, f.created_at_s, f.uid)):
             resolved = book.claims.resolved(facts)

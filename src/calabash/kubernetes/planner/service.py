@@ -48,6 +48,7 @@ from calabash.seams.kube.objects import Pod
 log = structlog.get_logger(__name__)
 
 DECIDE_EVERY_S = 1.0
+BETWEEN_CYCLES_S = 0.002  # in which others get the lock
 WAIT_FOR_LEAD_S = 0.1
 BIND_S = MARGIN_S - 0.5  # what was begun while it led is written, or refused, before another leads
 STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to wait for one
@@ -344,6 +345,7 @@ class PlannerService(CoreOfTerm):
             now_s = self._clock.now_s()
             with deciding():
                 core.decide(now_s)
+            unfinished = core.book.scheduler.unfinished
             actions = core.take_actions()
             refused, ready = core.answers.expired(now_s), core.answers.complete()
             nodes = len(core.book.scheduler.nodes)
@@ -356,6 +358,9 @@ class PlannerService(CoreOfTerm):
             self.server.call_soon(lambda: self.extender.refuse(refused))
         if ready:
             self.server.call_soon(lambda: self.extender.let_go(ready))
+        if unfinished:
+            self._stopping.wait(BETWEEN_CYCLES_S)
+            self._due.set()
 
     def _tell_set_aside(self) -> None:
         """Write the conditions of pods that were set aside, for which there is no entry that the executor would ask about."""

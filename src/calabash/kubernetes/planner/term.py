@@ -19,7 +19,7 @@ from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.errors import Reason
-from calabash.sched import Options
+from calabash.sched import CycleLimit, Options
 from calabash.seams.clock import Clock
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.objects import Pod
@@ -114,7 +114,7 @@ class CoreOfTerm:
     def _begin(self, term: int) -> None:
         self.mirrors.telling = True
         with self._lock:
-            core = self._new_core()
+            core = self._new_core(limit=CycleLimit(clock=time.thread_time))
             self.mirrors.tell_all(core)
             with deciding():
                 core.start(self._clock.now_s())
@@ -160,7 +160,7 @@ class CoreOfTerm:
 
     def _fails(self, aside: set[str]) -> bool:
         """Return True if a new core that is not told of these pods fails to decide."""
-        core = self._new_core()
+        core = self._new_core(limit=None)  # one cycle that comes to everything
         self.mirrors.tell_all(core, aside)
         try:
             core.start(self._clock.now_s())
@@ -169,7 +169,7 @@ class CoreOfTerm:
             return True
         return False
 
-    def _new_core(self) -> Core:
+    def _new_core(self, *, limit: CycleLimit | None) -> Core:
         return Core(
             new_id=lambda: secrets.token_hex(8),
             hold_s=self._hold_s,
@@ -177,6 +177,7 @@ class CoreOfTerm:
             options=self._options,
             shard=self._shard,
             system_namespaces=self._system_namespaces,
+            limit=limit,
         )
 
     def _end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -326,3 +327,20 @@ def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypat
     world.pod("p", GpuRequest())
     until(lambda: released(world, "p"), "released")
     assert service.lead.term() == 1, "the term in which the core was built"
+
+
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_a_cycle_that_has_not_looked_at_everything_is_followed_by_another_at_once(
+    world: World, unfinished: bool
+) -> None:
+    service = PlannerService(world.client, SETTINGS)
+    core: Any = SimpleNamespace(
+        decide=lambda _: None,
+        take_actions=list,
+        answers=SimpleNamespace(expired=lambda _: [], complete=list),
+        book=SimpleNamespace(scheduler=SimpleNamespace(nodes=(), unfinished=unfinished)),
+    )
+    service._core = core
+    service._due.clear()
+    service._once()
+    assert service._due.is_set() is unfinished
