@@ -41,7 +41,7 @@ from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, 
 from calabash.sched.explain.why import Why
 from calabash.sched.queues.gang import Alike, Portion, portion_of
 from calabash.sched.queues.reservation import Reservation
-from calabash.sched.rounds import Round
+from calabash.sched.rounds import SchedulingRound
 from calabash.sched.state import SchedulerState
 from calabash.sched.walk import Walk, first_of
 
@@ -55,9 +55,9 @@ class Cycle:
         of: the round that the cycle begins or goes on with.
     """
 
-    def __init__(self, state: SchedulerState, of: Round | None = None) -> None:
+    def __init__(self, state: SchedulerState, of: SchedulingRound | None = None) -> None:
         self._state = state
-        self._round = of or Round()
+        self._round = of or SchedulingRound()
         self._held = HeldNodes(state)
         self._allocate = Allocate(state, self._held)
         self._begun = self._round.begun

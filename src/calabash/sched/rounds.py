@@ -40,7 +40,7 @@ class CycleLimit:
     limit_s: float = DEFAULT_LIMIT_S
 
 
-class Round:
+class SchedulingRound:
     """What one round has come to.
 
     Args:

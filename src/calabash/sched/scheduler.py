@@ -34,7 +34,7 @@ from calabash.sched.explain.why import Why
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.gang import portion_of
 from calabash.sched.queues.spec import QueueSpec
-from calabash.sched.rounds import CycleLimit, Round
+from calabash.sched.rounds import CycleLimit, SchedulingRound
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
 from calabash.sched.unchanged import CycleMemory
@@ -71,7 +71,7 @@ class Scheduler:
         )
         self._memory = CycleMemory(self.state)
         self._limit = limit
-        self._round: Round | None = None  # one that is not complete
+        self._round: SchedulingRound | None = None  # one that is not complete
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree
@@ -167,7 +167,7 @@ class Scheduler:
         elif self._memory.holds():
             return ()
         else:
-            self._round = Round(self._limit)
+            self._round = SchedulingRound(self._limit)
             self._memory.begin()
         of = self._round
         try:
