@@ -28,6 +28,7 @@ from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.queues.tree import QueueTree
 from calabash.sched.queues.turns import OwnerTurns
+from calabash.sched.queues.unit_table import UnitTable
 
 
 class SchedulerState:
@@ -39,6 +40,7 @@ class SchedulerState:
         verdicts: what the nodes say about a shape, until the version changes.
         moves_left: how many may still be moved; whoever carries moves out says when there may be more.
         refused: kinds of portions that were refused since the version changed; see ``cycle``.
+        units: columns over what runs, up to date after ``UnitTable.sync``.
         cut: shapes of gangs for which the last cycle did not try all ways to place them.
     """
 
@@ -57,6 +59,7 @@ class SchedulerState:
         self.board = Board(self.room)
         self.tree = QueueTree(queues, half_life_s=options.half_life_s)
         self.registry = GangRegistry()
+        self.units = UnitTable()
         self.turns = OwnerTurns()
         self.charges = Charges(self.cluster, options.fraction_memory_mib)
         self.reservations: list[Reservation] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.sched.actions.packing import place_together
+from calabash.sched.actions.pool import Pool
 from calabash.sched.actions.quota import mark_in_quota
 from calabash.sched.actions.search import find_victims
 from calabash.sched.cluster.arrays import Cluster
@@ -24,6 +25,8 @@ from calabash.sched.decisions import Request, Running
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, Unit, units_of
+from calabash.sched.queues.registry import GangRegistry
+from calabash.sched.queues.unit_table import UnitTable
 
 SHAPES = [
     *[Shape(gpu_count=n, gpu_milli=1000) for n in (1, 1, 2, 2, 4)],
@@ -58,6 +61,17 @@ def run_gang(board: Board, name: str, shapes: Sequence[Shape], *, started_at_s: 
     return gang
 
 
+def pool_of(board: Board, gangs: Iterable[Gang]) -> Pool:
+    """Return the pool of all units of some gangs."""
+    registry = GangRegistry()
+    registry.running_in["q"] = {gang.key: gang for gang in gangs if gang.running}
+    table = UnitTable()
+    table.sync(registry)
+    pool = Pool(table, cluster_of(board).node_count, cluster_of(board).width, table.unit)
+    assert pool.follow(np.ones(table.size, np.bool_), np.zeros(table.size, np.bool_))
+    return pool
+
+
 def state_of(board: Board) -> list[list[int]]:
     free: list[list[int]] = cluster_of(board).gpu_free_milli.tolist()
     return free
@@ -87,10 +101,12 @@ def check_against_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     board = board_of(*(rng.choice((1, 2, 4)) for _ in range(rng.randint(1, 3))))
     units: list[Unit] = []
+    gangs: list[Gang] = []
     for i in range(rng.randint(1, 6)):
         shapes = [rng.choice(SHAPES) for _ in range(rng.choice((1, 1, 1, 2)))]
         gang = run_gang(board, f"g{i}", shapes, started_at_s=float(i), min_member=rng.randint(1, len(shapes)))
         units.extend(units_of(gang))
+        gangs.append(gang)
     members = rng.choice((1, 1, 1, 2))
     shape = rng.choice(SHAPES)
     requests = [Request(id=f"new{m}", shape=shape, queue="q") for m in range(members)]
@@ -98,7 +114,7 @@ def check_against_brute_force(seed: int) -> None:
     before = state_of(board)
     optimum = brute_force(board, units, requests)
     assert state_of(board) == before
-    plan = find_victims(board, requests, units, budgets={}, asked=asked)
+    plan = find_victims(board, requests, pool_of(board, gangs), budgets={}, asked=asked)
     assert (plan is None) == (optimum is None), f"seed {seed}: {plan} but the optimum is {optimum}"
     if plan is None or optimum is None:
         assert state_of(board) == before
@@ -132,28 +148,28 @@ def whole(count: int) -> Shape:
 
 def test_the_youngest_goes_when_several_would_do() -> None:
     board = board_of(4)
-    units = [u for i in range(4) for u in units_of(run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i))]
-    plan = find_victims(board, [Request(id="a", shape=whole(1), queue="q")], units, budgets={}, asked=Amount(1000))
+    pool = pool_of(board, [run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
+    plan = find_victims(board, [Request(id="a", shape=whole(1), queue="q")], pool, budgets={}, asked=Amount(1000))
     assert plan is not None
     assert [m.request.id for u in plan.evicted for m in u.members] == ["g3.0"]
 
 
 def test_a_budget_protects_a_queue() -> None:
     board = board_of(4)
-    units = [u for i in range(4) for u in units_of(run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i))]
+    pool = pool_of(board, [run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
     request = Request(id="a", shape=whole(2), queue="q")
     before = state_of(board)
-    assert find_victims(board, [request], units, budgets={"q": 1500.0}, asked=Amount(2000)) is None
+    assert find_victims(board, [request], pool, budgets={"q": 1500.0}, asked=Amount(2000)) is None
     assert state_of(board) == before
-    assert find_victims(board, [request], units, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
+    assert find_victims(board, [request], pool, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
 
 
 def test_a_borrowed_place_is_not_worth_more_than_the_ratio() -> None:
     board = board_of(8)
-    units = units_of(run_gang(board, "g", [whole(8)], started_at_s=0.0))
+    pool = pool_of(board, [run_gang(board, "g", [whole(8)], started_at_s=0.0)])
     request = Request(id="a", shape=whole(2), queue="q")
     before = state_of(board)
-    assert find_victims(board, [request], units, budgets={}, asked=Amount(2000), ratio_max=1.2) is None
+    assert find_victims(board, [request], pool, budgets={}, asked=Amount(2000), ratio_max=1.2) is None
     assert state_of(board) == before
 
 

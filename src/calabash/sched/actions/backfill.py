@@ -41,6 +41,11 @@ class HeldNodes:
         self.gangs: set[GangKey] = set()
         self._cordoned: list[int] = []
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Return the nodes that are held now."""
+        return tuple(self._cordoned)
+
     def add(self, reservation: Reservation) -> None:
         """Hold its nodes from now on."""
         self.reservations.append(reservation)

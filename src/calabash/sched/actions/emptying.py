@@ -11,16 +11,15 @@ when the bound of the next node exceeds the cost of the best set found. On a nod
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from calabash.sched.actions.pool import Pool
 from calabash.sched.cluster.board import Room
 from calabash.sched.cluster.shape import Shape
-from calabash.sched.decisions import GangKey
 from calabash.sched.queues.gang import Unit
 
 SETS_MAX = 256
@@ -33,72 +32,45 @@ def slices_of(units: Iterable[Unit]) -> int:
 
 
 class Emptying:
-    """Devices of the nodes that the eligible units are on, for one shape of whole devices.
+    """Devices of the nodes that the units of a pool are on, for one shape of whole devices."""
 
-    Args:
-        units: eligible units by node, those that go first at the beginning.
-        surplus: surplus units by gang: they go with the core of their gang.
-        rank: position of each unit, by the id of its first member, in the order in which units go.
-    """
-
-    def __init__(
-        self,
-        room: Room,
-        shape: Shape,
-        units: Mapping[int, Sequence[Unit]],
-        surplus: Mapping[GangKey, Sequence[Unit]],
-        rank: Mapping[str, int],
-    ) -> None:
+    def __init__(self, room: Room, shape: Shape, pool: Pool) -> None:
+        self._pool = pool
         self._count = shape.gpu_count
-        self._units = units
-        self._surplus = surplus
-        self._rank = rank
+        self._nodes = pool.nodes()
+        self._serves, self._users = room.if_idle(shape, self._nodes.tolist())
+        self._places: dict[int, int] = {}
         self._on: dict[int, dict[int, list[Unit]]] = {}
-        self._bounds: dict[int, dict[int, float]] = {}
-        self._leaving_slices: dict[int, dict[int, int]] = {}
-        self._nodes = list(units)
-        self._serves, self._users = room.if_idle(shape, self._nodes)
 
     def nodes(self) -> Iterator[tuple[int, int]]:
         """Yield the nodes where enough devices can be freed, each with the fewest slices that may have to leave it.
 
-        Those with the fewest come first. A node is looked at in detail only when none that is left can have fewer by the number
-        of placements on its devices.
+        Nodes are in the order of the bounds, of equal ones the node first whose first unit goes first. A node is no earlier
+        than by the number of placements on its devices.
         """
-        waiting = self._estimated()
-        heapq.heapify(waiting)
-        while waiting:
-            least, first, node, place = heapq.heappop(waiting)
-            if place < 0:
-                yield node, least
-                continue
-            devices = self._devices(node, self._units[node], self._serves[place].tolist(), self._users[place].tolist())
-            if len(devices) >= self._count:
-                self._bounds[node] = devices
-                heapq.heappush(waiting, (self._least(node), first, node, -1))
-
-    def _estimated(self) -> list[tuple[int, int, int, int]]:
-        """Lower bounds for all nodes, the rank of their first units, the nodes, and their places in ``_nodes``."""
-        if self._users.shape[1] < self._count:
-            return []
-        users = np.where(self._serves, self._users, _NEVER)
-        fewest = np.partition(users, self._count - 1, axis=1)[:, : self._count].sum(axis=1).tolist()
-        found = []
-        for place, (node, placements) in enumerate(zip(self._nodes, fewest, strict=True)):
-            if placements < _NEVER:
-                here = self._units[node]
-                least = max(placements, min(unit.slices for unit in here)) if placements else 0
-                found.append((least, self._rank[_name(here[0])], node, place))
-        return found
-
-    def _least(self, node: int) -> int:
-        """The fewest slices that may have to leave a node: by their shares, and by the device that must lose most."""
-        shares = math.ceil(sum(sorted(self._bounds[node].values())[: self._count]) - 1e-9)
-        return max(shares, sorted(self._leaving_slices[node].values())[self._count - 1])
+        if self._users.shape[1] < self._count or not len(self._nodes):
+            return
+        pool, last = self._pool, self._count - 1
+        able = self._serves & (self._users == pool.leaving[self._nodes])
+        at = np.flatnonzero(np.count_nonzero(able, axis=1) >= self._count)
+        if not len(at):
+            return
+        nodes, able = self._nodes[at], able[at]
+        shares = np.sort(np.where(able, pool.shares[nodes], np.inf), axis=1)[:, : self._count].sum(axis=1)
+        largest = np.partition(np.where(able, pool.slices[nodes], _NEVER), last, axis=1)[:, last]
+        least = np.maximum(np.ceil(shares - 1e-9).astype(np.int64), largest)
+        users = np.where(self._serves[at], self._users[at], _NEVER)
+        placements = np.partition(users, last, axis=1)[:, : self._count].sum(axis=1)
+        placements = np.where(placements > 0, np.maximum(placements, pool.fewest[nodes]), 0)
+        for i in np.lexsort((nodes, pool.first[nodes], np.maximum(least, placements))).tolist():
+            node = int(nodes[i])
+            self._places[node] = int(at[i])
+            yield node, int(least[i])
 
     def cheapest(self, node: int) -> list[Unit]:
         """Return the units that must leave the best set of devices of a node."""
-        bounds = self._bounds[node]
+        place = self._places[node]
+        bounds = self._devices(node, self._serves[place].tolist(), self._users[place].tolist())
         order = sorted(bounds, key=lambda device: (bounds[device], device))
         if math.comb(len(order), self._count) > SETS_MAX:
             return self._leaving(node, order[: self._count])
@@ -108,16 +80,12 @@ class Emptying:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _devices(
-        self, node: int, units: Sequence[Unit], serves: Sequence[bool], users: Sequence[int]
-    ) -> dict[int, float]:
+    def _devices(self, node: int, serves: Sequence[bool], users: Sequence[int]) -> dict[int, float]:
         """Lower bounds by device, for the devices of a node that are free or can be freed."""
         on: dict[int, list[Unit]] = {}
         leaving: dict[int, int] = {}
         bounds: dict[int, float] = {}
-        slices_on: dict[int, int] = {}
-        for unit in units:
-            slices = unit.slices
+        for unit in self._pool.on(node):
             touched: set[int] = set()
             for member in unit.members:
                 if member.placement.node == node:
@@ -126,11 +94,9 @@ class Emptying:
                         leaving[device] = leaving.get(device, 0) + 1
             for device in touched:
                 on.setdefault(device, []).append(unit)
-                bounds[device] = bounds.get(device, 0.0) + slices / len(touched)
-                slices_on[device] = slices_on.get(device, 0) + slices
+                bounds[device] = bounds.get(device, 0.0) + unit.slices / len(touched)
         self._on[node] = on
         able = [d for d, serving in enumerate(serves) if serving and users[d] == leaving.get(d, 0)]
-        self._leaving_slices[node] = {device: slices_on.get(device, 0) for device in able}
         return {device: bounds.get(device, 0.0) for device in able}
 
     def _leaving(self, node: int, devices: Iterable[int]) -> list[Unit]:
@@ -139,13 +105,13 @@ class Emptying:
         for device in devices:
             for unit in on.get(device, ()):
                 found[_name(unit)] = unit
-                for other in self._surplus.get(unit.gang, ()) if unit.core else ():
+                for other in self._pool.surplus(unit.gang) if unit.core else ():
                     found[_name(other)] = other
         return sorted(found.values(), key=lambda unit: unit.order)
 
     def _key(self, units: Sequence[Unit]) -> tuple[object, ...]:
-        ranks = sorted((self._rank[_name(unit)] for unit in units), reverse=True)
-        return (slices_of(units), sum(unit.amount.gpu_milli for unit in units), ranks)
+        orders = sorted((unit.order for unit in units), reverse=True)
+        return (slices_of(units), sum(unit.amount.gpu_milli for unit in units), orders)
 
 
 def _name(unit: Unit) -> str:

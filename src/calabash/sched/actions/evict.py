@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, shapes_of
-from calabash.sched.actions.preempt import below_limit, lower_priority
-from calabash.sched.actions.reclaim import above_fair_share, deserved_back
+from calabash.sched.actions.pool import Pool
+from calabash.sched.actions.preempt import below_limit
+from calabash.sched.actions.reclaim import above_fair_share, takes_back
 from calabash.sched.actions.search import find_victims
-from calabash.sched.actions.victims import VictimPool, VictimRules, paused
+from calabash.sched.actions.victims import VictimRules, paused
+from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Request
 from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
+
+POOLS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimPool:
+    """Units that may go for one gang, how much each queue may lose of the asked resource, and the ratio that is acceptable."""
+
+    in_quota: bool
+    pool: Pool
+    ratio_max: float
+    budgets: dict[str, float] = field(default_factory=dict)
 
 
 class Eviction:
@@ -35,6 +51,7 @@ class Eviction:
         self._held = held
         self._rules = VictimRules(state, begun)
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+        self._pools_of: dict[Hashable, Pool] = {}
 
     @property
     def spared(self) -> bool:
@@ -92,13 +109,26 @@ class Eviction:
     ) -> Plan | None:
         def search() -> Plan | None:
             return find_victims(
-                self._state.board, requests, pool.eligible, budgets=pool.budgets, asked=need, ratio_max=pool.ratio_max
+                self._state.board,
+                requests,
+                pool.pool,
+                budgets=pool.budgets,
+                asked=need,
+                ratio_max=pool.ratio_max,
+                state=self._trials_depend_on(requests, pool.ratio_max),
             )
 
         if not pool.in_quota:
             return search()
         with self._held.lifted(keep):
             return search()
+
+    def _trials_depend_on(self, requests: Sequence[Request], ratio_max: float) -> Hashable | None:
+        """Return what a trial depends on beside its node and the units there. Places of MIG profiles depend on more."""
+        cluster = self._state.cluster
+        if cluster.mig_states or cluster.mig_coming or any(r.shape.mig_profile for r in requests):
+            return None
+        return (ratio_max, self._held.nodes)
 
     def _before_borrowed_promises(
         self, gang: Gang, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
@@ -124,10 +154,8 @@ class Eviction:
         queue, priority = state.registry.gangs[reservation.gang].queue, max(r.priority for r in requests)
         ahead = total(
             unit.amount
-            for unit in self._rules.units(queue)
-            if unit.in_quota
-            and unit.priority >= priority
-            and any(
+            for unit in self._rules.in_quota_of(queue, priority)
+            if any(
                 estimated_end_s(m, state.now_s, state.options.default_run_time_s) > reservation.start_s
                 for m in unit.members
             )
@@ -139,18 +167,43 @@ class Eviction:
         state, rules = self._state, self._rules
         priority = max(r.priority for r in requests)
         in_quota = rules.would_be_in_quota(gang.queue, priority, need)
-        own = lower_priority(state, rules, gang, priority, in_quota=in_quota)
         budgets: dict[str, float] = {}
         if in_quota:
-            units, ratio_max = [*deserved_back(state, rules, gang, need), *own], math.inf
+            others = rules.borrowed(gang.queue) if takes_back(state, rules, gang, need) else None
+            ratio_max = math.inf
         elif paused(gang, state.now_s):
             return
         else:
-            others, budgets = above_fair_share(state, rules, gang, need)
-            units, ratio_max = [*own, *others], state.options.evict_ratio_max
+            budgets = above_fair_share(state, gang, need)
+            others, ratio_max = rules.borrowed_by(budgets) if budgets else None, state.options.evict_ratio_max
+        own = rules.lower_priority(gang.queue, priority, in_quota=in_quota) if state.options.preempt else None
+        if own is not None and not own.any():
+            own = None
+        units = own if others is None else others if own is None else own | others
+        if units is None:
+            return
+        # Equal for gangs that have nearly the same victims.
+        kind = (gang.queue, priority) if own is not None else rules.borrows(gang.queue)
         eligible = rules.ripe(units, gang)
-        if eligible:
-            yield VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)
-        everything = rules.ripe(units, gang, guarded=True) if in_quota else eligible
-        if len(everything) > len(eligible):
-            yield VictimPool(in_quota=in_quota, eligible=tuple(everything), budgets=budgets, ratio_max=ratio_max)
+        size = int(np.count_nonzero(eligible))
+        if size:
+            pool = self._pool((kind, in_quota, False), eligible)
+            yield VictimPool(in_quota=in_quota, pool=pool, budgets=budgets, ratio_max=ratio_max)
+        if not in_quota:
+            return
+        everything = rules.ripe(units, gang, guarded=True)
+        if int(np.count_nonzero(everything)) > size:
+            pool = self._pool((kind, in_quota, True), everything)
+            yield VictimPool(in_quota=in_quota, pool=pool, budgets=budgets, ratio_max=ratio_max)
+
+    def _pool(self, kind: Hashable, chosen: Bools) -> Pool:
+        """Return the pool of some rows, the same one for the same kind as long as it is worth it."""
+        pool, marks = self._pools_of.pop(kind, None), self._rules.marks()
+        if pool is None or not pool.follow(chosen, marks):
+            cluster = self._state.cluster
+            pool = Pool(self._rules.table, cluster.node_count, cluster.width, self._rules.unit)
+            pool.follow(chosen, marks)
+        while len(self._pools_of) >= POOLS_MAX:
+            del self._pools_of[next(iter(self._pools_of))]
+        self._pools_of[kind] = pool
+        return pool

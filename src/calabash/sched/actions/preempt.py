@@ -11,35 +11,30 @@ from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.state import SchedulerState
 
 
-def lower_priority(
-    state: SchedulerState, rules: VictimRules, gang: Gang, priority: int, *, in_quota: bool
-) -> list[Unit]:
-    """Units of strictly lower priority; those in quota only for a gang that becomes in quota itself."""
-    if not state.options.preempt:
-        return []
-    return [u for u in rules.units(gang.queue) if u.priority < priority and (in_quota or not u.in_quota)]
-
-
 def below_limit(
     state: SchedulerState, rules: VictimRules, gang: Gang, requests: Sequence[Request], need: Amount
 ) -> list[Unit]:
     """The fewest units of its own queue that must go so that no limit refuses the gang; empty when none do it."""
     priority = max(r.priority for r in requests)
     in_quota = rules.would_be_in_quota(gang.queue, priority, need)
-    if not in_quota and paused(gang, state.now_s):
+    if not state.options.preempt or (not in_quota and paused(gang, state.now_s)):
         return []
-    lower = lower_priority(state, rules, gang, priority, in_quota=in_quota)
 
     def refused_without(units: Sequence[Unit]) -> bool:
         return state.tree.over_limit(gang.queue, need, total(u.amount for u in units)) is not None
 
+    ripe = rules.ripe(rules.lower_priority(gang.queue, priority, in_quota=in_quota), gang)
     chosen: list[Unit] = []
-    for unit in sorted(rules.ripe(lower, gang), key=lambda u: u.order):
-        if not refused_without(chosen):
+    refused = True
+    for unit in rules.in_order(ripe):
+        if not refused:
             break
         if unit not in chosen:
-            chosen.extend(u for u in lower if unit.core and u.gang == unit.gang and not u.core and u not in chosen)
+            if unit.core:
+                surplus = (u for u in rules.units_of(unit.gang, ripe) if not u.core and u not in chosen)
+                chosen.extend(sorted(surplus, key=lambda u: (-u.priority, u.started_at_s, u.sequence)))
             chosen.append(unit)
+            refused = refused_without(chosen)
     for unit in reversed(chosen[:]):
         rest = [u for u in chosen if u is not unit]
         alone = not unit.core and any(u.core and u.gang == unit.gang for u in rest)

@@ -13,10 +13,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from calabash.sched.charges import is_charged_by_count
+from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.queues.fairshare import EPSILON
 from calabash.sched.queues.gang import Unit
+from calabash.sched.state import SchedulerState
 
 
 def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: Sequence[bool]) -> list[Unit]:
@@ -57,3 +61,81 @@ class _SmallSlices:
             return False
         self._devices, self._milli = devices, milli
         return True
+
+
+class MarkedQueues:
+    """Marks of everything that runs, by row of the ``UnitTable``; those of a queue are kept until it is forgotten."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._table = state.units
+        self._marks = np.zeros(0, np.bool_)
+        self._known: dict[str, Rows] = {}
+
+    def forget(self, queue: str) -> None:
+        """The marks of the queue are no longer true."""
+        self._known.pop(queue, None)
+
+    def forget_all(self) -> None:
+        """Rows have other numbers."""
+        self._known.clear()
+        self._marks = np.zeros(0, np.bool_)
+
+    def appended(self, new: range) -> None:
+        """There are new rows: the marks of their queues are not known."""
+        if len(self._marks) < self._table.size:
+            self._marks = np.concatenate((self._marks, np.zeros(self._table.size - len(self._marks), np.bool_)))
+        if new:
+            numbers = set(self._table.queue[new.start : new.stop].tolist())
+            for queue in [q for q in self._known if self._table.queue_number(q) in numbers]:
+                del self._known[queue]
+
+    def is_marked(self, row: int) -> bool:
+        """Return True if the unit of the row is in quota, by the marks as they were last asked for."""
+        return bool(self._marks[row])
+
+    def marks(self, queues: Iterable[str]) -> Bools:
+        """Return the marks of all rows, with those of these queues made true."""
+        unknown = [queue for queue in queues if queue not in self._known]
+        if unknown:
+            self._mark(unknown)
+        return self._marks
+
+    def rows(self, queue: str) -> Rows:
+        """Return the rows that the queue had when it was marked and that are alive."""
+        rows = self._known[queue]
+        return rows[self._table.alive[rows]]
+
+    def _mark(self, queues: Sequence[str]) -> None:
+        table, tree = self._table, self._state.tree
+        alive = np.flatnonzero(table.alive[: table.size])
+        numbers = table.queue[alive]
+        if len(queues) > 1:
+            order = np.argsort(numbers, kind="stable")
+            alive, numbers = alive[order], numbers[order]
+            starts, ends = (
+                np.searchsorted(numbers, [table.queue_number(q) for q in queues], s) for s in ("left", "right")
+            )
+            found = [alive[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        else:
+            found = [alive[numbers == table.queue_number(queues[0])]]
+        for queue, rows in zip(queues, found, strict=True):
+            self._known[queue] = rows
+            self._marks[rows] = False
+            if len(rows):
+                self._marks[self._in_quota(rows, tree.guaranteed(queue), tree.form.managed)] = True
+
+    def _in_quota(self, rows: Rows, guaranteed: Sequence[float], managed: Sequence[bool]) -> Rows:
+        """Return the rows of one queue that are in quota: most are settled without looking at them one by one."""
+        table = self._table
+        amounts = (table.gpu_milli, table.cpu_milli, table.host_memory_mib)
+        resources = [r for r, on in enumerate(managed) if on]
+        if not resources:
+            return rows[:0]
+        for r in resources:
+            rows = rows[amounts[r][rows] <= guaranteed[r] + EPSILON]
+        all_fit = all(amounts[r][rows].sum() <= guaranteed[r] for r in resources)
+        if all_fit and not table.small[rows].any():
+            return rows
+        marked = mark_in_quota((table.unit(row) for row in rows.tolist()), guaranteed, managed)
+        return np.array([table.row(unit) for unit in marked if unit.in_quota], np.intp)

@@ -8,21 +8,24 @@ evicted; for what is in quota the least that was found is taken.
 
 Whole devices can only be given when everything on them has gone, so for them the fewest slices are looked for (``emptying``),
 over all nodes; device milli decide between equals. For shares it is device milli first.
+
+A trial on a node depends on the node and on the units there alone as long as these units are nowhere else. The pool keeps such
+trials, so that the next plan for the shape tries again only where something has changed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from calabash.sched.actions.emptying import Emptying, slices_of
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, largest_first
+from calabash.sched.actions.pool import KeptTrials, Pool, Trial
 from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement
-from calabash.sched.decisions import GangKey, Request
+from calabash.sched.decisions import Request
 from calabash.sched.queues.fairshare import EPSILON, Amount
 from calabash.sched.queues.gang import Unit
 
@@ -32,45 +35,32 @@ NODES_SEEN_MAX = 256
 EXHAUSTIVE_UNITS_MAX = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """One way to make room on one node."""
-
-    units: tuple[Unit, ...]
-    gpu_milli: float
-    slices: int
-    rank: tuple[object, ...]
-
-
 class _Search:
     """State of one plan on the board: what may go, what has gone, and how much each queue can still lose."""
 
     def __init__(
         self,
         board: Board,
-        eligible: Sequence[Unit],
+        pool: Pool,
+        *,
         budgets: Mapping[str, float],
         resource: int,
         ratio_max: float = math.inf,
+        state: Hashable | None = None,
     ) -> None:
         self.board = board
+        self.pool = pool
         self.resource = resource
         self.ratio_max = ratio_max
         self.budgets = dict(budgets)
-        self.order = sorted(eligible, key=lambda u: u.order)
-        self.rank = {_name(unit): i for i, unit in enumerate(self.order)}
         self.gone: dict[str, Unit] = {}
-        self.surplus: dict[GangKey, list[Unit]] = {}
-        self.by_node: dict[int, list[Unit]] = {}
-        for unit in self.order:
-            if not unit.core:
-                self.surplus.setdefault(unit.gang, []).append(unit)
-            for node in {m.placement.node for m in unit.members}:
-                self.by_node.setdefault(node, []).append(unit)
+        # With a budget a trial depends on what has gone elsewhere.
+        self._state = None if budgets else state
+        self._mark = board.mark()
 
     def group(self, unit: Unit) -> list[Unit]:
         """What goes with the unit: surplus members cannot stay when their core goes."""
-        with_core = self.surplus.get(unit.gang, ()) if unit.core else ()
+        with_core = self.pool.surplus(unit.gang) if unit.core else ()
         return [u for u in (*with_core, unit) if _name(u) not in self.gone]
 
     def evict(self, unit: Unit) -> list[Unit]:
@@ -120,13 +110,16 @@ class _Search:
         return placement
 
     def _evict_for(self, request: Request) -> NodePlacement | None:
-        best: tuple[tuple[object, ...], int, _Trial] | None = None
+        best: tuple[tuple[object, ...], int, Trial] | None = None
         found = 0
-        for seen, (node, least_slices, units) in enumerate(self._candidates(request), 1):
+        self.pool.without(self.gone.values())
+        kept = self.pool.trials(request.shape, self._state) if self._state is not None else None
+        touched = self.board.nodes_since(self._mark)
+        emptying = self._emptying(request)
+        for seen, (node, least_slices) in enumerate(self._candidates(emptying), 1):
             if best is not None and least_slices > best[2].slices and not best[0][0]:
                 break  # no node from here on needs as few
-            trial = self._trial(request, node, units, together=True) if units else None
-            trial = trial or self._cheapest_on(request, node)
+            trial = self._best_on(request, node, emptying, kept if node not in touched else None)
             if trial is not None:
                 found += 1
                 key = self._key(request, trial)
@@ -144,40 +137,51 @@ class _Search:
                 self.evict(unit)
         return self.board.room.choose_on(request.shape, best[1])
 
-    def _key(self, request: Request, trial: _Trial) -> tuple[object, ...]:
+    def _key(self, request: Request, trial: Trial) -> tuple[object, ...]:
         """Smaller is better: an acceptable cost, then few slices where whole devices are asked for, else little compute."""
         dear = trial.gpu_milli > max(request.shape.gpu_total_milli, 1) * self.ratio_max + EPSILON
         if request.shape.whole:
             return (dear, trial.slices, trial.gpu_milli, trial.rank)
         return (dear, trial.gpu_milli, trial.rank)
 
-    def _candidates(self, request: Request) -> Iterator[tuple[int, int, Sequence[Unit]]]:
-        """Nodes to try, a lower bound of the slices that must go there, and units that free enough devices (or none)."""
-        if request.shape.whole and request.shape.gpu_count:
-            here = {
-                node: left
-                for node, units in self.by_node.items()
-                if (left := [u for u in units if not self.is_gone(u)])
-            }
-            emptying = Emptying(self.board.room, request.shape, here, self.surplus, self.rank)
-            for node, least in emptying.nodes():
-                yield node, least, emptying.cheapest(node)
-            return
-        seen: set[int] = set()
-        for unit in self.order:
-            if self.is_gone(unit):
-                continue
-            for member in unit.members:
-                node = member.placement.node
-                if node not in seen:
-                    seen.add(node)
-                    yield node, 0, ()
+    def _emptying(self, request: Request) -> Emptying | None:
+        """Return the devices to be freed, for a request of whole devices."""
+        shape = request.shape
+        return Emptying(self.board.room, shape, self.pool) if shape.whole and shape.gpu_count else None
 
-    def is_gone(self, unit: Unit) -> bool:
-        return _name(unit) in self.gone
+    def _candidates(self, emptying: Emptying | None) -> Iterator[tuple[int, int]]:
+        """Yield the nodes to try, each with a lower bound of the slices that must go there."""
+        if emptying is not None:
+            yield from emptying.nodes()
+        else:
+            for node in self.pool.nodes_in_order():
+                yield node, 0
 
-    def _cheapest_on(self, request: Request, node: int) -> _Trial | None:
-        here = [u for u in self.by_node.get(node, ()) if _name(u) not in self.gone]
+    def _best_on(self, request: Request, node: int, emptying: Emptying | None, kept: KeptTrials | None) -> Trial | None:
+        """Return the best trial on a node.
+
+        Args:
+            kept: where to look for it, and to keep it; None: nowhere, because the plan has changed the node.
+        """
+        holds = (self.board.changes[node], self.pool.version(node))
+        known = kept.of.get(node) if kept is not None else None
+        if known is not None and known[:2] == holds:
+            return known[2]
+        units = emptying.cheapest(node) if emptying is not None else ()
+        trial = self._trial(request, node, units, together=True) if units else None
+        trial = trial or self._cheapest_on(request, node)
+        if kept is not None and self._is_local(node):
+            kept.of[node] = (*holds, trial)
+        return trial
+
+    def _is_local(self, node: int) -> bool:
+        """Return True if the units on a node, and what goes with them, are nowhere else."""
+        units = self.pool.on(node)
+        more = [other for unit in units if unit.core for other in self.pool.surplus(unit.gang)]
+        return all(m.placement.node == node for unit in (*units, *more) for m in unit.members)
+
+    def _cheapest_on(self, request: Request, node: int) -> Trial | None:
+        here = self.pool.on(node)
         first = self._trial(request, node, here)
         asked_milli = request.shape.gpu_total_milli
         if first is None or first.gpu_milli <= asked_milli or len(here) == 1:
@@ -201,7 +205,7 @@ class _Search:
             key=lambda u: (max(((cost[d], d) for d in devices_of[_name(u)]), default=(worst, 0)), u.order),
         )
 
-    def _trial(self, request: Request, node: int, units: Sequence[Unit], *, together: bool = False) -> _Trial | None:
+    def _trial(self, request: Request, node: int, units: Sequence[Unit], *, together: bool = False) -> Trial | None:
         """Evict units in order until the request fits; ``together``: it cannot fit before all of them have gone."""
         mark = self.board.mark()
         evicted: list[Unit] = []
@@ -224,11 +228,11 @@ class _Search:
         self.spare_all(evicted)
         kept = [u for u in evicted if _name(u) in self.gone]
         self.undo(mark, kept)
-        return _Trial(
+        return Trial(
             units=tuple(kept),
             gpu_milli=sum(u.amount.gpu_milli for u in kept),
             slices=slices_of(kept),
-            rank=tuple(sorted((self.rank[_name(u)] for u in kept), reverse=True)),
+            rank=tuple(sorted((u.order for u in kept), reverse=True)),
         )
 
     def _count(self, unit: Unit, *, gone: bool) -> None:
@@ -243,35 +247,45 @@ class _Search:
 def find_victims(
     board: Board,
     requests: Sequence[Request],
-    eligible: Sequence[Unit],
+    pool: Pool,
     *,
     budgets: Mapping[str, float],
     asked: Amount,
     ratio_max: float = math.inf,
+    state: Hashable | None = None,
 ) -> Plan | None:
-    """Make room for all of ``requests`` by evicting the fewest of ``eligible`` that are found.
+    """Make room for all of ``requests`` by evicting the fewest units of a pool that are found.
 
     Args:
         board: on success it holds the requests and no longer the evicted; on None it is as it was.
         budgets: how much of the asked resource a queue can lose at most; queues not named can lose everything.
         asked: what the requests are charged together.
         ratio_max: evicted over asked device milli that is acceptable.
+        state: all that trials depend on beside the units, their nodes and ``ratio_max``; None: they depend on more.
     """
     resource = 0 if asked.gpu_milli else 1
     bound = max(asked[resource], 1) * ratio_max
+    if len(requests) == 1 and pool.least(resource) > bound + EPSILON and board.room.choose(requests[0].shape) is None:
+        return None  # one unit at least must go, and each is too much
     mark = board.mark()
-    plan = _greedy(board, requests, _Search(board, eligible, budgets, resource, ratio_max))
+    size = pool.size
+    plan = _greedy(
+        board, requests, _Search(board, pool, budgets=budgets, resource=resource, ratio_max=ratio_max, state=state)
+    )
     whole = all(r.shape.whole and r.shape.gpu_count for r in requests)
-    exact = len(requests) == 1 or len(eligible) > EXHAUSTIVE_UNITS_MAX
+    exact = len(requests) == 1 or size > EXHAUSTIVE_UNITS_MAX
     if (
         plan is not None
         and (exact or not whole)
         and sum(u.amount[resource] for u in plan.evicted) <= asked[resource] * DEFAULT_RATIO
     ):
         return plan
-    if len(eligible) <= EXHAUSTIVE_UNITS_MAX:
+    if size <= EXHAUSTIVE_UNITS_MAX:
         board.rollback(mark)
-        plan = _exhaustive(board, requests, _Search(board, eligible, budgets, resource), whole=whole, bound=bound)
+        pool.without(())
+        plan = _exhaustive(
+            board, requests, _Search(board, pool, budgets=budgets, resource=resource), whole=whole, bound=bound
+        )
     if plan is not None and sum(u.amount[resource] for u in plan.evicted) > bound + EPSILON:
         board.rollback(mark)
         return None
@@ -296,15 +310,16 @@ def _exhaustive(
 ) -> Plan | None:
     """All subsets, the cheapest first: exact where there are few units. For whole devices the fewest slices are cheapest."""
     subsets: dict[frozenset[str], list[Unit]] = {}
-    for size in range(len(search.order) + 1):
-        for chosen in itertools.combinations(search.order, size):
+    units = search.pool.units()
+    for size in range(len(units) + 1):
+        for chosen in itertools.combinations(units, size):
             group = {_name(u): u for unit in chosen for u in search.group(unit)}
             subsets.setdefault(frozenset(group), list(group.values()))
 
     def key(units: Sequence[Unit]) -> tuple[object, ...]:
         lost = sum(u.amount[search.resource] for u in units)
         fewest = slices_of(units) if whole else 0
-        return (lost > bound + EPSILON, fewest, lost, sorted((search.rank[_name(u)] for u in units), reverse=True))
+        return (lost > bound + EPSILON, fewest, lost, sorted((u.order for u in units), reverse=True))
 
     ranked = sorted(subsets.values(), key=key)
     mark = board.mark()

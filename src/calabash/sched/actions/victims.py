@@ -12,31 +12,26 @@ units of strictly lower priority, so V grows lexicographically; a gang that borr
 stays, and a gang that was evicted does not evict for borrowed room again for ``BORROW_PAUSE_S``. V is bounded, and between
 two growths of V every gang evicts for borrowed room at most once, so without outside events the evictions end. Starting
 something in free room never lowers V: the newcomer only pushes out of quota what has a lower rank.
+
+The rules are vectors over the rows of the ``UnitTable``: what an eviction changes is a few rows of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from calabash.sched.actions.quota import mark_in_quota
+import numpy as np
+
+from calabash.sched.actions.quota import MarkedQueues
+from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.decisions import GangKey
-from calabash.sched.queues.fairshare import Amount, total
-from calabash.sched.queues.gang import Gang, Unit, units_of
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.state import SchedulerState
 
 BORROW_PAUSE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VictimPool:
-    """Units that may go for one gang, how much each queue may lose of the asked resource, and the ratio that is acceptable."""
-
-    in_quota: bool
-    eligible: tuple[Unit, ...]
-    ratio_max: float
-    budgets: dict[str, float] = field(default_factory=dict)
 
 
 def paused(gang: Gang, now_s: float) -> bool:
@@ -52,83 +47,170 @@ class VictimRules:
 
     Attributes:
         spared: whether a unit was left where it is for that reason alone, so that another cycle may decide otherwise.
+        table: everything that runs, as of the last question.
     """
 
     def __init__(self, state: SchedulerState, begun: AbstractSet[str] = frozenset()) -> None:
         self.spared = False
-        self._begun = begun
+        self.table = state.units
         self._state = state
-        self._units: dict[str, list[Unit]] = {}
-        self._ahead: dict[str, dict[int, Amount]] = {}
+        self._begun = begun
+        self._marked = MarkedQueues(state)
+        self._ahead: dict[str, dict[int | None, Amount]] = {}
+        self._is_begun = np.zeros(0, np.bool_)
 
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
-        self._units.pop(queue, None)
+        self._marked.forget(queue)
         self._ahead.pop(queue, None)
 
     def left(self, gone: Iterable[Unit]) -> None:
         """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
-        borrowed: dict[str, set[str]] = {}
         for unit in gone:
             if unit.in_quota:
                 self.touch(unit.queue)
-            else:
-                borrowed.setdefault(unit.queue, set()).add(unit.members[0].request.id)
-        for queue, names in borrowed.items():
-            if queue in self._units:
-                self._units[queue] = [u for u in self._units[queue] if u.members[0].request.id not in names]
+
+    # ---- what is in quota -----------------------------------------------------------------------------------------
+
+    def marks(self) -> Bools:
+        """Return for each row whether its unit is in quota. Rows that are not alive have no meaning."""
+        self._sync()
+        return self._marked.marks(self._state.registry.running_in)
 
     def units(self, queue: str) -> list[Unit]:
-        """All running units of the queue with their in-quota marks."""
-        cached = self._units.get(queue)
-        if cached is None:
-            gangs = self._state.registry.running_in.get(queue, {})
-            found = [unit for gang in gangs.values() for unit in units_of(gang)]
-            tree = self._state.tree
-            cached = self._units[queue] = mark_in_quota(found, tree.guaranteed(queue), tree.form.managed)
-        return cached
+        """Return all running units of the queue with their in-quota marks."""
+        return [self.unit(row) for row in self._rows(queue)]
 
-    def others(self, queue: str) -> list[str]:
-        """All other queues that have jobs of their own."""
-        return [name for name in self._state.tree.form.leaves if name != queue]
+    def unit(self, row: int) -> Unit:
+        """Return the unit of a row with its in-quota mark."""
+        unit = self.table.unit(row)
+        return replace(unit, in_quota=True) if self._marked.is_marked(row) else unit
 
-    def would_be_in_quota(self, queue: str, priority: int, need: Amount) -> bool:
-        """Whether the amount, started now at that priority, is within what the queue is guaranteed."""
+    def in_quota_of(self, queue: str, priority: int | None = None) -> list[Unit]:
+        """Return the units of the queue that are in quota, of at least that priority."""
+        table, marks = self.table, self._queue_marks(queue)
+        found = self._rows(queue)
+        found = found[marks[found]]
+        return [self.unit(row) for row in found if priority is None or table.priority[row] >= priority]
+
+    def would_be_in_quota(self, queue: str, priority: int | None, need: Amount) -> bool:
+        """Return True if the amount, started now at that priority (None: behind all others), is within what the queue is
+        guaranteed."""
         known = self._ahead.setdefault(queue, {})
         ahead = known.get(priority)
         if ahead is None:
-            ahead = known[priority] = total(
-                u.amount for u in self.units(queue) if u.in_quota and u.priority >= priority
-            )
+            ahead = known[priority] = self._amount_ahead(queue, priority)
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
-    def ripe(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:
-        """Those that have run long enough and may be evicted; a core only with all of its surplus.
+    # ---- who may go -----------------------------------------------------------------------------------------------
+
+    def lower_priority(self, queue: str, priority: int, *, in_quota: bool) -> Bools:
+        """Return the rows of a queue of strictly lower priority; those in quota only if ``in_quota``."""
+        marks, table = (self.marks() if in_quota else self._queue_marks(queue)), self.table
+        rows = slice(0, table.size)
+        found: Bools = (table.queue[rows] == table.queue_number(queue)) & (table.priority[rows] < priority)
+        found &= table.alive[rows]
+        return found if in_quota else found & ~marks
+
+    def borrowed(self, but: str) -> Bools:
+        """Return the rows of what all queues but one borrow."""
+        marks, table = self.marks(), self.table
+        rows = slice(0, table.size)
+        found: Bools = table.alive[rows] & ~marks & (table.queue[rows] != table.queue_number(but))
+        return found
+
+    def borrowed_by(self, queues: Iterable[str]) -> Bools:
+        """Return the rows of what these queues borrow."""
+        marks, table = self.marks(), self.table
+        rows = slice(0, table.size)
+        chosen = [number for number in map(table.queue_number, queues) if number >= 0]
+        found: Bools = table.alive[rows] & ~marks & np.isin(table.queue[rows], chosen)
+        return found
+
+    def ripe(self, units: Bools, requester: Gang, *, guarded: bool = False) -> Bools:
+        """Return those rows whose units have run long enough and may be evicted; a core only with all of its surplus.
 
         Args:
             guarded: take those that are guarded as well, where they are borrowed.
         """
+        table, rows = self.table, slice(0, self.table.size)
         since_s = self._state.now_s - self._state.options.min_run_time_s
-        chosen = [
-            unit
-            for unit in units
-            if unit.gang != requester.key
-            and all(
-                m.request.evictable
-                and m.started_at_s <= since_s
-                and (not m.request.guarded or (guarded and not unit.in_quota))
-                for m in unit.members
-            )
-        ]
-        if self._begun:
-            earlier = [unit for unit in chosen if self._begun.isdisjoint(m.request.id for m in unit.members)]
-            self.spared |= len(earlier) < len(chosen)
-            chosen = earlier
-        surplus_there: dict[GangKey, int] = {}
-        for unit in chosen:
-            if not unit.core:
-                surplus_there[unit.gang] = surplus_there.get(unit.gang, 0) + 1
-        return [u for u in chosen if not u.core or self._surplus(u) == surplus_there.get(u.gang, 0)]
+        kept = ~table.guarded[rows]
+        if guarded:
+            kept |= ~self.marks()
+        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] <= since_s) & kept
+        chosen[list(table.rows_of(requester.key))] = False
+        if self._begun and (chosen & self._is_begun).any():
+            self.spared = True
+            chosen &= ~self._is_begun
+        cores = np.flatnonzero(chosen & (table.surplus[rows] > 0))
+        if len(cores):
+            surplus = np.bincount(table.gang[rows][chosen & ~table.core[rows]], minlength=table.size)
+            chosen[cores[surplus[table.gang[cores]] != table.surplus[cores]]] = False
+        return chosen
 
-    def _surplus(self, core: Unit) -> int:
-        return len(self._state.registry.gangs[core.gang].running) - len(core.members)
+    def borrows(self, queue: str) -> str:
+        """Return the name of a queue that borrows something, else nothing."""
+        marks, rows = self.marks(), self._rows(queue)
+        return queue if len(rows) and not marks[rows].all() else ""
+
+    def in_order(self, units: Bools) -> Iterator[Unit]:
+        """Yield the units of some rows, those that go first at the beginning."""
+        self.table.rank(units)
+        rows = np.flatnonzero(units)
+        for row in rows[np.argsort(self.table.rank_of[rows])].tolist():
+            yield self.unit(row)
+
+    def units_of(self, gang: GangKey, units: Bools) -> list[Unit]:
+        """Return those units of a gang whose rows are among some."""
+        return [self.unit(row) for row in self.table.rows_of(gang) if units[row]]
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _sync(self) -> None:
+        """Bring the table up to what runs."""
+        table, generation = self.table, self.table.generation
+        new = table.sync(self._state.registry)
+        if table.generation != generation or len(self._is_begun) > table.size:
+            self._marked.forget_all()
+            new = range(table.size)
+            self._is_begun = np.zeros(0, np.bool_)
+        if len(self._is_begun) < table.size:
+            new = range(len(self._is_begun), table.size)
+            self._is_begun = np.concatenate((self._is_begun, np.zeros(len(new), np.bool_)))
+            self._is_begun[self._begun_rows(new)] = True
+        self._marked.appended(new)
+
+    def _begun_rows(self, new: range) -> list[int]:
+        """Return those of the new rows that have a member which this cycle has started."""
+        table, registry, begun = self.table, self._state.registry, self._begun
+        if not begun:
+            return []
+        rows: Iterable[int] = new
+        if len(begun) < len(new):
+            keys = {registry.gang_of(name).key for name in begun if name in registry}
+            rows = [row for key in keys for row in table.rows_of(key) if row in new]
+        return [
+            row
+            for row in rows
+            if table.alive[row] and not begun.isdisjoint(m.request.id for m in table.unit(row).members)
+        ]
+
+    def _rows(self, queue: str) -> Rows:
+        self._queue_marks(queue)
+        return self._marked.rows(queue)
+
+    def _queue_marks(self, queue: str) -> Bools:
+        """Return marks that are true of one queue."""
+        self._sync()
+        return self._marked.marks((queue,))
+
+    def _amount_ahead(self, queue: str, priority: int | None) -> Amount:
+        marks, table = self._queue_marks(queue), self.table
+        rows = self._marked.rows(queue)
+        rows = rows[marks[rows]]
+        if priority is not None:
+            rows = rows[table.priority[rows] >= priority]
+        return Amount(
+            float(table.gpu_milli[rows].sum()), int(table.cpu_milli[rows].sum()), int(table.host_memory_mib[rows].sum())
+        )

@@ -6,6 +6,7 @@ the arrays are what they were to the last integer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
@@ -63,10 +64,15 @@ class Room(Protocol):
 
 
 class Board:
-    """A ``Room`` with a log: everything since a mark can be undone."""
+    """A ``Room`` with a log: everything since a mark can be undone.
+
+    Attributes:
+        changes: number of changes that were committed, by node.
+    """
 
     def __init__(self, room: Room) -> None:
         self.room = room
+        self.changes: Counter[int] = Counter()
         self._log: list[tuple[bool, Shape, NodePlacement]] = []
 
     def mark(self) -> int:
@@ -88,5 +94,10 @@ class Board:
             else:
                 self.room.restore(shape, placement)
 
+    def nodes_since(self, mark: int) -> set[int]:
+        """Return the nodes where something was placed or released since a mark."""
+        return {placement.node for _, _, placement in self._log[mark:]}
+
     def commit(self) -> None:
+        self.changes.update(placement.node for _, _, placement in self._log)
         self._log.clear()

@@ -6,12 +6,14 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.gang import Gang
 
+CHANGED_MAX = 16_384
+
 
 class GangRegistry:
     """Every gang, those that have members waiting (``queued``), and where every id is.
 
     ``running_in`` are the gangs with running members by queue. ``movable_on`` counts what may be moved, by the node's row.
-    ``version`` changes with every change.
+    ``version`` changes with every change, and ``take_changed`` names the gangs that changed.
     """
 
     def __init__(self) -> None:
@@ -22,6 +24,7 @@ class GangRegistry:
         self.on_node: dict[int, dict[str, Running]] = {}
         self.movable_on: dict[int, int] = {}
         self.version = 0
+        self._changed: set[GangKey] | None = None
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._gang_of
@@ -42,6 +45,11 @@ class GangRegistry:
         gang = self._gang_of.get(request_id)
         return gang.running.get(request_id) if gang else None
 
+    def take_changed(self) -> set[GangKey] | None:
+        """Return the gangs whose running members changed since the last call, ended ones too; None for all."""
+        changed, self._changed = self._changed, set()
+        return changed
+
     def add(self, request: Request) -> Gang:
         if request.id in self._gang_of:
             raise CalabashError(
@@ -56,6 +64,8 @@ class GangRegistry:
         self.queued[gang.key] = gang
         self._gang_of[request.id] = gang
         gang.refresh()
+        if gang.running:
+            self._note(gang)
         return gang
 
     def start(self, running: Running) -> None:
@@ -100,14 +110,24 @@ class GangRegistry:
             self._leave(gang, gone)
         if gang.waiting or gang.running:
             gang.refresh()
+            if gang.running:
+                self._note(gang)
         else:
             del self.gangs[gang.key]
         return gone
+
+    def _note(self, gang: Gang) -> None:
+        """Note that running members of the gang changed. While nobody takes the notes they are bounded."""
+        if self._changed is not None:
+            self._changed.add(gang.key)
+            if len(self._changed) > CHANGED_MAX:
+                self._changed = None
 
     def _come(self, gang: Gang, running: Running) -> None:
         request, row = running.request, running.placement.node
         gang.running[request.id] = running
         gang.units = None
+        self._note(gang)
         self.running_in.setdefault(gang.queue, {})[gang.key] = gang
         self.on_node.setdefault(row, {})[request.id] = running
         if request.movable and request.evictable and not request.guarded:
@@ -116,6 +136,7 @@ class GangRegistry:
     def _leave(self, gang: Gang, running: Running) -> None:
         request, row = running.request, running.placement.node
         gang.units = None
+        self._note(gang)
         if not gang.running:
             del self.running_in[gang.queue][gang.key]
         here = self.on_node[row]

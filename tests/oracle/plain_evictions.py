@@ -1,0 +1,325 @@
+"""Evictions decided with lists alone: who may go is asked of every unit for every plan.
+
+``PlainEviction`` stands in for ``calabash.sched.actions.evict.Eviction``, which must decide the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from tests.oracle.plain_search import find_victims
+
+from calabash.sched.actions.backfill import HeldNodes
+from calabash.sched.actions.estimate import estimated_end_s
+from calabash.sched.actions.packing import place_together
+from calabash.sched.actions.plan import Plan, shapes_of
+from calabash.sched.actions.quota import mark_in_quota
+from calabash.sched.actions.victims import paused
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import GangKey, Request
+from calabash.sched.queues.fairshare import EPSILON, Amount, total
+from calabash.sched.queues.gang import Gang, Unit, units_of
+from calabash.sched.queues.reservation import Reservation
+from calabash.sched.state import SchedulerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimPool:
+    """Units that may go for one gang, how much each queue may lose of the asked resource, and the ratio that is acceptable."""
+
+    in_quota: bool
+    eligible: tuple[Unit, ...]
+    ratio_max: float
+    budgets: dict[str, float] = field(default_factory=dict)
+
+
+class VictimRules:
+    """The rules in one cycle; what is known of a queue is kept until something in it starts or stops.
+
+    Args:
+        begun: requests that this cycle has started: no decision of the same cycle stops them.
+
+    Attributes:
+        spared: whether a unit was left where it is for that reason alone, so that another cycle may decide otherwise.
+    """
+
+    def __init__(self, state: SchedulerState, begun: AbstractSet[str] = frozenset()) -> None:
+        self.spared = False
+        self._begun = begun
+        self._state = state
+        self._units: dict[str, list[Unit]] = {}
+        self._ahead: dict[str, dict[int, Amount]] = {}
+
+    def touch(self, queue: str) -> None:
+        """Something in the queue started or stopped."""
+        self._units.pop(queue, None)
+        self._ahead.pop(queue, None)
+
+    def left(self, gone: Iterable[Unit]) -> None:
+        """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
+        borrowed: dict[str, set[str]] = {}
+        for unit in gone:
+            if unit.in_quota:
+                self.touch(unit.queue)
+            else:
+                borrowed.setdefault(unit.queue, set()).add(unit.members[0].request.id)
+        for queue, names in borrowed.items():
+            if queue in self._units:
+                self._units[queue] = [u for u in self._units[queue] if u.members[0].request.id not in names]
+
+    def units(self, queue: str) -> list[Unit]:
+        """All running units of the queue with their in-quota marks."""
+        cached = self._units.get(queue)
+        if cached is None:
+            gangs = self._state.registry.running_in.get(queue, {})
+            found = [unit for gang in gangs.values() for unit in units_of(gang)]
+            tree = self._state.tree
+            cached = self._units[queue] = mark_in_quota(found, tree.guaranteed(queue), tree.form.managed)
+        return cached
+
+    def others(self, queue: str) -> list[str]:
+        """All other queues that have jobs of their own."""
+        return [name for name in self._state.tree.form.leaves if name != queue]
+
+    def would_be_in_quota(self, queue: str, priority: int, need: Amount) -> bool:
+        """Whether the amount, started now at that priority, is within what the queue is guaranteed."""
+        known = self._ahead.setdefault(queue, {})
+        ahead = known.get(priority)
+        if ahead is None:
+            ahead = known[priority] = total(
+                u.amount for u in self.units(queue) if u.in_quota and u.priority >= priority
+            )
+        return self._state.tree.within_guaranteed(queue, ahead, need)
+
+    def ripe(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:
+        """Those that have run long enough and may be evicted; a core only with all of its surplus.
+
+        Args:
+            guarded: take those that are guarded as well, where they are borrowed.
+        """
+        since_s = self._state.now_s - self._state.options.min_run_time_s
+        chosen = [
+            unit
+            for unit in units
+            if unit.gang != requester.key
+            and all(
+                m.request.evictable
+                and m.started_at_s <= since_s
+                and (not m.request.guarded or (guarded and not unit.in_quota))
+                for m in unit.members
+            )
+        ]
+        if self._begun:
+            earlier = [unit for unit in chosen if self._begun.isdisjoint(m.request.id for m in unit.members)]
+            self.spared |= len(earlier) < len(chosen)
+            chosen = earlier
+        surplus_there: dict[GangKey, int] = {}
+        for unit in chosen:
+            if not unit.core:
+                surplus_there[unit.gang] = surplus_there.get(unit.gang, 0) + 1
+        return [u for u in chosen if not u.core or self._surplus(u) == surplus_there.get(u.gang, 0)]
+
+    def _surplus(self, core: Unit) -> int:
+        return len(self._state.registry.gangs[core.gang].running) - len(core.members)
+
+
+def deserved_back(state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount) -> list[Unit]:
+    """Borrowers of other queues, for a gang that stays within what its queue is guaranteed."""
+    in_quota = total(u.amount for u in rules.units(gang.queue) if u.in_quota)
+    if not state.options.reclaim or not state.tree.within_guaranteed(gang.queue, in_quota, need):
+        return []
+    return [u for queue in rules.others(gang.queue) for u in rules.units(queue) if not u.in_quota]
+
+
+def above_fair_share(
+    state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount
+) -> tuple[list[Unit], dict[str, float]]:
+    """Surplus of queues above their fair share, and how much each may lose, for a gang within its queue's own."""
+    tree = state.tree
+    resource = 0 if need.gpu_milli else 1
+    used, fair = tree.used(gang.queue), tree.fair(gang.queue)
+    if not state.options.reclaim_fair_share or used[resource] + need[resource] > fair[resource] + EPSILON:
+        return [], {}
+    units: list[Unit] = []
+    budgets: dict[str, float] = {}
+    for queue in rules.others(gang.queue):
+        over = tree.used(queue)[resource] - tree.fair(queue)[resource]
+        if over > EPSILON:
+            budgets[queue] = over
+            units.extend(u for u in rules.units(queue) if not u.in_quota)
+    return units, budgets
+
+
+def lower_priority(
+    state: SchedulerState, rules: VictimRules, gang: Gang, priority: int, *, in_quota: bool
+) -> list[Unit]:
+    """Units of strictly lower priority; those in quota only for a gang that becomes in quota itself."""
+    if not state.options.preempt:
+        return []
+    return [u for u in rules.units(gang.queue) if u.priority < priority and (in_quota or not u.in_quota)]
+
+
+def below_limit(
+    state: SchedulerState, rules: VictimRules, gang: Gang, requests: Sequence[Request], need: Amount
+) -> list[Unit]:
+    """The fewest units of its own queue that must go so that no limit refuses the gang; empty when none do it."""
+    priority = max(r.priority for r in requests)
+    in_quota = rules.would_be_in_quota(gang.queue, priority, need)
+    if not in_quota and paused(gang, state.now_s):
+        return []
+    lower = lower_priority(state, rules, gang, priority, in_quota=in_quota)
+
+    def refused_without(units: Sequence[Unit]) -> bool:
+        return state.tree.over_limit(gang.queue, need, total(u.amount for u in units)) is not None
+
+    chosen: list[Unit] = []
+    for unit in sorted(rules.ripe(lower, gang), key=lambda u: u.order):
+        if not refused_without(chosen):
+            break
+        if unit not in chosen:
+            chosen.extend(u for u in lower if unit.core and u.gang == unit.gang and not u.core and u not in chosen)
+            chosen.append(unit)
+    for unit in reversed(chosen[:]):
+        rest = [u for u in chosen if u is not unit]
+        alone = not unit.core and any(u.core and u.gang == unit.gang for u in rest)
+        if not alone and not refused_without(rest):
+            chosen = rest
+    freed = total(u.amount for u in chosen)
+    cheap = in_quota or freed.gpu_milli <= state.options.evict_ratio_max * need.gpu_milli
+    return chosen if cheap and not refused_without(chosen) else []
+
+
+class PlainEviction:
+    """The action for one cycle; what no victims help stays so until something is freed.
+
+    Args:
+        begun: requests that this cycle has started, which it does not evict.
+    """
+
+    def __init__(self, state: SchedulerState, held: HeldNodes, begun: AbstractSet[str]) -> None:
+        self._state = state
+        self._held = held
+        self._rules = VictimRules(state, begun)
+        self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+
+    @property
+    def spared(self) -> bool:
+        """Return True if something was not evicted only because this cycle has started it."""
+        return self._rules.spared
+
+    def touch(self, queue: str) -> None:
+        """Something in the queue started or stopped."""
+        self._rules.touch(queue)
+
+    def left(self, gone: Sequence[Unit]) -> None:
+        """These units were evicted."""
+        self._rules.left(gone)
+
+    def forget(self) -> None:
+        """Places changed hands."""
+        self._hopeless.clear()
+
+    def plan(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
+        """Room for the portion by evicting others."""
+        options = self._state.options
+        if not (options.reclaim or options.preempt or options.reclaim_fair_share):
+            return None
+        key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
+        if key in self._hopeless:
+            return None
+        keep = self._promised_in_quota()
+        plan = self._before_borrowed_promises(gang, requests, need, keep)
+        if plan is not None:
+            return plan
+        for pool in self._pools(gang, requests, need):
+            plan = self._fewest(pool, requests, need, keep)
+            if plan is not None:
+                return replace(plan, in_quota=pool.in_quota)
+        self._hopeless.add(key)
+        return None
+
+    def plan_below_limit(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
+        """At a limit, lower priority of the same queue makes way, even where devices are free."""
+        units = below_limit(self._state, self._rules, gang, requests, need)
+        if not units:
+            return None
+        board = self._state.board
+        mark = board.mark()
+        for member in (m for unit in units for m in unit.members):
+            board.release(member.request.shape, member.placement)
+        placed = place_together(board, requests)
+        if placed is None:
+            board.rollback(mark)
+            return None
+        return Plan(placed=placed, evicted=tuple(units))
+
+    def _fewest(
+        self, pool: VictimPool, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
+    ) -> Plan | None:
+        def search() -> Plan | None:
+            return find_victims(
+                self._state.board, requests, pool.eligible, budgets=pool.budgets, asked=need, ratio_max=pool.ratio_max
+            )
+
+        if not pool.in_quota:
+            return search()
+        with self._held.lifted(keep):
+            return search()
+
+    def _before_borrowed_promises(
+        self, gang: Gang, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
+    ) -> Plan | None:
+        """Room for what its queue is guaranteed on devices that are held for gangs that would borrow them."""
+        if len(keep) == len(self._held.reservations):
+            return None
+        priority = max(r.priority for r in requests)
+        if not self._rules.would_be_in_quota(gang.queue, priority, need):
+            return None
+        with self._held.lifted(keep):
+            placed = place_together(self._state.board, requests)
+        return Plan(placed=placed, in_quota=True) if placed is not None else None
+
+    def _promised_in_quota(self) -> list[Reservation]:
+        """The promises to gangs that start within what their queue is guaranteed: these hold against everybody behind them."""
+        return [reservation for reservation in self._held.reservations if self._starts_in_quota(reservation)]
+
+    def _starts_in_quota(self, reservation: Reservation) -> bool:
+        """Return True if the promised gang will be within what its queue is guaranteed, beside what still runs then."""
+        state = self._state
+        requests = [request for on in reservation.requests_on.values() for request in on]
+        queue, priority = state.registry.gangs[reservation.gang].queue, max(r.priority for r in requests)
+        ahead = total(
+            unit.amount
+            for unit in self._rules.units(queue)
+            if unit.in_quota
+            and unit.priority >= priority
+            and any(
+                estimated_end_s(m, state.now_s, state.options.default_run_time_s) > reservation.start_s
+                for m in unit.members
+            )
+        )
+        return state.tree.within_guaranteed(queue, ahead, state.need(requests))
+
+    def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
+        """The victims that the gang may have, by the strongest right that it has; last with those that are guarded."""
+        state, rules = self._state, self._rules
+        priority = max(r.priority for r in requests)
+        in_quota = rules.would_be_in_quota(gang.queue, priority, need)
+        own = lower_priority(state, rules, gang, priority, in_quota=in_quota)
+        budgets: dict[str, float] = {}
+        if in_quota:
+            units, ratio_max = [*deserved_back(state, rules, gang, need), *own], math.inf
+        elif paused(gang, state.now_s):
+            return
+        else:
+            others, budgets = above_fair_share(state, rules, gang, need)
+            units, ratio_max = [*own, *others], state.options.evict_ratio_max
+        eligible = rules.ripe(units, gang)
+        if eligible:
+            yield VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)
+        everything = rules.ripe(units, gang, guarded=True) if in_quota else eligible
+        if len(everything) > len(eligible):
+            yield VictimPool(in_quota=in_quota, eligible=tuple(everything), budgets=budgets, ratio_max=ratio_max)
