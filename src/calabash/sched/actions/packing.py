@@ -50,7 +50,7 @@ def pack(
         more: places beside those of the room that ``choose`` may name.
     """
     placed = _greedy(board, largest_first(requests), choose or board.room.choose)
-    if placed is not None or _is_exact(requests):
+    if placed is not None or is_exact(requests):
         return Packing(placed=placed)
     search = _Search(board, requests, more or _no_more)
     return Packing(placed=search.run(), cut=search.cut)
@@ -61,7 +61,7 @@ def _no_more(shape: Shape) -> Iterator[NodePlacement]:
     return iter(())
 
 
-def _is_exact(requests: Sequence[Request]) -> bool:
+def is_exact(requests: Sequence[Request]) -> bool:
     """Return True if members of one shape fit in any order or in none: they do not choose among sets of shared devices."""
     first = requests[0].shape
     simple = not first.mig_profile and (first.whole or first.gpu_count <= 1)

@@ -85,9 +85,7 @@ class Reserve:
     def _promised(self, gang: Gang, requests: Sequence[Request]) -> Reservation | None:
         state = self._state
         running = [r for g in state.registry.gangs.values() for r in g.running.values()]
-        found = earliest_start(
-            state.board, requests, running, now_s=state.now_s, default_run_time_s=state.options.default_run_time_s
-        )
+        found = earliest_start(state, requests, running)
         if found is None:
             return None
         requests_on: dict[int, tuple[Request, ...]] = {}

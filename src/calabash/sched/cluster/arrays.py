@@ -56,9 +56,9 @@ class Cluster(Columns):
             ) from None
 
     # ---- changes -----------------------------------------------------------------------------------------------------------
-    def touch(self, row: int) -> None:
-        """Note that a row changed."""
-        self.log.append(row)
+    def touch(self, *rows: int) -> None:
+        """Note that rows changed."""
+        self.log += rows
         if len(self.log) > max(_LOG_MIN, 4 * self.node_count):
             cut = len(self.log) // 2
             del self.log[:cut]

@@ -17,6 +17,9 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
 
+# More requests than any node takes: of a shape that asks for nothing, any number fits.
+COUNT_MAX = 1 << 30
+
 
 @lru_cache(maxsize=4096)
 def _has(geometry: MigGeometry, names: tuple[str, ...]) -> bool:
@@ -162,6 +165,34 @@ class Compiled:
         if cluster.has_cordoned:
             ok &= cluster.schedulable[rows]
         return ok
+
+    @property
+    def counted(self) -> bool:
+        """Return True if ``count`` is exact, in whatever order places are chosen."""
+        shape = self.shape
+        simple = not (shape.mig_profile or shape.gpu_slices_max or shape.topology_required)
+        return simple and (shape.whole or shape.gpu_count <= 1)
+
+    def count(self, rows: Rows) -> Ints:
+        """[rows]: how many requests of this shape each node takes beside each other; it may take fewer unless ``counted``."""
+        cluster, shape = self.cluster, self.shape
+        most = np.full(len(rows), COUNT_MAX)
+        fits = self.devices(rows) if shape.gpu_count else None
+        if shape.cpu_milli:
+            np.minimum(most, cluster.cpu_free_milli[rows] // shape.cpu_milli, out=most)
+        if shape.memory_mib:
+            np.minimum(most, cluster.memory_free_mib[rows] // shape.memory_mib, out=most)
+        if fits is not None and not shape.mig_profile:
+            each = fits.astype(np.int64)
+            if not shape.whole:
+                each *= COUNT_MAX
+                if shape.gpu_milli:
+                    np.minimum(each, cluster.gpu_free_milli[rows] // shape.gpu_milli, out=each)
+                if shape.gpu_memory_mib:
+                    np.minimum(each, cluster.gpu_free_mib[rows] // shape.gpu_memory_mib, out=each)
+            np.minimum(most, each.sum(axis=1) // shape.gpu_count, out=most)
+        most[~self.nodes(rows, fits)] = 0
+        return most
 
     def groups(self, rows: Rows) -> Ints:
         """[rows, G] the island or NUMA node of every device, by what the shape wishes."""

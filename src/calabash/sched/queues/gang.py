@@ -150,16 +150,23 @@ def units_of(gang: Gang) -> list[Unit]:
 
 
 def _units_of(gang: Gang) -> list[Unit]:
-    members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
-    if not members:
+    if not gang.running:
         return []
+    if len(gang.running) == 1:  # as of most gangs
+        return [_unit(gang, tuple(gang.running.values()), core=True)]
+    members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
     core, surplus = members[: gang.required], members[gang.required :]
     return [_unit(gang, tuple(core), core=True), *(_unit(gang, (m,), core=False) for m in surplus)]
 
 
 def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
     priority = gang.priority if core else members[0].request.priority
-    started_at_s, sequence = max(m.started_at_s for m in members), max(m.sequence for m in members)
+    if len(members) == 1:
+        member = members[0]
+        started_at_s, sequence, amount = member.started_at_s, member.sequence, member.charge
+    else:
+        started_at_s, sequence = max(m.started_at_s for m in members), max(m.sequence for m in members)
+        amount = total(m.charge for m in members)
     return Unit(
         gang=gang.key,
         queue=gang.queue,
@@ -168,9 +175,9 @@ def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
         priority=priority,
         started_at_s=started_at_s,
         sequence=sequence,
-        amount=total(m.charge for m in members),
+        amount=amount,
         order=(priority, int(core), -started_at_s, -sequence),
-        slices=sum(slices_of(m.request.shape) for m in members),
+        slices=sum([slices_of(m.request.shape) for m in members]),
     )
 
 
