@@ -8,6 +8,7 @@ the goals were set; a goal therefore reads as the wanted milliseconds. The detai
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Decision, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, QueueSpec
+from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import Scheduler
 
 DEVICES = 8
@@ -78,10 +80,12 @@ def devices(count: float) -> Amount:
     return Amount(count * 1000)
 
 
-def cluster(nodes: int, queues: Sequence[QueueSpec] = (QUEUE,), **options: float) -> Scheduler:
+def cluster(
+    nodes: int, queues: Sequence[QueueSpec] = (QUEUE,), limit: CycleLimit | None = None, **options: float
+) -> Scheduler:
     gpus = tuple(GpuSpec(model="A100", memory_mib=40960, numa=k // 4) for k in range(DEVICES))
     specs = [NodeSpec(name=f"n{i}", cpu_milli=96_000, memory_mib=1 << 20, gpus=gpus) for i in range(nodes)]
-    return Scheduler(specs, queues, options=Options(**options))  # type: ignore[arg-type]
+    return Scheduler(specs, queues, options=Options(**options), limit=limit)  # type: ignore[arg-type]
 
 
 def fill(scheduler: Scheduler, nodes: int, shape: Shape, each: int, queue: str = "q", **more: float) -> None:
@@ -143,6 +147,29 @@ def hopeless(size: Size) -> Iterator[Step]:
     yield step
     step = measured("hopeless reclaims, later unchanged cycle", 1, scheduler, lambda: scheduler.cycle(4.0))
     assert not step.decided, step.decided
+    yield step
+
+
+def limited(size: Size) -> Iterator[Step]:
+    """The same with the time limit of the products, and a request of another queue that fits."""
+    limit = CycleLimit(clock=time.thread_time)
+    scheduler = cluster(size.nodes, halves(size.nodes), limit, reservations=0)
+    for node in range(size.nodes):
+        for k in range(DEVICES):
+            request = Request(id=f"r{node}.{k}", queue="q", shape=whole(1), evictable=k > 0)
+            scheduler.adopt(request, node=f"n{node}", started_at_s=0.0)
+    scheduler.finished("r0.1")
+    while scheduler.wake_at_s() == scheduler.state.now_s:
+        scheduler.cycle(0.5)
+    count = size.count(100)
+    for i in range(count):
+        scheduler.submit(Request(id=f"z{i}", queue="own", shape=whole(8, i + 1)))
+    step = measured("hopeless reclaims, first cycle with a limit of 20 ms", 40, scheduler, lambda: scheduler.cycle(3.0))
+    assert 0 < step.decided["Defer"] <= count, step.decided
+    yield step
+    scheduler.submit(Request(id="n", queue="q", shape=whole(1)))
+    step = measured("hopeless reclaims, a newcomer with the limit", 40, scheduler, lambda: scheduler.decide("n", 3.0))
+    assert step.decided["Bind"] == 1, step.decided
     yield step
 
 
@@ -284,6 +311,7 @@ CASES: tuple[tuple[Case, int], ...] = (
     (reclaims, 100),
     (two_priorities, 5_000),
     (hopeless, 100),
+    (limited, 100),
     (preemptions, 200),
     (defragmentations, 100),
     (shapes, 3_000),

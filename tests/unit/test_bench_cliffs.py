@@ -13,6 +13,7 @@ DECIDED: dict[str, list[tuple[dict[str, int], int]]] = {
     "reclaims": [({"Evict": 8, "Defer": 8, "Bind": 1}, 0)],
     "two_priorities": [({"Evict": 2, "Defer": 50, "Bind": 2}, 1)],
     "hopeless": [({"Defer": 1}, 0), ({}, 0)],
+    "limited": [({"Defer": 1}, 0), ({"Bind": 1}, 0)],
     "preemptions": [({"Evict": 16, "Defer": 16, "Bind": 2}, 0)],
     "defragmentations": [({"Move": 4, "Bind": 1}, 0)],
     "shapes": [({"Defer": 30}, 1), ({}, 1), ({}, 1), ({"Bind": 31}, 0)],
