@@ -15,6 +15,8 @@ from calabash.sched.queues.hierarchy import Hierarchy
 from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
 
+LEVELS_KEPT_MAX = 65_536
+
 
 class QueueTree:
     """Resident tree. ``form`` is its hierarchy, ``use`` what is charged to it, ``capacity`` what there is to divide."""
@@ -28,6 +30,9 @@ class QueueTree:
         self._past_at_s = 0.0
         self._shares: QueueShares | None = None
         self._shares_of = -1
+        # Of ``pressure``, by level and amount: the use that it holds for, and the part of the level.
+        self._levels: dict[tuple[int, Amount], tuple[list[float], tuple[float, ...]]] = {}
+        self._levels_of: QueueShares | None = None
 
     def replace(self, specs: Iterable[QueueSpec]) -> None:
         """Set all queues. Use, demand and past of queues that stay are kept; a queue in use must stay.
@@ -131,28 +136,36 @@ class QueueTree:
             amount: what would be added to the queue.
         """
         shares = self.shares()
-        key: list[float] = []
+        if self._levels_of is not shares or len(self._levels) > LEVELS_KEPT_MAX:
+            self._levels, self._levels_of = {}, shares
+        levels = self._levels
+        key: tuple[float, ...] = ()
         for i in reversed(self._path(name)):
-            used = [u + a for u, a in zip(self.use.used_at(i), amount, strict=True)]
-            in_quota = all(
-                u <= g + EPSILON
-                for u, g, a, managed in zip(used, shares.guaranteed[i], amount, self.form.managed, strict=True)
-                if a > 0 and managed
-            )
-            key.append(0.0 if in_quota else 1.0)
-            key.append(
-                max(
-                    (u / f if f > EPSILON else math.inf for u, f in zip(used, shares.fair[i], strict=True) if u > 0),
-                    default=0.0,
-                )
-            )
-        return tuple(key)
+            used, known = self.use.used_at(i), levels.get((i, amount))
+            if known is None or known[0] != used:
+                known = levels[i, amount] = ([*used], self._pressure_at(i, amount, shares))
+            key += known[1]
+        return key
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _path(self, name: str) -> tuple[int, ...]:
         """From the queue up to below the root."""
         return self.form.paths[self.form.index[name]][:-1]
+
+    def _pressure_at(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
+        """Return the part of ``pressure`` that one level of the path has."""
+        used = [u + a for u, a in zip(self.use.used_at(i), amount, strict=True)]
+        in_quota = all(
+            u <= g + EPSILON
+            for u, g, a, managed in zip(used, shares.guaranteed[i], amount, self.form.managed, strict=True)
+            if a > 0 and managed
+        )
+        highest = max(
+            (u / f if f > EPSILON else math.inf for u, f in zip(used, shares.fair[i], strict=True) if u > 0),
+            default=0.0,
+        )
+        return (0.0 if in_quota else 1.0, highest)
 
     def _divide(self, past: Sequence[float]) -> QueueShares:
         form, count = self.form, len(self.form.paths)
