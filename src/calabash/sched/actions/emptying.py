@@ -23,6 +23,7 @@ from calabash.sched.cluster.shape import Shape
 from calabash.sched.queues.gang import Unit
 
 SETS_MAX = 256
+NODES_AT_ONCE = 64
 _NEVER = 1 << 40  # placements on a device that cannot serve
 
 
@@ -62,10 +63,12 @@ class Emptying:
         users = np.where(self._serves[at], self._users[at], _NEVER)
         placements = np.partition(users, last, axis=1)[:, : self._count].sum(axis=1)
         placements = np.where(placements > 0, np.maximum(placements, pool.fewest[nodes]), 0)
-        for i in np.lexsort((nodes, pool.first[nodes], np.maximum(least, placements))).tolist():
-            node = int(nodes[i])
-            self._places[node] = int(at[i])
-            yield node, int(least[i])
+        order = np.lexsort((pool.first[nodes], np.maximum(least, placements)))  # stable, and nodes are in order
+        for start in range(0, len(order), NODES_AT_ONCE):
+            chosen = order[start : start + NODES_AT_ONCE]
+            found = nodes[chosen].tolist()
+            self._places.update(zip(found, at[chosen].tolist(), strict=True))
+            yield from zip(found, least[chosen].tolist(), strict=True)
 
     def cheapest(self, node: int) -> list[Unit]:
         """Return the units that must leave the best set of devices of a node."""

@@ -20,7 +20,7 @@ from calabash.sched.actions.search import find_victims
 from calabash.sched.actions.victims import VictimRules, paused
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.shape import Shape
-from calabash.sched.decisions import Request
+from calabash.sched.decisions import GangKey, Request
 from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.queues.reservation import Reservation
@@ -52,6 +52,7 @@ class Eviction:
         self._rules = VictimRules(state, begun)
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
         self._pools_of: dict[Hashable, Pool] = {}
+        self._in_quota: dict[GangKey, tuple[Reservation, int, bool]] = {}
 
     @property
     def spared(self) -> bool:
@@ -149,7 +150,16 @@ class Eviction:
 
     def _starts_in_quota(self, reservation: Reservation) -> bool:
         """Return True if the promised gang will be within what its queue is guaranteed, beside what still runs then."""
+        queue = self._state.registry.gangs[reservation.gang].queue
+        version, known = self._rules.version(queue), self._in_quota.get(reservation.gang)
+        if known is None or known[0] is not reservation or known[1] != version:
+            known = self._in_quota[reservation.gang] = (reservation, version, self._is_within(reservation))
+        return known[2]
+
+    def _is_within(self, reservation: Reservation) -> bool:
         state = self._state
+        if not any(state.tree.form.managed):
+            return False
         requests = [request for on in reservation.requests_on.values() for request in on]
         queue, priority = state.registry.gangs[reservation.gang].queue, max(r.priority for r in requests)
         ahead = total(

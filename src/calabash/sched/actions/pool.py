@@ -35,7 +35,7 @@ class Trial:
 class KeptTrials:
     """Trials for one shape by node, each with the versions of the node that it holds for."""
 
-    of: dict[int, tuple[int, int, Trial | None]] = field(default_factory=dict)
+    of: dict[int, tuple[tuple[int, int], Trial | None]] = field(default_factory=dict)
 
 
 class Pool:

@@ -86,9 +86,8 @@ class MarkedQueues:
         if len(self._marks) < self._table.size:
             self._marks = np.concatenate((self._marks, np.zeros(self._table.size - len(self._marks), np.bool_)))
         if new:
-            numbers = set(self._table.queue[new.start : new.stop].tolist())
-            for queue in [q for q in self._known if self._table.queue_number(q) in numbers]:
-                del self._known[queue]
+            for number in np.unique(self._table.queue[new.start : new.stop]).tolist():
+                self._known.pop(self._table.queue_name(number), None)
 
     def is_marked(self, row: int) -> bool:
         """Return True if the unit of the row is in quota, by the marks as they were last asked for."""

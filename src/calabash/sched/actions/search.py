@@ -163,15 +163,15 @@ class _Search:
         Args:
             kept: where to look for it, and to keep it; None: nowhere, because the plan has changed the node.
         """
-        holds = (self.board.changes[node], self.pool.version(node))
+        holds = (self.board.changes.get(node, 0), self.pool.version(node))
         known = kept.of.get(node) if kept is not None else None
-        if known is not None and known[:2] == holds:
-            return known[2]
+        if known is not None and known[0] == holds:
+            return known[1]
         units = emptying.cheapest(node) if emptying is not None else ()
         trial = self._trial(request, node, units, together=True) if units else None
         trial = trial or self._cheapest_on(request, node)
         if kept is not None and self._is_local(node):
-            kept.of[node] = (*holds, trial)
+            kept.of[node] = (holds, trial)
         return trial
 
     def _is_local(self, node: int) -> bool:

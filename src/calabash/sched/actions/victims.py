@@ -18,6 +18,7 @@ The rules are vectors over the rows of the ``UnitTable``: what an eviction chang
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -58,11 +59,17 @@ class VictimRules:
         self._marked = MarkedQueues(state)
         self._ahead: dict[str, dict[int | None, Amount]] = {}
         self._is_begun = np.zeros(0, np.bool_)
+        self._versions: Counter[str] = Counter()
 
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._marked.forget(queue)
         self._ahead.pop(queue, None)
+        self._versions[queue] += 1
+
+    def version(self, queue: str) -> int:
+        """Return a number that changes when something of the queue that is in quota may have changed."""
+        return self._versions[queue]
 
     def left(self, gone: Iterable[Unit]) -> None:
         """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
@@ -96,6 +103,8 @@ class VictimRules:
     def would_be_in_quota(self, queue: str, priority: int | None, need: Amount) -> bool:
         """Return True if the amount, started now at that priority (None: behind all others), is within what the queue is
         guaranteed."""
+        if not any(self._state.tree.form.managed):
+            return False
         known = self._ahead.setdefault(queue, {})
         ahead = known.get(priority)
         if ahead is None:
@@ -170,6 +179,8 @@ class VictimRules:
     def _sync(self) -> None:
         """Bring the table up to what runs."""
         table, generation = self.table, self.table.generation
+        if not self._state.registry.has_changed and len(self._is_begun) == table.size:
+            return
         new = table.sync(self._state.registry)
         if table.generation != generation or len(self._is_begun) > table.size:
             self._marked.forget_all()

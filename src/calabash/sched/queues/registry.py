@@ -45,6 +45,11 @@ class GangRegistry:
         gang = self._gang_of.get(request_id)
         return gang.running.get(request_id) if gang else None
 
+    @property
+    def has_changed(self) -> bool:
+        """Return True if ``take_changed`` would name a gang."""
+        return self._changed is None or bool(self._changed)
+
     def take_changed(self) -> set[GangKey] | None:
         """Return the gangs whose running members changed since the last call, ended ones too; None for all."""
         changed, self._changed = self._changed, set()

@@ -76,6 +76,7 @@ class UnitTable:
         self.generation = 0
         self.ranking = 0
         self._queues: dict[str, int] = {}
+        self._queue_names: list[str] = []
         self._clear()
 
     # ---- changes --------------------------------------------------------------------------------------------------
@@ -112,6 +113,10 @@ class UnitTable:
     def queue_number(self, queue: str) -> int:
         """Return the number of a queue; -1 when nothing of it ever ran."""
         return self._queues.get(queue, -1)
+
+    def queue_name(self, number: int) -> str:
+        """Return the name of the queue of a number."""
+        return self._queue_names[number]
 
     def rows_of(self, gang: GangKey) -> Sequence[int]:
         """Return the rows of a gang's units as they are, its core first."""
@@ -150,7 +155,7 @@ class UnitTable:
         uses: list[tuple[int, int, int, int, float, int]] = []
         at = self.size
         for gang in gangs:
-            queue = self._queues.setdefault(gang.queue, len(self._queues))
+            queue = self._number(gang.queue)
             first, running = at, gang.running
             if len(running) == 1 and gang.min_member == 1:
                 (member,) = running.values()  # most are: this way makes no unit
@@ -181,6 +186,13 @@ class UnitTable:
             missing = len(self.alive) - len(self.rank_of)
             self.rank_of = np.concatenate((self.rank_of, np.full(missing, UNRANKED)))
             self.size, self.uses = self.size + len(rows), self.uses + len(uses)
+
+    def _number(self, queue: str) -> int:
+        number = self._queues.get(queue)
+        if number is None:
+            number = self._queues[queue] = len(self._queues)
+            self._queue_names.append(queue)
+        return number
 
     @staticmethod
     def _row(unit: Unit, queue: int, first: int, surplus: int) -> tuple[Any, ...]:
