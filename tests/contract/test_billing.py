@@ -29,7 +29,8 @@ from calabash.operations.billing_verifying import verify
 from calabash.seams.clock import VirtualClock
 from calabash.seams.store import Retention, Store, open_store
 from calabash.seams.store.again import earlier_name
-from calabash.seams.store.billing import BillFilter, note_guarantee
+from calabash.seams.store.billing import note_guarantee
+from calabash.seams.store.bills import BillFilter
 from calabash.seams.store.database import Database
 
 BEGIN_S = datetime(2026, 11, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
@@ -463,6 +464,138 @@ def test_reversal_is_sealed_and_verified_too(store: Store, books: Billing, issue
     assert checks(store, back) == {"seal": "ok"}
     assert verify(store, issued).sound
     assert books.verify(issued).result(timeout=120).sound
+
+
+DECEMBER_S = END_S + 31 * 86_400
+
+
+@pytest.fixture
+def two_months(store: Store) -> Iterator[Billing]:
+    """Books in January: vision has an issued invoice of 10.00 for November, and a draft of 4.00 for December."""
+    opened = Billing(store, VirtualClock(now_s=DECEMBER_S + 86_400))
+    opened.put_tariff(TARIFF)
+    store.add_usage([used("a", "vision", 0, 10), used("b", "vision", 720, 724), used("c", "speech", 720, 724)])
+    for month in ("2026-11", "2026-12"):
+        rate_month(store, RatingOrder(url="", month=month), clock=lambda: DECEMBER_S + 3600)
+    opened.issue("draft-2026-11-vision", by="root")
+    yield opened
+    opened.close()
+
+
+def credited(books: Billing, number: str, amount: str, reason: str = "the network was down") -> billing.InvoiceView:
+    return books.credit(number, billing.CreditOrder(amount=Decimal(amount), reason=reason), by="root")
+
+
+def test_next_invoice_is_paid_with_a_credit_note_that_has_a_number_of_its_own(
+    two_months: Billing, store: Store
+) -> None:
+    note = credited(two_months, "2027-000001", "3.00")
+    assert (note.number, note.kind, note.credits, note.reason) == (
+        "C2027-000001",
+        "credit",
+        "2027-000001",
+        "the network was down",
+    )
+    assert (note.net, note.total, note.open, note.by) == ("-3.00", "-3.57", "3.57", "root")
+    assert [(tax.name, tax.net, tax.amount) for tax in note.taxes] == [("VAT", "-3.00", "-0.57")]
+    draft = two_months.view(two_months.invoice("draft-2026-12-vision"))
+    assert (draft.total, draft.due) == ("4.76", "1.19")
+    issued = two_months.issue("draft-2026-12-vision", by="root")
+    assert (issued.number, issued.total, issued.due) == ("2027-000002", "4.76", "1.19")
+    assert [(s.number, s.reason, s.amount) for s in issued.settled] == [
+        ("C2027-000001", "the network was down", "3.57")
+    ]
+    assert two_months.view(two_months.invoice(note.number)).open == "0"
+    other = two_months.issue("draft-2026-12-speech", by="root")
+    assert (other.settled, other.due) == ([], "4.76")
+    assert [verify(store, number).sound for number in ("2027-000001", "2027-000002", "C2027-000001")] == [True] * 3
+
+
+def test_credit_that_an_invoice_does_not_use_up_stays_open(two_months: Billing) -> None:
+    credited(two_months, "2027-000001", "6.00", "first")
+    credited(two_months, "2027-000001", "1.00", "second")
+    issued = two_months.issue("draft-2026-12-vision", by="root")
+    assert (issued.due, [(s.number, s.amount) for s in issued.settled]) == ("0.00", [("C2027-000001", "4.76")])
+    left = [two_months.view(two_months.invoice(number)).open for number in ("C2027-000001", "C2027-000002")]
+    assert left == ["2.38", "1.19"]
+    back = two_months.void(issued.number, by="root")
+    assert (back.total, back.due) == ("-4.76", "0.00")
+    left = [two_months.view(two_months.invoice(number)).open for number in ("C2027-000001", "C2027-000002")]
+    assert left == ["7.14", "1.19"]
+
+
+def test_credit_in_another_currency_stays_open(two_months: Billing, store: Store) -> None:
+    credited(two_months, "2027-000001", "3.00")
+    dollars = msgspec.structs.replace(TARIFF, name="us", currency="USD", valid_from="2026-12-01", tenants=["vision"])
+    two_months.put_tariff(dollars)
+    rate_month(store, RatingOrder(url="", month="2026-12"), clock=lambda: DECEMBER_S + 3600)
+    issued = two_months.issue("draft-2026-12-vision", by="root")
+    assert (issued.currency, issued.due, issued.settled) == ("USD", issued.total, [])
+    assert two_months.view(two_months.invoice("C2027-000001")).open == "3.57"
+
+
+@pytest.mark.parametrize("amount", ["0", "-1", "10.01", "1.001", "NaN", "Infinity"])
+def test_credit_with_an_amount_out_of_range_is_refused_with_the_limit(two_months: Billing, amount: str) -> None:
+    with pytest.raises(CalabashError, match=r"the limit is 10.00 EUR") as refused:
+        credited(two_months, "2027-000001", amount)
+    assert refused.value.reason is Reason.BAD_REQUEST
+    assert refused.value.hint
+
+
+def test_credit_notes_of_an_invoice_are_at_most_its_net_amount(two_months: Billing, store: Store) -> None:
+    credited(two_months, "2027-000001", "7.00")
+    with pytest.raises(CalabashError, match=r"cannot be credited with 3.01: the limit is 3.00 EUR"):
+        credited(two_months, "2027-000001", "3.01")
+    assert credited(two_months, "2027-000001", "3.00").number == "C2027-000002", "a refusal takes no number"
+    for number, words in (
+        ("draft-2026-12-vision", "a draft is not issued"),
+        ("C2027-000001", "C2027-000001 is a credit"),
+        ("2027-000009", "no invoice"),
+    ):
+        with pytest.raises(CalabashError, match=words):
+            credited(two_months, number, "1.00")
+
+
+def test_credited_invoice_and_used_credit_note_cannot_be_taken_back(two_months: Billing) -> None:
+    credited(two_months, "2027-000001", "3.00")
+    with pytest.raises(CalabashError, match="invoice 2027-000001 has credit notes: C2027-000001") as first:
+        two_months.void("2027-000001", by="root")
+    assert first.value.reason is Reason.CONFLICT
+    two_months.issue("draft-2026-12-vision", by="root")
+    with pytest.raises(CalabashError, match="credit note C2027-000001 was used by invoice 2027-000002"):
+        two_months.void("C2027-000001", by="root")
+    two_months.void("2027-000002", by="root")
+    back = two_months.void("C2027-000001", by="root")
+    assert (back.reverses, back.total) == ("C2027-000001", "3.57")
+    assert two_months.void("2027-000001", by="root").reverses == "2027-000001"
+    with pytest.raises(CalabashError, match="invoice 2027-000001 was taken back by 2027-000005 and cannot be credited"):
+        credited(two_months, "2027-000001", "1.00")
+
+
+def test_credits_and_issues_at_once_use_each_credit_once(store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "vision", 0, 10), *(used(f"b{i}", "vision", 720 + i, 721 + i) for i in range(4))])
+    january = Billing(store, VirtualClock(now_s=DECEMBER_S + 86_400))
+    for month in ("2026-11", "2026-12"):
+        rate_month(store, RatingOrder(url="", month=month), clock=lambda: DECEMBER_S + 3600)
+    first = january.issue("draft-2026-11-vision", by="root")
+
+    def credit() -> None:
+        for _ in range(3):
+            credited(january, first.number, "0.50")
+
+    threads = [threading.Thread(target=credit) for _ in range(3)]
+    threads.append(threading.Thread(target=lambda: january.issue("draft-2026-12-vision", by="root")))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = store.billing.bills_of("vision")
+    notes = [bill for bill in everything if bill.kind == "credit"]
+    assert sorted(note.number for note in notes) == [f"C2027-{i:06}" for i in range(1, 10)]
+    settled = sum(Decimal(part["amount"]) for bill in everything for part in bill.document.get("settled", ()))
+    still_open = sum(Decimal(january.view(january.invoice(note.number)).open) for note in notes)
+    assert settled + still_open == -sum(Decimal(note.total) for note in notes)
+    january.close()
 
 
 def test_draft_of_an_earlier_version_is_drafted_again_before_it_is_issued(store: Store, books: Billing) -> None:

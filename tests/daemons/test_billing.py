@@ -185,6 +185,34 @@ def test_invoice_is_itemised_and_verified_by_commands_and_by_its_tenant(world_of
     assert f"1 of 1 invoices are not what was sealed: {number}" in told
 
 
+def test_credit_command_is_for_administrators_and_stands_in_the_audit_log(world_of_teams: World) -> None:
+    world, root = world_of_teams, world_of_teams.client
+    root.post("/v1/invoices", {"month": MONTH}, timeout_s=120)
+    number = root.post(f"/v1/invoices/draft-{MONTH}-vision/issue", {})["number"]
+    order = {"amount": "1.00", "reason": "mine"}
+    refused = as_user(EVE, lambda: refusal_of(lambda: world.client.post(f"/v1/invoices/{number}/credit", order)))
+    assert refused.reason is Reason.NOT_PERMITTED
+    words = ("invoice", "credit", number, "--amount", "2.50", "--reason", "network down")
+    code, said, told = command(world, *words, "-o", "json")
+    assert (code, told) == (0, "")
+    note = json.loads(said)["items"][0]
+    assert (note["net"], note["open"], note["credits"], note["reason"]) == ("-2.50", "2.50", number, "network down")
+    lines = world.client.get("/v1/audit?limit=1000")["items"]
+    credit = [line for line in lines if f"/v1/invoices/{number}/credit" in line["target"]]
+    assert [(line["outcome"], line["tenant"]) for line in credit][-1:] == [(201, "vision")]
+    assert credit[-1]["target"].endswith(f"{note['number']} -2.50 EUR: network down")
+    assert credit[0]["outcome"] == 403
+    code, _, told = command(world, "invoice", "credit", number, "--amount", "-1", "--reason", "x")
+    assert (code, "hint:" in told) == (2, True)
+    code, _, told = command(world, "invoice", "credit", number, "--amount", "99", "--reason", "x")
+    assert (code, "the limit is 7.50 EUR" in told) == (2, True)
+    code, said, _ = command(world, "invoice", "show", note["number"])
+    assert (code, "network down" in said) == (0, True)
+    code, said, _ = command(world, "invoice", "show", note["number"], "-o", "html")
+    assert "Credit note C" in said
+    assert "no tariff" not in said
+
+
 def command(world: World, *words: str) -> tuple[int, str, str]:
     """Exit status, output and error output of a command against that pool."""
     done = subprocess.run(

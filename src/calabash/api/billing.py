@@ -95,6 +95,17 @@ class InvoiceOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     tenant: Annotated[OptionalName, Meta(description="empty: all tenants")] = ""
 
 
+class CreditOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A credit note for an issued invoice."""
+
+    amount: Annotated[
+        Decimal, Meta(description="net, above 0; all credit notes together at most the invoice's net amount")
+    ]
+    reason: Annotated[
+        str, Meta(min_length=1, max_length=200, description="stands on the credit note and in the audit log")
+    ]
+
+
 class InvoicePage(Page, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Which invoices, in the query string."""
 
@@ -174,9 +185,22 @@ class InvoiceTax(Reply, kw_only=True, frozen=True):
     amount: str
 
 
+class InvoiceSettlement(Reply, kw_only=True, frozen=True):
+    """What an invoice uses of a credit note, with tax."""
+
+    number: str
+    reason: str
+    amount: str
+
+
 class InvoiceView(Reply, kw_only=True, frozen=True):
-    """An invoice. ``state`` is ``draft``, ``issued`` or ``void``; ``reverses`` is the invoice that a reversal takes back,
-    ``reversed_by`` what took this one back. A draft's ``number`` is its name. ``seal`` is the digest of an issued invoice."""
+    """An invoice. ``state`` is ``draft``, ``issued`` or ``void``; ``kind`` is ``invoice``, ``credit`` or ``reversal``.
+
+    ``reverses`` is the invoice that a reversal takes back, ``reversed_by`` what took this one back. A draft's ``number`` is
+    its name. ``seal`` is the digest of an issued invoice. ``credits`` is the invoice that a credit note is for, with its
+    ``reason``, and ``open`` what no invoice has used of it. ``settled`` are the credit notes that an invoice is paid with;
+    ``due`` is the total without them.
+    """
 
     number: str
     state: str
@@ -197,6 +221,11 @@ class InvoiceView(Reply, kw_only=True, frozen=True):
     seller: list[str]
     lines: list[InvoiceLine]
     seal: str = ""
+    credits: str = ""
+    reason: str = ""
+    settled: list[InvoiceSettlement] = msgspec.field(default_factory=list)
+    due: str = ""
+    open: str = ""
 
 
 class ItemPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -70,6 +70,16 @@ BILLING = (
     ),
     Route(
         method="POST",
+        path="/v1/invoices/{number}/credit",
+        summary="credits an invoice with a net amount, by a credit note with a number of its own, which it answers",
+        reply=billing.InvoiceView,
+        body=billing.CreditOrder,
+        status=201,
+        administrators=True,
+        note="the next invoices of the tenant are paid with it; 400 for more than the net amount of the invoice",
+    ),
+    Route(
+        method="POST",
         path="/v1/invoices/{number}/void",
         summary="takes an invoice back by one with all its lines reversed, which it answers; deletes a draft",
         reply=billing.InvoiceView,

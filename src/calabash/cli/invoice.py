@@ -28,6 +28,9 @@ COLUMNS = (
     Column(title="NET", text=lambda r: r["net"], right=True),
     Column(title="TOTAL", text=lambda r: r["total"], right=True),
     Column(title="CURRENCY", text=lambda r: dash(r["currency"])),
+    Column(title="DUE", text=lambda r: dash(r["due"]), wide=True, right=True),
+    Column(title="CREDITS", text=lambda r: dash(r["credits"]), wide=True),
+    Column(title="OPEN", text=lambda r: dash(r["open"]), wide=True, right=True),
     Column(title="REVERSES", text=lambda r: dash(r["reverses"]), wide=True),
     Column(title="REVERSED BY", text=lambda r: dash(r["reversed_by"]), wide=True),
 )
@@ -73,7 +76,7 @@ def _moment(at_s: float) -> str:
 
 @click.group()
 def invoice() -> None:
-    """Draft, issue, show, itemise, verify and take back invoices.
+    """Draft, issue, show, itemise, verify, credit and take back invoices.
 
     WHAT is the number of an invoice, the name of a draft, or a month like 2026-11.
     """
@@ -198,6 +201,27 @@ def issue(what: str, tenant: str, fmt: str) -> None:
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
 
 
+@invoice.command("credit")
+@click.argument("what")
+@_tenant
+@click.option("--amount", required=True, metavar="NET", help="Net amount, above 0, in the invoice's currency.")
+@click.option("--reason", required=True, metavar="TEXT", help="Stands on the credit note and in the audit log.")
+@output.option
+def credit(what: str, tenant: str, amount: str, reason: str, fmt: str) -> None:
+    """Credit an issued invoice, by a credit note with a number of its own.
+
+    The credit note has the tax of the invoice. The next invoices of the tenant in the same currency are paid with it, each up
+    to its total; what one does not use stays open for the next. All credit notes of an invoice are at most its net amount.
+    """
+    if re.fullmatch(r"[0-9]{1,15}([.][0-9]{1,9})?", amount) is None:
+        raise CalabashError(
+            f"amount {amount[:40]!r} is not a number above 0", reason=Reason.BAD_REQUEST, hint="for example 12.50"
+        )
+    number = _one(what, tenant)
+    note = client().post(f"/v1/invoices/{quoted(number)}/credit", {"amount": amount, "reason": reason})
+    output.emit("InvoiceList", [note], COLUMNS, fmt, name="number")
+
+
 @invoice.command("void")
 @click.argument("what")
 @_tenant
@@ -279,5 +303,11 @@ def _table(bill: dict[str, Any]) -> str:
     head = output.table(COLUMNS[:8], [bill])
     lines = output.table(LINE_COLUMNS, bill["lines"])
     sums = [("net", bill["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in bill["taxes"])]
-    rows = [f"{output.printable(name)}: {amount}" for name, amount in (*sums, ("total", bill["total"]))]
+    sums.append(("total", bill["total"]))
+    sums += [
+        (f"credit note {s['number']}, {s['reason']}", f"-{s['amount']}".replace("--", "")) for s in bill["settled"]
+    ]
+    sums += [("due", bill["due"])] if bill["settled"] else []
+    sums += [("credits", f"{bill['credits']}, {bill['reason']}")] if bill["credits"] else []
+    rows = [f"{output.printable(name)}: {output.printable(amount)}" for name, amount in sums]
     return "\n".join([head, "", lines, "", *rows])

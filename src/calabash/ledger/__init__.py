@@ -8,6 +8,7 @@ What lives here, each a module:
 * ``tariffs``: prices with their validity, times of day, tiers, commitments, discounts and tax;
 * ``rating`` and ``filling``: quantities to lines, prices and tiers to amounts;
 * ``invoices``: lines to an invoice, and its reversal;
+* ``credits``: credit notes, and the invoices that are paid with them;
 * ``money``: decimals and their rounding.
 
 Quantities are integers of fine units (a percent of a device for a microsecond), amounts are exact fractions until they are
@@ -17,9 +18,10 @@ What never lives here: clocks, files, sockets, logging, databases, floating-poin
 """
 
 from calabash.ledger.calendar import Period, TimeWindow, month_period
+from calabash.ledger.credits import OpenCredit, credit_note, settle
 from calabash.ledger.guarantees import GuaranteeChange
 from calabash.ledger.intervals import Usage, UsageInterval
-from calabash.ledger.invoices import Invoice, InvoiceKind, TaxLine, invoice, reverse
+from calabash.ledger.invoices import Invoice, InvoiceKind, Settlement, TaxLine, invoice, reverse
 from calabash.ledger.rated import Measure, RatedLine
 from calabash.ledger.rating import ItemLine, rate, rate_itemised
 from calabash.ledger.tariffs import Commitment, Price, Tariff, Tax, Tier
@@ -31,9 +33,11 @@ __all__ = [
     "InvoiceKind",
     "ItemLine",
     "Measure",
+    "OpenCredit",
     "Period",
     "Price",
     "RatedLine",
+    "Settlement",
     "Tariff",
     "Tax",
     "TaxLine",
@@ -41,9 +45,11 @@ __all__ = [
     "TimeWindow",
     "Usage",
     "UsageInterval",
+    "credit_note",
     "invoice",
     "month_period",
     "rate",
     "rate_itemised",
     "reverse",
+    "settle",
 ]

@@ -15,9 +15,10 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class InvoiceKind(StrEnum):
-    """An invoice, or the reversal of one."""
+    """An invoice, a credit note for one, or the reversal of either."""
 
     INVOICE = "invoice"
+    CREDIT = "credit"
     REVERSAL = "reversal"
 
 
@@ -32,9 +33,21 @@ class TaxLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """The part of a credit note that an invoice is paid with; ``amount`` is with tax, and above 0."""
+
+    number: str
+    reason: str
+    amount: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Invoice:
-    """What a tenant is asked to pay for a month; amounts are in ``currency``. ``reverses`` is the number of the invoice that a
-    reversal takes back. ``number`` empty: not issued."""
+    """What a tenant is asked to pay for a month; amounts are in ``currency``.
+
+    ``reverses`` is the number of the invoice that a reversal takes back, ``credits`` that of the invoice that a credit note is
+    for, with its ``reason``. ``settled`` are the credit notes that the invoice is paid with. ``number`` empty: not issued.
+    """
 
     tenant: str
     month: str
@@ -48,6 +61,15 @@ class Invoice:
     kind: InvoiceKind = InvoiceKind.INVOICE
     reverses: str = ""
     number: str = ""
+    credits: str = ""
+    reason: str = ""
+    settled: tuple[Settlement, ...] = ()
+
+    @property
+    def due(self) -> Decimal:
+        """The amount to pay: the total without what credit notes settle."""
+        left = Fraction(self.total) - sum((Fraction(one.amount) for one in self.settled), Fraction(0))
+        return rounded(left, self.currency)
 
     @property
     def empty(self) -> bool:
@@ -107,4 +129,5 @@ def reverse(issued: Invoice) -> Invoice:
         net=-issued.net,
         taxes=tuple(replace(tax, net=-tax.net, amount=-tax.amount) for tax in issued.taxes),
         total=-issued.total,
+        settled=tuple(replace(one, amount=-one.amount) for one in issued.settled),
     )

@@ -11,7 +11,7 @@ from calabash.ledger.calendar import HOUR_US
 
 class Measure(StrEnum):
     """What is counted, each in hours: of a whole device guaranteed or borrowed, of a GiB of its memory, of measured work,
-    of a slice that was held and did nothing; and hours that were committed to."""
+    of a slice that was held and did nothing; and hours that were committed to. A credit has no hours."""
 
     GUARANTEED = "guaranteed"
     BORROWED = "borrowed"
@@ -19,6 +19,7 @@ class Measure(StrEnum):
     BUSY = "busy"
     IDLE = "idle"
     COMMITMENT = "commitment"
+    CREDIT = "credit"
 
 
 HELD = frozenset({Measure.GUARANTEED, Measure.BORROWED, Measure.MEMORY})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,10 +20,11 @@ import msgspec
 import structlog
 
 from calabash.api import billing
-from calabash.ledger import reverse
+from calabash.ledger import InvoiceKind, reverse
 from calabash.ledger.calendar import SECOND_US, month_at, zone_of
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.money import Money
+from calabash.operations.billing_credits import noted, open_credits, require_reversible, settled
 from calabash.operations.billing_documents import (
     invoice_of,
     read_draft_number,
@@ -36,7 +38,7 @@ from calabash.operations.billing_verifying import VerifyAnswer, VerifyOrder, res
 from calabash.seams.clock import Clock
 from calabash.seams.host.children import DATABASE, run_module
 from calabash.seams.store import Store
-from calabash.seams.store.billing import BillFilter, BillRecord
+from calabash.seams.store.bills import BillFilter, BillRecord
 from calabash.seams.store.usage_reader import DIMENSIONS
 
 RATING_S = 900.0
@@ -145,7 +147,7 @@ class Billing:
         first = self._store.billing.drafts(which) if drafts and not page.after else []
         full = len(issued) == page.limit
         return billing.InvoiceList(
-            items=[view_of(replace(record, lines=())) for record in (*first, *issued)],
+            items=[self.view(replace(record, lines=())) for record in (*first, *issued)],
             next=issued[-1].number if full else "",
         )
 
@@ -166,6 +168,19 @@ class Billing:
                 f"there is no invoice {number[:80]!r}", reason=Reason.NOT_FOUND, hint="see `calabash invoice list`"
             )
         return record
+
+    def view(self, record: BillRecord) -> billing.InvoiceView:
+        """An invoice or a draft as the API shows it.
+
+        A draft has the credit notes that it will be paid with, a credit note what is open of it.
+        """
+        if not record.number:
+            return view_of(settled(record, self._store.billing.bills_of(record.tenant)))
+        if record.kind != InvoiceKind.CREDIT:
+            return view_of(record)
+        notes = open_credits(self._store.billing.bills_of(record.tenant), record.currency)
+        left = next((str(one.amount) for one in notes if one.number == record.number), "0")
+        return msgspec.structs.replace(view_of(record), open=left)
 
     def items(self, record: BillRecord, page: billing.ItemPage) -> billing.InvoiceItems:
         """A page of the itemised use of an invoice or a draft."""
@@ -209,18 +224,37 @@ class Billing:
                 hint=f"draft it again: calabash invoice draft {record.month} --tenant {record.tenant}",
             )
         series = self._series(record)
-        issued = self._store.billing.issue(record.tenant, record.month, series=series, at=now_s, by=by)
-        return view_of(self.invoice(issued))
+        issued = self._store.billing.issue(
+            record.tenant, record.month, series=series, at=now_s, by=by, complete=settled
+        )
+        return self.view(self.invoice(issued))
+
+    def credit(self, number: str, order: billing.CreditOrder, *, by: str) -> billing.InvoiceView:
+        """Issue a credit note for an invoice; the next invoices of the tenant are paid with it."""
+        record = self.invoice(number)
+
+        def made(bills: Sequence[BillRecord]) -> BillRecord:
+            return noted(record, bills, amount=order.amount, reason=order.reason)
+
+        series, now_s = f"C{self._series(record)}", self._clock.now_s()
+        note = self._store.billing.credit(record.tenant, make=made, series=series, at=now_s, by=by)
+        return self.view(self.invoice(note))
 
     def void(self, number: str, *, by: str) -> billing.InvoiceView:
         """Take an invoice back, by a reversal, which is answered; a draft is deleted."""
         record = self.invoice(number)
         if not record.number:
             self._store.billing.delete_draft(record.tenant, record.month)
-            return view_of(record)
+            return self.view(record)
         back = record_of(reverse(invoice_of(record)), seller=record.document["seller"])
-        issued = self._store.billing.reverse(back, series=self._series(record), at=self._clock.now_s(), by=by)
-        return view_of(self.invoice(issued))
+        issued = self._store.billing.reverse(
+            back,
+            series=self._series(record),
+            at=self._clock.now_s(),
+            by=by,
+            check=lambda bills: require_reversible(record.number, bills),
+        )
+        return self.view(self.invoice(issued))
 
     # -- budgets -----------------------------------------------------------------------------------------------
 
@@ -256,7 +290,7 @@ class Billing:
     def _drafted(self, order: billing.InvoiceOrder) -> billing.InvoiceList:
         answer = self._run(RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant))
         return billing.InvoiceList(
-            items=[view_of(replace(self.invoice(r.number), lines=())) for r in answer.items],
+            items=[self.view(replace(self.invoice(r.number), lines=())) for r in answer.items],
             failed=[billing.DraftFailure(tenant=f.tenant, message=f.message, hint=f.hint) for f in answer.failed],
         )
 

@@ -4,6 +4,7 @@ API have them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ from calabash.ledger import (
     Period,
     Price,
     RatedLine,
+    Settlement,
     Tariff,
     Tax,
     TaxLine,
@@ -27,7 +29,7 @@ from calabash.ledger import (
 )
 from calabash.ledger.calendar import SECOND_US, midnight_us, minute_of_day, zone_of
 from calabash.model.errors import CalabashError
-from calabash.seams.store.billing import BillRecord
+from calabash.seams.store.bills import BillRecord
 from calabash.seams.store.seals import SEAL
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -95,7 +97,7 @@ def invoice_of(record: BillRecord) -> Invoice:
     document = {
         key: value
         for key, value in record.document.items()
-        if key not in {"seller", "period", "taxes", "kind", "evidence", SEAL}
+        if key not in {"seller", "period", "taxes", "kind", "settled", "evidence", SEAL}
     }
     document |= {"net": Decimal(record.net), "total": Decimal(record.total)}
     return Invoice(
@@ -103,6 +105,7 @@ def invoice_of(record: BillRecord) -> Invoice:
         period=msgspec.convert(record.document["period"], Period),
         taxes=msgspec.convert(record.document["taxes"], tuple[TaxLine, ...]),
         kind=InvoiceKind(record.kind),
+        settled=_settled(record),
         lines=tuple(msgspec.convert(dict(line), RatedLine) for line in record.lines),
     )
 
@@ -130,8 +133,16 @@ def view_of(record: BillRecord) -> billing.InvoiceView:
         reversed_by=record.reversed_by,
         seller=list(document["seller"]),
         seal=document.get(SEAL, ""),
+        credits=document.get("credits", ""),
+        reason=document.get("reason", ""),
+        settled=[msgspec.convert(part, billing.InvoiceSettlement) for part in document.get("settled", ())],
+        due=str(invoice_of(replace(record, lines=())).due),
         lines=[_line(msgspec.convert(dict(line), RatedLine)) for line in record.lines],
     )
+
+
+def _settled(record: BillRecord) -> tuple[Settlement, ...]:
+    return msgspec.convert(record.document.get("settled", ()), tuple[Settlement, ...])
 
 
 def _line(line: RatedLine) -> billing.InvoiceLine:

@@ -34,7 +34,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.operations.billing_documents import draft_number, record_of, settings_of, tariff_of
 from calabash.operations.billing_evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
 from calabash.seams.store import Store, open_store
-from calabash.seams.store.billing import BillRecord
+from calabash.seams.store.bills import BillRecord
 
 NICENESS = 10
 ZONE_US = 15 * HOUR_US  # how far a month of any time zone is from that of UTC

@@ -18,7 +18,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.operations.billing_evidence import ITEMS, USAGE, ItemEvidence, UsageDigests, UsageEvidence
 from calabash.operations.billing_rating import NICENESS, month_pages
 from calabash.seams.store import Store, open_store
-from calabash.seams.store.billing import BillRecord
+from calabash.seams.store.bills import BillRecord
 from calabash.seams.store.seals import SEAL, canonical
 
 OK, CHANGED, ABSENT, NOT_KEPT = "ok", "changed", "absent", "not-kept"

@@ -135,14 +135,14 @@ class NoticeCollector:
                 )
 
     def _of_invoices(self) -> Iterator[Notice]:
-        for number, tenant, amount, at in self._store.notices.invoices_since(self._clock.now_s() - INVOICES_S):
+        for kind, number, tenant, amount, at in self._store.notices.invoices_since(self._clock.now_s() - INVOICES_S):
             yield Notice(
                 id=f"invoice {number}",
                 kind=NoticeKind.INVOICE_ISSUED,
                 at=at,
                 tenant=tenant,
                 about=number,
-                message=f"invoice {number} of {amount} was issued to {tenant}",
+                message=f"{'credit note' if kind == 'credit' else 'invoice'} {number} of {amount} was issued to {tenant}",
             )
 
     def _run(self) -> None:

@@ -20,6 +20,7 @@ from tests.unit.ledger.worlds import BERLIN, MONTH_S, NIGHT, NOVEMBER, changes, 
 from calabash.ledger import (
     GuaranteeChange,
     Measure,
+    OpenCredit,
     Period,
     Price,
     RatedLine,
@@ -28,11 +29,13 @@ from calabash.ledger import (
     Tier,
     Usage,
     UsageInterval,
+    credit_note,
     invoice,
     month_period,
     rate,
     rate_itemised,
     reverse,
+    settle,
 )
 from calabash.ledger.calendar import HOUR_US, window_edges
 from calabash.ledger.money import apportioned
@@ -129,6 +132,35 @@ def test_a_reversal_takes_back_all_of_an_invoice(usage: list[UsageInterval], gua
     assert [a.quantity + b.quantity for a, b in zip(issued.lines, back.lines, strict=True)] == [0] * len(lines)
     assert issued.net + back.net == issued.total + back.total == 0
     assert sum((t.amount for t in (*issued.taxes, *back.taxes)), Decimal(0)) == 0
+
+
+@given(usage=some, guarantees=changes, share=st.fractions(0, 1))
+def test_credit_note_has_the_taxes_of_its_invoice_in_proportion(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange], share: Fraction
+) -> None:
+    seven = tariff(valid_from_us=NOVEMBER.from_us + 14 * 24 * HOUR_US, tax=Tax(name="low", percent=Decimal(7)))
+    lines = rated(usage, tariff(), seven, guarantees=guarantees)
+    bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    issued = replace(bill, number="2026-000001")
+    cents = max(1, int(Fraction(bill.net) * 100 * share))
+    note = credit_note(issued, amount=Decimal(cents) / 100, reason="r", credited=Decimal(0))
+    assert (note.net, note.kind.value, note.credits) == (-Decimal(cents) / 100, "credit", "2026-000001")
+    nets = {tax.name: Fraction(tax.net) for tax in issued.taxes}
+    for tax in note.taxes:
+        assert abs(-Fraction(tax.net) - nets[tax.name] * cents / 100 / Fraction(bill.net)) < Fraction(1, 100)
+        assert abs(Fraction(tax.amount) - Fraction(tax.net) * Fraction(tax.percent) / 100) <= Fraction(1, 200)
+    assert note.total == note.net + sum(tax.amount for tax in note.taxes)
+
+
+def test_invoice_is_paid_with_credit_notes_in_order_up_to_its_total() -> None:
+    notes = [
+        OpenCredit(number=f"C{i}", reason="r", amount=Decimal(amount)) for i, amount in enumerate(("3.00", "5.00"))
+    ]
+    assert [(s.number, s.amount) for s in settle(Decimal("4.50"), notes, "EUR")] == [
+        ("C0", Decimal("3.00")),
+        ("C1", Decimal("1.50")),
+    ]
+    assert settle(Decimal("0.00"), notes, "EUR") == settle(Decimal("4.50"), [], "EUR") == ()
 
 
 @given(usage=some, guarantees=changes, numbers=st.data())

@@ -11,8 +11,8 @@ from calabash.api import billing, requests
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.billing_documents import view_of
 from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, work
+from calabash.operations.handlers.audited import concerns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
     sight = _sight(request)
     found = await work(request, operations_of(request).billing.invoice, number)
     sight.require(found.tenant, number, draft=not found.number)
-    return view_of(found)
+    return await work(request, operations_of(request).billing.view, found)
 
 
 @get("/v1/invoices/{number:str}/items")
@@ -122,6 +122,16 @@ async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
     return await work(request, operations_of(request).billing.issue, number, by=by)
 
 
+@post("/v1/invoices/{number:str}/credit", status_code=201)
+async def credit_invoice(request: Asked, number: str) -> billing.InvoiceView:
+    by = _manager(request, "credit invoices")
+    order, books = requests.decode(await body_of(request), billing.CreditOrder), operations_of(request).billing
+    concerns(request, f"{order.amount}: {order.reason}")
+    note = await work(request, books.credit, number, order, by=by)
+    concerns(request, f"{note.number} {note.net} {note.currency}: {note.reason}", tenant=note.tenant)
+    return note
+
+
 @post("/v1/invoices/{number:str}/void", status_code=200)
 async def void_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "take invoices back")
@@ -139,5 +149,6 @@ BILLING = (
     invoice_items,
     verify_invoice,
     issue_invoice,
+    credit_invoice,
     void_invoice,
 )

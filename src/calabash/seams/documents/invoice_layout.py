@@ -16,7 +16,9 @@ _WORDS = {
     "busy": "measured work",
     "idle": "held and idle",
     "commitment": "commitment",
+    "credit": "credit",
 }
+_TITLES = {"reversal": "Reversal", "credit": "Credit note"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ def layout(bill: InvoiceView) -> InvoiceLayout:
         facts.append(("State", "draft: not an invoice"))
     else:
         facts.append(("Date", f"{datetime.fromtimestamp(bill.at, zone):%Y-%m-%d}"))
+    if bill.credits:
+        facts += [("Credits invoice", bill.credits), ("Reason", bill.reason)]
     if bill.reverses:
         facts.append(("Takes back", bill.reverses))
     if bill.reversed_by:
@@ -52,14 +56,26 @@ def layout(bill: InvoiceView) -> InvoiceLayout:
         seller=tuple(bill.seller),
         facts=tuple(facts),
         rows=tuple(_row(line) for line in bill.lines),
-        sums=(*sums, (f"Total {bill.currency}".strip(), bill.total)),
+        sums=(*sums, (f"Total {bill.currency}".strip(), bill.total), *_due(bill)),
     )
+
+
+def _due(bill: InvoiceView) -> list[tuple[str, str]]:
+    """The credit notes that an invoice is paid with, and what is left to pay; nothing without them."""
+    if not bill.settled:
+        return []
+    parts = [(f"Credit note {one.number}, {one.reason}", _negative(one.amount)) for one in bill.settled]
+    return [*parts, (f"Amount due {bill.currency}".strip(), bill.due)]
+
+
+def _negative(amount: str) -> str:
+    return amount[1:] if amount.startswith("-") else f"-{amount}"
 
 
 def _title(bill: InvoiceView) -> str:
     if bill.state == "draft":
         return f"Draft for {bill.month}"
-    return f"{'Reversal' if bill.kind == 'reversal' else 'Invoice'} {bill.number}"
+    return f"{_TITLES.get(bill.kind, 'Invoice')} {bill.number}"
 
 
 def _row(line: InvoiceLine) -> tuple[str, ...]:
@@ -73,6 +89,6 @@ def _row(line: InvoiceLine) -> tuple[str, ...]:
     if line.preemptible:
         discount = f", {line.discount_percent} % off" if line.discount_percent not in {"0", ""} else ""
         words.append(f"preemptible{discount}")
-    if not line.price:
+    if not line.price and line.measure != "credit":
         words.append("no price" if line.tariff else "no tariff")
     return (line.project, ", ".join(filter(None, words)), line.hours, line.unit, line.unit_price, line.amount)

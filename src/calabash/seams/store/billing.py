@@ -6,69 +6,19 @@ next waits for the counter, and a failure takes the number back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.store import billing_tables as tables
+from calabash.seams.store.bills import BillFilter, BillRecord, Document
 from calabash.seams.store.database import Database
-from calabash.seams.store.seals import SEAL, seal_of
+from calabash.seams.store.seals import SEAL
 
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BillRecord:
-    """An invoice or, with ``number`` empty, a draft; money is text. ``reversed_by`` is the number of what took it back.
-
-    ``items`` are the parts of its itemised use; they are only written with a draft, and read by ``BillingTables.items``.
-    """
-
-    tenant: str
-    month: str
-    document: Document
-    lines: Sequence[Document] = ()
-    number: str = ""
-    kind: str = "invoice"
-    reverses: str = ""
-    reversed_by: str = ""
-    currency: str = ""
-    net: str = "0"
-    total: str = "0"
-    at: float = 0.0
-    by: str = ""
-    items: Sequence[Sequence[Document]] = ()
-
-    @property
-    def seal(self) -> str:
-        """The seal of an issued invoice as its columns, document and lines are now."""
-        head = {
-            "number": self.number,
-            "tenant": self.tenant,
-            "month": self.month,
-            "kind": self.kind,
-            "reverses": self.reverses,
-            "currency": self.currency,
-            "net": self.net,
-            "total": self.total,
-            "issued_at": self.at,
-            "issued_by": self.by,
-        }
-        return seal_of(head, self.document, self.lines)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BillFilter:
-    """Which invoices; "" is any."""
-
-    tenant: str = ""
-    month: str = ""
-    after: str = ""
-    limit: int = 1000
-    tenants: frozenset[str] | None = field(default=None)
+_ALL_SERIES = "*"  # a row that no number is taken from: what is issued waits for it
 
 
 class BillingTables:
@@ -141,12 +91,25 @@ class BillingTables:
 
     # -- invoices ----------------------------------------------------------------------------------------------
 
-    def issue(self, tenant: str, month: str, *, series: str, at: float, by: str) -> str:
+    def issue(
+        self,
+        tenant: str,
+        month: str,
+        *,
+        series: str,
+        at: float,
+        by: str,
+        complete: Callable[[BillRecord, Sequence[BillRecord]], BillRecord] = lambda draft, _: draft,
+    ) -> str:
         """The draft of that tenant and month becomes an invoice: its number.
+
+        Args:
+            complete: makes the invoice of the draft and of everything that was issued to the tenant.
 
         Raises CalabashError: NOT_FOUND without a draft, CONFLICT where that month is invoiced already.
         """
         with self._database.transaction() as connection:
+            self._serialise(connection)
             number = self._next(connection, series)
             table = tables.invoice_drafts
             row = (
@@ -170,15 +133,29 @@ class BillingTables:
             items = tables.invoice_draft_items
             mine = items.c.tenant == tenant, items.c.month == month
             parts = connection.execute(sa.select(sa.func.count()).select_from(items).where(*mine)).scalar_one()
-            _write(connection, _draft(dict(row)), number=number, at=at, by=by, item_parts=parts)
+            issued = complete(_draft(dict(row)), _bills_of(connection, tenant))
+            _write(connection, issued, number=number, at=at, by=by, item_parts=parts)
             moved = sa.select(sa.literal(number), items.c.part, items.c["items"]).where(*mine).order_by(items.c.part)
             connection.execute(sa.insert(tables.invoice_items).from_select(["number", "part", "items"], moved))
             _forget_draft(connection, tenant, month)
         return number
 
-    def reverse(self, reversal: BillRecord, *, series: str, at: float, by: str) -> str:
-        """Write what takes an invoice back: its number. Raises CONFLICT when that was done already."""
+    def reverse(
+        self,
+        reversal: BillRecord,
+        *,
+        series: str,
+        at: float,
+        by: str,
+        check: Callable[[Sequence[BillRecord]], None] = lambda _: None,
+    ) -> str:
+        """Write what takes an invoice back: its number. Raises CONFLICT when that was done already.
+
+        Args:
+            check: raises CalabashError where something else that was issued to the tenant forbids it.
+        """
         with self._database.transaction() as connection:
+            self._serialise(connection)
             number = self._next(connection, series)
             table = tables.invoices
             before = sa.select(table.c.number).where(table.c.reverses == reversal.reverses)
@@ -187,8 +164,29 @@ class BillingTables:
                 raise CalabashError(
                     f"invoice {reversal.reverses} was taken back by {found} already", reason=Reason.CONFLICT
                 )
+            check(_bills_of(connection, reversal.tenant))
             _write(connection, reversal, number=number, at=at, by=by)
         return number
+
+    def credit(
+        self, tenant: str, *, make: Callable[[Sequence[BillRecord]], BillRecord], series: str, at: float, by: str
+    ) -> str:
+        """Write a credit note: its number.
+
+        Args:
+            make: makes the credit note from everything that was issued to the tenant. It may raise CalabashError.
+        """
+        with self._database.transaction() as connection:
+            self._serialise(connection)
+            note = make(_bills_of(connection, tenant))
+            number = self._next(connection, series)
+            _write(connection, note, number=number, at=at, by=by)
+        return number
+
+    def bills_of(self, tenant: str) -> list[BillRecord]:
+        """Everything that was issued to a tenant, in the order of issue, without lines."""
+        with self._database.reading() as connection:
+            return _bills_of(connection, tenant)
 
     def bills(self, which: BillFilter) -> list[BillRecord]:
         """Issued ones by number, without their lines."""
@@ -224,6 +222,12 @@ class BillingTables:
             rows = connection.execute(query.order_by(table.c.part).limit(limit)).all()
         return [(row[0], [dict(item) for item in row[1]]) for row in rows]
 
+    def _serialise(self, connection: sa.Connection) -> None:
+        """Wait for every other transaction that issues, reverses or credits."""
+        table = tables.invoice_numbers
+        connection.execute(self._database.insert_or_ignore(table, ["series"]).values(series=_ALL_SERIES, last=0))
+        connection.execute(sa.update(table).where(table.c.series == _ALL_SERIES).values(last=table.c.last))
+
     def _next(self, connection: sa.Connection, series: str) -> str:
         table = tables.invoice_numbers
         connection.execute(self._database.insert_or_ignore(table, ["series"]).values(series=series, last=0))
@@ -248,6 +252,12 @@ def _bills() -> sa.Select[Any]:
     table, later = tables.invoices, tables.invoices.alias()
     taken_back = sa.select(later.c.number).where(later.c.reverses == table.c.number).scalar_subquery()
     return sa.select(table, taken_back.label("reversed_by"))
+
+
+def _bills_of(connection: sa.Connection, tenant: str) -> list[BillRecord]:
+    table = tables.invoices
+    query = _bills().where(table.c.tenant == tenant).order_by(table.c.issued_at, table.c.number)
+    return [_bill(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def _standing(connection: sa.Connection, tenant: str, month: str) -> str | None:

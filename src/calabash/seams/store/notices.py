@@ -86,13 +86,13 @@ class NoticeTables:
         with self._database.reading() as connection:
             return int(connection.execute(sa.select(sa.func.max(tables.events.c.id))).scalar_one_or_none() or 0)
 
-    def invoices_since(self, at: float) -> list[tuple[str, str, str, float]]:
-        """Number, tenant, amount and time of what was issued from then on."""
+    def invoices_since(self, at: float) -> list[tuple[str, str, str, str, float]]:
+        """Kind, number, tenant, amount and time of what was issued from then on."""
         table = billing_tables.invoices
         query = sa.select(table).where(table.c.issued_at >= at).order_by(table.c.issued_at).limit(1000)
         with self._database.reading() as connection:
             rows = connection.execute(query).mappings().all()
-        return [(r["number"], r["tenant"], f"{r['total']} {r['currency']}", r["issued_at"]) for r in rows]
+        return [(r["kind"], r["number"], r["tenant"], f"{r['total']} {r['currency']}", r["issued_at"]) for r in rows]
 
     def heads(self, *, now_s: float) -> list[tuple[Notification, NotificationState, Delivery]]:
         """The oldest delivery of each receiver that may be tried now, oldest first."""
