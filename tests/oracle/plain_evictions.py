@@ -210,6 +210,9 @@ class PlainEviction:
         """Return True if something was not evicted only because this cycle has started it."""
         return self._rules.spared
 
+    def prepare(self) -> None:
+        """Nothing is kept."""
+
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._rules.touch(queue)

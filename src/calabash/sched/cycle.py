@@ -77,6 +77,7 @@ class Cycle:
             state.unsettled = False
             state.refused.clear()
             state.cut.clear()
+        self._evict.prepare()
         try:
             for portion, look, refused in of.walk(self._walk.portions, state.registry.queued.values()):
                 if look:

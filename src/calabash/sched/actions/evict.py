@@ -59,6 +59,12 @@ class Eviction:
         """Return True if something was not evicted only because this cycle has started it."""
         return self._rules.spared
 
+    def prepare(self) -> None:
+        """Look at what runs if much of it is new, so that the first request that evicts does not wait for it."""
+        options = self._state.options
+        if (options.reclaim or options.preempt or options.reclaim_fair_share) and self._state.registry.has_changed_much:
+            self._state.units.sync(self._state.registry)
+
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._rules.touch(queue)

@@ -148,7 +148,8 @@ class VictimRules:
         if guarded:
             kept |= ~self.marks()
         chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] <= since_s) & kept
-        chosen[list(table.rows_of(requester.key))] = False
+        own = table.rows_of(requester.key)
+        chosen[own.start : own.stop] = False
         if self._begun and (chosen & self._is_begun).any():
             self.spared = True
             chosen &= ~self._is_begun

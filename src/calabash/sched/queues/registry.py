@@ -50,6 +50,11 @@ class GangRegistry:
         """Return True if ``take_changed`` would name a gang."""
         return self._changed is None or bool(self._changed)
 
+    @property
+    def has_changed_much(self) -> bool:
+        """Return True if ``take_changed`` would name many gangs."""
+        return self._changed is None or len(self._changed) > CHANGED_MAX // 16
+
     def take_changed(self) -> set[GangKey] | None:
         """Return the gangs whose running members changed since the last call, ended ones too; None for all."""
         changed, self._changed = self._changed, set()

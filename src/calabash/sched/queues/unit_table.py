@@ -8,14 +8,17 @@ are dropped by building the table anew once they are most of it; ``generation`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.columns import Bools, Floats, Ints
-from calabash.sched.decisions import GangKey
+from calabash.sched.decisions import GangKey, Running
+from calabash.sched.queues.fairshare import RESOURCES
 from calabash.sched.queues.gang import Gang, Unit, slices_of, units_of
 from calabash.sched.queues.registry import GangRegistry
 
@@ -23,16 +26,11 @@ UNRANKED = 1 << 40
 NO_DEVICE = -1
 _COUNT_MIN = 64
 _CLOSED_MIN = 1024
-_ROW = (
-    ("alive", np.bool_), ("queue", np.int64), ("gang", np.int64), ("core", np.bool_), ("priority", np.int64),
-    ("started_at_s", np.float64), ("sequence", np.int64), ("gpu_milli", np.float64), ("cpu_milli", np.float64),
-    ("host_memory_mib", np.float64), ("slices", np.int64), ("evictable", np.bool_), ("guarded", np.bool_),
-    ("small", np.bool_), ("surplus", np.int64),
-)  # fmt: skip
-_USE = (
-    ("use_row", np.int64), ("use_node", np.int64), ("use_device", np.int64), ("use_count", np.int64),
-    ("use_share", np.float64), ("use_slices", np.int64),
-)  # fmt: skip
+_INTS = ("queue", "gang", "priority", "sequence", "slices", "surplus")
+_FLOATS = ("started_at_s", "gpu_milli", "cpu_milli", "host_memory_mib")
+_BOOLS = ("alive", "core", "evictable", "guarded", "small")
+_USES = ("use_row", "use_node", "use_device", "use_count", "use_slices")
+_SHARES = ("use_share",)
 
 
 class UnitTable:
@@ -118,13 +116,13 @@ class UnitTable:
         """Return the name of the queue of a number."""
         return self._queue_names[number]
 
-    def rows_of(self, gang: GangKey) -> Sequence[int]:
+    def rows_of(self, gang: GangKey) -> range:
         """Return the rows of a gang's units as they are, its core first."""
-        return self._rows_of.get(gang, ())
+        return self._rows_of.get(gang, range(0))
 
     def unit(self, row: int) -> Unit:
         """Return the unit of a row that is alive; its mark is not set."""
-        return units_of(self._gangs[row])[self._ordinals[row]]
+        return units_of(self._gangs[row])[row - self.gang.item(row)]
 
     def row(self, unit: Unit) -> int:
         """Return the row of a unit as it is."""
@@ -137,55 +135,85 @@ class UnitTable:
         self.size = self.uses = self._closed = 0
         self.generation += 1
         self._gangs: list[Gang] = []
-        self._ordinals: list[int] = []
-        self._rows_of: dict[GangKey, list[int]] = {}
-        for name, kind in (*_ROW, *_USE):
-            setattr(self, name, np.zeros(_COUNT_MIN, kind))
-        self.rank_of: Ints = np.full(_COUNT_MIN, UNRANKED)
+        self._rows_of: dict[GangKey, range] = {}
+        self._matrices: dict[tuple[str, ...], npt.NDArray[Any]] = {}
+        self.rank_of: Ints = np.zeros(0, np.int64)
+        self._make_room(0, 0)
+
+    def _make_room(self, rows: int, uses: int) -> None:
+        """Make the columns long enough, for twice as much."""
+        for names, kind, count in (
+            (_INTS, np.int64, rows), (_FLOATS, np.float64, rows), (_BOOLS, np.bool_, rows),
+            (_USES, np.int64, uses), (_SHARES, np.float64, uses),
+        ):  # fmt: skip
+            old = self._matrices.get(names, np.zeros((len(names), 0), kind))
+            if count <= old.shape[1] > 0:
+                continue
+            matrix = self._matrices[names] = np.zeros((len(names), max(2 * count, _COUNT_MIN)), kind)
+            matrix[:, : old.shape[1]] = old
+            for name, column in zip(names, matrix, strict=True):
+                setattr(self, name, column)
+        missing = len(self.alive) - len(self.rank_of)
+        self.rank_of = np.concatenate((self.rank_of, np.full(missing, UNRANKED)))
 
     def _close(self, key: GangKey) -> None:
-        rows = self._rows_of.pop(key, ())
-        for row in rows:
-            self.alive[row] = False
+        rows = self._rows_of.pop(key, range(0))
+        self.alive[rows.start : rows.stop] = False
         self._closed += len(rows)
 
-    def _append(self, gangs: Iterable[Gang]) -> None:
+    def _append(self, gangs: Sequence[Gang]) -> None:
         """Append rows for the units of gangs that have none."""
-        rows: list[tuple[Any, ...]] = []
-        uses: list[tuple[int, int, int, int, float, int]] = []
-        at = self.size
-        for gang in gangs:
-            queue = self._number(gang.queue)
-            first, running = at, gang.running
-            if len(running) == 1 and gang.min_member == 1:
-                (member,) = running.values()  # most are: this way makes no unit
-                shape, charge = member.request.shape, member.charge
-                slices = slices_of(shape)
-                rows.append(
-                    (True, queue, first, True, gang.priority, member.started_at_s, member.sequence, *charge, slices,
-                     member.request.evictable, member.request.guarded,
-                     bool(shape.gpu_slices_max) and is_charged_by_count(shape, charge), 0)
-                )  # fmt: skip
-                placement = member.placement
-                share = slices / len(placement.devices) if placement.devices else 0.0
-                uses.extend((at, placement.node, d, 1, share, slices) for d in placement.devices or (NO_DEVICE,))
-                self._ordinals.append(0)
-                at += 1
-            else:
-                units = units_of(gang)
-                for ordinal, unit in enumerate(units):
-                    rows.append(self._row(unit, queue, first, len(running) - len(unit.members) if unit.core else 0))
-                    uses.extend(_uses(at, unit))
-                    self._ordinals.append(ordinal)
-                    at += 1
-            self._gangs.extend([gang] * (at - first))
-            self._rows_of[gang.key] = list(range(first, at))
-        if rows:
-            self._write(_ROW, self.size, rows)
-            self._write(_USE, self.uses, uses)
-            missing = len(self.alive) - len(self.rank_of)
-            self.rank_of = np.concatenate((self.rank_of, np.full(missing, UNRANKED)))
-            self.size, self.uses = self.size + len(rows), self.uses + len(uses)
+        alone = [gang for gang in gangs if gang.min_member == 1 and len(gang.running) == 1]
+        self._append_alone(alone, [next(iter(gang.running.values())) for gang in alone])
+        if len(alone) < len(gangs):
+            for gang in gangs:
+                if gang.min_member > 1 or len(gang.running) > 1:
+                    self._append_units(gang, units_of(gang))
+
+    def _append_alone(self, gangs: Sequence[Gang], members: Sequence[Running]) -> None:
+        """Append rows for gangs of one member. Most are, so this way makes no units."""
+        start = self.size
+        requests, places = [m.request for m in members], [m.placement for m in members]
+        shapes = [r.shape for r in requests]
+        distinct = {id(shape): shape for shape in shapes}
+        slices_by = {key: slices_of(shape) for key, shape in distinct.items()}
+        slices = [slices_by[id(shape)] for shape in shapes]
+        small: Sequence[bool] = [False] * len(members)
+        if any(shape.gpu_slices_max for shape in distinct.values()):
+            small = [is_charged_by_count(m.request.shape, m.charge) for m in members]
+        rows = range(start, start + len(members))
+        numbers = {queue: self._number(queue) for queue in {gang.queue for gang in gangs}}
+        self._write_rows(
+            gangs,
+            ([numbers[gang.queue] for gang in gangs], rows, [gang.priority for gang in gangs],
+             [m.sequence for m in members], slices, [0] * len(members)),
+            ([m.started_at_s for m in members], *([m.charge[r] for m in members] for r in range(RESOURCES))),
+            ([True] * len(members), [True] * len(members), [r.evictable for r in requests],
+             [r.guarded for r in requests], small),
+        )  # fmt: skip
+        self._rows_of.update(zip([g.key for g in gangs], [range(row, row + 1) for row in rows], strict=True))
+        counts = [len(place.devices) or 1 for place in places]
+        devices = [device for place in places for device in place.devices or (NO_DEVICE,)]
+        row, node, on, slice_count = (
+            np.repeat(np.array(v, np.int64), counts) for v in (rows, [p.node for p in places], counts, slices)
+        )
+        self._write_uses((row, node, devices, np.ones(len(devices)), slice_count), slice_count / on)
+
+    def _append_units(self, gang: Gang, units: Sequence[Unit]) -> None:
+        start, queue, asked = self.size, self._number(gang.queue), [[m.request for m in u.members] for u in units]
+        surplus = [len(gang.running) - len(u.members) if u.core else 0 for u in units]
+        self._write_rows(
+            [gang] * len(units),
+            ([queue] * len(units), [start] * len(units), [u.priority for u in units], [u.sequence for u in units],
+             [u.slices for u in units], surplus),
+            ([u.started_at_s for u in units], *([u.amount[r] for u in units] for r in range(RESOURCES))),
+            ([True] * len(units), [u.core for u in units], [all(r.evictable for r in members) for members in asked],
+             [any(r.guarded for r in members) for members in asked],
+             [all(is_charged_by_count(m.request.shape, m.charge) for m in u.members) for u in units]),
+        )  # fmt: skip
+        self._rows_of[gang.key] = range(start, self.size)
+        *uses, shares = zip(*(use for row, unit in enumerate(units, start) for use in _uses(row, unit)), strict=True)
+        self._write_uses(uses, shares)
 
     def _number(self, queue: str) -> int:
         number = self._queues.get(queue)
@@ -194,32 +222,30 @@ class UnitTable:
             self._queue_names.append(queue)
         return number
 
-    @staticmethod
-    def _row(unit: Unit, queue: int, first: int, surplus: int) -> tuple[Any, ...]:
-        asked = [m.request for m in unit.members]
-        return (
-            True, queue, first, unit.core, unit.priority, unit.started_at_s, unit.sequence, *unit.amount, unit.slices,
-            all(r.evictable for r in asked), any(r.guarded for r in asked),
-            all(is_charged_by_count(m.request.shape, m.charge) for m in unit.members), surplus,
-        )  # fmt: skip
+    def _write_rows(
+        self, gangs: Sequence[Gang], ints: Sequence[Any], floats: Sequence[Any], bools: Sequence[Any]
+    ) -> None:
+        start, end = self.size, self.size + len(gangs)
+        self._make_room(end, self.uses)
+        for names, columns in ((_INTS, ints), (_FLOATS, floats), (_BOOLS, bools)):
+            self._matrices[names][:, start:end] = columns
+        self._gangs.extend(gangs)
+        self.size = end
 
-    def _write(self, names: Sequence[tuple[str, Any]], start: int, rows: Sequence[tuple[Any, ...]]) -> None:
-        end = start + len(rows)
-        for (name, kind), values in zip(names, zip(*rows, strict=True), strict=True):
-            column = getattr(self, name)
-            if end > len(column):
-                column = np.concatenate((column, np.zeros(2 * end - len(column), kind)))
-                setattr(self, name, column)
-            column[start:end] = values
+    def _write_uses(self, ints: Sequence[Any], shares: Any) -> None:
+        start, end = self.uses, self.uses + len(ints[0])
+        self._make_room(self.size, end)
+        self._matrices[_USES][:, start:end] = ints
+        self.use_share[start:end] = shares
+        self.uses = end
 
 
-def _uses(row: int, unit: Unit) -> Iterable[tuple[int, int, int, int, float, int]]:
-    """Devices that a unit is on, in the order of its members."""
-    nodes: dict[int, dict[int, int]] = {}
+def _uses(row: int, unit: Unit) -> Iterator[tuple[int, int, int, int, int, float]]:
+    """Yield the devices that a unit is on: row, node, device, members, slices, slices by the devices of the node."""
+    nodes: dict[int, Counter[int]] = {}
     for member in unit.members:
-        on = nodes.setdefault(member.placement.node, {})
-        for device in member.placement.devices:
-            on[device] = on.get(device, 0) + 1
+        nodes.setdefault(member.placement.node, Counter()).update(member.placement.devices)
     for node, devices in nodes.items():
+        share = unit.slices / len(devices) if devices else 0.0
         for device, count in devices.items() or ((NO_DEVICE, 1),):
-            yield (row, node, device, count, unit.slices / len(devices) if devices else 0.0, unit.slices)
+            yield (row, node, device, count, unit.slices, share)
