@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.demand import TYPICAL_MAX, Demand
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
-from calabash.sched.policies.tables import learn, maximal_patterns, neutral
+from calabash.sched.policies.tables import (
+    BLOCKS_MAX,
+    HOST_BLOCKS_MAX,
+    _grouped,
+    learn,
+    maximal_patterns,
+    neutral,
+)
 
 
 def share(milli: int, cpu_milli: int = 1000) -> Shape:
@@ -95,3 +102,34 @@ def test_typical_demand_covers_95_percent_and_adds_up_to_one() -> None:
     typical = demand.typical()
     assert sum(weight for _, weight in typical) == pytest.approx(1.0)
     assert [key[1] for key, _ in typical] == [500, WHOLE_MILLI]
+
+
+def test_what_is_learned_of_thousands_of_shapes_is_bounded_and_weighs_the_same() -> None:
+    """Placement tables have a row for each distinct amount of CPU; each tenant may ask for as many as it likes."""
+    several = {Shape(gpu_count=2 + i % 7, gpu_milli=WHOLE_MILLI, cpu_milli=1 + 7 * i): 1 + i % 3 for i in range(4000)}
+    hosts = {Shape(cpu_milli=1 + i): 1 for i in range(4000)}
+    demand = Demand({**several, **hosts})
+    tables = learn(demand, Cluster(NODES))
+    assert 32 <= len(tables.blocks) <= BLOCKS_MAX
+    assert 16 <= len(tables.host_blocks) <= HOST_BLOCKS_MAX
+    assert len(demand.typical()) == TYPICAL_MAX
+    total = sum(shape.gpu_count * count for shape, count in several.items())
+    for devices in range(2, 9):
+        weight = sum(shape.gpu_count * n for shape, n in several.items() if shape.gpu_count == devices)
+        learned = sum(weight for count, _, weight in tables.blocks if count == devices)
+        assert learned == pytest.approx(weight / total * devices)
+    assert max(cpu for _, cpu, _ in tables.blocks) == max(shape.cpu_milli for shape in several)
+    alone = learn(Demand({WHOLE: 1, **hosts}), Cluster(NODES)).host_blocks
+    few = learn(Demand({WHOLE: 1, Shape(cpu_milli=2000): 4000}), Cluster(NODES)).host_blocks
+    assert (sum(w for _, w in alone) > 0) == (sum(w for _, w in few) > 0)
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 100])
+def test_groups_are_few_and_keep_order_and_weight(count: int) -> None:
+    rng = np.random.default_rng(count)
+    weights = {int(amount): float(rng.integers(1, 100)) for amount in rng.choice(1000, count, replace=False)}
+    groups = _grouped(weights, 6)
+    assert len(groups) == count if count <= 6 else 3 <= len(groups) <= 6
+    assert [amount for amount, _ in groups] == sorted({amount for amount, _ in groups} & weights.keys())
+    assert groups[-1][0] == max(weights)
+    assert sum(weight for _, weight in groups) == pytest.approx(sum(weights.values()))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from calabash.sched.cluster.shape import Shape
 
 TYPICAL_SHARE = 0.95
+TYPICAL_MAX = 128  # learning takes time in proportion
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,18 @@ class Demand:
 
     def typical(self) -> list[tuple[tuple[int, int, int, frozenset[str]], float]]:
         """The target workload of FGD: the most popular (cpu_milli, gpu_milli, gpu_count, models) until they are 95 % of
-        all requests, with frequencies that add up to one. Host memory is ignored, CPU-only requests are included."""
+        all requests, at most ``TYPICAL_MAX``, with frequencies that add up to one. Host memory is ignored, CPU-only
+        requests are included."""
         merged: dict[tuple[int, int, int, frozenset[str]], int] = {}
         for shape, count in self.counts.items():
             key = (shape.cpu_milli, shape.gpu_milli, shape.gpu_count, shape.models)
             merged[key] = merged.get(key, 0) + count
         total = sum(merged.values())
         order = sorted(merged.items(), key=lambda item: (item[1], item[0][:3], sorted(item[0][3])), reverse=True)
-        found, covered = [], 0
+        found: list[tuple[tuple[int, int, int, frozenset[str]], int]] = []
+        covered = 0
         for key, count in order:
-            if covered >= TYPICAL_SHARE * total:
+            if covered >= TYPICAL_SHARE * total or len(found) == TYPICAL_MAX:
                 break
             found.append((key, count))
             covered += count

@@ -25,6 +25,7 @@ LORENZ_STEP_VCPU = 0.25
 LORENZ_POINTS = 512
 PATTERNS_MAX = 20_000
 SIZES_MAX = 40
+BLOCKS_MAX, HOST_BLOCKS_MAX = 64, 32
 # CPU demand over supply when all devices are asked for; strength of the protection of CPU-only requests there
 CPU_TIGHTNESS = ((0.84, 0.88, 0.96, 1.0), (0.0, 1.0, 1.0, 0.0))
 
@@ -38,7 +39,9 @@ class Tables:
         gap_value [1001]: worth of a gap of g milli, in cards.
         fed_share [LORENZ_POINTS]: share of device demand that x = index * LORENZ_STEP_VCPU vCPU per card can feed.
         blocks: (devices, cpu_milli, weight) of every shape of several devices: its share of device demand times devices.
-        host_blocks: (cpu_milli, weight) of every CPU-only shape: its share of all requests while CPU is tight.
+            Shapes of about the same CPU are taken together where there are more than BLOCKS_MAX.
+        host_blocks: (cpu_milli, weight) of every CPU-only shape: its share of all requests while CPU is tight; of groups
+            where there are more than HOST_BLOCKS_MAX.
         scarcity: model name -> demand that insists on it over its supply at full load, at most 1.
         spare: what spare CPU is good for, while CPU is what runs out; None otherwise.
     """
@@ -168,18 +171,37 @@ def _lorenz(shapes: list[tuple[Shape, int]]) -> Floats:
 
 
 def _blocks(shapes: list[tuple[Shape, int]], total: float) -> tuple[tuple[int, int, float], ...]:
-    weights: dict[tuple[int, int], float] = {}
+    weights: dict[int, dict[int, float]] = {}  # by devices and CPU
     for shape, count in shapes:
         if shape.gpu_count > 1:
-            key = (shape.gpu_count, shape.cpu_milli)
-            weights[key] = weights.get(key, 0.0) + shape.gpu_count * count
-    return tuple((devices, max(cpu, 1), weight / total * devices) for (devices, cpu), weight in sorted(weights.items()))
+            by_cpu = weights.setdefault(shape.gpu_count, {})
+            by_cpu[shape.cpu_milli] = by_cpu.get(shape.cpu_milli, 0.0) + shape.gpu_count * count
+    most = BLOCKS_MAX if sum(map(len, weights.values())) <= BLOCKS_MAX else max(1, BLOCKS_MAX // len(weights))
+    return tuple(
+        (devices, max(cpu, 1), weight / total * devices)
+        for devices, by_cpu in sorted(weights.items())
+        for cpu, weight in _grouped(by_cpu, most)
+    )
+
+
+def _grouped(weights: dict[int, float], most: int) -> list[tuple[int, float]]:
+    """Amounts in ascending order with their weights: all, or groups of about the same weight, each by its largest amount."""
+    amounts = sorted(weights.items())
+    if len(amounts) <= most:
+        return amounts
+    each = sum(weights.values()) / most
+    groups: dict[int, list[tuple[int, float]]] = {}
+    passed = 0.0
+    for amount, weight in amounts:
+        groups.setdefault(min(int(passed / each), most - 1), []).append((amount, weight))
+        passed += weight
+    return [(group[-1][0], sum(weight for _, weight in group)) for group in groups.values()]
 
 
 def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], ...]:
     """Blocks of CPU for requests without devices. Their protection matters while CPU is tight but suffices: with plenty
     nothing is refused anyway, and with too little somebody must be, whoever is protected."""
-    counts: dict[int, int] = {}
+    counts: dict[int, float] = {}
     for shape, count in demand.counts.items():
         if not shape.gpu_count and shape.cpu_milli:
             counts[shape.cpu_milli] = counts.get(shape.cpu_milli, 0) + count
@@ -187,7 +209,7 @@ def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], .
         return ()
     tightness = float(np.interp(cpu_pressure(demand, cluster), *CPU_TIGHTNESS))
     everything = sum(demand.counts.values())
-    return tuple((cpu, tightness * count / everything) for cpu, count in sorted(counts.items()))
+    return tuple((cpu, tightness * count / everything) for cpu, count in _grouped(counts, HOST_BLOCKS_MAX))
 
 
 def _scarcity(shapes: list[tuple[Shape, int]], total: float, cluster: Cluster) -> dict[str, float]:
