@@ -1,9 +1,9 @@
 """The cluster as the scheduler sees it: what there is, what is free, where a shape fits, and where it fits best.
 
-What lives here: resident arrays (``columns``, ``arrays``), shapes of requests (``shape``), feasibility (``fit``), bounds on it
-(``maxima``), device choice (``choose``), MIG tables for simulated clusters (``mig_tables``), what-if transactions (``board``) and
-releases (``releases``), counts of what is asked for (``demand``), and the engine that keeps one score vector per shape
-(``engine``).
+What lives here: resident arrays (``columns``, ``arrays``), shapes of requests (``shape``), feasibility (``fit``), bounds on
+it (``maxima``), device choice (``choose``), MIG tables for simulated clusters (``mig_tables``), what-if transactions
+(``board``) and releases (``releases``), counts of what is asked for (``demand``), and the engine that keeps one score
+vector per shape (``engine``).
 What never lives here: queues, gangs, time, or a reason to prefer one request to another.
 """
 
