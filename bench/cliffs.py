@@ -215,7 +215,6 @@ def shapes(size: Size) -> Iterator[Step]:
     step = measured("distinct shapes, unchanged cycle", 1, scheduler, lambda: scheduler.cycle(2.0))
     assert not step.decided, step.decided
     yield step
-    # The cycle before may not be skipped: the one before that has promised a start.
     step = measured("distinct shapes, next unchanged cycle", 1, scheduler, lambda: scheduler.cycle(2.5))
     assert not step.decided, step.decided
     yield step

@@ -4,8 +4,9 @@ Theory of operation. A cycle is a function of its inputs and of the time. The in
 and runs, the queues, the promises, and what callers set (moves that are left, MIG profiles to come). They are compared by
 counters where there are counters (the change log of the arrays, the registry, ``SchedulerState.version``), else by value. Use
 and shares of queues and what policies learn change with the registry only. A cycle whose inputs are those that the last cycle
-began with decides the same again. This is nothing: a cycle that starts something changes the registry, one that makes or drops
-a promise changes an input too, and reasons to wait are reported once.
+began with decides the same again. This is nothing: a cycle that starts something changes the registry, one that drops a promise
+changes an input too, and reasons to wait are reported once. Neither does a cycle decide anything after one that has changed no
+input but for promises that it has made: each is kept by the next cycle, or made anew, alike, from the same inputs.
 
 Over the same inputs a cycle decides otherwise only because of the time. ``_moments`` yields the times at which a rule may
 change its answer, and the memory ends at the first one. It is not kept at all where answers change all the time: where shares
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from calabash.sched.actions.victims import BORROW_PAUSE_S
 from calabash.sched.state import SchedulerState
@@ -24,7 +26,8 @@ from calabash.sched.state import SchedulerState
 AGE_MAX_S = 30.0
 # A time that is past by less is taken as still to come: a sum may be rounded up, and some rules change after it, not at it.
 ROUNDING_S = 0.001
-Inputs = tuple[object, ...]
+Inputs = tuple[Any, ...]
+"""The promises are the last."""
 
 
 class CycleMemory:
@@ -40,6 +43,7 @@ class CycleMemory:
         self._known: Inputs | None = None
         self._before: Inputs | None = None  # those that the round which is not complete began with
         self._between: Inputs = ()
+        self._paused = False
         self._since_s = 0.0
         self._until_s: float | None = (
             None  # computed when it is asked for first: few cycles are followed by an equal one
@@ -53,8 +57,8 @@ class CycleMemory:
             state.registry.version,
             state.moves_left,
             tuple(state.cluster.mig_coming),
-            tuple(state.reservations),
             dict(state.passed),
+            tuple(state.reservations),
         )
 
     def holds(self) -> bool:
@@ -74,12 +78,13 @@ class CycleMemory:
 
     def begin(self) -> None:
         """A round begins."""
-        self._known, self._until_s = None, None
+        self._known, self._until_s, self._paused = None, None, False
         self._before, self._since_s = self._inputs(), self._state.now_s
 
     def pause(self) -> None:
         """A cycle has ended before the round was complete."""
         self._between = (*self._inputs(), self._state.cluster.position)
+        self._paused = True
 
     def resume(self) -> None:
         """The round goes on. What has changed meanwhile is an input that it did not begin with."""
@@ -90,7 +95,13 @@ class CycleMemory:
         """The round is complete: keep it."""
         state = self._state
         if self._before is not None and not (state.options.half_life_s > 0 or state.room.engine.scorer.random_ties):
-            self._known = (*self._before, state.cluster.position)
+            now, before = self._inputs(), self._before
+            self._known = (*(now if self._made_promises_only(before, now) else before), state.cluster.position)
+
+    def _made_promises_only(self, before: Inputs, now: Inputs) -> bool:
+        """Return True if the round was one cycle, and has made or renewed promises and changed no other input."""
+        promised = {r.gang for r in before[-1]}
+        return not self._paused and before[:-1] == now[:-1] and promised <= {r.gang for r in now[-1]}
 
     def _moments(self, since_s: float) -> Iterator[float]:
         """Yield the times at which time alone may change a decision, past ones too; ``since_s`` where it does all the time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,14 +12,26 @@ from tests.examples import examples
 from tests.unit.sched.test_explain import random_cluster, random_shape
 
 from calabash.sched.cluster import engine as engine_module
+from calabash.sched.cluster import maxima as maxima_module
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.maxima import Maxima
+from calabash.sched.cluster.scoring import Scored
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.decisions import Bind, Request
 from calabash.sched.policies.registry import policy_named
+from calabash.sched.queues.spec import QueueSpec
+from calabash.sched.scheduler import Scheduler
+
+
+def any_shape(rng: random.Random) -> Shape:
+    """Return a random shape; some of shares ask for memory alone."""
+    shape = random_shape(rng)
+    return replace(shape, gpu_milli=0) if shape.gpu_memory_mib and rng.random() < 0.3 else shape
 
 
 class Changes:
@@ -33,7 +46,7 @@ class Changes:
         row = rng.randrange(cluster.node_count)
         match rng.choice(("place", "place", "place", "release", "cordon", "health", "join")):
             case "place":
-                shape = random_shape(rng)
+                shape = any_shape(rng)
                 placement = choose(Compiled(cluster, shape), row)
                 if placement is not None:
                     cluster.place(shape, placement)
@@ -60,7 +73,7 @@ def test_shape_that_maxima_refuse_fits_nowhere(seed: int) -> None:
     for _ in range(30):
         for _ in range(rng.choice((0, 1, 1, 4))):
             changes.change()
-        shape = random_shape(rng)
+        shape = any_shape(rng)
         fits = Compiled(cluster, shape).fitting()
         if maxima.refuse(shape):
             assert not fits.any()
@@ -97,6 +110,22 @@ def test_maxima_refuse_more_than_any_schedulable_node_has_free() -> None:
     assert maxima.refuse(Shape())
 
 
+@pytest.mark.parametrize("open_max", [0, 256])
+def test_maxima_of_different_nodes_refuse_only_where_few_nodes_are_open(
+    monkeypatch: pytest.MonkeyPatch, open_max: int
+) -> None:
+    monkeypatch.setattr(maxima_module, "_OPEN_MAX", open_max)
+    gpus = (GpuSpec(model="A100", memory_mib=40960),) * 2
+    nodes = [NodeSpec(name=f"n{i}", cpu_milli=8000, memory_mib=1024, gpus=gpus) for i in range(2)]
+    cluster = Cluster(nodes, order_seed=None)
+    maxima = Maxima(cluster)
+    cluster.place(Shape(cpu_milli=7000), NodePlacement(node=0))
+    cluster.place(Shape(gpu_count=2, gpu_milli=1000), NodePlacement(node=1, devices=(0, 1)))
+    assert maxima.refuse(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=1001)) == (open_max > 0)
+    assert not maxima.refuse(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=1000))
+    assert not maxima.refuse(Shape(cpu_milli=8000))
+
+
 @given(st.integers(0, 2**32), st.sampled_from(("pgb-online", "fgd", "bestfit", "random")))
 @settings(max_examples=examples(30), deadline=None)
 def test_engine_that_asks_maxima_first_answers_as_one_that_never_does(seed: int, policy: str) -> None:
@@ -104,7 +133,7 @@ def test_engine_that_asks_maxima_first_answers_as_one_that_never_does(seed: int,
     cluster = random_cluster(rng)
     changes = Changes(rng, cluster)
     always, never = (Engine(cluster, policy_named(policy)) for _ in range(2))
-    shapes = [random_shape(rng) for _ in range(8)]
+    shapes = [any_shape(rng) for _ in range(8)]
     with pytest.MonkeyPatch.context() as patched:
         for _ in range(60):
             for _ in range(rng.choice((0, 0, 1, 1, 4))):
@@ -114,3 +143,32 @@ def test_engine_that_asks_maxima_first_answers_as_one_that_never_does(seed: int,
             found = always.decide(shape), always.scores(shape).tolist()
             patched.setattr(engine_module, "_REFUSALS_MIN", 1 << 30)
             assert found == (never.decide(shape), never.scores(shape).tolist())
+
+
+def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = (GpuSpec(model="A100", memory_mib=40960),) * 2
+    nodes = [NodeSpec(name=f"n{i}", cpu_milli=64_000, memory_mib=1024, gpus=gpus) for i in range(4)]
+    scheduler = Scheduler(nodes, [QueueSpec(name="q")])
+    for node in range(4):
+        request = Request(id=f"r{node}", queue="q", shape=Shape(gpu_count=2, gpu_milli=1000), run_time_s=100.0)
+        scheduler.adopt(request, node=f"n{node}", started_at_s=0.0)
+    scorer = scheduler.room.engine.scorer
+    scored: list[Shape] = []
+    original = scorer.score
+
+    def counted(compiled: Compiled, rows: Rows) -> Scored:
+        scored.append(compiled.shape)
+        return original(compiled, rows)
+
+    monkeypatch.setattr(scorer, "score", counted)
+    for number in range(200):
+        shape = Shape(gpu_count=1, gpu_milli=100 + number, cpu_milli=number)
+        scheduler.submit(Request(id=f"w{number}", queue="q", shape=shape))
+    assert len(scheduler.cycle(1.0)) == 200
+    assert len(scheduler.state.reservations) == 1
+    assert len(scored) <= 20
+    scheduler.finished("r0")
+    scored.clear()
+    started = [decision.id for decision in scheduler.cycle(2.0) if isinstance(decision, Bind)]
+    assert 2 <= len(started) <= 20
+    assert len(scored) <= 3 * len(started) + 20

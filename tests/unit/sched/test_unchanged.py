@@ -512,9 +512,21 @@ def test_no_cycle_is_skipped_while_an_estimate_is_exceeded(runs: list[int]) -> N
         assert scheduler.state.reservations[0].unknown_since_s == 20.0
 
 
-@pytest.mark.parametrize("hold_s", [600.0, 0.0])  # with 0 a promise lapses at once, and others may pass
-def test_cycle_after_one_that_makes_or_drops_a_promise_is_not_skipped(hold_s: float, runs: list[int]) -> None:
-    scheduler = half_full(reservations=1, reservation_hold_s=hold_s)
+def test_cycle_after_one_that_only_makes_a_promise_is_skipped(runs: list[int]) -> None:
+    scheduler = half_full(reservations=1)
+    assert [len(runs) for at_s in (1.0, 1.5, 2.0) if scheduler.cycle(at_s) is not None] == [1, 1, 1]
+    assert len(scheduler.state.reservations) == 1
+
+
+def test_cycle_after_one_that_lets_a_promise_lapse_is_not_skipped(runs: list[int]) -> None:
+    scheduler = half_full(reservations=1, reservation_hold_s=0.0)  # it lapses at once, and others may pass
+    assert [len(runs) for at_s in (1.0, 1.5, 2.0) if scheduler.cycle(at_s) is not None] == [1, 2, 2]
+
+
+def test_cycle_after_one_that_drops_a_promise_is_not_skipped(runs: list[int]) -> None:
+    scheduler = half_full(reservations=1)
+    gang = scheduler.registry.gang_of("r").key
+    scheduler.state.reservations = [Reservation(gang=gang, start_s=90.0, requests_on={})]
     assert [len(runs) for at_s in (1.0, 1.5, 2.0) if scheduler.cycle(at_s) is not None] == [1, 2, 2]
 
 

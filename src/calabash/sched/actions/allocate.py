@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calabash.sched.actions.backfill import HeldNodes, ends_at_s
-from calabash.sched.actions.packing import pack
+from calabash.sched.actions.packing import is_exact, pack
 from calabash.sched.actions.plan import Plan, shapes_of
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Request
@@ -27,6 +27,8 @@ class Allocate:
     def plan(self, requests: Sequence[Request]) -> Plan | None:
         key = shapes_of(requests)
         if key in self._infeasible:
+            return None
+        if is_exact(requests) and self._held.refuse(requests[0].shape):
             return None
         ends_s = ends_at_s(requests, self._state.now_s)
         packing = pack(

@@ -76,6 +76,11 @@ class HeldNodes:
         placement = self._state.room.choose(shape)
         return placement if placement is not None else next(self.admitted(shape, ends_at_s), None)
 
+    def refuse(self, shape: Shape) -> bool:
+        """Return True if it is plain that ``choose`` finds no place: the shape asks for more than nodes have free, held too."""
+        engine, tried = self._state.room.engine, self._cordoned[:HELD_NODES_TRIED_MAX]
+        return engine.refuse(shape) and all(engine.maxima.refuse_on(shape, node) for node in tried)
+
     def admitted(self, shape: Shape, ends_at_s: float | None) -> Iterator[NodePlacement]:
         """Yield the places on held nodes where it would delay nobody."""
         for node in self._cordoned[:HELD_NODES_TRIED_MAX]:

@@ -78,7 +78,7 @@ class Engine:
 
     def best(self, shape: Shape) -> NodePlacement | None:
         """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
-        if self._refusals >= _REFUSALS_MIN and not self._is_fresh(shape) and self.maxima.refuse(shape):
+        if self._refusals >= _REFUSALS_MIN and not self._is_fresh(shape) and self.refuse(shape):
             return None
         entry = self._fresh(shape)
         scores = entry.scores
@@ -94,6 +94,10 @@ class Engine:
             return None
         self._refusals = 0
         return self._placement(entry, row, score)
+
+    def refuse(self, shape: Shape) -> bool:
+        """Return True if it is plain that the shape fits nowhere. It is looked at after some refusals in a row only."""
+        return self._refusals >= _REFUSALS_MIN and self.maxima.refuse(shape)
 
     def best_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
         """As ``best``, on one of these rows."""
@@ -159,7 +163,7 @@ class Engine:
 
     def _renew_all(self, entry: _Entry) -> None:
         entry.first = -1
-        if self._refusals >= _REFUSALS_MIN and self.maxima.refuse(entry.compiled.shape):
+        if self.refuse(entry.compiled.shape):
             entry.scores.fill(_NOWHERE)
             return
         self._renew(entry, np.arange(self.cluster.node_count))

@@ -1,7 +1,8 @@
 """The most that nodes have free: a bound that refuses a shape without a look at labels, modes, health and scores.
 
 A shape that asks for more of one resource than any schedulable node has free fits nowhere. The converse does not hold: the
-maxima of different resources may be those of different nodes.
+maxima of different resources may be those of different nodes. Where few nodes have anything free on their devices, which is
+what a full cluster looks like, each of them is compared with a shape that asks for devices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from calabash.sched.cluster.columns import Ints, Rows
 from calabash.sched.cluster.shape import Shape
 
 _NONE = -1
+# More nodes than these are not compared one by one.
+_OPEN_MAX = 256
 
 
 class Maxima:
@@ -27,12 +30,15 @@ class Maxima:
         # [N, G + 3] free compute of the devices in descending order, then free CPU, host memory and memory of a device.
         self._free: Ints = np.empty((0, cluster.width + 3), np.int64)
         self._most: list[int] = []
+        self._open: Ints = self._free  # of schedulable nodes with something free on a device, if they are few
 
     def refuse(self, shape: Shape) -> bool:
         """Return True if the shape asks for more than any schedulable node has free, so that it fits nowhere."""
         if self._cursor != self._cluster.position:
             self._renew()
-        return self._exceeds(shape, self._most)
+        if self._exceeds(shape, self._most):
+            return True
+        return shape.gpu_milli > 0 and len(self._open) <= _OPEN_MAX and not self._fits_open(shape)
 
     def refuse_on(self, shape: Shape, node: int) -> bool:
         """Return True if the shape asks for more than the node has free, schedulable or not."""
@@ -48,6 +54,18 @@ class Maxima:
             return False
         return count > width or shape.gpu_milli > most[count - 1] or shape.gpu_memory_mib > most[width + 2]
 
+    def _fits_open(self, shape: Shape) -> bool:
+        """Return True if one node has free all that the shape asks for."""
+        width, free = self._cluster.width, self._open
+        enough = free[:, shape.gpu_count - 1] >= shape.gpu_milli
+        if shape.cpu_milli:
+            enough &= free[:, width] >= shape.cpu_milli
+        if shape.memory_mib:
+            enough &= free[:, width + 1] >= shape.memory_mib
+        if shape.gpu_memory_mib:
+            enough &= free[:, width + 2] >= shape.gpu_memory_mib
+        return bool(enough.any())
+
     def _renew(self) -> None:
         cluster = self._cluster
         changed = cluster.changed_since(self._cursor)
@@ -58,6 +76,7 @@ class Maxima:
             self._write(np.array(changed if len(changed) == 1 else list(set(changed)), np.intp))
         free = self._free[cluster.schedulable] if cluster.has_cordoned else self._free
         self._most = free.max(axis=0, initial=_NONE).tolist()
+        self._open = free[free[:, 0] > 0]
         self._cursor = cluster.position
 
     def _write(self, rows: Rows) -> None:
