@@ -1,0 +1,333 @@
+"""Invoices recomputed from docs/concepts/invoices.md and docs/how-to/send-invoices.md, without any code of the ledger.
+
+Theory of operation. Time is cut at every moment at which anything changes: a usage record, a guarantee, a tariff, a window, the
+month. In a part nothing changes, so what each record holds there is charged on its own, in exact fractions. The parts are
+summed by version of the tariff, price and what a line tells apart, and then divided by commitments and tiers. Nothing is
+rounded but what the page says is rounded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+HOUR = 3_600_000_000
+COINS = {"EUR": 100, "USD": 100, "JPY": 1, "KWD": 1000}
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+Plain = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A usage record; times in microseconds since 1970."""
+
+    project: str
+    model: str
+    mode: str
+    preemptible: bool
+    begin: int
+    end: int
+    share: int
+    memory: int
+    busy: int
+    idle: int
+
+    @property
+    def told_apart(self) -> tuple[str, str, str, bool]:
+        return self.project, self.model, self.mode, self.preemptible
+
+
+@dataclass(slots=True, kw_only=True)
+class Line:
+    """Hours and their exact cost."""
+
+    hours: Fraction = Fraction(0)
+    cost: Fraction = Fraction(0)
+
+
+# Tariff, price, measure, tier, within the commitment, project, model, mode, preemptible, name of the tax, its percentage.
+LineName = tuple[str, str, str, int, bool, str, str, str, bool, str, Fraction]
+
+
+@dataclass(slots=True, kw_only=True)
+class Month:
+    """What a month must come to. With several ``currencies`` it must be refused."""
+
+    currencies: set[str] = field(default_factory=set)
+    lines: dict[LineName, Line] = field(default_factory=lambda: defaultdict(Line))
+
+    @property
+    def net(self) -> Fraction:
+        return sum((line.cost for line in self.lines.values()), Fraction(0))
+
+    @property
+    def empty(self) -> bool:
+        return not any(line.hours for line in self.lines.values())
+
+
+def instant(day: date, zone: ZoneInfo, minute: int = 0) -> int:
+    """A time of day as microseconds since 1970."""
+    day, minute = day + timedelta(days=minute // 1440), minute % 1440
+    local = datetime(day.year, day.month, day.day, minute // 60, minute % 60, tzinfo=zone)
+    return int(local.astimezone(UTC).timestamp()) * 1_000_000
+
+
+def month_of(month: str, zone: ZoneInfo) -> tuple[int, int]:
+    """The begin and the end of a month like 2026-11."""
+    year, number = int(month[:4]), int(month[5:])
+    after = date(year + 1, 1, 1) if number == 12 else date(year, number + 1, 1)
+    return instant(date(year, number, 1), zone), instant(after, zone)
+
+
+def minutes(text: str) -> int:
+    """22:30 -> 1350."""
+    return int(text[:2]) * 60 + int(text[3:])
+
+
+def in_force(tariffs: Sequence[Plain], tenant: str, at: int) -> int:
+    """The tariff of a moment: one that names the tenant before one for all, a later one before an earlier; -1 for none."""
+    best, rank = -1, (False, -1)
+    for index, tariff in enumerate(tariffs):
+        zone = ZoneInfo(tariff["time_zone"])
+        begin = instant(date.fromisoformat(tariff["valid_from"]), zone)
+        until = tariff.get("valid_to")
+        if at < begin or (until and at >= instant(date.fromisoformat(until), zone)):
+            continue
+        if tariff["tenants"] and tenant not in tariff["tenants"]:
+            continue
+        if (bool(tariff["tenants"]), begin) > rank:
+            best, rank = index, (bool(tariff["tenants"]), begin)
+    return best
+
+
+def alike(one: Plain, other: Plain) -> bool:
+    """Return True if the second version changes nothing but when it is valid."""
+    validity = {"valid_from", "valid_to"}
+    return {k: v for k, v in one.items() if k not in validity} == {k: v for k, v in other.items() if k not in validity}
+
+
+def versions(tariffs: Sequence[Plain], tenant: str, begin: int, end: int) -> list[tuple[int, int, int]]:
+    """Which tariff is in force from when to when; a version that follows another and changes nothing is that version."""
+    marks = {begin, end}
+    for tariff in tariffs:
+        zone = ZoneInfo(tariff["time_zone"])
+        for name in ("valid_from", "valid_to"):
+            if tariff.get(name):
+                marks.add(instant(date.fromisoformat(tariff[name]), zone))
+    found: list[tuple[int, int, int]] = []
+    for since, until in pairwise(sorted(mark for mark in marks if begin <= mark <= end)):
+        index = in_force(tariffs, tenant, since)
+        if found and index >= 0 and found[-1][2] >= 0 and alike(tariffs[found[-1][2]], tariffs[index]):
+            index = found[-1][2]
+        found.append((since, until, index))
+    return found
+
+
+def is_open(window: Plain, at: int, zone: ZoneInfo) -> bool:
+    """Return True if a window is open at a moment: it ends on the next day if its end is not after its begin."""
+    local = datetime.fromtimestamp(at // 1_000_000, UTC).astimezone(zone)
+    now, days = local.hour * 60 + local.minute, window["days"] or DAYS
+    today, yesterday = DAYS[local.weekday()], DAYS[local.weekday() - 1]
+    begin, end = minutes(window["begin"]), minutes(window["end"])
+    if end > begin:
+        return today in days and begin <= now < end
+    return (today in days and now >= begin) or (yesterday in days and now < end)
+
+
+def window_marks(tariff: Plain, begin: int, end: int) -> Iterable[int]:
+    """All moments at which a window of the tariff begins or ends."""
+    zone = ZoneInfo(tariff["time_zone"])
+    day = datetime.fromtimestamp(begin // 1_000_000, zone).date() - timedelta(days=1)
+    while instant(day, zone) <= end:
+        for window in tariff["windows"]:
+            yield instant(day, zone, minutes(window["begin"]))
+            yield instant(day, zone, minutes(window["end"]))
+        day += timedelta(days=1)
+
+
+def price_of(tariff: Plain, use: Use, measure: str, opened: set[str]) -> Plain | None:
+    """The first price for the measure that matches model, mode and time."""
+    for price in tariff["prices"]:
+        models, modes = price.get("models", []), price.get("modes", [])
+        if price["measure"] != measure or (modes and use.mode not in modes):
+            continue
+        if models and not any(model.lower() in use.model.lower() for model in models):
+            continue
+        if not price.get("window") or price["window"] in opened:
+            return dict(price)
+    return None
+
+
+def expected(
+    uses: Sequence[Use],
+    tariffs: Sequence[Plain],
+    guarantees: Sequence[tuple[int, int]],
+    *,
+    tenant: str,
+    begin: int,
+    end: int,
+) -> Month:
+    """What the month must come to.
+
+    Args:
+        guarantees: since when the tenant is guaranteed how many thousandths of a device.
+    """
+    phases = versions(tariffs, tenant, begin, end)
+    charged: dict[tuple[int, str, str, tuple[str, str, str, bool]], Fraction] = defaultdict(Fraction)
+    marks = {begin, end, *(at for at, _ in guarantees), *(since for since, _, _ in phases)}
+    for use in uses:
+        marks |= {use.begin, use.end}
+    for since, until, index in phases:
+        if index >= 0 and uses:
+            marks |= set(window_marks(tariffs[index], since, until))
+    for since, until in pairwise(sorted(mark for mark in marks if begin <= mark <= end)):
+        holding = [use for use in uses if use.begin <= since and until <= use.end]
+        if not holding:
+            continue
+        index = next(which for at, to, which in phases if at <= since < to)
+        held = sum(use.share for use in holding) * 10
+        sure = max(((at, milli) for at, milli in guarantees if at <= since), default=(0, 0))[1]
+        lent = Fraction(max(0, held - sure), held)
+        opened: set[str] = set()
+        if index >= 0:
+            zone = ZoneInfo(tariffs[index]["time_zone"])
+            opened = {window["name"] for window in tariffs[index]["windows"] if is_open(window, since, zone)}
+        for use in holding:
+            length = until - since
+            device = Fraction(use.share * length, 100 * HOUR)
+            amounts = {
+                "guaranteed": device * (1 - lent),
+                "borrowed": device * lent,
+                "memory": Fraction(use.memory * length, 1024 * HOUR),
+                "busy": Fraction(use.busy * length, (use.end - use.begin) * HOUR),
+                "idle": Fraction(use.idle * length, (use.end - use.begin) * HOUR),
+            }
+            for measure, hours in amounts.items():
+                price = price_of(tariffs[index], use, measure, opened) if index >= 0 else None
+                if hours and (price is not None or measure in ("guaranteed", "borrowed")):
+                    charged[index, price["name"] if price else "", measure, use.told_apart] += hours
+    return divided(charged, tariffs, phases, begin, end)
+
+
+def divided(
+    charged: Mapping[tuple[int, str, str, tuple[str, str, str, bool]], Fraction],
+    tariffs: Sequence[Plain],
+    phases: Sequence[tuple[int, int, int]],
+    begin: int,
+    end: int,
+) -> Month:
+    """Hours into commitments and tiers, which count over all versions by tier basis: tariff, price and measure."""
+    month = Month()
+    lasted: dict[int, int] = defaultdict(int)
+    for since, until, index in phases:
+        lasted[index] += until - since
+    lasted.pop(-1, None)
+    order = sorted(lasted, key=lambda i: tariffs[i]["valid_from"])
+    committed: dict[tuple[str, str, str], Fraction] = defaultdict(Fraction)
+    for index in order:
+        tariff = tariffs[index]
+        for commitment in tariff["commitments"]:
+            measure = next(p["measure"] for p in tariff["prices"] if p["name"] == commitment["of"])
+            hours = Fraction(commitment["hours"]) * Fraction(lasted[index], end - begin)
+            committed[tariff["name"], commitment["of"], measure] += hours
+            name = _name(tariff, commitment["of"], "commitment", 0, committed=False, apart=("", "", "", False))
+            month.lines[name].hours += hours
+            month.lines[name].cost += hours * Fraction(commitment["price"])
+            month.currencies.add(tariff["currency"])
+    used: dict[tuple[str, str, str], Fraction] = defaultdict(Fraction)
+    for index in (*order, -1):
+        for price_name, measure in dict.fromkeys((p, m) for i, p, m, _ in charged if i == index):
+            mine = {a: h for (i, p, m, a), h in charged.items() if (i, p, m) == (index, price_name, measure)}
+            own = tariffs[index] if index >= 0 else None
+            if own is not None:
+                month.currencies.add(own["currency"])
+            if own is None or not price_name:
+                for apart, hours in mine.items():
+                    month.lines[_name(own, "", measure, 0, committed=False, apart=apart)].hours += hours
+                continue
+            basis, total = (own["name"], price_name, measure), sum(mine.values(), Fraction(0))
+            price = next(p for p in own["prices"] if p["name"] == price_name)
+            for tier, within, part, each in tiers(price, used[basis], used[basis] + total, committed[basis]):
+                for apart, hours in mine.items():
+                    line = month.lines[_name(own, price_name, measure, tier, committed=within, apart=apart)]
+                    mine_of_it = part * hours / total
+                    off = Fraction(own["preemptible_discount_percent"]) if apart[3] and not within else Fraction(0)
+                    line.hours += mine_of_it
+                    line.cost += mine_of_it * each * (100 - off) / 100
+            used[basis] += total
+    return month
+
+
+def tiers(
+    price: Plain, since: Fraction, until: Fraction, committed: Fraction
+) -> Iterable[tuple[int, bool, Fraction, Fraction]]:
+    """The hours of the count from one to another: tier, within the commitment, hours, and the price of each."""
+    edges = [Fraction(0), *(Fraction(tier["above"]) for tier in price.get("tiers", [])), max(until, Fraction(10**12))]
+    prices = [Fraction(price["price"]), *(Fraction(tier["price"]) for tier in price.get("tiers", []))]
+    if since < committed:
+        yield 0, True, min(until, committed) - since, Fraction(0)
+    for tier, (lowest, highest) in enumerate(pairwise(edges)):
+        first, last = max(lowest, since, committed), min(highest, until)
+        if first < last:
+            yield tier, False, last - first, prices[tier]
+
+
+def _name(
+    tariff: Plain | None, price: str, measure: str, tier: int, *, committed: bool, apart: tuple[str, str, str, bool]
+) -> LineName:
+    tax = (tariff["tax"]["name"], Fraction(tariff["tax"]["percent"])) if tariff else ("", Fraction(0))
+    return (tariff["name"] if tariff else "", price, measure, tier, committed, *apart, *tax)
+
+
+def half_even(amount: Fraction, currency: str) -> Fraction:
+    """Rounded to the smallest coin, half to even."""
+    coins = COINS[currency]
+    return Fraction(round(amount * coins), coins)
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """The invoices and credit notes of a tenant, as the page says that they are paid."""
+
+    invoices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def open(self, number: str) -> Fraction:
+        """What no standing invoice has used of a credit note."""
+        note = self.notes[number]
+        used = sum((b["used"].get(number, Fraction(0)) for b in self.invoices.values() if b["stands"]), Fraction(0))
+        return Fraction(note["total"]) - used
+
+    def issue(
+        self, number: str, *, net: Fraction, total: Fraction, currency: str
+    ) -> tuple[dict[str, Fraction], Fraction]:
+        """What a new invoice uses of which credit notes, and its amount due."""
+        left, used = total, {}
+        for name, note in self.notes.items():
+            if note["stands"] and note["currency"] == currency:
+                part = min(left, self.open(name))
+                if part > 0:
+                    used[name] = part
+                    left -= part
+        self.invoices[number] = {"net": net, "total": total, "currency": currency, "used": used, "stands": True}
+        return used, left
+
+    def limit(self, number: str) -> Fraction:
+        """The greatest net amount of another credit note for an invoice; 0 for one that was taken back."""
+        bill = self.invoices[number]
+        given = sum((n["net"] for n in self.notes.values() if n["of"] == number and n["stands"]), Fraction(0))
+        return Fraction(bill["net"] - given) if bill["stands"] else Fraction(0)
+
+    def may_void(self, number: str) -> bool:
+        """Return True if no later document rests on an invoice or a credit note that stands."""
+        if number in self.notes:
+            rests = any(number in bill["used"] for bill in self.invoices.values() if bill["stands"])
+            return bool(self.notes[number]["stands"]) and not rests
+        noted = any(note["of"] == number and note["stands"] for note in self.notes.values())
+        return bool(self.invoices[number]["stands"]) and not noted
