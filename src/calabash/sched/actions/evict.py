@@ -17,7 +17,7 @@ from calabash.sched.actions.pool import Pool
 from calabash.sched.actions.preempt import below_limit
 from calabash.sched.actions.reclaim import above_fair_share, takes_back
 from calabash.sched.actions.search import find_victims
-from calabash.sched.actions.victims import VictimRules, paused
+from calabash.sched.actions.victims import Right, VictimRules, paused
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request
@@ -185,31 +185,25 @@ class Eviction:
         in_quota = rules.would_be_in_quota(gang.queue, priority, need)
         budgets: dict[str, float] = {}
         if in_quota:
-            others = rules.borrowed(gang.queue) if takes_back(state, rules, gang, need) else None
-            ratio_max = math.inf
+            right = Right(
+                queue=gang.queue, priority=priority, in_quota=True, others=takes_back(state, rules, gang, need)
+            )
         elif paused(gang, state.now_s):
             return
         else:
             budgets = above_fair_share(state, gang, need)
-            others, ratio_max = rules.borrowed_by(budgets) if budgets else None, state.options.evict_ratio_max
-        own = rules.lower_priority(gang.queue, priority, in_quota=in_quota) if state.options.preempt else None
-        if own is not None and not own.any():
-            own = None
-        units = own if others is None else others if own is None else own | others
-        if units is None:
-            return
-        # Equal for gangs that have nearly the same victims.
-        kind = (gang.queue, priority) if own is not None else rules.borrows(gang.queue)
-        eligible = rules.ripe(units, gang)
+            right = Right(queue=gang.queue, priority=priority, in_quota=False, others=frozenset(budgets))
+        ratio_max = math.inf if in_quota else state.options.evict_ratio_max
+        eligible, kind = rules.eligible(right, gang)
         size = int(np.count_nonzero(eligible))
         if size:
-            pool = self._pool((kind, in_quota, False), eligible)
+            pool = self._pool(kind, eligible)
             yield VictimPool(in_quota=in_quota, pool=pool, budgets=budgets, ratio_max=ratio_max)
         if not in_quota:
             return
-        everything = rules.ripe(units, gang, guarded=True)
+        everything, kind = rules.eligible(right, gang, guarded=True)
         if int(np.count_nonzero(everything)) > size:
-            pool = self._pool((kind, in_quota, True), everything)
+            pool = self._pool(kind, everything)
             yield VictimPool(in_quota=in_quota, pool=pool, budgets=budgets, ratio_max=ratio_max)
 
     def _pool(self, kind: Hashable, chosen: Bools) -> Pool:

@@ -75,10 +75,13 @@ class Pool:
         """Be about these rows from now on. Returns False, with nothing done, if the rows have got other numbers.
 
         Args:
+            chosen: not changed afterwards: the same object says that nothing has changed.
             marks: which rows are in quota: units say so.
         """
         if self._generation != self.table.generation:
             return False
+        if chosen is self._all is self._chosen:
+            return True
         self._all = chosen
         self._follow(chosen, marks)
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.sched.actions.victims import VictimRules, paused
+from calabash.sched.actions.victims import Right, VictimRules, paused
 from calabash.sched.decisions import Request
 from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.gang import Gang, Unit
@@ -23,7 +23,7 @@ def below_limit(
     def refused_without(units: Sequence[Unit]) -> bool:
         return state.tree.over_limit(gang.queue, need, total(u.amount for u in units)) is not None
 
-    ripe = rules.ripe(rules.lower_priority(gang.queue, priority, in_quota=in_quota), gang)
+    ripe = rules.ripe_below(Right(queue=gang.queue, priority=priority, in_quota=in_quota), gang)
     chosen: list[Unit] = []
     refused = True
     for unit in rules.in_order(ripe):

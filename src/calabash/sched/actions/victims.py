@@ -19,9 +19,9 @@ The rules are vectors over the rows of the ``UnitTable``: what an eviction chang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,22 @@ BORROW_PAUSE_S = 600.0
 def paused(gang: Gang, now_s: float) -> bool:
     """Whether it was evicted so recently that it does not evict for borrowed room."""
     return gang.evicted_at_s is not None and now_s < gang.evicted_at_s + BORROW_PAUSE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """What a gang may evict.
+
+    Attributes:
+        queue, priority: its own; of its queue it may evict lower priority.
+        in_quota: it would be in quota, and may evict what is in quota of its queue.
+        others: it may evict what all others borrow (True), or some other queues.
+    """
+
+    queue: str
+    priority: int
+    in_quota: bool
+    others: bool | frozenset[str] = False
 
 
 class VictimRules:
@@ -60,12 +76,14 @@ class VictimRules:
         self._ahead: dict[str, dict[int | None, Amount]] = {}
         self._is_begun = np.zeros(0, np.bool_)
         self._versions: Counter[str] = Counter()
+        self._answers: dict[Hashable, tuple[Bools, Hashable]] = {}  # until something changes
 
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._marked.forget(queue)
         self._ahead.pop(queue, None)
         self._versions[queue] += 1
+        self._answers.clear()
 
     def version(self, queue: str) -> int:
         """Return a number that changes when something of the queue that is in quota may have changed."""
@@ -82,7 +100,7 @@ class VictimRules:
     def marks(self) -> Bools:
         """Return for each row whether its unit is in quota. Rows that are not alive have no meaning."""
         self._sync()
-        return self._marked.marks(self._state.registry.running_in)
+        return self._marks_of_all()
 
     def units(self, queue: str) -> list[Unit]:
         """Return all running units of the queue with their in-quota marks."""
@@ -113,56 +131,25 @@ class VictimRules:
 
     # ---- who may go -----------------------------------------------------------------------------------------------
 
-    def lower_priority(self, queue: str, priority: int, *, in_quota: bool) -> Bools:
-        """Return the rows of a queue of strictly lower priority; those in quota only if ``in_quota``."""
-        marks, table = (self.marks() if in_quota else self._queue_marks(queue)), self.table
-        rows = slice(0, table.size)
-        found: Bools = (table.queue[rows] == table.queue_number(queue)) & (table.priority[rows] < priority)
-        found &= table.alive[rows]
-        return found if in_quota else found & ~marks
-
-    def borrowed(self, but: str) -> Bools:
-        """Return the rows of what all queues but one borrow."""
-        marks, table = self.marks(), self.table
-        rows = slice(0, table.size)
-        found: Bools = table.alive[rows] & ~marks & (table.queue[rows] != table.queue_number(but))
-        return found
-
-    def borrowed_by(self, queues: Iterable[str]) -> Bools:
-        """Return the rows of what these queues borrow."""
-        marks, table = self.marks(), self.table
-        rows = slice(0, table.size)
-        chosen = [number for number in map(table.queue_number, queues) if number >= 0]
-        found: Bools = table.alive[rows] & ~marks & np.isin(table.queue[rows], chosen)
-        return found
-
-    def ripe(self, units: Bools, requester: Gang, *, guarded: bool = False) -> Bools:
-        """Return those rows whose units have run long enough and may be evicted; a core only with all of its surplus.
+    def eligible(self, right: Right, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
+        """Return the rows of the units that a gang may evict, and a name for them that gangs of nearly the same ones share.
 
         Args:
             guarded: take those that are guarded as well, where they are borrowed.
         """
-        table, rows = self.table, slice(0, self.table.size)
-        since_s = self._state.now_s - self._state.options.min_run_time_s
-        kept = ~table.guarded[rows]
-        if guarded:
-            kept |= ~self.marks()
-        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] <= since_s) & kept
-        own = table.rows_of(requester.key)
-        chosen[own.start : own.stop] = False
-        if self._begun and (chosen & self._is_begun).any():
-            self.spared = True
-            chosen &= ~self._is_begun
-        cores = np.flatnonzero(chosen & (table.surplus[rows] > 0))
-        if len(cores):
-            surplus = np.bincount(table.gang[rows][chosen & ~table.core[rows]], minlength=table.size)
-            chosen[cores[surplus[table.gang[cores]] != table.surplus[cores]]] = False
-        return chosen
+        self._sync()
+        key = None if self.table.rows_of(requester.key) else (right, guarded)
+        found = self._answers.get(key) if key else None
+        if found is None:
+            units, kind = self._units_of_right(right)
+            found = (self._ripe(units, requester, guarded=guarded), (kind, right.in_quota, guarded))
+            if key:
+                self._answers[key] = found
+        return found
 
-    def borrows(self, queue: str) -> str:
-        """Return the name of a queue that borrows something, else nothing."""
-        marks, rows = self.marks(), self._rows(queue)
-        return queue if len(rows) and not marks[rows].all() else ""
+    def ripe_below(self, right: Right, requester: Gang) -> Bools:
+        """Return the rows of the units of its own queue that a gang may evict."""
+        return self._ripe(self._lower_priority(right), requester)
 
     def in_order(self, units: Bools) -> Iterator[Unit]:
         """Yield the units of some rows, those that go first at the beginning."""
@@ -177,12 +164,69 @@ class VictimRules:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
+    def _units_of_right(self, right: Right) -> tuple[Bools, Hashable]:
+        """Return the rows that a right is about, and a name for them: the queue only says more where it has such rows."""
+        own = self._lower_priority(right)
+        if not right.others:
+            return own, (right.queue, right.priority)
+        others = self._borrowed(right)
+        if own.any():
+            return own | others, (right.queue, right.priority)
+        marks, rows = self._marks_of_all(), self._rows(right.queue)
+        return others, (right.queue if len(rows) and not marks[rows].all() else "")
+
+    def _lower_priority(self, right: Right) -> Bools:
+        """Return the rows of a queue of strictly lower priority; those in quota only if the gang would be in quota."""
+        marks, table = self._queue_marks(right.queue), self.table
+        rows = slice(0, table.size)
+        if not self._state.options.preempt:
+            return np.zeros(table.size, np.bool_)
+        found: Bools = (table.queue[rows] == table.queue_number(right.queue)) & (table.priority[rows] < right.priority)
+        found &= table.alive[rows]
+        return found if right.in_quota else found & ~marks
+
+    def _borrowed(self, right: Right) -> Bools:
+        """Return the rows of what other queues borrow, all or some of them."""
+        marks, table = self._marks_of_all(), self.table
+        rows = slice(0, table.size)
+        found: Bools = table.alive[rows] & ~marks
+        if isinstance(right.others, frozenset):
+            chosen = [number for number in map(table.queue_number, right.others) if number >= 0]
+            found &= np.isin(table.queue[rows], chosen)
+        else:
+            found &= table.queue[rows] != table.queue_number(right.queue)
+        return found
+
+    def _ripe(self, units: Bools, requester: Gang, *, guarded: bool = False) -> Bools:
+        """Return those rows whose units have run long enough and may be evicted; a core only with all of its surplus.
+
+        Args:
+            guarded: take those that are guarded as well, where they are borrowed.
+        """
+        table, rows = self.table, slice(0, self.table.size)
+        since_s = self._state.now_s - self._state.options.min_run_time_s
+        kept = ~table.guarded[rows]
+        if guarded:
+            kept |= ~self._marks_of_all()
+        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] <= since_s) & kept
+        own = table.rows_of(requester.key)
+        chosen[own.start : own.stop] = False
+        if self._begun and (chosen & self._is_begun).any():
+            self.spared = True
+            chosen &= ~self._is_begun
+        cores = np.flatnonzero(chosen & (table.surplus[rows] > 0))
+        if len(cores):
+            surplus = np.bincount(table.gang[rows][chosen & ~table.core[rows]], minlength=table.size)
+            chosen[cores[surplus[table.gang[cores]] != table.surplus[cores]]] = False
+        return chosen
+
     def _sync(self) -> None:
         """Bring the table up to what runs."""
         table, generation = self.table, self.table.generation
         if not self._state.registry.has_changed and len(self._is_begun) == table.size:
             return
         new = table.sync(self._state.registry)
+        self._answers.clear()
         if table.generation != generation or len(self._is_begun) > table.size:
             self._marked.forget_all()
             new = range(table.size)
@@ -207,6 +251,9 @@ class VictimRules:
             for row in rows
             if table.alive[row] and not begun.isdisjoint(m.request.id for m in table.unit(row).members)
         ]
+
+    def _marks_of_all(self) -> Bools:
+        return self._marked.marks(self._state.registry.running_in)
 
     def _rows(self, queue: str) -> Rows:
         self._queue_marks(queue)

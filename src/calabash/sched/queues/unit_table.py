@@ -192,12 +192,15 @@ class UnitTable:
              [r.guarded for r in requests], small),
         )  # fmt: skip
         self._rows_of.update(zip([g.key for g in gangs], [range(row, row + 1) for row in rows], strict=True))
-        counts = [len(place.devices) or 1 for place in places]
         devices = [device for place in places for device in place.devices or (NO_DEVICE,)]
-        row, node, on, slice_count = (
-            np.repeat(np.array(v, np.int64), counts) for v in (rows, [p.node for p in places], counts, slices)
+        if len(members) == len(devices):
+            self._write_uses((rows, [p.node for p in places], devices, [1] * len(members), slices), slices)
+            return
+        counts = [len(place.devices) or 1 for place in places]
+        row, node, on, each = (
+            np.repeat(np.array(column, np.int64), counts) for column in (rows, [p.node for p in places], counts, slices)
         )
-        self._write_uses((row, node, devices, np.ones(len(devices)), slice_count), slice_count / on)
+        self._write_uses((row, node, devices, np.ones(len(devices)), each), each / on)
 
     def _append_units(self, gang: Gang, units: Sequence[Unit]) -> None:
         start, queue, asked = self.size, self._number(gang.queue), [[m.request for m in u.members] for u in units]
