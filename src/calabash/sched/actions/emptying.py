@@ -19,8 +19,10 @@ import numpy as np
 
 from calabash.sched.actions.pool import Pool
 from calabash.sched.cluster.board import Room
+from calabash.sched.cluster.columns import Ints
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.queues.gang import Unit
+from calabash.sched.queues.unit_table import UNRANKED
 
 SETS_MAX = 256
 NODES_AT_ONCE = 64
@@ -33,15 +35,23 @@ def slices_of(units: Iterable[Unit]) -> int:
 
 
 class Emptying:
-    """Devices of the nodes that the units of a pool are on, for one shape of whole devices."""
+    """Devices of the nodes that the units of a pool are on, for one shape of whole devices.
+
+    Bounds are kept by node, and computed anew for nodes where the units or what uses the devices have changed.
+    """
 
     def __init__(self, room: Room, shape: Shape, pool: Pool) -> None:
+        self._room = room
+        self._shape = shape
         self._pool = pool
         self._count = shape.gpu_count
-        self._nodes = pool.nodes()
-        self._serves, self._users = room.if_idle(shape, self._nodes.tolist())
-        self._places: dict[int, int] = {}
+        self._serves, self._users = room.if_idle(shape, range(len(pool.first)))
+        self._versions = pool.versions.copy()
+        self._possible = np.zeros(len(pool.first), np.bool_)
+        self._least: Ints = np.zeros(len(pool.first), np.int64)
+        self._early: Ints = np.zeros(len(pool.first), np.int64)
         self._on: dict[int, dict[int, list[Unit]]] = {}
+        self._renew(pool.nodes())
 
     def nodes(self) -> Iterator[tuple[int, int]]:
         """Yield the nodes where enough devices can be freed, each with the fewest slices that may have to leave it.
@@ -49,31 +59,41 @@ class Emptying:
         Nodes are in the order of the bounds, of equal ones the node first whose first unit goes first. A node is no earlier
         than by the number of placements on its devices.
         """
-        if self._users.shape[1] < self._count or not len(self._nodes):
+        users, versions = self._room.device_users(), self._pool.versions
+        changed = np.flatnonzero((versions != self._versions) | (users != self._users).any(axis=1))
+        if len(changed):
+            self._users[changed], self._versions[changed] = users[changed], versions[changed]
+            self._renew(changed)
+        nodes = np.flatnonzero(self._possible)
+        order = nodes[np.lexsort((self._pool.first[nodes], self._early[nodes]))]  # stable, and nodes are in order
+        for start in range(0, len(order), NODES_AT_ONCE):
+            chosen = order[start : start + NODES_AT_ONCE]
+            yield from zip(chosen.tolist(), self._least[chosen].tolist(), strict=True)
+
+    def _renew(self, nodes: Ints) -> None:
+        """Compute the bounds of some nodes."""
+        self._possible[nodes] = False
+        nodes = nodes[self._pool.first[nodes] < UNRANKED]
+        if self._users.shape[1] < self._count or not len(nodes):
             return
         pool, last = self._pool, self._count - 1
-        able = self._serves & (self._users == pool.leaving[self._nodes])
-        at = np.flatnonzero(np.count_nonzero(able, axis=1) >= self._count)
-        if not len(at):
+        able = self._serves[nodes] & (self._users[nodes] == pool.leaving[nodes])
+        enough = np.count_nonzero(able, axis=1) >= self._count
+        nodes, able = nodes[enough], able[enough]
+        if not len(nodes):
             return
-        nodes, able = self._nodes[at], able[at]
         shares = np.sort(np.where(able, pool.shares[nodes], np.inf), axis=1)[:, : self._count].sum(axis=1)
         largest = np.partition(np.where(able, pool.slices[nodes], _NEVER), last, axis=1)[:, last]
         least = np.maximum(np.ceil(shares - 1e-9).astype(np.int64), largest)
-        users = np.where(self._serves[at], self._users[at], _NEVER)
+        users = np.where(self._serves[nodes], self._users[nodes], _NEVER)
         placements = np.partition(users, last, axis=1)[:, : self._count].sum(axis=1)
-        placements = np.where(placements > 0, np.maximum(placements, pool.fewest[nodes]), 0)
-        order = np.lexsort((pool.first[nodes], np.maximum(least, placements)))  # stable, and nodes are in order
-        for start in range(0, len(order), NODES_AT_ONCE):
-            chosen = order[start : start + NODES_AT_ONCE]
-            found = nodes[chosen].tolist()
-            self._places.update(zip(found, at[chosen].tolist(), strict=True))
-            yield from zip(found, least[chosen].tolist(), strict=True)
+        self._least[nodes] = least
+        self._early[nodes] = np.maximum(least, np.where(placements > 0, np.maximum(placements, pool.fewest[nodes]), 0))
+        self._possible[nodes] = True
 
     def cheapest(self, node: int) -> list[Unit]:
         """Return the units that must leave the best set of devices of a node."""
-        place = self._places[node]
-        bounds = self._devices(node, self._serves[place].tolist(), self._users[place].tolist())
+        bounds = self._devices(node, self._serves[node].tolist(), self._users[node].tolist())
         order = sorted(bounds, key=lambda device: (bounds[device], device))
         if math.comb(len(order), self._count) > SETS_MAX:
             return self._leaving(node, order[: self._count])

@@ -8,17 +8,19 @@ node changes or something is placed or released there (``Board.changes``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, TypeVar
 
 import numpy as np
 
 from calabash.sched.cluster.columns import Bools, Floats, Ints
-from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey
 from calabash.sched.queues.gang import Unit
 from calabash.sched.queues.unit_table import UNRANKED, UnitTable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +31,6 @@ class Trial:
     gpu_milli: float
     slices: int
     rank: tuple[tuple[int, int, float, int], ...]
-
-
-@dataclass(slots=True)
-class KeptTrials:
-    """Trials for one shape by node, each with the versions of the node that it holds for."""
-
-    of: dict[int, tuple[tuple[int, int], Trial | None]] = field(default_factory=dict)
 
 
 class Pool:
@@ -69,7 +64,7 @@ class Pool:
         self._versions: Ints = np.zeros(nodes, np.int64)
         self._on: dict[int, list[Unit]] = {}
         self._surplus: dict[GangKey, list[Unit]] = {}
-        self._trials: dict[object, KeptTrials] = {}
+        self._kept: dict[Hashable, Any] = {}
 
     def follow(self, chosen: Bools, marks: Bools) -> bool:
         """Be about these rows from now on. Returns False, with nothing done, if the rows have got other numbers.
@@ -146,9 +141,17 @@ class Pool:
         """Return a number that changes with the selection on a node."""
         return self._versions.item(node)
 
-    def trials(self, shape: Shape, state: object) -> KeptTrials:
-        """Return what is kept of trials for a shape in a state of everything else that they depend on."""
-        return self._trials.setdefault((shape, state), KeptTrials())
+    @property
+    def versions(self) -> Ints:
+        """Return the versions of all nodes; a view."""
+        return self._versions
+
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a key, or make it and keep it as long as the pool."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: T = self._kept[key]
+        return found
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from calabash.sched.actions.emptying import Emptying, slices_of
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, largest_first
-from calabash.sched.actions.pool import KeptTrials, Pool, Trial
+from calabash.sched.actions.pool import Pool, Trial
 from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.decisions import Request
@@ -33,6 +34,15 @@ DEFAULT_RATIO = 1.2
 NODES_TRIED_MAX = 24
 NODES_SEEN_MAX = 256
 EXHAUSTIVE_UNITS_MAX = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """What plans learn for one shape: devices to be freed, for whole ones, and trials by node with the versions that they hold
+    for."""
+
+    emptying: Emptying | None
+    trials: dict[int, tuple[tuple[int, int], Trial | None]] = field(default_factory=dict)
 
 
 class _Search:
@@ -113,13 +123,12 @@ class _Search:
         best: tuple[tuple[object, ...], int, Trial] | None = None
         found = 0
         self.pool.without(self.gone.values())
-        kept = self.pool.trials(request.shape, self._state) if self._state is not None else None
-        touched = self.board.nodes_since(self._mark)
-        emptying = self._emptying(request)
+        kept, touched = self._kept(request), self.board.nodes_since(self._mark)
+        emptying = kept.emptying
         for seen, (node, least_slices) in enumerate(self._candidates(emptying), 1):
             if best is not None and least_slices > best[2].slices and not best[0][0]:
                 break  # no node from here on needs as few
-            trial = self._best_on(request, node, emptying, kept if node not in touched else None)
+            trial = self._best_on(request, node, kept, fresh=node in touched)
             if trial is not None:
                 found += 1
                 key = self._key(request, trial)
@@ -144,10 +153,14 @@ class _Search:
             return (dear, trial.slices, trial.gpu_milli, trial.rank)
         return (dear, trial.gpu_milli, trial.rank)
 
-    def _emptying(self, request: Request) -> Emptying | None:
-        """Return the devices to be freed, for a request of whole devices."""
-        shape = request.shape
-        return Emptying(self.board.room, shape, self.pool) if shape.whole and shape.gpu_count else None
+    def _kept(self, request: Request) -> _Kept:
+        """Return what the plans before this one have learned for the shape."""
+        shape, room, pool = request.shape, self.board.room, self.pool
+
+        def make() -> _Kept:
+            return _Kept(emptying=Emptying(room, shape, pool) if shape.whole and shape.gpu_count else None)
+
+        return make() if self._state is None else pool.kept((shape, self._state), make)
 
     def _candidates(self, emptying: Emptying | None) -> Iterator[tuple[int, int]]:
         """Yield the nodes to try, each with a lower bound of the slices that must go there."""
@@ -157,21 +170,21 @@ class _Search:
             for node in self.pool.nodes_in_order():
                 yield node, 0
 
-    def _best_on(self, request: Request, node: int, emptying: Emptying | None, kept: KeptTrials | None) -> Trial | None:
+    def _best_on(self, request: Request, node: int, kept: _Kept, *, fresh: bool) -> Trial | None:
         """Return the best trial on a node.
 
         Args:
-            kept: where to look for it, and to keep it; None: nowhere, because the plan has changed the node.
+            fresh: the plan has changed the node, so that nothing is known of it, and nothing is worth keeping.
         """
         holds = (self.board.changes.get(node, 0), self.pool.version(node))
-        known = kept.of.get(node) if kept is not None else None
+        known = None if fresh else kept.trials.get(node)
         if known is not None and known[0] == holds:
             return known[1]
-        units = emptying.cheapest(node) if emptying is not None else ()
+        units = kept.emptying.cheapest(node) if kept.emptying is not None else ()
         trial = self._trial(request, node, units, together=True) if units else None
         trial = trial or self._cheapest_on(request, node)
-        if kept is not None and self._is_local(node):
-            kept.of[node] = (holds, trial)
+        if not fresh and self._is_local(node):
+            kept.trials[node] = (holds, trial)
         return trial
 
     def _is_local(self, node: int) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from calabash.sched.cluster.columns import Bools, Ints
 from calabash.sched.cluster.shape import NodePlacement, Shape
@@ -39,6 +41,10 @@ class Room(Protocol):
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
         """Return which devices of the nodes would serve the shape if they were idle, and how many placements use each."""
+        ...
+
+    def device_users(self) -> npt.NDArray[Any]:
+        """Return how many placements use each device, by node; a view."""
         ...
 
     def nodes_for(self, shape: Shape) -> Ints:

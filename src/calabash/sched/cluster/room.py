@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
@@ -47,6 +49,9 @@ class ClusterRoom:
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
         rows = np.asarray(nodes, np.intp)
         return self.compiled(shape).if_idle(rows), self.cluster.gpu_users[rows].astype(np.int64)
+
+    def device_users(self) -> npt.NDArray[Any]:
+        return self.cluster.gpu_users
 
     def nodes_for(self, shape: Shape) -> Ints:
         return np.flatnonzero(self.engine.scores(shape) > -np.inf)
