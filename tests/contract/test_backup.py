@@ -6,22 +6,28 @@ import gzip
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.contract.test_billing import END_S, TARIFF, used
 from tests.contract.test_store import _record, _usage
 from tests.contract.test_store_networks import PORT, RED, SECRET
 from tests.contract.test_store_tenancy import TOKEN, VISION
 from tests.postgres import DATABASES, Server
 
+from calabash.api import billing
 from calabash.model.allocation import QueueRecord
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.operations.auditing import AuditTrail
 from calabash.operations.backup import create_backup, restore_pool
+from calabash.operations.billing import Billing
+from calabash.operations.billing_rating import RatingOrder, rate_month
+from calabash.operations.billing_verifying import verify
 from calabash.seams.clock import VirtualClock
 from calabash.seams.store import open_store, tables
 from calabash.seams.store.backup import checked_backup, restore_backup, write_backup
@@ -123,6 +129,27 @@ def test_a_backup_is_of_one_moment_whoever_writes_meanwhile(url: str, home: Path
     content = gzip.decompress(file.getvalue())
     assert content.count(b'"late"') in {1, 2}, "the pool writes on while its backup is written"
     database.close()
+
+
+def test_issued_invoice_that_is_restored_in_another_database_is_verified(
+    url: str, home: Path, other: str, tmp_path: Path
+) -> None:
+    store = open_store(url)
+    books = Billing(store, VirtualClock(now_s=END_S + 86_400))
+    books.put_tariff(TARIFF)
+    store.add_usage([used("a", "vision", -1, 1.0 / 3), used("b", "vision", 1.1, 7.7)])
+    rate_month(store, RatingOrder(url="", month="2026-11"), clock=lambda: END_S + 3600)
+    number = books.issue("draft-2026-11-vision", by="root").number
+    note = books.credit(number, billing.CreditOrder(amount=Decimal("1.50"), reason="Zoë"), by="root").number
+    books.close()
+    store.close()
+    file = tmp_path / "invoices.backup"
+    create_backup(url, file)
+    restore_pool(home, other, file, by="root")
+    restored = open_store(other)
+    for one, states in ((number, ["ok", "ok", "ok"]), (note, ["ok"])):
+        assert [check.state for check in verify(restored, one).items] == states
+    restored.close()
 
 
 @pytest.mark.parametrize("schema", range(1, tables.SCHEMA_VERSION + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -344,6 +345,32 @@ def test_invoice_of_an_earlier_schema_takes_no_more_lines_after_the_migration(ur
     with database.transaction() as connection:
         assert connection.execute(sa.text("SELECT line_count, item_parts FROM invoices")).one() == (2, 0)
     database.close()
+
+
+@pytest.mark.parametrize("migrated", [False, True])
+def test_sqlite_refuses_to_replace_invoices_and_lines_of_the_audit_log(tmp_path: Path, migrated: bool) -> None:
+    """REPLACE deletes without a trigger, and the shell of SQLite checks no foreign keys."""
+    file = tmp_path / "pool.db"
+    database = Database(f"sqlite:///{file}")
+    database.migrate() if migrated else database.bring_up_to_date()
+    row = "'n','t','2026-11','invoice',NULL,'EUR','1','1',0,'me','{}', 1, 0"
+    with database.transaction() as connection:
+        connection.execute(sa.text(f"INSERT INTO invoices VALUES ({row})"))
+        connection.execute(sa.text("INSERT INTO invoice_lines VALUES ('n', 1, 'p', 'borrowed', '1', '{}')"))
+        connection.execute(sa.text("INSERT INTO audit VALUES (1,0,'ann','','','','PUT','x',200,'','s')"))
+    database.close()
+    shell = sqlite3.connect(file)
+    for statement, why in (
+        (f"INSERT OR REPLACE INTO invoices VALUES ({row.replace('EUR', 'USD')})", "an issued invoice never changes"),
+        ("REPLACE INTO invoice_lines VALUES ('n', 1, 'p', 'borrowed', '0', '{}')", "an issued invoice never changes"),
+        (
+            "REPLACE INTO audit VALUES (1,0,'eve','','','','PUT','x',200,'','s')",
+            "a line of the audit log never changes",
+        ),
+    ):
+        with pytest.raises(sqlite3.IntegrityError, match=why):
+            shell.execute(statement)
+    shell.close()
 
 
 def changed(store: Store, statement: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from calabash.seams.store.guards import guard, guard_parts
+from calabash.seams.store.guards import guard, guard_parts, guard_replace
 from calabash.seams.store.tables import metadata
 
 FIXED = "an issued invoice never changes"
@@ -97,5 +97,6 @@ invoice_items = sa.Table(
 
 for _issued in (invoices, invoice_lines, invoice_items):
     guard(_issued, ("UPDATE", "DELETE"), function="calabash_fixed", why=FIXED)
+guard_replace(invoices, key="number", why=FIXED)
 for _part, _key, _count in ((invoice_lines, "position", "line_count"), (invoice_items, "part", "item_parts")):
     guard_parts(_part, key=_key, owner=invoices, count=_count, function=f"calabash_{_part.name}_whole", why=FIXED)

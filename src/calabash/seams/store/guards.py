@@ -32,6 +32,18 @@ def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str)
         sa.event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))
 
 
+def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
+    """Have a new table of SQLite refuse ``INSERT OR REPLACE`` of a row; migrations write the same trigger out.
+
+    REPLACE removes the row that it replaces without a trigger for DELETE. PostgreSQL has no such statement.
+    """
+    name = table.name
+    there = f"EXISTS (SELECT 1 FROM {name} WHERE {key} = NEW.{key})"  # noqa: S608 - names of this program
+    trigger = f"CREATE TRIGGER {name}_no_replace BEFORE INSERT ON {name} WHEN {there}"
+    sqlite = _ddl(f"{trigger} BEGIN SELECT RAISE(ABORT, '{why}'); END")
+    sa.event.listen(table, "after_create", sqlite.execute_if(dialect="sqlite"))
+
+
 def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, function: str, why: str) -> None:
     """Have a new table refuse rows beyond those that its owner was written with; migrations write the same trigger out.
 

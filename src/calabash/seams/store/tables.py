@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from calabash.seams.store.guards import guard
+from calabash.seams.store.guards import guard, guard_replace
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -169,7 +169,9 @@ audit = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("seal", sa.String(64), nullable=False),
 )
-guard(audit, ("UPDATE",), function="calabash_audit_fixed", why="a line of the audit log never changes")
+_AUDIT_FIXED = "a line of the audit log never changes"
+guard(audit, ("UPDATE",), function="calabash_audit_fixed", why=_AUDIT_FIXED)
+guard_replace(audit, key="id", why=_AUDIT_FIXED)
 
 events = sa.Table(
     "events",
