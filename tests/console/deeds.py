@@ -191,6 +191,15 @@ DEEDS = (
     ),
     Deed(
         page="/invoices/{made}",
+        form="invoice-credit",
+        users=ADMIN,
+        told="Credit note C",
+        fields={"amount": "0.50", "reason": "the network was down"},
+        fixed={"number": "{made}"},
+        prepare="issued",
+    ),
+    Deed(
+        page="/invoices/{made}",
         form="invoice-void",
         users=ADMIN,
         told="taken back",

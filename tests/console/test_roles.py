@@ -94,6 +94,14 @@ class Preparing:
         drafted = self._ask.post("/v1/invoices", {"month": "2026-02", "tenant": "vision"}, timeout_s=120)["items"]
         return str(drafted[0]["number"])
 
+    def issued(self, user: str) -> str:
+        self.tariff(user)
+        for bill in self._ask.items("/v1/invoices?month=2025-12"):
+            if bill["kind"] == "invoice" and bill["state"] == "issued":
+                return str(bill["number"])
+        drafted = self._ask.post("/v1/invoices", {"month": "2025-12", "tenant": "vision"}, timeout_s=120)["items"]
+        return str(self._ask.post(f"/v1/invoices/{drafted[0]['number']}/issue", {})["number"])
+
     def _started(self, user: str, command: str, **amounts: Any) -> str:
         secret = self._ask.post("/v1/tokens", {"user": "mia", "note": f"for {user}"})["secret"]
         before = {job["id"] for job in jobs(self._world)}

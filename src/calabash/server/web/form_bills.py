@@ -52,6 +52,15 @@ BILLS = (
         said="It is issued as {number}.",
     ),
     Form(
+        name="invoice-credit",
+        needs="manage-bills",
+        method="POST",
+        path="/v1/invoices/{number}/credit",
+        fields={"amount": amount, "reason": text},
+        back="/invoices/{number}",
+        said="Credit note {number} is issued.",
+    ),
+    Form(
         name="invoice-void",
         needs="manage-bills",
         method="POST",
