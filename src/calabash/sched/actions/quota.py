@@ -22,6 +22,8 @@ from calabash.sched.queues.fairshare import EPSILON
 from calabash.sched.queues.gang import Unit
 from calabash.sched.state import SchedulerState
 
+NO_ROWS: Bools = np.zeros(0, np.bool_)
+
 
 def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: Sequence[bool]) -> list[Unit]:
     """The units with ``in_quota`` set; see the theory of operation.
@@ -69,7 +71,7 @@ class MarkedQueues:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._table = state.units
-        self._marks = np.zeros(0, np.bool_)
+        self._marks = NO_ROWS
         self._known: dict[str, Rows] = {}
 
     def forget(self, queue: str) -> None:
@@ -79,7 +81,7 @@ class MarkedQueues:
     def forget_all(self) -> None:
         """Rows have other numbers."""
         self._known.clear()
-        self._marks = np.zeros(0, np.bool_)
+        self._marks = NO_ROWS
 
     def appended(self, new: range) -> None:
         """There are new rows: the marks of their queues are not known."""

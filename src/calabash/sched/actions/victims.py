@@ -18,14 +18,13 @@ The rules are vectors over the rows of the ``UnitTable``: what an eviction chang
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calabash.sched.actions.quota import MarkedQueues
+from calabash.sched.actions.quota import NO_ROWS, MarkedQueues
 from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.decisions import GangKey
 from calabash.sched.queues.fairshare import Amount
@@ -74,20 +73,20 @@ class VictimRules:
         self._begun = begun
         self._marked = MarkedQueues(state)
         self._ahead: dict[str, dict[int | None, Amount]] = {}
-        self._is_begun = np.zeros(0, np.bool_)
-        self._versions: Counter[str] = Counter()
+        self._is_begun = NO_ROWS
+        self._versions: dict[str, int] = {}
         self._answers: dict[Hashable, tuple[Bools, Hashable]] = {}  # until something changes
 
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._marked.forget(queue)
         self._ahead.pop(queue, None)
-        self._versions[queue] += 1
+        self._versions[queue] = self._versions.get(queue, 0) + 1
         self._answers.clear()
 
     def version(self, queue: str) -> int:
         """Return a number that changes when something of the queue that is in quota may have changed."""
-        return self._versions[queue]
+        return self._versions.get(queue, 0)
 
     def left(self, gone: Iterable[Unit]) -> None:
         """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
@@ -230,7 +229,7 @@ class VictimRules:
         if table.generation != generation or len(self._is_begun) > table.size:
             self._marked.forget_all()
             new = range(table.size)
-            self._is_begun = np.zeros(0, np.bool_)
+            self._is_begun = NO_ROWS
         if len(self._is_begun) < table.size:
             new = range(len(self._is_begun), table.size)
             self._is_begun = np.concatenate((self._is_begun, np.zeros(len(new), np.bool_)))

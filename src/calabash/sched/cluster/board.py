@@ -6,7 +6,6 @@ the arrays are what they were to the last integer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -78,7 +77,7 @@ class Board:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.changes: Counter[int] = Counter()
+        self.changes: dict[int, int] = {}
         self._log: list[tuple[bool, Shape, NodePlacement]] = []
 
     def mark(self) -> int:
@@ -105,5 +104,6 @@ class Board:
         return {placement.node for _, _, placement in self._log[mark:]}
 
     def commit(self) -> None:
-        self.changes.update(placement.node for _, _, placement in self._log)
+        for _, _, placement in self._log:
+            self.changes[placement.node] = self.changes.get(placement.node, 0) + 1
         self._log.clear()
