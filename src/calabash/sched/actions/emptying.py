@@ -95,7 +95,7 @@ class Emptying:
         """Return the units that must leave the best set of devices of a node."""
         bounds = self._devices(node, self._serves[node].tolist(), self._users[node].tolist())
         order = sorted(bounds, key=lambda device: (bounds[device], device))
-        if math.comb(len(order), self._count) > SETS_MAX:
+        if not 1 < math.comb(len(order), self._count) <= SETS_MAX:
             return self._leaving(node, order[: self._count])
         return min(
             (self._leaving(node, chosen) for chosen in itertools.combinations(order, self._count)), key=self._key

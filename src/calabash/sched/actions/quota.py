@@ -10,7 +10,7 @@ a whole one. They are in quota on as many devices as they would fill together (o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -73,14 +73,18 @@ class MarkedQueues:
         self._table = state.units
         self._marks = NO_ROWS
         self._known: dict[str, Rows] = {}
+        self._unknown: set[str] | None = None  # None: all that are not known
 
     def forget(self, queue: str) -> None:
         """The marks of the queue are no longer true."""
         self._known.pop(queue, None)
+        if self._unknown is not None:
+            self._unknown.add(queue)
 
     def forget_all(self) -> None:
         """Rows have other numbers."""
         self._known.clear()
+        self._unknown = None
         self._marks = NO_ROWS
 
     def appended(self, new: range) -> None:
@@ -89,7 +93,7 @@ class MarkedQueues:
             self._marks = np.concatenate((self._marks, np.zeros(self._table.size - len(self._marks), np.bool_)))
         if new:
             for number in np.unique(self._table.queue[new.start : new.stop]).tolist():
-                self._known.pop(self._table.queue_name(number), None)
+                self.forget(self._table.queue_name(number))
 
     def is_marked(self, row: int) -> bool:
         """Return True if the unit of the row is in quota, by the marks as they were last asked for."""
@@ -101,6 +105,18 @@ class MarkedQueues:
         if unknown:
             self._mark(unknown)
         return self._marks
+
+    def marks_of_all(self, running: Mapping[str, object]) -> Bools:
+        """Return the marks of all rows.
+
+        Args:
+            running: by the names of the queues in which something runs.
+        """
+        if self._unknown is None:
+            self._unknown = set(running)
+        marks = self.marks([queue for queue in self._unknown if queue in running])
+        self._unknown.clear()
+        return marks
 
     def rows(self, queue: str) -> Rows:
         """Return the rows that the queue had when it was marked and that are alive."""

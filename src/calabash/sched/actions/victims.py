@@ -27,7 +27,7 @@ import numpy as np
 from calabash.sched.actions.quota import NO_ROWS, MarkedQueues
 from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.decisions import GangKey
-from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.state import SchedulerState
 
@@ -165,6 +165,8 @@ class VictimRules:
 
     def _units_of_right(self, right: Right) -> tuple[Bools, Hashable]:
         """Return the rows that a right is about, and a name for them: the queue only says more where it has such rows."""
+        if not self._state.registry.running_in.get(right.queue):
+            return (self._borrowed(right) if right.others else np.zeros(self.table.size, np.bool_)), ""
         own = self._lower_priority(right)
         if not right.others:
             return own, (right.queue, right.priority)
@@ -252,7 +254,7 @@ class VictimRules:
         ]
 
     def _marks_of_all(self) -> Bools:
-        return self._marked.marks(self._state.registry.running_in)
+        return self._marked.marks_of_all(self._state.registry.running_in)
 
     def _rows(self, queue: str) -> Rows:
         self._queue_marks(queue)
@@ -264,6 +266,8 @@ class VictimRules:
         return self._marked.marks((queue,))
 
     def _amount_ahead(self, queue: str, priority: int | None) -> Amount:
+        if not self._state.registry.running_in.get(queue):
+            return ZERO
         marks, table = self._queue_marks(queue), self.table
         rows = self._marked.rows(queue)
         rows = rows[marks[rows]]

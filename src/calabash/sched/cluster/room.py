@@ -87,6 +87,9 @@ class ClusterRoom:
         return (host, fits, frozenset(devices.items()))
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
+        free, row = self.cluster.gpu_free_milli, placement.node
+        if shape.gpu_milli and any(free.item(row, device) < shape.gpu_milli for device in placement.devices):
+            return False  # the same answer without an error, which costs more
         try:
             self.cluster.place(shape, placement)
         except CalabashError:
