@@ -486,6 +486,18 @@ def test_usage_that_retention_removed_is_not_kept_and_no_change(store: Store, is
     assert checks(store, issued) == {"seal": "ok", "items": "ok", "usage": "not-kept"}
 
 
+def test_usage_that_retention_merged_after_the_rating_is_not_kept_and_no_change(store: Store, books: Billing) -> None:
+    store.add_usage([used(f"a{i}", "vision", i / 100, (i + 1) / 100) for i in range(20)])
+    drafted(store)
+    number = books.issue("draft-2026-11-vision", by="root").number
+    assert checks(store, number)["usage"] == "ok"
+    while store.trim(Retention(usage=5), now_s=END_S + 7200):
+        pass
+    assert 0 < len(store.usage()) < 20
+    assert checks(store, number) == {"seal": "ok", "items": "ok", "usage": "not-kept"}
+    assert {item.user for item in books.items(books.invoice(number), billing.ItemPage()).items} == {"ann"}
+
+
 def test_reversal_is_sealed_and_verified_too(store: Store, books: Billing, issued: str) -> None:
     back = books.void(issued, by="root").number
     assert checks(store, back) == {"seal": "ok"}
