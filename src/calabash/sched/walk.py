@@ -33,12 +33,13 @@ class Walk:
         heap = [(self._pressure(order.head()), queue) for queue, order in orders.items()]
         heapq.heapify(heap)
         while len(heap) > 1:
-            _, queue = heapq.heappop(heap)
+            queue = heap[0][1]
             order = orders[queue]
-            pressure = self._pressure(order.head())
-            if heap[0] < (pressure, queue):
-                heapq.heappush(heap, (pressure, queue))
+            now = (self._pressure(order.head()), queue)
+            if min(heap[1:3]) < now:  # the next one after it
+                heapq.heapreplace(heap, now)
                 continue
+            heapq.heappop(heap)
             # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
             starts, need = self.starts, self._state.need(order.head().requests)
             while order and starts == self.starts:

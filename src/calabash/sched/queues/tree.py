@@ -15,7 +15,7 @@ from calabash.sched.queues.hierarchy import Hierarchy
 from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
 
-LEVELS_KEPT_MAX = 65_536
+AMOUNTS_KEPT_MAX = 256
 
 
 class QueueTree:
@@ -30,8 +30,8 @@ class QueueTree:
         self._past_at_s = 0.0
         self._shares: QueueShares | None = None
         self._shares_of = -1
-        # Of ``pressure``, by level and amount: the use that it holds for, and the part of the level.
-        self._levels: dict[tuple[int, Amount], tuple[list[float], tuple[float, ...]]] = {}
+        # Of ``pressure``, by amount and level: the use that it holds for, and the part of the level.
+        self._levels: dict[Amount, dict[int, tuple[list[float], tuple[float, ...]]]] = {}
         self._levels_of: QueueShares | None = None
 
     def replace(self, specs: Iterable[QueueSpec]) -> None:
@@ -136,22 +136,20 @@ class QueueTree:
             amount: what would be added to the queue.
         """
         shares = self.shares()
-        if self._levels_of is not shares or len(self._levels) > LEVELS_KEPT_MAX:
+        if self._levels_of is not shares or len(self._levels) > AMOUNTS_KEPT_MAX:
             self._levels, self._levels_of = {}, shares
-        levels = self._levels
+        levels = self._levels.get(amount)
+        if levels is None:
+            levels = self._levels[amount] = {}
         key: tuple[float, ...] = ()
-        for i in reversed(self._path(name)):
-            used, known = self.use.used_at(i), levels.get((i, amount))
+        for i in self.form.paths[self.form.index[name]][-2::-1]:
+            used, known = self.use.used_at(i), levels.get(i)
             if known is None or known[0] != used:
-                known = levels[i, amount] = ([*used], self._pressure_at(i, amount, shares))
+                known = levels[i] = ([*used], self._pressure_at(i, amount, shares))
             key += known[1]
         return key
 
     # ---- inside ---------------------------------------------------------------------------------------------------
-
-    def _path(self, name: str) -> tuple[int, ...]:
-        """From the queue up to below the root."""
-        return self.form.paths[self.form.index[name]][:-1]
 
     def _pressure_at(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
         """Return the part of ``pressure`` that one level of the path has."""
