@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.sched.actions.packing import place_together
-from calabash.sched.actions.pool import Pool
 from calabash.sched.actions.quota import mark_in_quota
 from calabash.sched.actions.search import find_victims
+from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
@@ -61,13 +61,13 @@ def run_gang(board: Board, name: str, shapes: Sequence[Shape], *, started_at_s: 
     return gang
 
 
-def pool_of(board: Board, gangs: Iterable[Gang]) -> Pool:
+def pool_of(board: Board, gangs: Iterable[Gang]) -> UnitPool:
     """Return the pool of all units of some gangs."""
     registry = GangRegistry()
     registry.running_in["q"] = {gang.key: gang for gang in gangs if gang.running}
     table = UnitTable()
     table.sync(registry)
-    pool = Pool(table, cluster_of(board).node_count, cluster_of(board).width, table.unit)
+    pool = UnitPool(table, cluster_of(board).node_count, cluster_of(board).width, table.unit)
     assert pool.follow(np.ones(table.size, np.bool_), np.zeros(table.size, np.bool_))
     return pool
 

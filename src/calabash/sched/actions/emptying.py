@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from calabash.sched.actions.pool import Pool
+from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.cluster.board import Room
 from calabash.sched.cluster.columns import Ints
 from calabash.sched.cluster.shape import Shape
@@ -40,7 +40,7 @@ class Emptying:
     Bounds are kept by node, and computed anew for nodes where the units or what uses the devices have changed.
     """
 
-    def __init__(self, room: Room, shape: Shape, pool: Pool) -> None:
+    def __init__(self, room: Room, shape: Shape, pool: UnitPool) -> None:
         self._room = room
         self._shape = shape
         self._pool = pool

@@ -13,10 +13,10 @@ from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, shapes_of
-from calabash.sched.actions.pool import Pool
 from calabash.sched.actions.preempt import below_limit
 from calabash.sched.actions.reclaim import above_fair_share, takes_back
 from calabash.sched.actions.search import find_victims
+from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.actions.victims import Right, VictimRules, paused
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.shape import Shape
@@ -34,7 +34,7 @@ class VictimPool:
     """Units that may go for one gang, how much each queue may lose of the asked resource, and the ratio that is acceptable."""
 
     in_quota: bool
-    pool: Pool
+    pool: UnitPool
     ratio_max: float
     budgets: dict[str, float] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Eviction:
         self._held = held
         self._rules = VictimRules(state, begun)
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
-        self._pools_of: dict[Hashable, Pool] = {}
+        self._pools_of: dict[Hashable, UnitPool] = {}
         self._in_quota: dict[GangKey, tuple[Reservation, int, bool]] = {}
 
     @property
@@ -206,12 +206,12 @@ class Eviction:
             pool = self._pool(kind, everything)
             yield VictimPool(in_quota=in_quota, pool=pool, budgets=budgets, ratio_max=ratio_max)
 
-    def _pool(self, kind: Hashable, chosen: Bools) -> Pool:
+    def _pool(self, kind: Hashable, chosen: Bools) -> UnitPool:
         """Return the pool of some rows, the same one for the same kind as long as it is worth it."""
         pool, marks = self._pools_of.pop(kind, None), self._rules.marks()
         if pool is None or not pool.follow(chosen, marks):
             cluster = self._state.cluster
-            pool = Pool(self._rules.table, cluster.node_count, cluster.width, self._rules.unit)
+            pool = UnitPool(self._rules.table, cluster.node_count, cluster.width, self._rules.unit)
             pool.follow(chosen, marks)
         while len(self._pools_of) >= POOLS_MAX:
             del self._pools_of[next(iter(self._pools_of))]

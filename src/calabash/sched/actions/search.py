@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from calabash.sched.actions.emptying import Emptying, slices_of
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, largest_first
-from calabash.sched.actions.pool import Pool, Trial
+from calabash.sched.actions.unit_pool import Trial, UnitPool
 from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.decisions import Request
@@ -51,7 +51,7 @@ class _Search:
     def __init__(
         self,
         board: Board,
-        pool: Pool,
+        pool: UnitPool,
         *,
         budgets: Mapping[str, float],
         resource: int,
@@ -260,7 +260,7 @@ class _Search:
 def find_victims(
     board: Board,
     requests: Sequence[Request],
-    pool: Pool,
+    pool: UnitPool,
     *,
     budgets: Mapping[str, float],
     asked: Amount,

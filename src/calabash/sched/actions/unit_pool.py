@@ -33,7 +33,7 @@ class Trial:
     rank: tuple[tuple[int, int, float, int], ...]
 
 
-class Pool:
+class UnitPool:
     """See the module's description.
 
     Args:
