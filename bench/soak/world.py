@@ -115,7 +115,7 @@ class World:
             self.expect(
                 "tenant", "create", name, "--guarantee", guarantee, "--limit", limit, *(f"--users={u}" for u in users)
             )
-            self.expect("project", "set", name, "night")
+            self.expect("project", "create", name, "night")
 
     def user_of(self, tenant: str) -> str:
         """The account that is this tenant's, "" where all are ours."""

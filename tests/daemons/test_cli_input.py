@@ -71,12 +71,12 @@ def test_an_identifier_that_nobody_has_is_not_found_whatever_its_characters(
 
 @pytest.mark.parametrize("name", ["é", NOT_TEXT, "a\n", "a b", "?x", "", "a%2Fb"])
 def test_a_queue_name_that_is_none_is_refused(terminal: Terminal, name: str) -> None:
-    terminal.refused(2, "queue", "set", "--", name)
+    terminal.refused(2, "queue", "create", "--", name)
     assert terminal("queue", "list", "-o", "name").stdout == "default\n"
 
 
 def test_a_queue_whose_name_has_a_slash_is_made_and_goes(terminal: Terminal) -> None:
-    terminal("queue", "set", "vision/night@a-b_c.d")
+    terminal("queue", "create", "vision/night@a-b_c.d")
     assert "vision/night@a-b_c.d" in terminal("queue", "list", "-o", "name").stdout.splitlines()
     terminal("queue", "delete", "vision/night@a-b_c.d")
     assert terminal("queue", "list", "-o", "name").stdout == "default\n"

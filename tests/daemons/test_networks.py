@@ -133,6 +133,14 @@ def test_every_command_of_the_table_does_what_it_says_and_again_nothing(clean: W
     assert specs(clean)["subnet red/a"]["dns"] is True
 
 
+def test_rate_of_a_port_that_is_not_named_stays_as_it_is(clean: World) -> None:
+    for line in ISSUED.splitlines():
+        typed(clean, line)
+    typed(clean, "qos set red/a/web1 --egress 2Gbit")
+    policy = specs(clean)["port red/a/web1"]["qos"]
+    assert specs(clean)[f"qos {policy}"] == {"egress_bits_per_s": 2 * 10**9, "ingress_bits_per_s": 10**9}
+
+
 def test_every_kind_is_listed_shown_and_deleted_in_every_format(clean: World) -> None:
     for line in ISSUED.splitlines():
         typed(clean, line)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from calabash.api.replies import Reply
+from calabash.api.requests import New
 from calabash.model.notices import NoticeKind
 
 TARGET_CHARACTERS_MAX = 1024
@@ -23,11 +24,14 @@ class NotificationPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class NotificationOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Where notices go: to a web server, or to a mail address."""
+    """Where notices go: to a web server, or to a mail address. What is left out stays as it is."""
 
-    webhook: Annotated[str, Meta(max_length=TARGET_CHARACTERS_MAX, description="URL that notices are posted to")] = ""
-    email: Annotated[str, Meta(max_length=254, description="address that notices are mailed to")] = ""
-    kinds: Annotated[list[NoticeKind], Meta(max_length=20, description="which notices; empty: all")] = []
+    new: New | UnsetType = UNSET
+    webhook: (
+        Annotated[str, Meta(max_length=TARGET_CHARACTERS_MAX, description="URL that notices are posted to")] | UnsetType
+    ) = UNSET
+    email: Annotated[str, Meta(max_length=254, description="address that notices are mailed to")] | UnsetType = UNSET
+    kinds: Annotated[list[NoticeKind], Meta(max_length=20, description="which notices; empty: all")] | UnsetType = UNSET
     new_secret: Annotated[bool, Meta(description="whether a webhook that is there gets another secret")] = False
 
 

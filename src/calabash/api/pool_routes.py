@@ -139,7 +139,7 @@ POOL = (
     Route(
         method="PUT",
         path="/v1/queues/{name}",
-        summary="creates or replaces a queue",
+        summary="creates a queue, or changes what is said",
         reply=replies.Named,
         body=requests.QueueSettings,
         administrators=True,

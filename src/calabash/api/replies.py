@@ -335,9 +335,10 @@ class QueueList(Reply, kw_only=True, frozen=True):
 
 
 class Named(Reply, kw_only=True, frozen=True):
-    """What was created, changed or deleted."""
+    """What was created, changed or deleted. ``warnings``: what an administrator should know of it."""
 
     name: str
+    warnings: list[str] = []
 
 
 class ScenarioText(Reply, kw_only=True, frozen=True):

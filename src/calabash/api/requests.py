@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -29,6 +29,9 @@ Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 # A login or group name: useradd's rules, and numbers for users without a name.
 Login = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?\Z")]
 Logins = Annotated[list[Login], Meta(max_length=1000)]
+New = Annotated[
+    bool, Meta(description="true: create it, 409 if it exists; false: change it, 404 if it does not; left out: either")
+]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
@@ -174,14 +177,23 @@ class StartedReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
 
 
 class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A queue as an administrator wants it."""
+    """The settings of a queue to create or change; a setting that is left out keeps its value, or has its default."""
 
-    parent: Annotated[OptionalName, Meta(description="queue that it belongs to")] = ""
-    deserved: Annotated[Amount, Meta(description="devices guaranteed")] = 0.0
-    limit: Annotated[Amount, Meta(description="devices at most; none: no limit")] | None = None
-    weight: Annotated[Amount, Meta(description="share of what is over quota")] = 1.0
-    users: Annotated[Logins, Meta(description="login names that may use it")] = []
-    groups: Annotated[Logins, Meta(description="groups whose members may use it")] = []
+    new: New | UnsetType = UNSET
+    parent: Annotated[OptionalName, Meta(description="queue that it belongs to; empty: none")] | UnsetType = UNSET
+    deserved: Annotated[Amount, Meta(description="devices guaranteed")] | UnsetType = UNSET
+    limit: Annotated[Amount, Meta(description="devices at most; null: no limit")] | UnsetType | None = UNSET
+    weight: Annotated[Amount, Meta(description="share of what is over quota")] | UnsetType = UNSET
+    users: Annotated[Logins, Meta(description="login names that may use it, instead of those before")] | UnsetType = (
+        UNSET
+    )
+    groups: Annotated[Logins, Meta(description="groups whose members may use it, instead of those before")] | (
+        UnsetType
+    ) = UNSET
+    add_users: Annotated[Logins, Meta(description="login names that may use it, too")] = []
+    remove_users: Annotated[Logins, Meta(description="login names that may not use it any more")] = []
+    add_groups: Annotated[Logins, Meta(description="groups whose members may use it, too")] = []
+    remove_groups: Annotated[Logins, Meta(description="groups whose members may not use it any more")] = []
 
 
 class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

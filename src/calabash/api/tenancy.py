@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from calabash.api.replies import Reply
-from calabash.api.requests import Amount, Login, Logins, Name, OptionalName
+from calabash.api.requests import Amount, Login, Logins, Name, New, OptionalName
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import PRIORITY_LEAST, PRIORITY_MOST, Role, TokenScope
 
@@ -23,6 +23,7 @@ Priority = Annotated[int, Meta(ge=PRIORITY_LEAST, le=PRIORITY_MOST)]
 class TenantSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A tenant as an administrator wants it; what is left out stays as it is."""
 
+    new: New | UnsetType = UNSET
     guarantee: Annotated[Amount, Meta(description="devices guaranteed")] | UnsetType = UNSET
     limit: Annotated[Amount, Meta(description="devices at most; null: no limit")] | UnsetType | None = UNSET
     weight: Annotated[Amount, Meta(description="share of what nobody claims")] | UnsetType = UNSET
@@ -47,6 +48,10 @@ class TenantSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     groups: Annotated[Logins, Meta(description="groups of the pool's machine whose members are its members")] | (
         UnsetType
     ) = UNSET
+    add_users: Annotated[Logins, Meta(description="more members with role `member`")] = []
+    remove_users: Annotated[Logins, Meta(description="members with role `member` that are to be members no more")] = []
+    add_groups: Annotated[Logins, Meta(description="more groups whose members are its members")] = []
+    remove_groups: Annotated[Logins, Meta(description="groups whose members are to be its members no more")] = []
     networks: (
         Annotated[
             dict[NetworkKind, Annotated[int, Meta(ge=0, le=1_000_000)]],
@@ -82,6 +87,7 @@ class TenantList(Reply, kw_only=True, frozen=True):
 class ProjectSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A project as an administrator of its tenant wants it; what is left out stays as it is."""
 
+    new: New | UnsetType = UNSET
     guarantee: Annotated[Amount, Meta(description="devices of the tenant's guarantee")] | UnsetType = UNSET
     limit: Annotated[Amount, Meta(description="devices at most; null: the tenant's")] | UnsetType | None = UNSET
     weight: Annotated[Amount, Meta(description="share of what the tenant's other projects leave")] | UnsetType = UNSET
@@ -105,6 +111,7 @@ class ProjectList(Reply, kw_only=True, frozen=True):
 class UserSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A user as an administrator wants it; what is left out stays as it is."""
 
+    new: New | UnsetType = UNSET
     login: Annotated[
         str,
         Meta(

@@ -277,9 +277,12 @@ def set_rate(name: str, rate: str | None, egress: str | None, ingress: str | Non
         _set_policy(name=name, rate=rate, egress=egress, ingress=ingress, fmt=fmt)
         return
     pool = client()
-    spec = netkinds.rates_of(name, {}, {"rate": rate, "egress": egress, "ingress": ingress}, ports_of(pool))
-    if not spec:
+    said = {"rate": rate, "egress": egress, "ingress": ingress}
+    if all(value is None for value in said.values()):
         raise CalabashError("nothing is to be changed", hint="say --rate 1Gbit, or --rate none")
+    before = pool.get(path_of("port", name))["spec"].get("qos", "")
+    known = pool.get(path_of("qos", before))["spec"] if before else {}
+    spec = netkinds.rates_of(name, dict(known), said, ports_of(pool))
     rates = {f"{way}_bits_per_s": spec.get(f"{way}_bits_per_s", 0) for way in ("egress", "ingress")}
     policy = ""
     if any(rates.values()):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
 from calabash.cli.tenant import NAME, show
+from calabash.model.errors import CalabashError
 from calabash.model.notices import KINDS
 from calabash.seams.pool.client import quoted
 
@@ -33,6 +35,10 @@ def _place(tenant: str | None) -> str:
     return "" if tenant is None else f"?tenant={quoted(tenant) if tenant else ''}"
 
 
+def _path(name: str, tenant: str | None) -> str:
+    return f"/v1/notifications/{quoted(name)}{_place(tenant)}"
+
+
 @click.group()
 def notify() -> None:
     """Say who is told of what: by webhooks and by mail."""
@@ -51,23 +57,43 @@ def list_notifications(fmt: str) -> None:
 @output.option
 def show_notification(name: str, tenant: str | None, fmt: str) -> None:
     """Show one notification."""
-    found = client().get(f"/v1/notifications/{quoted(name)}{_place(tenant)}")
+    found = client().get(_path(name, tenant))
     show("Notification", found, COLUMNS, "wide" if fmt == "table" else fmt)
+
+
+def _settings(command: Any) -> Any:
+    for option in (
+        click.option(
+            "--on", "kinds", multiple=True, type=click.Choice([str(k) for k in KINDS]), help="Of what. Default: all."
+        ),
+        click.option("--email", metavar="ADDRESS", help="Where notices are mailed to."),
+        click.option("--webhook", metavar="URL", help="Where notices are posted to, signed."),
+        _tenant,
+    ):
+        command = option(command)
+    return command
 
 
 @notify.command("create")
 @click.argument("name")
-@_tenant
-@click.option("--webhook", default="", metavar="URL", help="Where notices are posted to, signed.")
-@click.option("--email", default="", metavar="ADDRESS", help="Where notices are mailed to.")
-@click.option("--on", "kinds", multiple=True, type=click.Choice([str(k) for k in KINDS]), help="Of what. Default: all.")
-@click.option("--new-secret", is_flag=True, help="Give a webhook that is there another secret.")
-def create_notification(
-    name: str, tenant: str | None, webhook: str, email: str, kinds: tuple[str, ...], *, new_secret: bool
-) -> None:
-    """Create a notification, or replace it. The secret of a webhook is written this once, to standard output."""
-    order = {"webhook": webhook, "email": email, "kinds": list(kinds), "new_secret": new_secret}
-    made = client().put(f"/v1/notifications/{quoted(name)}{_place(tenant)}", order)
+@_settings
+def create_notification(name: str, tenant: str | None, **options: Any) -> None:
+    """Create a notification. The secret of a webhook is written this once, to standard output."""
+    made = client().put(_path(name, tenant), settings.said(options) | {"new": True})
+    click.echo(made["secret"] or name)
+
+
+@notify.command("set")
+@click.argument("name")
+@_settings
+@click.option("--on-all", is_flag=True, help="Of everything, whatever was chosen before.")
+@click.option("--new-secret", is_flag=True, help="Give its webhook another secret.")
+def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret: bool, **options: Any) -> None:
+    """Change a notification; what is not named stays as it is. A new secret is written this once, to standard output."""
+    body = settings.said(options) | ({"kinds": []} if on_all else {}) | ({"new_secret": True} if new_secret else {})
+    if not body:
+        raise CalabashError("nothing is to be changed", hint="see `calabash notify set --help`")
+    made = client().put(_path(name, tenant), body | {"new": False})
     click.echo(made["secret"] or name)
 
 
@@ -76,7 +102,7 @@ def create_notification(
 @_tenant
 def delete_notification(name: str, tenant: str | None) -> None:
     """Delete a notification and what waits for its receiver."""
-    client().delete(f"/v1/notifications/{quoted(name)}{_place(tenant)}")
+    client().delete(_path(name, tenant))
     click.echo(name)
 
 

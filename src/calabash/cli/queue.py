@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
 from calabash.seams.pool.client import quoted
@@ -34,13 +34,8 @@ COLUMNS = (
     Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
 )
 
-_users = click.option("--users", default="", metavar="NAMES", help="Users that may use it, separated by commas.")
-_groups = click.option("--groups", default="", metavar="NAMES", help="Groups whose members may use it.")
-
-
-def names(text: str) -> list[str]:
-    """Words between commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+_parent = click.option("--parent", metavar="NAME", help="Queue that it belongs to; empty: none.")
+_OF_USERS = ("Users that may use it", "Groups whose members may use it")
 
 
 @click.group()
@@ -55,22 +50,24 @@ def list_queues(fmt: str) -> None:
     output.emit("QueueList", client().get("/v1/queues")["items"], COLUMNS, fmt, name="name")
 
 
+@queue.command("create")
+@click.argument("name")
+@_parent
+@settings.amounts("deserved")
+@settings.members(*_OF_USERS, changing=False)
+def create_queue(name: str, **options: Any) -> None:
+    """Create a queue, for administrators and those named here; the queue `default` is everybody's."""
+    settings.create(f"/v1/queues/{quoted(name)}", name, settings.said(options))
+
+
 @queue.command("set")
 @click.argument("name")
-@click.option("--parent", default="", metavar="NAME", help="Queue that it belongs to.")
-@click.option("--deserved", type=click.FloatRange(0), default=0.0, help="Devices guaranteed.")
-@click.option("--limit", type=click.FloatRange(0), help="Devices at most. Default: no limit.")
-@click.option("--weight", type=click.FloatRange(0), default=1.0, show_default=True, help="Share of what is over quota.")
-@_users
-@_groups
-def set_queue(name: str, users: str, groups: str, **amounts: Any) -> None:
-    """Create or change a queue; what is not named is set to its default.
-
-    The queue `default` is everybody's. Another is for administrators and for those named here.
-    """
-    body = amounts | {"users": names(users), "groups": names(groups)}
-    client().put(f"/v1/queues/{quoted(name)}", body)
-    click.echo(name)
+@_parent
+@settings.amounts("deserved")
+@settings.members(*_OF_USERS, changing=True)
+def set_queue(name: str, **options: Any) -> None:
+    """Change a queue; what is not named stays as it is."""
+    settings.change(f"/v1/queues/{quoted(name)}", name, settings.said(options), command="queue")
 
 
 @queue.command("delete")

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
-from calabash.cli.queue import gpus, names
+from calabash.cli.queue import gpus
 from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import format_duration, parse_duration_s
 from calabash.seams.pool.client import quoted
@@ -49,33 +49,8 @@ QUOTA_COLUMNS = (
     BUDGET,
     Column(title="SPENT", text=lambda r: dash(r.get("spent")), right=True),
 )
-_NO_LIMIT = "none"
-
-
-class _Limit(click.ParamType[Any]):
-    name = "devices"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        return value if value == _NO_LIMIT else click.FloatRange(0).convert(value, param, ctx)
-
-
-def amounts(command: Any) -> Any:
-    """The options of whatever has a guarantee."""
-    for option in (
-        click.option("--weight", type=click.FloatRange(0), help="Share of what nobody claims."),
-        click.option("--limit", type=_Limit(), metavar="DEVICES", help="Devices at most; `none`: no limit."),
-        click.option("--guarantee", type=click.FloatRange(0), help="Devices that it gets back whenever it wants them."),
-    ):
-        command = option(command)
-    return command
-
-
-def said(options: dict[str, Any]) -> dict[str, Any]:
-    """The body of a change: what was said on the command line."""
-    found = {key: value for key, value in options.items() if value is not None}
-    if found.get("limit") == _NO_LIMIT:
-        found["limit"] = None
-    return found
+_MODES = ("modes", "models")
+_OF_MEMBERS = ("Its members", "Groups of this machine whose members are its members")
 
 
 def _settings(command: Any) -> Any:
@@ -85,8 +60,6 @@ def _settings(command: Any) -> Any:
             metavar="KIND=MOST,...",
             help="Objects of networks at most, like vpc=4,eip=8; empty: no bounds.",
         ),
-        click.option("--groups", metavar="NAMES", help="Groups of this machine whose members are its members."),
-        click.option("--users", metavar="NAMES", help="Its members, separated by commas."),
         click.option("--run-time", metavar="TIME", help="A slice is ended after so long: 12h, 2d; 0: no bound."),
         click.option(
             "--slices-per-user", type=click.IntRange(0), help="Slices that one user has at most; 0: no bound."
@@ -96,21 +69,19 @@ def _settings(command: Any) -> Any:
         click.option("--priority-max", type=click.IntRange(-1000, 1000), help="Largest priority of its requests."),
         click.option("--priority-min", type=click.IntRange(-1000, 1000), help="Least priority of its requests."),
         click.option("--budget", metavar="AMOUNT", help="What it may spend, like 5000EUR; empty: not watched."),
-        amounts,
+        settings.amounts("guarantee"),
     ):
         command = option(command)
     return command
 
 
-def _put(name: str, options: dict[str, Any]) -> None:
-    body = said(options)
-    body |= {key: names(body[key]) for key in ("modes", "models", "users", "groups") if key in body}
+def _body(options: dict[str, Any]) -> dict[str, Any]:
+    body = settings.said(options, lists=_MODES)
     if "networks" in body:
         body["networks"] = parse_network_bounds(body["networks"])
     if "run_time" in body:
         body["run_s_max"] = parse_duration_s(body.pop("run_time"))
-    client().put(f"/v1/tenants/{quoted(name)}", body)
-    click.echo(name)
+    return body
 
 
 def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:
@@ -144,17 +115,19 @@ def show_tenant(name: str, fmt: str) -> None:
 @tenant.command("create")
 @click.argument("name")
 @_settings
+@settings.members(*_OF_MEMBERS, changing=False)
 def create_tenant(name: str, **options: Any) -> None:
     """Create a tenant; its queue has its name."""
-    _put(name, options)
+    settings.create(f"/v1/tenants/{quoted(name)}", name, _body(options))
 
 
 @tenant.command("set")
 @click.argument("name")
 @_settings
+@settings.members(*_OF_MEMBERS, changing=True)
 def set_tenant(name: str, **options: Any) -> None:
-    """Create or change a tenant; what is not named stays as it is."""
-    _put(name, options)
+    """Change a tenant; what is not named stays as it is."""
+    settings.change(f"/v1/tenants/{quoted(name)}", name, _body(options), command="tenant")
 
 
 @tenant.command("delete")
@@ -188,14 +161,22 @@ def show_project(tenant: str, name: str, fmt: str) -> None:
     show("Project", client().get(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"), PROJECT_COLUMNS, fmt)
 
 
+@project.command("create")
+@click.argument("tenant")
+@click.argument("name")
+@settings.amounts("guarantee")
+def create_project(tenant: str, name: str, **options: Any) -> None:
+    """Create a project of a tenant; it has a queue."""
+    settings.create(_project_path(tenant, name), f"{tenant}/{name}", settings.said(options))
+
+
 @project.command("set")
 @click.argument("tenant")
 @click.argument("name")
-@amounts
+@settings.amounts("guarantee")
 def set_project(tenant: str, name: str, **options: Any) -> None:
-    """Create or change a project; what is not named stays as it is."""
-    client().put(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}", said(options))
-    click.echo(f"{tenant}/{name}")
+    """Change a project; what is not named stays as it is."""
+    settings.change(_project_path(tenant, name), f"{tenant}/{name}", settings.said(options), command="project")
 
 
 @project.command("delete")
@@ -224,9 +205,13 @@ def show_quota(tenant: str, fmt: str) -> None:
 @quota.command("set")
 @click.argument("tenant")
 @click.option("--project", default="", metavar="NAME", help="Of this project, not of the whole tenant.")
-@amounts
+@settings.amounts("guarantee")
 def set_quota(tenant: str, project: str, **options: Any) -> None:
-    """Set guarantee, limit and weight; what is not named stays as it is."""
-    part = f"/projects/{quoted(project)}" if project else ""
-    client().put(f"/v1/tenants/{quoted(tenant)}{part}", said(options))
-    click.echo(f"{tenant}/{project}" if project else tenant)
+    """Set guarantee, limit and weight of a tenant or project; what is not named stays as it is."""
+    path = _project_path(tenant, project) if project else f"/v1/tenants/{quoted(tenant)}"
+    name = f"{tenant}/{project}" if project else tenant
+    settings.change(path, name, settings.said(options), command="quota")
+
+
+def _project_path(tenant: str, name: str) -> str:
+    return f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"

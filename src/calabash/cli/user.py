@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
-from calabash.cli.tenant import NAME, said, show
+from calabash.cli.tenant import NAME, show
 from calabash.model.tenancy import Role, TokenScope
 from calabash.model.units import format_duration, parse_duration_s
 from calabash.seams.pool.client import quoted
@@ -75,8 +75,7 @@ def show_user(name: str, fmt: str) -> None:
 @_email
 def create_user(name: str, **options: Any) -> None:
     """Create a user; accounts of this machine need no entry."""
-    client().put(f"/v1/users/{quoted(name)}", said(options))
-    click.echo(name)
+    settings.create(f"/v1/users/{quoted(name)}", name, settings.said(options))
 
 
 @user.command("set")
@@ -85,9 +84,8 @@ def create_user(name: str, **options: Any) -> None:
 @_subject
 @_email
 def set_user(name: str, **options: Any) -> None:
-    """Create or change a user; what is not named stays as it is."""
-    client().put(f"/v1/users/{quoted(name)}", said(options))
-    click.echo(name)
+    """Change a user; what is not named stays as it is."""
+    settings.change(f"/v1/users/{quoted(name)}", name, settings.said(options), command="user")
 
 
 @user.command("delete")

@@ -29,6 +29,7 @@ class Operations:
     Args:
         sight: what a principal is shown.
         queues: the queues that are seen, with what they hold and what waits in them.
+        devices: how many devices there are now.
         settle: look once more at what has ended; called before something is judged by what runs.
         traces: all that there is now, to be compared with what was.
         notices: who is notified of what; None where nobody can be.
@@ -46,6 +47,7 @@ class Operations:
     fairness: Fairness
     sight: Callable[[Principal], Sight]
     queues: Callable[[Sight], list[QueueView]]
+    devices: Callable[[], int]
     settle: Callable[[], None]
     traces: Callable[[], Mapping[Key, Trace]]
     notices: NoticeBook | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
+from msgspec import UNSET, UnsetType
 
 from calabash.api import notifications as shapes
 from calabash.model.access import Action, may
@@ -16,6 +17,7 @@ from calabash.model.notices import Delivery, Notice, NoticeChannel, NoticeKind, 
 from calabash.model.tenancy import Principal
 from calabash.operations.notice_settings import NotificationSettings
 from calabash.operations.permission import Permission
+from calabash.operations.settings_changes import require_presence
 from calabash.operations.tenancy import TenancyBook, missing
 from calabash.seams.clock import Clock
 from calabash.seams.notify import new_secret
@@ -61,10 +63,15 @@ class NoticeBook:
     def put(
         self, who: Principal, name: str, tenant: str | None, order: shapes.NotificationOrder
     ) -> shapes.NotificationReply:
-        """Create it or replace it; the secret of a webhook is in this reply only."""
+        """Create a notification or change what is said; the secret of a webhook is in this reply only."""
         place = self._place(who, tenant)
-        channel, target = self._target(order)
         before = next((n for n, _ in self._tables.notifications() if (n.tenant, n.name) == (place, name)), None)
+        require_presence("notification", name, exists=before is not None, new=order.new, command="notify")
+        if before is not None and order.webhook is UNSET and order.email is UNSET:
+            channel, target = before.channel, before.target
+        else:
+            channel, target = self._target(order.webhook or "", order.email or "")
+        known_kinds = before.kinds if before is not None else ()
         if before is None:
             self._require_room(place)
         secret = ""
@@ -76,7 +83,7 @@ class NoticeBook:
             name=name,
             channel=channel,
             target=target,
-            kinds=tuple(dict.fromkeys(order.kinds)),
+            kinds=known_kinds if isinstance(order.kinds, UnsetType) else tuple(dict.fromkeys(order.kinds)),
             secret=secret,
             created_at=before.created_at if before else self._clock.now_s(),
         )
@@ -129,19 +136,19 @@ class NoticeBook:
         if made:
             self.changed()
 
-    def _target(self, order: shapes.NotificationOrder) -> tuple[NoticeChannel, str]:
-        if bool(order.webhook) == bool(order.email):
+    def _target(self, webhook: str, email: str) -> tuple[NoticeChannel, str]:
+        if bool(webhook) == bool(email):
             raise CalabashError("a notification goes to a web server or to a mail address", hint="give one of them")
-        if order.email:
+        if email:
             domains = [domain.lower() for domain in self._settings.mail.domains]
-            if domains and checked_address(order.email).rpartition("@")[2].lower() not in domains:
+            if domains and checked_address(email).rpartition("@")[2].lower() not in domains:
                 raise CalabashError(
-                    f"mail may not go to {order.email}",
+                    f"mail may not go to {email}",
                     reason=Reason.NOT_PERMITTED,
                     hint=f"it goes to {', '.join(domains)}",
                 )
-            return NoticeChannel.EMAIL, checked_address(order.email)
-        parts = checked_url(order.webhook)
+            return NoticeChannel.EMAIL, checked_address(email)
+        parts = checked_url(webhook)
         try:
             address = ipaddress.ip_address(parts.hostname or "")
         except ValueError:
@@ -155,7 +162,7 @@ class NoticeBook:
                 reason=Reason.NOT_PERMITTED,
                 hint="ask an administrator of the platform to name it in `allow` of [notifications] in pool.toml",
             )
-        return NoticeChannel.WEBHOOK, order.webhook
+        return NoticeChannel.WEBHOOK, webhook
 
     def _place(self, who: Principal, tenant: str | None) -> str:
         """Whose notification is meant. Raises NOT_PERMITTED, NOT_FOUND."""

@@ -151,7 +151,7 @@ class Permission:
                 f"user {who.user} may not use queue {queue}",
                 reason=Reason.NOT_PERMITTED,
                 hint=f"use queue {DEFAULT_QUEUE}, or ask an administrator for:"
-                f" calabash queue set {queue} --users {who.user}",
+                f" calabash queue set {queue} --add-user {who.user}",
             )
 
     def tenant(self, who: Principal, wanted: str, project: str = "") -> str:

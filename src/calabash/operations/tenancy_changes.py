@@ -18,6 +18,7 @@ from calabash.model.tenancy import (
     Member,
     Principal,
     Project,
+    Role,
     Tenant,
     TokenKind,
     TokenScope,
@@ -25,6 +26,7 @@ from calabash.model.tenancy import (
 )
 from calabash.operations.identities import Identities, VouchedIdentity
 from calabash.operations.permission import Permission
+from calabash.operations.settings_changes import changed_names, require_presence
 from calabash.operations.tenancy import TenancyBook, missing
 from calabash.operations.tokens import IssuedSecret, Tokens
 
@@ -46,7 +48,9 @@ class TenancyChanges:
     def put_tenant(self, who: Principal, name: str, wanted: shapes.TenantSettings) -> None:
         """Create a tenant or change what is said."""
         self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
-        known = self._tenancy.people().tenants.get(name)
+        people = self._tenancy.people()
+        known = people.tenants.get(name)
+        require_presence("tenant", name, exists=known is not None, new=wanted.new)
         if known is None and (len(name) > TENANT_CHARACTERS_MAX or "/" in name):
             raise CalabashError(
                 f"tenant name {name[:80]!r} is not usable",
@@ -54,12 +58,22 @@ class TenancyChanges:
             )
         before = known or Tenant(name=name)
         said = _said(wanted)
-        users = said.pop("users", None)
+        users = None
+        if wanted.users is not msgspec.UNSET or wanted.add_users or wanted.remove_users:
+            members = sorted(m.user for m in people.of_tenant(name) if m.role is Role.MEMBER and not m.project)
+            users = [
+                *changed_names(
+                    f"the members of tenant {name}", members, wanted.users, wanted.add_users, wanted.remove_users
+                )
+            ]
+        said["groups"] = changed_names(
+            f"the groups of tenant {name}", before.groups, wanted.groups, wanted.add_groups, wanted.remove_groups
+        )
         least = said.pop("priority_min", before.priorities[0])
         most = said.pop("priority_max", before.priorities[1])
         if "budget" in said:
             said["budget"] = parse_money(said["budget"]) if said["budget"] else None
-        said |= {key: tuple(said[key]) for key in ("modes", "models", "groups") if key in said}
+        said |= {key: tuple(said[key]) for key in ("modes", "models") if key in said}
         if "networks" in said:
             said["networks"] = tuple(sorted(said["networks"].items()))
         tenant = _changed(before, said | {"priorities": (least, most)})
@@ -74,8 +88,9 @@ class TenancyChanges:
     def put_project(self, who: Principal, tenant: str, name: str, wanted: shapes.ProjectSettings) -> None:
         """Create a project or change what is said."""
         self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
-        before = self._tenancy.people().projects.get((tenant, name)) or Project(tenant=tenant, name=name)
-        self._tenancy.put_project(_changed(before, _said(wanted)))
+        known = self._tenancy.people().projects.get((tenant, name))
+        require_presence("project", name, tenant=tenant, exists=known is not None, new=wanted.new)
+        self._tenancy.put_project(_changed(known or Project(tenant=tenant, name=name), _said(wanted)))
 
     def delete_project(self, who: Principal, tenant: str, name: str) -> None:
         """A project without requests."""
@@ -93,7 +108,9 @@ class TenancyChanges:
     def put_user(self, who: Principal, name: str, wanted: shapes.UserSettings) -> None:
         """Create a user or change what is said."""
         self._permission.require(who, Action.MANAGE_USERS, "change users")
-        user = _changed(self._tenancy.people().users.get(name) or User(name=name), _said(wanted))
+        known = self._tenancy.people().users.get(name)
+        require_presence("user", name, exists=known is not None, new=wanted.new)
+        user = _changed(known or User(name=name), _said(wanted))
         uid = self._permission.account_of(user.login)
         if user.login and uid < 0:
             raise CalabashError(f"there is no account {user.login} on this machine", hint="see `getent passwd`")
@@ -203,8 +220,13 @@ class TenancyChanges:
         self._permission.require(who, action, what, tenant=tenant)
 
 
+_OF_THE_REQUEST = frozenset({"new", "users", "groups", "add_users", "remove_users", "add_groups", "remove_groups"})
+
+
 def _said(wanted: msgspec.Struct) -> dict[str, Any]:
-    return {k: v for k, v in msgspec.structs.asdict(wanted).items() if v is not msgspec.UNSET}
+    """Return the settings that a request names, without those that say how lists and the object itself change."""
+    settings = msgspec.structs.asdict(wanted)
+    return {k: v for k, v in settings.items() if v is not msgspec.UNSET and k not in _OF_THE_REQUEST}
 
 
 def _changed(before: Any, said: dict[str, Any]) -> Any:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from calabash.api import replies
+from calabash.api.requests import QueueSettings
 from calabash.binder.binder import Binder
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.operations.people import People
+from calabash.operations.settings_changes import changed_queue, require_presence
 from calabash.operations.tenant_queues import tenant_queues
 from calabash.sched import UNLIMITED, Amount, QueueSpec
 from calabash.seams.store import Store
@@ -72,27 +74,32 @@ class Queues:
             if seen(q)
         ]
 
-    def put_queue(self, record: QueueRecord, binder: Binder) -> None:
-        """Create or change. Raises CalabashError; then nothing changes."""
-        tenant = record.name.partition("/")[0]
-        if record.name not in self._queues and tenant in self._people().tenants:
+    def put_queue(self, name: str, wanted: QueueSettings, binder: Binder) -> None:
+        """Create a queue or change what is said. Raises CalabashError; then nothing changes."""
+        tenant = name.partition("/")[0]
+        if name not in self._queues and tenant in self._people().tenants:
             raise CalabashError(
-                f"queue {record.name} would be of tenant {tenant}",
+                f"queue {name} would be of tenant {tenant}",
                 reason=Reason.CONFLICT,
                 hint=f"change the tenant, or its projects: calabash tenant set {tenant}",
             )
-        self._change(binder, {**self._queues, record.name: record}, lambda: self._stored.put_queue(record))
+        with self._lock:
+            exists = name == DEFAULT_QUEUE or name in self._queues
+            require_presence("queue", name, exists=exists, new=wanted.new)
+            record = changed_queue(self.queue(name), wanted)
+            self._change(binder, {**self._queues, name: record}, lambda: self._stored.put_queue(record))
 
     def delete_queue(self, name: str, binder: Binder) -> None:
         """Delete an empty one. Raises CalabashError; then nothing changes."""
-        if name not in self._queues:
-            raise _unknown("queue", name, "see `calabash queue list`")
-        left = {n: q for n, q in self._queues.items() if n != name}
-        self._change(binder, left, lambda: self._stored.delete_queue(name))
+        with self._lock:
+            if name not in self._queues:
+                raise _unknown("queue", name, "see `calabash queue list`")
+            left = {n: q for n, q in self._queues.items() if n != name}
+            self._change(binder, left, lambda: self._stored.delete_queue(name))
 
     def _change(self, binder: Binder, wanted: dict[str, QueueRecord], write: Callable[[], object]) -> None:
-        """The scheduler's tree, the stored one and this one stay equal whatever fails."""
-        with self._lock, self._formed(binder, self._all(self._people(), wanted)):
+        """Keep the scheduler's tree, the stored one and this one equal whatever fails. The lock is held."""
+        with self._formed(binder, self._all(self._people(), wanted)):
             write()
             self._queues = wanted
 

@@ -23,7 +23,7 @@ def test_every_form_asks_a_route_that_there_is_with_fields_that_it_knows() -> No
 def test_a_form_says_only_what_was_filled_in() -> None:
     path, body = FORMS["drain"].request({"id": "3", "reason": " fan ", "evict": "on", "grace_s": "10m"})
     assert (path, body) == ("/v1/devices/3/drain", {"reason": "fan", "evict": True, "grace_s": 600.0})
-    assert FORMS["queue"].request({"name": "a/b", "limit": ""}) == ("/v1/queues/a%2Fb", {})
+    assert FORMS["queue"].request({"name": "a/b", "limit": ""}) == ("/v1/queues/a%2Fb", {"limit": None})
 
 
 def test_a_field_that_is_no_number_is_named() -> None:

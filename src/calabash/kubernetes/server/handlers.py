@@ -22,7 +22,16 @@ from calabash.kubernetes.server.queues import QueueWriter
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.handlers.application import OPERATING
-from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, principal_of, sight_of, work
+from calabash.operations.handlers.asked import (
+    Asked,
+    body_of,
+    caller_of,
+    guarantee_warnings_of,
+    operations_of,
+    principal_of,
+    sight_of,
+    work,
+)
 from calabash.seams.store import public_url
 
 
@@ -149,7 +158,7 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     body = requests.decode(await body_of(request), requests.QueueSettings)
     writer: QueueWriter = request.app.state.queues
     await work(request, writer.put, name, body)
-    return replies.Named(name=name)
+    return replies.Named(name=name, warnings=await guarantee_warnings_of(request))
 
 
 @delete("/v1/queues/{name:path}", status_code=200)

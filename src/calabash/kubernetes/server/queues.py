@@ -8,7 +8,9 @@ from typing import Any
 from calabash.api import requests
 from calabash.kubernetes import names
 from calabash.kubernetes.server.state import ClusterState
+from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.settings_changes import changed_queue, require_presence
 from calabash.sched import QUEUE_DEPTH_MAX, levels, too_deep
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.resources import QUEUE, KubeQueue
@@ -24,7 +26,7 @@ class QueueWriter:
         self._state = state
 
     def put(self, name: str, wanted: requests.QueueSettings) -> None:
-        """Create or change the queue.
+        """Create a queue or change what is said.
 
         Raises CONFLICT for a tenant's queue and where another writer was quicker, BAD_REQUEST where the tree would
         have more than QUEUE_DEPTH_MAX levels.
@@ -35,14 +37,16 @@ class QueueWriter:
                 hint="at most 63 small letters, digits, - and .; queues of tenants follow from the tenants",
             )
         known = self._own(name)
-        self._require_depth(name, wanted.parent)
+        require_presence("queue", name, exists=known is not None, new=wanted.new)
+        record = changed_queue(_record(known) if known is not None else QueueRecord(name=name), wanted)
+        self._require_depth(name, record.parent)
         spec: dict[str, Any] = {
-            "parent": wanted.parent,
-            "deserved": wanted.deserved,
-            "limit": wanted.limit,
-            "weight": wanted.weight,
-            "users": list(wanted.users),
-            "groups": list(wanted.groups),
+            "parent": record.parent,
+            "deserved": record.deserved,
+            "limit": record.limit,
+            "weight": record.weight,
+            "users": list(record.users),
+            "groups": list(record.groups),
         }
         if known is not None:
             meta = {"resourceVersion": known.metadata.resource_version}
@@ -80,3 +84,16 @@ class QueueWriter:
                 hint=f"change the tenant, or its projects: calabash tenant set {tenant}",
             )
         return known
+
+
+def _record(queue: KubeQueue) -> QueueRecord:
+    spec = queue.spec
+    return QueueRecord(
+        name=queue.metadata.name,
+        parent=spec.parent,
+        deserved=spec.deserved,
+        limit=spec.limit,
+        weight=spec.weight,
+        users=spec.users,
+        groups=spec.groups,
+    )

@@ -176,6 +176,7 @@ class ClusterProgram:
             fairness=Fairness(order.settings.user, exempt=lambda uid: uid in {0, os.geteuid()}),
             sight=cluster.sight,
             queues=cluster.queues,
+            devices=lambda: len(cluster.moment().devices),
             settle=lambda: None,  # what pods hold is told by the API server, without being asked
             traces=cluster.traces,
             notices=notifying(

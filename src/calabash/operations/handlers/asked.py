@@ -22,6 +22,7 @@ from calabash.model.tenancy import Principal, TokenKind
 from calabash.operations.caller import Caller
 from calabash.operations.context import Operations
 from calabash.operations.serving import connection_of
+from calabash.operations.settings_changes import guarantee_warnings
 from calabash.operations.sight import Sight
 
 BODY_S = 10.0
@@ -118,6 +119,12 @@ async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args
     with structlog.contextvars.bound_contextvars(uid=who, **({"token": token} if token else {})):
         async with operations_of(request).fairness.work(who):
             return await asyncio.to_thread(call, *given, **named)
+
+
+async def guarantee_warnings_of(request: Asked) -> list[str]:
+    """Return the warning that the queues, as the requesting user sees them, are guaranteed more devices than there are."""
+    operations, sight = operations_of(request), sight_of(request)
+    return guarantee_warnings(await work(request, operations.queues, sight), operations.devices())
 
 
 async def body_of(request: Asked) -> bytes:

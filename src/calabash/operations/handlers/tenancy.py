@@ -11,7 +11,15 @@ from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.money import Money
 from calabash.operations import tenancy_views as views
-from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, sight_of, work
+from calabash.operations.handlers.asked import (
+    Asked,
+    body_of,
+    caller_of,
+    guarantee_warnings_of,
+    operations_of,
+    sight_of,
+    work,
+)
 from calabash.operations.tenancy import missing
 from calabash.operations.tokens import IssuedSecret
 
@@ -33,7 +41,7 @@ async def put_tenant(request: Asked, tenant: str) -> Named:
     who, tenant = caller_of(request).principal, requests.checked_name(tenant, what="tenant")
     body = requests.decode(await body_of(request), shapes.TenantSettings)
     await work(request, operations_of(request).changes.put_tenant, who, tenant, body)
-    return Named(name=tenant)
+    return Named(name=tenant, warnings=await guarantee_warnings_of(request))
 
 
 @delete("/v1/tenants/{tenant:str}", status_code=200)

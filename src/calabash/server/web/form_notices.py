@@ -13,6 +13,7 @@ NOTICES = (
         method="PUT",
         path="/v1/notifications/{name}",
         fields={"webhook": text, "email": text, "kinds": words, "new_secret": flag},
+        blank={"kinds": []},
         query=_OF,
         back="/notifications",
         said="Notification {name} is set.",

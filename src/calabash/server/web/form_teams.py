@@ -7,6 +7,7 @@ from calabash.server.web.forms import (
     Form,
     decimal,
     decimal_or_none,
+    flag,
     network_bounds,
     text,
     text_or_none,
@@ -14,7 +15,7 @@ from calabash.server.web.forms import (
     words,
 )
 
-_AMOUNTS = {"guarantee": decimal, "limit": decimal_or_none, "weight": decimal}
+_AMOUNTS = {"guarantee": decimal, "limit": decimal_or_none, "weight": decimal, "new": flag}
 
 TEAMS = (
     Form(
@@ -83,7 +84,7 @@ TEAMS = (
         needs="manage-users",
         method="PUT",
         path="/v1/users/{name}",
-        fields={"login": text, "email": text, "subject": text},
+        fields={"login": text, "email": text, "subject": text, "new": flag},
         back="/users",
         said="User {name} is set.",
     ),

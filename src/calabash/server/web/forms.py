@@ -73,6 +73,7 @@ class Form:
         needs: what the principal must be allowed to, for the page to offer it; the pool decides again.
         path: of the pool's route; ``{…}`` is filled from the form, and does not go into the body.
         fields: how each field of the form is read; one that is empty is left out of the body.
+        blank: what a field that is there and empty says, where that is not nothing.
         query: fields that go into the query string instead.
         back: the page shown afterwards; ``{…}`` from the form, or from the reply.
         said: what is told then.
@@ -86,6 +87,7 @@ class Form:
     back: str
     said: str
     fields: Mapping[str, Reader] = field(default_factory=dict)
+    blank: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, Reader] = field(default_factory=dict)
     shaped: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
@@ -95,8 +97,11 @@ class Form:
         if "//" in path or path.endswith("/"):
             raise CalabashError("the form does not say what it is about", hint="name it")
         asked = {name: str(value) for name, value in _read(self.query, form).items()}
-        body = None if self.method == "DELETE" else self.shaped(_read(self.fields, form))
+        body = None if self.method == "DELETE" else self.shaped(self._cleared(form) | _read(self.fields, form))
         return path + (f"?{urlencode(asked)}" if asked else ""), body
+
+    def _cleared(self, form: Given) -> dict[str, Any]:
+        return {name: value for name, value in self.blank.items() if name in form and not form[name].strip()}
 
     def page(self, form: Given, reply: Any) -> str:
         """The page that is shown when it is done; always one of the console's own."""

@@ -6,8 +6,14 @@ from litestar import delete, get, put
 
 from calabash.api import replies, requests
 from calabash.model.access import Action
-from calabash.model.allocation import QueueRecord
-from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_of, work
+from calabash.operations.handlers.asked import (
+    Asked,
+    body_of,
+    caller_of,
+    guarantee_warnings_of,
+    sight_of,
+    work,
+)
 from calabash.standalone.handlers.asked import pool_of
 
 
@@ -24,9 +30,9 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     pool.permission.require(caller.principal, Action.OPERATE, "change queues")
     name = requests.checked_name(name.removeprefix("/"), what="queue")
     body = requests.decode(await body_of(request), requests.QueueSettings)
-    await work(request, pool.queues.put_queue, _record(name, body), pool.binder)
+    await work(request, pool.queues.put_queue, name, body, pool.binder)
     await work(request, pool.binder.schedule)
-    return replies.Named(name=name)
+    return replies.Named(name=name, warnings=await guarantee_warnings_of(request))
 
 
 @delete("/v1/queues/{name:path}", status_code=200)
@@ -35,18 +41,6 @@ async def delete_queue(request: Asked, name: str) -> replies.Named:
     pool.permission.require(caller.principal, Action.OPERATE, "change queues")
     await work(request, pool.queues.delete_queue, name, pool.binder)
     return replies.Named(name=name)
-
-
-def _record(name: str, wanted: requests.QueueSettings) -> QueueRecord:
-    return QueueRecord(
-        name=name,
-        parent=wanted.parent,
-        deserved=wanted.deserved,
-        limit=wanted.limit,
-        weight=wanted.weight,
-        users=tuple(wanted.users),
-        groups=tuple(wanted.groups),
-    )
 
 
 ADMINISTRATION = (list_queues, put_queue, delete_queue)

@@ -68,6 +68,7 @@ def application(
         fairness=fairness,
         sight=pool.sight,
         queues=lambda sight: pool.queues.shown(pool.binder, sight.queue),
+        devices=lambda: len(pool.agent.devices()),
         settle=pool.binder.schedule,
         traces=lambda: traces(pool),
         notices=notices,

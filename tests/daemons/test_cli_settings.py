@@ -1,0 +1,151 @@
+"""``create`` and ``set`` of queues, tenants, projects, users and notifications, on a pool of three simulated devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.daemons.terminal import Terminal
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A terminal at a pool of its own."""
+    place = tmp_path_factory.mktemp("settings")
+    made = Terminal(place / "h", place)
+    made("sim", "create", "lab", "--gpus", "3xT4")
+    made("up", "--sim", "lab")
+    yield made
+    made.close()
+    made("down", "--force", code=None)
+
+
+def row(pool: Terminal, kind: str, name: str, *place: str) -> dict[str, Any]:
+    """One object of a list."""
+    (found,) = [item for item in pool.items(kind, "list", *place) if item["name"] == name]
+    return found
+
+
+def chosen(found: dict[str, Any], *fields: str) -> tuple[Any, ...]:
+    return tuple(found[field] for field in fields)
+
+
+QUEUE = ("parent", "deserved", "limit", "weight", "users", "groups")
+
+
+def test_queue_set_changes_only_what_is_named(pool: Terminal) -> None:
+    pool("queue", "create", "top", "--deserved", "2")
+    pool(
+        *("queue", "create", "prod", "--parent", "top", "--deserved", "1", "--limit", "2", "--weight", "3"),
+        *("--users", "games,news", "--groups", "mail"),
+    )
+    before = ("top", 1.0, 2.0, 3.0, ["games", "news"], ["mail"])
+    assert chosen(row(pool, "queue", "prod"), *QUEUE) == before
+    for words, place, value in (
+        (("--weight", "2"), 3, 2.0),
+        (("--limit", "none"), 2, None),
+        (("--deserved", "0.5"), 1, 0.5),
+        (("--groups", ""), 5, []),
+        (("--parent", ""), 0, ""),
+        (("--users", "games"), 4, ["games"]),
+    ):
+        pool("queue", "set", "prod", *words)
+        before = (*before[:place], value, *before[place + 1 :])
+        assert chosen(row(pool, "queue", "prod"), *QUEUE) == before, words
+
+
+def test_users_and_groups_of_a_queue_are_added_and_removed_one_by_one(pool: Terminal) -> None:
+    pool("queue", "create", "lists", "--deserved", "0.1", "--users", "games", "--groups", "mail")
+    pool("queue", "set", "lists", "--add-user", "news", "--add-user", "lp,games", "--add-group", "news")
+    assert chosen(row(pool, "queue", "lists"), "users", "groups") == (["games", "news", "lp"], ["mail", "news"])
+    pool("queue", "set", "lists", "--remove-user", "news", "--remove-group", "mail")
+    assert chosen(row(pool, "queue", "lists"), "users", "groups") == (["games", "lp"], ["news"])
+    assert row(pool, "queue", "lists")["deserved"] == 0.1
+    refused = pool.refused(3, "queue", "set", "lists", "--remove-user", "nobody")
+    assert "nobody is not one of the users of queue lists" in refused
+    assert "games, lp" in refused
+
+
+def test_members_of_a_tenant_are_added_and_removed_one_by_one(pool: Terminal) -> None:
+    pool("tenant", "create", "readers", "--limit", "1", "--users", "games", "--groups", "mail")
+    pool("tenant", "set", "readers", "--add-user", "news", "--add-group", "news")
+    assert chosen(row(pool, "tenant", "readers"), "users", "groups") == (["games", "news"], ["mail", "news"])
+    pool("tenant", "set", "readers", "--remove-user", "games", "--remove-group", "mail")
+    assert chosen(row(pool, "tenant", "readers"), "limit", "users", "groups") == (1.0, ["news"], ["news"])
+    assert "not one of the members" in pool.refused(3, "tenant", "set", "readers", "--remove-user", "games")
+
+
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "queue": ((), ("--limit", "2")),
+    "tenant": ((), ("--limit", "2")),
+    "project": (("there",), ("--limit", "2")),
+    "user": ((), ("--email", "ann@example.org")),
+    "notify": ((), ("--webhook", "https://hooks.example.org/gpu")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_create_refuses_what_exists_and_set_what_does_not(pool: Terminal, kind: str) -> None:
+    place, options = KINDS[kind]
+    if place:
+        pool("tenant", "create", place[0], code=None)
+    name = f"{kind}1"
+    assert f"calabash {kind} create" in pool.refused(3, kind, "set", *place, name, *options)
+    assert name not in [item["name"] for item in pool.items(kind, "list", *place)]
+    pool(kind, "create", *place, name, *options)
+    made = row(pool, kind, name, *place)
+    assert f"calabash {kind} set" in pool.refused(1, kind, "create", *place, name, *options)
+    assert "nothing is to be changed" in pool.refused(2, kind, "set", *place, name)
+    pool(kind, "set", *place, name, *options)
+    assert row(pool, kind, name, *place) == made
+
+
+def test_queue_default_exists_and_can_be_changed(pool: Terminal) -> None:
+    assert "exists already" in pool.refused(1, "queue", "create", "default")
+    pool("queue", "set", "default", "--weight", "2")
+    assert row(pool, "queue", "default")["weight"] == 2.0
+    pool("queue", "set", "default", "--weight", "1")
+
+
+def test_quota_set_refuses_a_tenant_and_a_project_that_do_not_exist(pool: Terminal) -> None:
+    pool("tenant", "create", "firm", "--guarantee", "0.2")
+    pool.refused(3, "quota", "set", "frim", "--guarantee", "0.1")
+    pool.refused(3, "quota", "set", "firm", "--project", "trian", "--guarantee", "0.1")
+    assert "frim" not in [t["name"] for t in pool.items("tenant", "list")]
+    assert pool.items("project", "list", "firm") == []
+    assert "nothing is to be changed" in pool.refused(2, "quota", "set", "firm")
+
+
+def test_notification_keeps_what_set_does_not_name(pool: Terminal) -> None:
+    secret = pool("notify", "create", "hook", "--webhook", "https://hooks.example.org/a", "--on", "budget").stdout
+    assert secret.startswith("whsec_")
+    assert pool("notify", "set", "hook", "--on", "over-use").stdout == "hook\n"
+    assert chosen(row(pool, "notify", "hook"), "target", "kinds") == ("https://hooks.example.org/a", ["over-use"])
+    assert pool("notify", "set", "hook", "--webhook", "https://hooks.example.org/b").stdout == "hook\n"
+    assert chosen(row(pool, "notify", "hook"), "target", "kinds") == ("https://hooks.example.org/b", ["over-use"])
+    assert pool("notify", "set", "hook", "--new-secret").stdout not in {secret, "hook\n"}
+    pool("notify", "set", "hook", "--on-all")
+    assert row(pool, "notify", "hook")["kinds"] == []
+
+
+@pytest.mark.parametrize("kind", ["tenant", "queue"])
+def test_guarantee_of_more_devices_than_there_are_is_set_with_a_warning(pool: Terminal, kind: str) -> None:
+    option = {"tenant": "--guarantee", "queue": "--deserved"}[kind]
+    done = pool(kind, "create", "large", option, "99")
+    assert done.stdout == "large\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("warning: ")
+    assert "and there are 3" in line
+    assert pool(kind, "set", "large", option, "0.1").stderr == ""
+    pool(kind, "delete", "large")
+
+
+def test_hint_for_a_queue_that_a_user_may_not_use_adds_the_user() -> None:
+    from calabash.model.errors import CalabashError
+    from calabash.model.tenancy import Principal
+    from calabash.operations.permission import Permission
+
+    with pytest.raises(CalabashError) as refused:
+        Permission(0, everybody=True).require_queue(Principal(user="ann", uid=4242), "prod", ["bob"], [])
+    assert "calabash queue set prod --add-user ann" in (refused.value.hint or "")
