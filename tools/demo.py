@@ -201,6 +201,7 @@ def main() -> int:
         total_mib = pynvml.nvmlDeviceGetMemoryInfo(card).total // MIB
         for tenant in TENANTS:
             tenant.memory_mib = int(total_mib * tenant.memory_share)
+            calabash("tenant", "create", tenant.name)
             start(tenant, options.seconds)
         watch(card, pynvml.nvmlDeviceGetName(card), console, options.seconds)
         broken = verdict()

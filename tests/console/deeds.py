@@ -138,6 +138,7 @@ DEEDS = (
         told="is viewer",
         fields={"user": "guest", "role": "viewer"},
         fixed={"tenant": "vision"},
+        prepare="guest",
     ),
     Deed(
         page="/tenants/vision",

@@ -70,8 +70,12 @@ class Preparing:
         self._ask.put(f"/v1/tenants/vision/projects/{user}-part", {})
         return f"{user}-part"
 
-    def member(self, user: str) -> str:
+    def guest(self, user: str) -> str:
         self._ask.put("/v1/users/guest", {})
+        return user
+
+    def member(self, user: str) -> str:
+        self.guest(user)
         self._ask.put("/v1/members", {"user": "guest", "role": "viewer", "tenant": "vision"})
         return user
 

@@ -206,6 +206,7 @@ def test_the_second_start_of_a_tenants_program_sends_no_byte_of_code_also_after_
     terminal = Terminal(world.home, tmp_path)
     assert code_bytes(terminal) > 0
     assert code_bytes(terminal) == 0
+    world.client.put("/v1/tenants/another", {})
     assert code_bytes(terminal, "--tenant", "another") > 0, "what one tenant has sent is not another's to ask for"
     world.kill()
     world.up()

@@ -372,6 +372,7 @@ def test_status_tells_where_the_pool_is_and_how_it_is(terminal: Terminal, world:
 
 
 def test_top_shows_who_asked_for_what_and_what_they_got(terminal: Terminal, world: World) -> None:
+    world.client.put("/v1/tenants/vision", {})
     options = ("--memory", "2GiB", "--cores", "40", "--tenant", "vision")
     terminal.start("run", *options, "--", sys.executable, str(TENANT), "--seconds", "30")
 

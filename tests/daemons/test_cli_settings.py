@@ -40,7 +40,7 @@ def test_queue_set_changes_only_what_is_named(pool: Terminal) -> None:
         *("queue", "create", "prod", "--parent", "top", "--deserved", "1", "--limit", "2", "--weight", "3"),
         *("--users", "games,news", "--groups", "mail"),
     )
-    before = ("top", 1.0, 2.0, 3.0, ["games", "news"], ["mail"])
+    before: tuple[Any, ...] = ("top", 1.0, 2.0, 3.0, ["games", "news"], ["mail"])
     assert chosen(row(pool, "queue", "prod"), *QUEUE) == before
     for words, place, value in (
         (("--weight", "2"), 3, 2.0),
@@ -149,3 +149,49 @@ def test_hint_for_a_queue_that_a_user_may_not_use_adds_the_user() -> None:
     with pytest.raises(CalabashError) as refused:
         Permission(0, everybody=True).require_queue(Principal(user="ann", uid=4242), "prod", ["bob"], [])
     assert "calabash queue set prod --add-user ann" in (refused.value.hint or "")
+
+
+def test_program_on_the_account_of_a_tenant_that_does_not_exist_is_refused(pool: Terminal) -> None:
+    refused = pool.refused(3, "run", "--tenant", "visoin", "--memory", "1GiB", "--", "true")
+    assert "there is no tenant visoin" in refused
+    assert "calabash tenant create visoin" in refused
+    pool.refused(3, "job", "start", "--tenant", "visoin", "--memory", "1GiB", "--", "true")
+    pool("run", "--tenant", "games", "--memory", "1GiB", "--cores", "10", "--", "true")  # an account of this machine
+    pool("tenant", "create", "vision")
+    pool("run", "--tenant", "vision", "--memory", "1GiB", "--cores", "10", "--", "true")
+
+
+def test_gang_without_a_size_is_refused(pool: Terminal) -> None:
+    for words in (("run",), ("job", "start")):
+        assert "--gang-size 4" in pool.refused(2, *words, "--gang", "g", "--memory", "1GiB", "--", "true")
+    pool("run", "--gang", "g", "--gang-size", "1", "--memory", "1GiB", "--cores", "10", "--", "true")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tenant", "create", "timed", "--run-time", "12"),
+        ("run", "--wait", "60", "--", "true"),
+        ("run", "--time", "1.5", "--", "true"),
+        ("token", "create", "--expires", "90"),
+        ("device", "drain", "0", "--evict", "--grace", "5"),
+        ("top", "--interval", "2"),
+    ],
+    ids=" ".join,
+)
+def test_time_without_a_unit_is_refused_with_the_units(pool: Terminal, words: tuple[str, ...]) -> None:
+    said = pool.refused(2, *words)
+    assert "has no unit" in said
+    assert "whichever is meant" in said
+
+
+def test_time_of_zero_needs_no_unit(pool: Terminal) -> None:
+    pool("tenant", "create", "endless", "--run-time", "12h")
+    pool("tenant", "set", "endless", "--run-time", "0")
+    assert row(pool, "tenant", "endless")["run_s_max"] == 0
+
+
+def test_role_of_a_user_that_does_not_exist_is_refused(pool: Terminal) -> None:
+    assert "there is no user mayr" in pool.refused(3, "user", "role", "mayr", "viewer")
+    pool("user", "role", "games", "viewer")  # an account of this machine
+    pool("user", "unrole", "games")

@@ -25,6 +25,7 @@ NOBODY = 65534
 
 
 def test_a_program_gets_its_slice_and_gives_it_back_when_it_ends(world: World) -> None:
+    world.client.put("/v1/tenants/vision", {})
     program, allocation = world.running(memory_mib=8192, cores=30, tenant="vision", policy="burst")
     part = allocation["slices"][0]
     assert (part["memory_mib"], part["core_percent"]) == (8192, 30)

@@ -264,6 +264,8 @@ class World:
             for allocation in self.allocations():
                 self.client.delete(f"/v1/allocations/{allocation['id']}?force=1")
             until(lambda: not self.allocations(), what="the pool to be empty")
+            for tenant in self.client.get("/v1/tenants")["items"]:
+                self.client.delete(f"/v1/tenants/{tenant['name']}")
             for queue in self.client.get("/v1/queues")["items"]:
                 if queue["name"] != "default":
                     self.client.delete(f"/v1/queues/{queue['name']}")

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
-from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
+from calabash.model.units import (
+    exact_duration,
+    format_duration,
+    format_mib,
+    parse_duration_s,
+    parse_memory_mib,
+    parse_percent,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +91,31 @@ def test_percent_out_of_range_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("250ms", 0.25), ("45", 45), ("2d", 172800)]
+    ("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("250ms", 0.25), ("0", 0), ("0.0", 0), ("2d", 172800)]
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "10x", "-5s", "1h 30m", "5m!"])
+def test_duration_without_a_unit_is_refused_with_the_units_that_it_can_have() -> None:
+    with pytest.raises(CalabashError, match="duration '12' has no unit") as refused:
+        parse_duration_s("12")
+    assert "12s, 12m or 12h" in (refused.value.hint or "")
+
+
+def test_plain_number_of_a_scenario_file_is_seconds() -> None:
+    assert [parse_seconds(text) for text in ("30.0", "45", "1h", "0")] == [30, 45, 3600, 0]
+    with pytest.raises(CalabashError, match="is not understood"):
+        parse_seconds("soon")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0"), (43200, "12h"), (5400, "1h30m"), (90061.5, "1d1h1m1.5s")])
+def test_exact_duration_is_read_as_the_same_number(seconds: float, text: str) -> None:
+    assert exact_duration(seconds) == text
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "10x", "-5s", "1h 30m", "5m!", "45", "0.5", "1e3"])
 def test_durations_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(CalabashError):
         parse_duration_s(text)

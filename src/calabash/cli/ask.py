@@ -279,6 +279,11 @@ def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[
             body[option.field] = values
         else:
             body[option.field] = values[-1] if values else option.default
+    if given.get("--gang") and not given.get("--gang-size"):
+        raise CalabashError(
+            f"--gang {body['gang']} without --gang-size: a gang of one does not wait for others",
+            hint="say how many members start together, like --gang-size 4",
+        )
     body["command"] = _shown(command)
     return body
 

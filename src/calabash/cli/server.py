@@ -91,7 +91,7 @@ def up(
         "--name",
         named,
         "--grace",
-        f"{grace_s}",
+        f"{grace_s}s",
         "--on-revoke",
         on_revoke,
     ]

@@ -54,10 +54,15 @@ def parse_percent(text: str, *, what: str = "cores") -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """``60s``, ``1h30m``, ``250ms``, ``45`` (seconds) -> seconds."""
+    """``60s``, ``1h30m``, ``250ms`` -> seconds. ``0`` needs no unit. Raises CalabashError."""
     text = text.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        return float(text)
+        if float(text) == 0:
+            return 0.0
+        raise CalabashError(
+            f"duration {text[:32]!r} has no unit",
+            hint=f"write {text[:32]}s, {text[:32]}m or {text[:32]}h, whichever is meant",
+        )
     parts = _DURATION_PART.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
         raise CalabashError(f"duration {text!r} is not understood", hint="write 30s, 10m, 1h30m or 2d")
@@ -70,6 +75,21 @@ def format_mib(mib: int) -> str:
         return f"{mib}MiB"
     gib = mib / 1024
     return f"{gib:.0f}GiB" if gib == int(gib) else f"{gib:.1f}GiB"
+
+
+def parse_seconds(text: str) -> float:
+    """A duration of a file that programs write as well: as :func:`parse_duration_s`, and a plain number is seconds."""
+    plain = re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", text) is not None
+    return float(text) if plain else parse_duration_s(text)
+
+
+def exact_duration(seconds: float) -> str:
+    """``12h``, ``1h30m``, ``0.25s``: the same duration as text that :func:`parse_duration_s` reads; ``0`` for none."""
+    rest, words = seconds, []
+    for unit in ("d", "h", "m"):
+        whole, rest = divmod(rest, _SECONDS[unit])
+        words += [f"{whole:.0f}{unit}"] if whole else []
+    return "".join(words) + (f"{rest:.15g}s" if rest else "") or "0"
 
 
 def format_duration(seconds: float) -> str:

@@ -131,6 +131,7 @@ class TenancyChanges:
     def put_member(self, who: Principal, wanted: shapes.MemberOrder) -> None:
         """Give a user a role."""
         self._require_place(who, wanted.tenant)
+        self._require_user(wanted.user)
         member = Member(user=wanted.user, role=wanted.role, tenant=wanted.tenant, project=wanted.project)
         self._tenancy.put_member(member)
 
@@ -148,8 +149,7 @@ class TenancyChanges:
         life_s = wanted.life_s
         if user != who.user:
             self._permission.require(who, Action.MANAGE_USERS, "make tokens of others")
-            if user not in self._tenancy.people().users and self._permission.account_of(user) < 0:
-                raise missing("user", user)
+            self._require_user(user)
         elif not access.in_scope(who, Action.MANAGE_USERS):
             raise CalabashError(
                 f"a token with scopes {', '.join(who.scopes) or 'none'} may not make tokens",
@@ -206,6 +206,11 @@ class TenancyChanges:
         if wanted.console:
             return self._tokens.begin_session(user)
         return self._tokens.issue(user=user, kind=TokenKind.SESSION)
+
+    def _require_user(self, name: str) -> None:
+        """Raise NOT_FOUND if there is neither a user nor an account of that name."""
+        if name not in self._tenancy.people().users and self._permission.account_of(name) < 0:
+            raise missing("user", name)
 
     def _require_place(self, who: Principal, tenant: str) -> None:
         if tenant:

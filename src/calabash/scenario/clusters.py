@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from calabash.model.units import parse_duration_s, parse_memory_mib
+from calabash.model.units import parse_memory_mib, parse_seconds
 from calabash.scenario.statements import (
     NodesLine,
     QueueLine,
@@ -52,19 +52,19 @@ def read_options(reader: ScenarioReader, rest: str) -> None:
 
 _ON_OFF = {"on": True, "off": False}.__getitem__
 OPTION_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "half_life": ("half_life_s", parse_duration_s),
-    "min_run_time": ("min_run_time_s", parse_duration_s),
-    "default_run_time": ("default_run_time_s", parse_duration_s),
+    "half_life": ("half_life_s", parse_seconds),
+    "min_run_time": ("min_run_time_s", parse_seconds),
+    "default_run_time": ("default_run_time_s", parse_seconds),
     "reclaim": ("reclaim", _ON_OFF),
     "reclaim_fair_share": ("reclaim_fair_share", _ON_OFF),
     "preempt": ("preempt", _ON_OFF),
     "evict_ratio_max": ("evict_ratio_max", float),
     "reservations": ("reservations", int),
-    "reservation_hold": ("reservation_hold_s", parse_duration_s),
-    "reservation_pause": ("reservation_pause_s", parse_duration_s),
+    "reservation_hold": ("reservation_hold_s", parse_seconds),
+    "reservation_pause": ("reservation_pause_s", parse_seconds),
     "moves": ("defragment_moves_max", int),
-    "move_after": ("defragment_wait_s", parse_duration_s),
-    "move_rest": ("defragment_rest_s", parse_duration_s),
+    "move_after": ("defragment_wait_s", parse_seconds),
+    "move_rest": ("defragment_rest_s", parse_seconds),
     "move_gpus_max": ("defragment_cost_max_milli", lambda v: int(float(v) * WHOLE_MILLI)),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from calabash.model.errors import Reason
-from calabash.model.units import parse_duration_s
+from calabash.model.units import parse_seconds
 from calabash.scenario.statements import (
     Expected,
     SharesLine,
@@ -66,7 +66,7 @@ def read_why(reader: ScenarioReader, rest: str) -> None:
         key, _, value = word.partition("=")
         if key != "start":
             raise reader.fail(f"{word!r} is not understood", hint="start=30m, or words in quotes")
-        start = parse_duration_s(value)
+        start = parse_seconds(value)
     reader.add(WhyLine(id=head.strip(), reason=words[0], texts=tuple(_QUOTED.findall(body)), start_in_s=start))
 
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 
 from calabash.model.errors import CalabashError
-from calabash.model.units import parse_duration_s
+from calabash.model.units import parse_seconds
 from calabash.scenario.clusters import read_nodes, read_options, read_queues
 from calabash.scenario.expectations import read_shares, read_then, read_why
 from calabash.scenario.mig import read_geometry, read_stands
@@ -81,7 +81,7 @@ def _read_rule(reader: ScenarioReader, rest: str) -> None:
 
 
 def _read_after(reader: ScenarioReader, rest: str) -> None:
-    reader.add(AfterLine(seconds=parse_duration_s(rest)))
+    reader.add(AfterLine(seconds=parse_seconds(rest)))
 
 
 def _verb(verb: str) -> Callable[[ScenarioReader, str], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from calabash.model.units import parse_duration_s, parse_memory_mib
+from calabash.model.units import parse_memory_mib, parse_seconds
 from calabash.scenario.mig import is_amount, places_of
 from calabash.scenario.statements import (
     AsksLine,
@@ -29,7 +29,7 @@ def read_has(reader: ScenarioReader, rest: str) -> None:
     started = extras.get("started", ["0"])
     places = extras.get("on", [""])
     for i, request in enumerate(requests):
-        ago_s = parse_duration_s(started[i % len(started)])
+        ago_s = parse_seconds(started[i % len(started)])
         node, _, devices = places[i % len(places)].partition(":")
         reader.add(
             HasLine(
@@ -48,7 +48,7 @@ def read_asks(reader: ScenarioReader, rest: str) -> None:
         raise reader.fail("who asks has not started and is nowhere", hint="use has for what runs already")
     submitted = extras.get("submitted", ["0"])
     for i, request in enumerate(requests):
-        reader.add(AsksLine(request=request, submitted_ago_s=parse_duration_s(submitted[i % len(submitted)])))
+        reader.add(AsksLine(request=request, submitted_ago_s=parse_seconds(submitted[i % len(submitted)])))
 
 
 def _requests(reader: ScenarioReader, rest: str) -> tuple[list[Request], dict[str, list[str]]]:
@@ -131,7 +131,7 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
         case ["priority", number]:
             settings["priority"] = int(number_of(reader, number))
         case ["runs", duration]:
-            settings["run_time_s"] = parse_duration_s(duration)
+            settings["run_time_s"] = parse_seconds(duration)
         case ["pinned"]:
             settings["movable"] = False
         case ["guarded"]:

@@ -13,6 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.model.tenancy import Principal, Tenant
 from calabash.operations.limits import Limits
+from calabash.operations.people import People
 from calabash.operations.permission import Permission
 from calabash.operations.tenancy import TenancyBook
 from calabash.operations.tenant_queues import queue_of, within
@@ -53,6 +54,8 @@ class EntryBounds:
             )
         people = self._tenancy.people()
         tenant = self._permission.tenant(who, wanted.tenant)
+        if not wanted.standing:  # a broker accounts for users of other machines, who are known to their servers only
+            self._require_account(people, who, tenant)
         queue, project = queue_of(
             people, self._queues.explicit(), who, tenant, queue=wanted.queue, project=wanted.project
         )
@@ -91,6 +94,17 @@ class EntryBounds:
             except BaseException:
                 self.left(request, who)
                 raise
+
+    def _require_account(self, people: People, who: Principal, tenant: str) -> None:
+        """Raise NOT_FOUND if there is neither a tenant of that name nor a user whose own tenant it would be."""
+        if tenant in people.tenants or tenant == who.own or tenant in people.users:
+            return
+        if self._permission.account_of(tenant) < 0:
+            raise CalabashError(
+                f"there is no tenant {tenant}",
+                reason=Reason.NOT_FOUND,
+                hint=f"see `calabash tenant list`, or create it with `calabash tenant create {tenant}`",
+            )
 
     def left(self, request: GpuRequest, who: Principal) -> None:
         """It waits no more."""

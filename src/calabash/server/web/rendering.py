@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from calabash.model.units import exact_duration
 from calabash.server.web import navigation, offers, words
 
 _FILTERS = {
@@ -22,6 +23,7 @@ _FILTERS = {
     "command": words.command,
     "hue": words.hue,
     "plural": words.plural,
+    "duration": exact_duration,
 }
 
 
