@@ -48,6 +48,21 @@ def openb(tmp_path: Path) -> tuple[str, ...]:
     return ("simulate", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv"))
 
 
+@pytest.mark.parametrize("target", ["--html", "--plot"])
+def test_page_or_plot_without_the_library_for_it_is_refused_before_the_first_run(
+    terminal: Terminal, openb: tuple[str, ...], tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfound = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else found(name, *rest)\n"
+    )
+    terminal.environment["PYTHONPATH"] = str(tmp_path)
+    said = terminal.refused(3, *openb, "--seeds", "1", target, str(tmp_path / "out.png"), "--json", str(tmp_path / "j"))
+    assert "matplotlib" in said
+    assert "pip install" in said
+    assert not (tmp_path / "j").exists()
+
+
 FIGURES = {"allocation_ratio_end", "allocation_ratio_at_100", "cpu_only_admitted_ratio", "decisions_per_s"}
 
 

@@ -9,14 +9,18 @@ import msgspec
 from msgspec import Meta
 
 from calabash.api.replies import Reply
-from calabash.api.requests import Name, OptionalName, Page
+from calabash.api.requests import Name, OptionalName, Page, written
 
 DAY_PATTERN = r"^2[0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\Z"
-Month = Annotated[str, Meta(pattern=r"^2[0-9]{3}-(0[1-9]|1[0-2])\Z")]
-Day = Annotated[str, Meta(pattern=DAY_PATTERN)]
-Label = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}\Z")]
+_MONTH_HINT = "a month, like 2026-11"
+Month = Annotated[str, written(r"^2[0-9]{3}-(0[1-9]|1[0-2])\Z", _MONTH_HINT)]
+Day = Annotated[str, written(DAY_PATTERN, "a day, like 2026-11-30")]
+Label = Annotated[
+    str,
+    written(r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}\Z", "1 to 63 letters, digits, blanks and ._-, a letter or digit first"),
+]
 Texts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
-Weekday = Annotated[str, Meta(pattern=r"^(mon|tue|wed|thu|fri|sat|sun)\Z")]
+Weekday = Annotated[str, written(r"^(mon|tue|wed|thu|fri|sat|sun)\Z", "one of: mon, tue, wed, thu, fri, sat, sun")]
 TimeOfDay = Annotated[str, Meta(max_length=5)]
 Measured = Annotated[str, Meta(pattern=r"^(guaranteed|borrowed|memory|busy|idle)\Z")]
 
@@ -110,7 +114,7 @@ class InvoicePage(Page, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Which invoices, in the query string."""
 
     tenant: Annotated[OptionalName, Meta(description="empty: all that may be seen")] = ""
-    month: Annotated[str, Meta(pattern=r"^\Z|^2[0-9]{3}-(0[1-9]|1[0-2])\Z", description="empty: all")] = ""
+    month: Annotated[str, written(r"^\Z|^2[0-9]{3}-(0[1-9]|1[0-2])\Z", _MONTH_HINT, description="empty: all")] = ""
 
 
 class UsageQuestion(

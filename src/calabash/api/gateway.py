@@ -133,3 +133,12 @@ def checked_oidc(settings: OidcSettings) -> OidcSettings:
     for rule in settings.groups:
         Member(user=rule.group, role=Role(rule.role), tenant=rule.tenant, project=rule.project)  # says what cannot be
     return settings
+
+
+def checked_listen(text: str) -> tuple[str, int]:
+    """The host and port of ``HOST:PORT``. Raises CalabashError(BAD_REQUEST)."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        example = f"127.0.0.1:{text}" if text.isascii() and text.isdigit() and int(text) <= 65_535 else "127.0.0.1:7432"
+        raise CalabashError(f"--console {text[:80]!r} is not HOST:PORT", hint=f"for example {example}, or off")
+    return host, int(port)

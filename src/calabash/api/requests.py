@@ -23,11 +23,21 @@ PAGE_MAX = 1000
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._@-]{0,62}")
-Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
-OptionalName = Annotated[str, Meta(pattern=rf"^\Z|{NAME_PATTERN}")]
+HOW_WRITTEN: dict[str, str] = {}  # the form of a text for people, by the pattern as messages of msgspec have it
+
+
+def written(pattern: str, how: str, **more: Any) -> Meta:
+    """Return the constraint for a text of that pattern; ``how`` says for people what it looks like."""
+    HOW_WRITTEN[repr(pattern)] = how
+    return Meta(pattern=pattern, **more)
+
+
+_LOGIN_HINT = "1 to 128 letters, digits and ._@-, a letter, digit or _ first"
+Name = Annotated[str, written(NAME_PATTERN, NAME_HINT)]
+OptionalName = Annotated[str, written(rf"^\Z|{NAME_PATTERN}", NAME_HINT)]
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 # A login or group name: useradd's rules, and numbers for users without a name.
-Login = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?\Z")]
+Login = Annotated[str, written(r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?\Z", _LOGIN_HINT)]
 Logins = Annotated[list[Login], Meta(max_length=1000)]
 New = Annotated[
     bool, Meta(description="true: create it, 409 if it exists; false: change it, 404 if it does not; left out: either")
@@ -306,12 +316,33 @@ def body_bytes_max(path: str) -> int:
     return LARGE_BODY_BYTES_MAX if path in _LARGE else BODY_BYTES_MAX
 
 
+_REGEX = re.compile(r"Expected `str` matching regex (?P<pattern>'.*'|\".*\") - at `\$\.?(?P<path>[^`]*)`")
+
+
+def _refusal(what: str, error: Exception, given: Any) -> CalabashError:
+    """Return the error for a body or query that does not decode; a text of another form is named with its form."""
+    match = _REGEX.fullmatch(str(error))
+    how = HOW_WRITTEN.get(match["pattern"]) if match else None
+    if match is None or how is None:
+        return CalabashError(f"{what} is not understood: {error}", hint="see the API reference")
+    path = match["path"]
+    value: Any = given() if callable(given) else given
+    for step in re.findall(r"[^.\[\]]+", path):
+        if isinstance(value, list):
+            value = value[int(step)] if step.isdigit() and int(step) < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    field = re.sub(r"\[[^\]]*\]", "", path).replace("_", " ")
+    wrong = f"{field} {value[:80]!r}" if isinstance(value, str) else f"one of {field}"
+    return CalabashError(f"{wrong} is not usable", hint=how)
+
+
 def decode(body: bytes, shape: type[Shape]) -> Shape:
     """The body as that shape. Raises CalabashError(BAD_REQUEST) that names the field."""
     try:
         return msgspec.json.decode(body or b"{}", type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CalabashError(f"the request body is not understood: {error}", hint="see the API reference") from None
+        raise _refusal("the request body", error, lambda: msgspec.json.decode(body)) from None
 
 
 def decode_query(pairs: dict[str, Any], shape: type[Shape]) -> Shape:
@@ -319,7 +350,7 @@ def decode_query(pairs: dict[str, Any], shape: type[Shape]) -> Shape:
     try:
         return msgspec.convert(pairs, shape, strict=False)
     except msgspec.ValidationError as error:
-        raise CalabashError(f"the query is not understood: {error}", hint="see the API reference") from None
+        raise _refusal("the query", error, pairs) from None
 
 
 def checked_name(text: str, *, what: str) -> str:

@@ -8,13 +8,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from calabash.api.replies import Reply
-from calabash.api.requests import Amount, Login, Logins, Name, New, OptionalName
+from calabash.api.requests import Amount, Login, Logins, Name, New, OptionalName, written
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import PRIORITY_LEAST, PRIORITY_MOST, Role, TokenScope
 
 RUN_S_MAX = 366 * 86_400.0
-Part = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
-OptionalPart = Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?\Z")]
+_PART_HINT = "1 to 63 letters, digits and ._-, a letter or digit first"
+Part = Annotated[str, written(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", _PART_HINT)]
+OptionalPart = Annotated[str, written(r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?\Z", _PART_HINT)]
 Names = Annotated[list[Name], Meta(max_length=64)]
 Models = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
 Priority = Annotated[int, Meta(ge=PRIORITY_LEAST, le=PRIORITY_MOST)]
@@ -114,8 +115,9 @@ class UserSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     new: New | UnsetType = UNSET
     login: Annotated[
         str,
-        Meta(
-            pattern=r"^([A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?)?\Z",
+        written(
+            r"^([A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?)?\Z",
+            "the name of an account of the pool's machine",
             description="its account of the pool's machine; empty: none",
         ),
     ] | (UnsetType) = UNSET

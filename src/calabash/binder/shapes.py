@@ -7,6 +7,7 @@ is tied to the size on which it fits best when it is submitted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on, selected
+
+MODELS_SHOWN_MAX = 8
 
 UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
 
@@ -112,8 +115,14 @@ def _impossible(
     if not devices:
         return CalabashError("the machine has no devices", reason=Reason.NO_DEVICES, hint="check calabash doctor")
     if not chosen:
+        models = Counter(device.model for device in devices)
+        wanted = f": no device is of model {' or '.join(request.selector.models)}" if request.selector.models else ""
+        there = ", ".join(f"{model} ({count})" for model, count in models.most_common(MODELS_SHOWN_MAX))
+        more = f" and {len(models) - MODELS_SHOWN_MAX} others" if len(models) > MODELS_SHOWN_MAX else ""
         return CalabashError(
-            f"none of {len(devices)} devices is selected", reason=Reason.SELECTOR_MISMATCH, hint="relax the selector"
+            f"none of {len(devices)} devices is selected{wanted}",
+            reason=Reason.SELECTOR_MISMATCH,
+            hint=f"there are {there}{more}",
         )
     if misfits:
         hint = "ask for less per device"

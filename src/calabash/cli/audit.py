@@ -42,9 +42,13 @@ def list_audit(after: int | None, limit: int, fmt: str) -> None:
 
 
 @audit.command()
-def verify() -> None:
+@output.option
+def verify(fmt: str) -> None:
     """Follow the chain of the log; exit code 1 when a line was changed, removed or cut off."""
     found = client().get("/v1/audit/verify")
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("AuditVerification", found, fmt))
+        sys.exit(0 if found["whole"] else 1)
     if found["whole"]:
         click.echo(f"the audit log is whole up to line {found['last']}")
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from calabash.cli.home import client
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise CalabashError(
-            f"{certificate} cannot be served: {error}", reason=Reason.BAD_FILE, hint="PEM files: --certificate, --key"
+            f"{certificate} cannot be served: {cause(error)}",
+            reason=Reason.BAD_FILE,
+            hint="PEM files: --certificate, --key",
         ) from None
     return context

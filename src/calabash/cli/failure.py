@@ -12,6 +12,10 @@ import sys
 
 from calabash.model.errors import CalabashError, Reason
 
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
 _EXIT_CODES = {
     Reason.BAD_REQUEST: 2,
     Reason.UNKNOWN_MODE: 2,
@@ -78,7 +82,7 @@ def report(error: BaseException) -> int:
         if error.errno in _HINTS:
             say(f"hint: {_HINTS[error.errno]}")
         _discard_output()
-        return 1
+        return 3 if isinstance(error, FileNotFoundError) else 1
     return _of_the_command_tree(error)
 
 
@@ -108,7 +112,36 @@ def _of_the_command_tree(error: BaseException) -> int:
     if isinstance(error, click.Abort):
         say("interrupted")
         return 130
-    if isinstance(error, click.ClickException):
+    if not isinstance(error, click.ClickException):
+        raise error
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
-    raise error
+    message, hint = _usage(error)
+    say("error: " + message)
+    say("hint: " + hint)
+    return error.exit_code
+
+
+_WORDS = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
+
+
+def _usage(error: Any) -> tuple[str, str]:
+    """Return what is wrong with the words of a command line, and what they may be."""
+    near = getattr(error, "possibilities", None)
+    message = (error.message if near is not None else error.format_message()).strip().rstrip(".")
+    for words, instead in _WORDS.items():
+        message = message.replace(words, instead)
+    context = getattr(error, "ctx", None)
+    usage = "see `calabash --help`"
+    if context is not None:
+        words = " ".join(context.get_usage().split()).removeprefix("Usage: ")
+        usage = f"write {words}; see `{context.command_path} --help`"
+    if near:
+        usage = f"did you mean {' or '.join(near)}? See `{context.command_path if context else 'calabash'} --help`"
+    return message[:1].lower() + message[1:], usage

@@ -92,6 +92,8 @@ def draft(month: str, tenant: str, fmt: str) -> None:
     Drafts all tenants that have use in the month or a commitment in force. A tenant that cannot be rated is named, and the
     other tenants are drafted; the command then exits with status 1.
     """
+    if re.fullmatch(r"2[0-9]{3}-(0[1-9]|1[0-2])", month) is None:
+        raise CalabashError(f"{month[:40]!r} is not a month", hint="write it like 2026-11")
     found = client().post("/v1/invoices", {"month": month, "tenant": tenant}, timeout_s=RATING_S)
     output.emit("InvoiceList", found["items"], COLUMNS, fmt, name="number")
     _require_all(found.get("failed", []), month)

@@ -46,8 +46,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @job.command("start", context_settings={"allow_interspersed_args": False})
 @_options
 @click.option("--directory", default="", metavar="PATH", help="Where it begins. Default: the account's home.")
+@output.option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def start(command: tuple[str, ...], directory: str, **given: Any) -> None:
+def start(command: tuple[str, ...], directory: str, fmt: str, **given: Any) -> None:
     """Have the pool run COMMAND on a slice, and print the job's name.
 
     It runs as your account of the pool's machine, without a terminal and without this environment, and waits for its slice
@@ -61,7 +62,8 @@ def start(command: tuple[str, ...], directory: str, **given: Any) -> None:
     body = ask.request(words, command) | {"command": list(command), "directory": directory}
     if not given["wait_s"]:
         del body["wait_s"]
-    click.echo(client().post("/v1/jobs", body)["job"]["id"])
+    made = client().post("/v1/jobs", body)["job"]
+    click.echo(output.document("Job", made, fmt) if fmt in ("json", "yaml") else made["id"])
 
 
 @job.command("list")

@@ -15,7 +15,7 @@ import click
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.model.mig import is_profile_name
 from calabash.model.units import format_mib
 
@@ -106,7 +106,7 @@ def layouts_of(text: str) -> list[dict[str, Any]]:
     try:
         lines = Path(text).read_text().splitlines()[: _LINES_MAX + 1]
     except (OSError, ValueError) as error:
-        raise CalabashError(f"{text[:200]!r} is no layout and no file: {error}", hint=_HINT) from error
+        raise CalabashError(f"{text[:200]!r} is no layout and no file: {cause(error)}", hint=_HINT) from error
     found = [_layout(line) for line in (raw.partition("#")[0].strip() for raw in lines) if line]
     if not found or len(lines) > _LINES_MAX:
         raise CalabashError(

@@ -109,9 +109,13 @@ def delete_notification(name: str, tenant: str | None) -> None:
 @notify.command("test")
 @click.argument("name")
 @_tenant
-def try_notification(name: str, tenant: str | None) -> None:
+@output.option
+def try_notification(name: str, tenant: str | None, fmt: str) -> None:
     """Send a test notice at once; exit code 1 when it was not taken."""
     found = client().post(f"/v1/notifications/{quoted(name)}/test{_place(tenant)}", {})
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("NotificationTest", found, fmt))
+        sys.exit(0 if found["passed"] else 1)
     if found["passed"]:
         click.echo(f"{name} has taken the test notice")
         return

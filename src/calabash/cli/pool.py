@@ -52,6 +52,7 @@ MEMBERSHIP = {
 def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecure: bool, foreground: bool) -> None:
     """Start the pool of this machine, with its real cards or with a simulated node."""
     directory = home()
+    _check(directory, sim, console)
     words = ["--home", str(directory), "--strangers", strangers, "--console", console]
     words += ["--insecure"] if insecure else []
     words += ["--sim", sim] if sim else []
@@ -86,6 +87,21 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
         click.echo(f"console: {_login_link(status['console'])}")
     elif status["console_failure"]:
         click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
+
+
+def _check(directory: Path, sim: str | None, console: str) -> None:
+    """Raise CalabashError for what a start of several seconds would fail for: options, and a disk that is full."""
+    from calabash.operations.home import require_room  # noqa: PLC0415 - slow to import, and only here
+
+    if console not in ("default", "off"):
+        from calabash.api.gateway import checked_listen  # noqa: PLC0415
+
+        checked_listen(console)
+    if sim:
+        from calabash.seams.gpu.sim import find_node  # noqa: PLC0415
+
+        find_node(directory, sim)
+    require_room(directory)
 
 
 def _log_of(directory: Path) -> BinaryIO:
@@ -193,6 +209,10 @@ def _failure(log: Path, start: int, code: int) -> CalabashError:
             reason = Reason(code_text) if code_text in set(Reason) else reason
         elif line.startswith("hint: "):
             hint = line.removeprefix("hint: ")
+    if not message:
+        from calabash.operations.home import require_room  # noqa: PLC0415
+
+        require_room(log.parent)  # where the disk is full the daemon cannot even write why it ended
     return CalabashError(message or f"the pool ended with exit code {code}", reason=reason, hint=hint)
 
 

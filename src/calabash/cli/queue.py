@@ -38,6 +38,11 @@ _parent = click.option("--parent", metavar="NAME", help="Queue that it belongs t
 _OF_USERS = ("Users that may use it", "Groups whose members may use it")
 
 
+def _target(name: str, fmt: str) -> settings.Target:
+    path = f"/v1/queues/{quoted(name)}"
+    return settings.Target(kind="Queue", path=path, name=name, fmt=fmt, listed="/v1/queues")
+
+
 @click.group()
 def queue() -> None:
     """Create, change and list queues (amounts in devices), and move what waits."""
@@ -55,9 +60,10 @@ def list_queues(fmt: str) -> None:
 @_parent
 @settings.amounts("deserved")
 @settings.members(*_OF_USERS, changing=False)
-def create_queue(name: str, **options: Any) -> None:
+@output.option
+def create_queue(name: str, fmt: str, **options: Any) -> None:
     """Create a queue, for administrators and those named here; the queue `default` is everybody's."""
-    settings.create(f"/v1/queues/{quoted(name)}", name, settings.said(options))
+    settings.create(_target(name, fmt), settings.said(options))
 
 
 @queue.command("set")
@@ -65,9 +71,10 @@ def create_queue(name: str, **options: Any) -> None:
 @_parent
 @settings.amounts("deserved")
 @settings.members(*_OF_USERS, changing=True)
-def set_queue(name: str, **options: Any) -> None:
+@output.option
+def set_queue(name: str, fmt: str, **options: Any) -> None:
     """Change a queue; what is not named stays as it is."""
-    settings.change(f"/v1/queues/{quoted(name)}", name, settings.said(options), command="queue")
+    settings.change(_target(name, fmt), settings.said(options), command="queue")
 
 
 @queue.command("delete")

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from calabash.cli import output
 from calabash.cli.failure import say
 from calabash.cli.home import client
 from calabash.model.errors import CalabashError
@@ -100,25 +102,51 @@ def said(options: dict[str, Any], *, lists: Sequence[str] = ()) -> dict[str, Any
     return found
 
 
-def create(path: str, name: str, body: dict[str, Any]) -> Any:
-    """Create the object, which must not exist, and print its name. Return the reply."""
-    return put(path, name, body | {"new": True})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The object that a command creates or changes.
+
+    Args:
+        kind: of the document that ``-o json`` prints.
+        path: of the API, to ask for it.
+        name: as it is printed.
+        fmt: the output format.
+        listed: the list that has it, where the API does not show it alone.
+    """
+
+    kind: str
+    path: str
+    name: str
+    fmt: str
+    listed: str = ""
 
 
-def change(path: str, name: str, body: dict[str, Any], *, command: str) -> Any:
-    """Change what ``body`` has of the object, which must exist, and print its name. Return the reply.
+def create(target: Target, body: dict[str, Any]) -> None:
+    """Create the object, which must not exist, and print it."""
+    _put(target, body | {"new": True})
+
+
+def change(target: Target, body: dict[str, Any], *, command: str) -> None:
+    """Change what ``body`` has of the object, which must exist, and print it.
 
     Raises BAD_REQUEST if the command names nothing.
     """
     if not body:
         raise CalabashError("nothing is to be changed", hint=f"see `calabash {command} set --help`")
-    return put(path, name, body | {"new": False})
+    _put(target, body | {"new": False})
 
 
-def put(path: str, name: str, body: dict[str, Any]) -> Any:
-    """Ask for the object as ``body`` says; print its name, and what the pool warns of."""
-    reply = client().put(path, body)
-    click.echo(name)
+def _put(target: Target, body: dict[str, Any]) -> None:
+    """Ask for the object as ``body`` says; print its name or its document, and what the pool warns of."""
+    pool = client()
+    reply = pool.put(target.path, body)
     for text in reply.get("warnings", ()):
         say(f"warning: {text}")
-    return reply
+    if target.fmt not in ("json", "yaml"):
+        click.echo(target.name)
+        return
+    if target.listed:
+        (found,) = [row for row in pool.items(target.listed) if row["name"] == target.name]
+    else:
+        found = pool.get(target.path)
+    click.echo(output.document(target.kind, found, target.fmt))

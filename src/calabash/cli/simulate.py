@@ -130,6 +130,8 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
             )
         if target is not None and target.is_dir():
             raise CalabashError(f"{target} is a folder", hint="name a file")
+    if options["html"] or plot is not None:
+        plots.require_library()
     partial = runner.partial_path(options["json_"]) if options["json_"] else None
     try:
         results = _with_progress(experiment, options["jobs"] or os.cpu_count() or 1, partial)

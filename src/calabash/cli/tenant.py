@@ -10,6 +10,7 @@ from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.queue import gpus
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import format_duration, parse_duration_s
 from calabash.seams.pool.client import quoted
@@ -116,18 +117,20 @@ def show_tenant(name: str, fmt: str) -> None:
 @click.argument("name")
 @_settings
 @settings.members(*_OF_MEMBERS, changing=False)
-def create_tenant(name: str, **options: Any) -> None:
+@output.option
+def create_tenant(name: str, fmt: str, **options: Any) -> None:
     """Create a tenant; its queue has its name."""
-    settings.create(f"/v1/tenants/{quoted(name)}", name, _body(options))
+    settings.create(_tenant(name, fmt), _body(options))
 
 
 @tenant.command("set")
 @click.argument("name")
 @_settings
 @settings.members(*_OF_MEMBERS, changing=True)
-def set_tenant(name: str, **options: Any) -> None:
+@output.option
+def set_tenant(name: str, fmt: str, **options: Any) -> None:
     """Change a tenant; what is not named stays as it is."""
-    settings.change(f"/v1/tenants/{quoted(name)}", name, _body(options), command="tenant")
+    settings.change(_tenant(name, fmt), _body(options), command="tenant")
 
 
 @tenant.command("delete")
@@ -165,18 +168,20 @@ def show_project(tenant: str, name: str, fmt: str) -> None:
 @click.argument("tenant")
 @click.argument("name")
 @settings.amounts("guarantee")
-def create_project(tenant: str, name: str, **options: Any) -> None:
+@output.option
+def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
     """Create a project of a tenant; it has a queue."""
-    settings.create(_project_path(tenant, name), f"{tenant}/{name}", settings.said(options))
+    settings.create(_project(tenant, name, fmt), settings.said(options))
 
 
 @project.command("set")
 @click.argument("tenant")
 @click.argument("name")
 @settings.amounts("guarantee")
-def set_project(tenant: str, name: str, **options: Any) -> None:
+@output.option
+def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
     """Change a project; what is not named stays as it is."""
-    settings.change(_project_path(tenant, name), f"{tenant}/{name}", settings.said(options), command="project")
+    settings.change(_project(tenant, name, fmt), settings.said(options), command="project")
 
 
 @project.command("delete")
@@ -199,6 +204,12 @@ def quota() -> None:
 def show_quota(tenant: str, fmt: str) -> None:
     """Show guarantees and limits beside what is held, borrowed and waited for."""
     items = [q for q in client().get("/v1/quota")["items"] if tenant in {"", q["tenant"]}]
+    if tenant and not items:
+        raise CalabashError(
+            f"there is no tenant {tenant}",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash tenant list` for those there are",
+        )
     output.emit("QuotaList", items, QUOTA_COLUMNS, fmt, name="queue")
 
 
@@ -206,12 +217,17 @@ def show_quota(tenant: str, fmt: str) -> None:
 @click.argument("tenant")
 @click.option("--project", default="", metavar="NAME", help="Of this project, not of the whole tenant.")
 @settings.amounts("guarantee")
-def set_quota(tenant: str, project: str, **options: Any) -> None:
+@output.option
+def set_quota(tenant: str, project: str, fmt: str, **options: Any) -> None:
     """Set guarantee, limit and weight of a tenant or project; what is not named stays as it is."""
-    path = _project_path(tenant, project) if project else f"/v1/tenants/{quoted(tenant)}"
-    name = f"{tenant}/{project}" if project else tenant
-    settings.change(path, name, settings.said(options), command="quota")
+    target = _project(tenant, project, fmt) if project else _tenant(tenant, fmt)
+    settings.change(target, settings.said(options), command="quota")
 
 
-def _project_path(tenant: str, name: str) -> str:
-    return f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"
+def _tenant(name: str, fmt: str) -> settings.Target:
+    return settings.Target(kind="Tenant", path=f"/v1/tenants/{quoted(name)}", name=name, fmt=fmt)
+
+
+def _project(tenant: str, name: str, fmt: str) -> settings.Target:
+    path = f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"
+    return settings.Target(kind="Project", path=path, name=f"{tenant}/{name}", fmt=fmt)

@@ -48,6 +48,10 @@ _tenant = click.option("--tenant", default="", metavar="NAME", help="Where. Defa
 _project = click.option("--project", default="", metavar="NAME", help="Only in this project of the tenant.")
 
 
+def _target(name: str, fmt: str) -> settings.Target:
+    return settings.Target(kind="User", path=f"/v1/users/{quoted(name)}", name=name, fmt=fmt)
+
+
 @click.group()
 def user() -> None:
     """Create, change and list users, and give them roles."""
@@ -73,9 +77,10 @@ def show_user(name: str, fmt: str) -> None:
 @_login
 @_subject
 @_email
-def create_user(name: str, **options: Any) -> None:
+@output.option
+def create_user(name: str, fmt: str, **options: Any) -> None:
     """Create a user; accounts of this machine need no entry."""
-    settings.create(f"/v1/users/{quoted(name)}", name, settings.said(options))
+    settings.create(_target(name, fmt), settings.said(options))
 
 
 @user.command("set")
@@ -83,9 +88,10 @@ def create_user(name: str, **options: Any) -> None:
 @_login
 @_subject
 @_email
-def set_user(name: str, **options: Any) -> None:
+@output.option
+def set_user(name: str, fmt: str, **options: Any) -> None:
     """Change a user; what is not named stays as it is."""
-    settings.change(f"/v1/users/{quoted(name)}", name, settings.said(options), command="user")
+    settings.change(_target(name, fmt), settings.said(options), command="user")
 
 
 @user.command("delete")

@@ -139,18 +139,31 @@ def release(ids: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("identifier", metavar="ID")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
 @output.option
-def why(identifier: str, fmt: str) -> None:
-    """Explain why a request waits, with numbers and what would have to change."""
-    body = client().get(f"{_path(identifier)}/why")
+def why(ids: tuple[str, ...], fmt: str) -> None:
+    """Explain why requests wait, with numbers and what would have to change; without ID all that wait."""
+    pool = client()
+    names = ids or [row["id"] for row in pool.items("/v1/allocations") if row["state"] == "pending"]
+    found = [(name, pool.get(f"{_path(name)}/why")) for name in names]
     if fmt in ("json", "yaml"):
-        click.echo(output.document("Explanation", body, fmt))
+        if len(ids) == 1:
+            click.echo(output.document("Explanation", found[0][1], fmt))
+        else:
+            click.echo(output.document("ExplanationList", [body for _, body in found], fmt))
         return
     if fmt == "name":
-        click.echo(body.get("reason") or "")
+        for _, body in found:
+            click.echo(body.get("reason") or "")
         return
-    click.echo(f"{identifier}: {body.get('state', 'pending')}" + (f" ({body['reason']})" if body.get("reason") else ""))
+    if not found:
+        click.echo("nothing waits")
+    for name, body in found:
+        _explain(name, body)
+
+
+def _explain(name: str, body: Row) -> None:
+    click.echo(f"{name}: {body.get('state', 'pending')}" + (f" ({body['reason']})" if body.get("reason") else ""))
     for key in ("explanation", "summary"):
         if body.get(key):
             click.echo(f"  {body[key]}")

@@ -73,6 +73,13 @@ class Reason(StrEnum):
     UNVERIFIED = "unverified"
 
 
+def cause(error: BaseException) -> str:
+    """Return what an error says, of one of the operating system without its number and the path that it repeats."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
 class CalabashError(Exception):
     """An error that a user can act on.
 

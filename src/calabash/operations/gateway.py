@@ -19,7 +19,7 @@ from typing import Self
 import msgspec
 import structlog
 
-from calabash.api.gateway import ConsoleSettings, GatewayOrder, checked_oidc
+from calabash.api.gateway import ConsoleSettings, GatewayOrder, checked_listen, checked_oidc
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.children import RestartPause, end
 from calabash.seams.host.children import AUTHORITIES, start_module
@@ -161,9 +161,7 @@ class ConsoleDoor:
 def checked(console: ConsoleSettings) -> ConsoleSettings:
     """The settings, if they can be. Raises CalabashError for an address without TLS that others can reach, for no
     address, and for a provider of identities that cannot be meant or whose secret others can read."""
-    host, _, port = console.listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise CalabashError(f"--console {console.listen} is not HOST:PORT", hint="for example 127.0.0.1:7432, or off")
+    host, _ = checked_listen(console.listen)
     if bool(console.key) and not console.certificate:
         raise CalabashError("[console] has a key and no certificate", reason=Reason.BAD_FILE, hint="name both")
     if checked_oidc(console.oidc).client_secret_file:

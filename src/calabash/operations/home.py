@@ -15,12 +15,27 @@ from typing import BinaryIO
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.logs import LOG_FILE
-from calabash.seams.host.files import disk_full_is_a_reason, lock_exclusive
+from calabash.seams.host.files import disk_full_is_a_reason, free_bytes, lock_exclusive
 
 LOCK_FILE = "pool.lock"
 DATABASE_FILE = "pool.db"
 SETTINGS_FILE = "pool.toml"
+FREE_BYTES_MIN = 16 << 20
 _PRIVATE = (LOCK_FILE, DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", LOG_FILE, f"{LOG_FILE}.1")
+
+
+def require_room(home: Path) -> None:
+    """Raise DISK_FULL if the disk of the home, or of the directory that it will be made in, has too little room."""
+    place = home
+    while not place.exists():
+        place = place.parent
+    free = free_bytes(place)
+    if free < FREE_BYTES_MIN:
+        raise CalabashError(
+            f"{place} has {free >> 20} MiB free, at least {FREE_BYTES_MIN >> 20} MiB are needed",
+            reason=Reason.DISK_FULL,
+            hint="free some space, or put the pool elsewhere with CALABASH_HOME",
+        )
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def missing(what: str, name: str) -> CalabashError:
     )
 
 
-_LISTED = {"member": "user"}
+_LISTED = {"member": "user", "notification": "notify"}
 
 
 def _taken(what: str, name: str, why: str) -> CalabashError:

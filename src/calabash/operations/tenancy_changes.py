@@ -29,6 +29,7 @@ from calabash.operations.permission import Permission
 from calabash.operations.settings_changes import changed_names, require_presence
 from calabash.operations.tenancy import TenancyBook, missing
 from calabash.operations.tokens import IssuedSecret, Tokens
+from calabash.sharing.registry import mode_named
 
 TENANT_CHARACTERS_MAX = 63
 
@@ -73,6 +74,8 @@ class TenancyChanges:
         most = said.pop("priority_max", before.priorities[1])
         if "budget" in said:
             said["budget"] = parse_money(said["budget"]) if said["budget"] else None
+        for mode in said.get("modes", ()):
+            mode_named(mode)
         said |= {key: tuple(said[key]) for key in ("modes", "models") if key in said}
         if "networks" in said:
             said["networks"] = tuple(sorted(said["networks"].items()))

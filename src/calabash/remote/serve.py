@@ -20,7 +20,7 @@ import structlog
 import uvicorn
 from uvicorn.server import ServerState
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.remote.addresses import ServerAddress
 from calabash.remote.audit import AuditLog
 from calabash.remote.broker import KEEP_GRACES, Broker, ServerSettings
@@ -288,7 +288,7 @@ def _tls(directory: Path, name: str) -> ssl.SSLContext:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
     except (ssl.SSLError, OSError) as error:
         raise CalabashError(
-            f"the certificate in {directory} cannot be used: {error}",
+            f"the certificate in {directory} cannot be used: {cause(error)}",
             reason=Reason.BAD_FILE,
             hint=f"put {CERTIFICATE_FILE} and {KEY_FILE} back; a new certificate makes all tokens useless",
         ) from None

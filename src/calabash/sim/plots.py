@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
@@ -24,16 +25,21 @@ def label(policy: str, load: float) -> str:
     return f"{policy} at {load:g}" if load else policy
 
 
-def plot(results: Sequence[RunResult], kind: str) -> bytes:
-    """The picture as ``png`` or ``svg``. Raises CalabashError when matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: PLC0415 - an optional extra
-    except ImportError:
+def require_library() -> None:
+    """Raise CalabashError if matplotlib, which plots need, is not installed."""
+    if find_spec("matplotlib") is None:
         raise CalabashError(
             "plots need matplotlib, which is not installed",
             reason=Reason.NOT_FOUND,
             hint="pip install calabash[report]",
-        ) from None
+        )
+
+
+def plot(results: Sequence[RunResult], kind: str) -> bytes:
+    """The picture as ``png`` or ``svg``. Raises CalabashError when matplotlib is not installed."""
+    require_library()
+    import matplotlib  # noqa: PLC0415 - an optional extra
+
     matplotlib.use("Agg")
     from matplotlib import pyplot  # noqa: PLC0415
 

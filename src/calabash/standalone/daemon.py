@@ -28,11 +28,11 @@ from calabash.agent.node import NodeAgent
 from calabash.agent.slot_names import SlotNames
 from calabash.agent.strangers import StrangerPolicy
 from calabash.api.gateway import ConsoleSettings
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError
 from calabash.operations.auditing import AuditTrail
 from calabash.operations.fairness import Fairness
 from calabash.operations.gateway import OFF, ConsoleDoor, gateway_socket
-from calabash.operations.home import DATABASE_FILE, own_home
+from calabash.operations.home import DATABASE_FILE, own_home, require_room
 from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
@@ -51,7 +51,6 @@ from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.children import end_urgency
-from calabash.seams.host.files import free_bytes
 from calabash.seams.pool.client import socket_path
 from calabash.seams.store import Store, absolute_url, open_store
 from calabash.standalone.handlers.application import application
@@ -66,7 +65,6 @@ from calabash.standalone.run_times import RunTimes
 from calabash.standalone.settings import Settings, read_settings
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
-FREE_BYTES_MIN = 16 << 20
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +118,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     address = Path(socket_path(home))
     stack.enter_context(own_home(home))
     settings = read_settings(home)
-    _require_room(home)
+    require_room(home)
     store = _journal(url, stack)
     state_file = home / "sim" / sim / "node.state" if sim else None
     simulation = {} if state_file is None else simulated_environment(state_file)
@@ -231,16 +229,6 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
     pool.fabric.hold = settings.fabric.hold
     pool.changes.identities = Identities(tenancy, settings.console.oidc)
     return pool
-
-
-def _require_room(home: Path) -> None:
-    free = free_bytes(home)
-    if free < FREE_BYTES_MIN:
-        raise CalabashError(
-            f"{home} has {free >> 20} MiB free, at least {FREE_BYTES_MIN >> 20} MiB are needed",
-            reason=Reason.DISK_FULL,
-            hint="free some space, or put the pool elsewhere with CALABASH_HOME",
-        )
 
 
 def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, BookedPorts, PlaceJournal]:

@@ -20,7 +20,7 @@ from calabash.binder.requests import new_id
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.model.network import Port, Vpc, vpc_of
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.model.tenancy import Principal
@@ -85,7 +85,7 @@ class PlaceJournal:
             return tuple(msgspec.json.decode(self._path.read_bytes(), type=list[PlaceEntry]))
         except msgspec.MsgspecError as error:
             raise CalabashError(
-                f"{self._path} is damaged: {error}",
+                f"{self._path} is damaged: {cause(error)}",
                 reason=Reason.BAD_FILE,
                 hint="move it away: servers with ports take them anew",
             ) from None

@@ -120,7 +120,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
         [sys.executable, "-m", "calabash.cli.main", "dance"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "No such command 'dance'" in done.stderr
+    assert "error: no such command 'dance'" in done.stderr
 
 
 def test_doctor_warns_of_a_pool_that_has_to_believe_its_programs() -> None:

@@ -158,7 +158,7 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     body = requests.decode(await body_of(request), requests.QueueSettings)
     writer: QueueWriter = request.app.state.queues
     await work(request, writer.put, name, body)
-    return replies.Named(name=name, warnings=await guarantee_warnings_of(request))
+    return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.deserved))
 
 
 @delete("/v1/queues/{name:path}", status_code=200)

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 from litestar import Request
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from msgspec import UnsetType
 
 from calabash.api import requests
 from calabash.api.gateway import SESSION_HEADER
@@ -121,8 +122,14 @@ async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args
             return await asyncio.to_thread(call, *given, **named)
 
 
-async def guarantee_warnings_of(request: Asked) -> list[str]:
-    """Return the warning that the queues, as the requesting user sees them, are guaranteed more devices than there are."""
+async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) -> list[str]:
+    """Return the warning that queues are guaranteed more devices than there are, if a change sets a guarantee.
+
+    Args:
+        guarantee: as the change says it; UNSET: it sets none.
+    """
+    if not guarantee:
+        return []
     operations, sight = operations_of(request), sight_of(request)
     return guarantee_warnings(await work(request, operations.queues, sight), operations.devices())
 

@@ -41,7 +41,7 @@ async def put_tenant(request: Asked, tenant: str) -> Named:
     who, tenant = caller_of(request).principal, requests.checked_name(tenant, what="tenant")
     body = requests.decode(await body_of(request), shapes.TenantSettings)
     await work(request, operations_of(request).changes.put_tenant, who, tenant, body)
-    return Named(name=tenant, warnings=await guarantee_warnings_of(request))
+    return Named(name=tenant, warnings=await guarantee_warnings_of(request, body.guarantee))
 
 
 @delete("/v1/tenants/{tenant:str}", status_code=200)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.seams.host.failures import FULL, failure
 
 SECRET_BYTES_MAX = 4096
@@ -131,7 +131,7 @@ def private_text(path: str) -> str:
             open_to = os.fstat(source.fileno()).st_mode & 0o077
             secret = source.read(SECRET_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CalabashError(f"the secret in {path} cannot be read: {error}", reason=Reason.BAD_FILE) from None
+        raise CalabashError(f"the secret in {path} cannot be read: {cause(error)}", reason=Reason.BAD_FILE) from None
     if open_to or not secret:
         raise CalabashError(
             f"{path} {'can be read by others' if open_to else 'is empty'}",

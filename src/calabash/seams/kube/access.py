@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _REREAD_S = 60.0
@@ -85,7 +85,7 @@ def tls_context(authority: str, *, verify: bool) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=authority or None)
     except ssl.SSLError as error:
-        raise bad_access(f"the certificate authority cannot be read: {error}") from error
+        raise bad_access(f"the certificate authority cannot be read: {cause(error)}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Private authorities are often made without the extensions that this flag demands; Kubernetes' own clients allow it.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -100,7 +100,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> N
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise bad_access(f"the client certificate {certificate} cannot be used: {error}") from error
+        raise bad_access(f"the client certificate {certificate} cannot be used: {cause(error)}") from error
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> ApiAccess:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from calabash.model.errors import cause
 from calabash.seams.host.children import run_program, search_path
 from calabash.seams.kube.access import (
     ApiAccess,
@@ -126,7 +127,7 @@ def from_kubeconfig(path: Path, context: str = "") -> ApiAccess:
         # A timestamp or number where a string must be is refused by msgspec, not turned into one.
         file = msgspec.convert(_content(read_file(path)), _File)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
-        raise bad_access(f"{path}: {error}") from error
+        raise bad_access(f"{path}: {cause(error)}") from error
     wanted = context or file.current_context
     chosen = next((c.context for c in file.contexts or () if c.name == wanted), None)
     if chosen is None:
@@ -248,7 +249,7 @@ class _ProgramToken:
                 raise bad_access(f"{self._command} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
             return msgspec.json.decode(done.stdout, type=_ProgramReply).status
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError, UnicodeError) as error:
-            raise bad_access(f"{self._command}: {error}") from error
+            raise bad_access(f"{self._command}: {cause(error)}") from error
 
 
 def _ends(timestamp: str | None) -> float:

@@ -10,7 +10,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.model.notices import Delivery
 from calabash.seams.host.files import private_text
 from calabash.seams.notify.outcome import RefusedForGoodError
@@ -68,7 +68,7 @@ class MailSender:
             for_good = error.smtp_code >= 500 and isinstance(error, smtplib.SMTPDataError)
             raise _failure(f"the mail server answers with {error.smtp_code}", for_good=for_good) from None
         except (OSError, smtplib.SMTPException) as error:
-            raise _failure(f"the mail server does not answer: {error}") from None
+            raise _failure(f"the mail server does not answer: {cause(error)}") from None
 
     def _connected(self) -> smtplib.SMTP:
         server = self._server

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.seams.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decode_answer, write_question
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
@@ -105,8 +105,9 @@ class PoolClient(ApiClient):
                 hint="ask its owner for membership of the socket's group",
             ) from None
         except OSError as error:
+            why = "" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f": {cause(error)}"
             raise CalabashError(
-                f"no pool answers at {os.fspath(self.home)} ({error})",
+                f"no pool answers at {os.fspath(self.home)}{why}",
                 reason=Reason.POOL_DOWN,
                 hint="start it with `calabash up`, or set CALABASH_HOME to where it runs",
             ) from None

@@ -10,7 +10,7 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.seams.pool.client import ApiClient
 from calabash.seams.pool.wire import ANSWER_BYTES_MAX, coded, decode_content
 
@@ -76,7 +76,7 @@ class ServerClient(ApiClient):
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise CalabashError(
-                f"{self.url} does not answer: {error}",
+                f"{self.url} does not answer: {cause(error)}",
                 reason=Reason.POOL_DOWN,
                 hint="check the address and the network"
                 + (", or say https:// where the pool has a certificate" if self.url.startswith("http:") else ""),
@@ -128,7 +128,7 @@ class TokenStore:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise CalabashError(f"{self.path} cannot be read: {error}", reason=Reason.BAD_FILE) from None
+            raise CalabashError(f"{self.path} cannot be read: {cause(error)}", reason=Reason.BAD_FILE) from None
         if mode & 0o077:
             raise CalabashError(
                 f"others can read {self.path}, which has tokens", reason=Reason.BAD_FILE, hint=f"chmod 600 {self.path}"

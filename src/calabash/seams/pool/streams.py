@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.seams.pool.places import Places
 from calabash.seams.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, broken, coded, decode_content
 
@@ -78,7 +78,7 @@ class PoolStreams:
             ) from None
         except OSError as error:
             raise CalabashError(
-                f"no pool answers at {self._path} ({error})",
+                f"no pool answers at {self._path} ({cause(error)})",
                 reason=Reason.POOL_DOWN,
                 hint="start it with `calabash up`; programs that run are not affected",
             ) from None

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import h11
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, cause
 from calabash.seams.web.addresses import Address, AddressRule
 
 ANSWER_BYTES_MAX = 256 << 10
@@ -55,7 +55,7 @@ class WebClient:
         try:
             self._tls = ssl.create_default_context(cafile=authority or None)
         except (OSError, ssl.SSLError) as error:
-            raise CalabashError(f"{authority} has no certificates: {error}", reason=Reason.BAD_FILE) from None
+            raise CalabashError(f"{authority} has no certificates: {cause(error)}", reason=Reason.BAD_FILE) from None
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def ask(self, method: str, url: str, body: bytes = b"", *, headers: Mapping[str, str] | None = None) -> WebAnswer:
@@ -75,7 +75,9 @@ class WebClient:
                 f"the certificate of {parts.hostname} is not trusted: {error.verify_message}", reason=Reason.UNREACHABLE
             ) from None
         except (OSError, h11.ProtocolError) as error:
-            raise CalabashError(f"{parts.hostname} does not answer: {error}", reason=Reason.UNREACHABLE) from None
+            raise CalabashError(
+                f"{parts.hostname} does not answer: {cause(error)}", reason=Reason.UNREACHABLE
+            ) from None
 
     def _connected(self, parts: SplitResult, deadline: float) -> socket.socket:
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
