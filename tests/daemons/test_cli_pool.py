@@ -177,7 +177,7 @@ def test_an_unknown_queue_is_named(terminal: Terminal) -> None:
 
 def test_who_waits_gets_the_slice_when_another_ends(terminal: Terminal, world: World) -> None:
     first, _ = full(terminal)
-    job = terminal.start("run", *WHOLE, "--wait", "60s", "--", "echo", "my turn")
+    job = terminal.start("run", "-q", *WHOLE, "--wait", "60s", "--", "echo", "my turn")
     until(lambda: waiting(world), what="the request to wait")
     assert "my turn" not in job.text
     first.finish()
@@ -187,7 +187,7 @@ def test_who_waits_gets_the_slice_when_another_ends(terminal: Terminal, world: W
 
 def test_ctrl_c_while_waiting_leaves_no_request_behind(terminal: Terminal, world: World) -> None:
     full(terminal)
-    job = terminal.start("run", *WHOLE, "--wait", "60s", "--", "true")
+    job = terminal.start("run", "-q", *WHOLE, "--wait", "60s", "--", "true")
     until(lambda: waiting(world), what="the request to wait")
     job.signal(signal.SIGINT)
     assert job.code() == 130
@@ -202,7 +202,7 @@ def test_a_short_job_passes_a_waiting_large_one_only_when_it_says_how_long_it_ru
     script = "import sys\nprint('running', flush=True)\nsys.stdin.read()"
     holder = terminal.start(*whole, "--time", "10m", "--", sys.executable, "-c", script)
     holder.says("running")
-    large = terminal.start(*whole, "--gpus", "2", "--wait", "60s", "--", "echo", "both")
+    large = terminal.start(*whole, "-q", "--gpus", "2", "--wait", "60s", "--", "echo", "both")
     until(lambda: waiting(world), what="the large request to wait")
     assert "--time" in terminal.refused(5, *whole, "--", "true")
     assert "reserved" in terminal.refused(5, *whole, "--time", "20m", "--", "true")
@@ -270,7 +270,7 @@ def test_twenty_at_once_all_get_their_turn_and_no_card_is_ever_promised_twice(te
 
 
 def test_two_members_started_in_two_terminals_start_together(terminal: Terminal, world: World) -> None:
-    options = ("--memory", "10GiB", "--cores", "50", "--gang", "train", "--gang-size", "2", "--wait", "60s")
+    options = ("--memory", "10GiB", "--cores", "50", "--gang", "train", "--gang-size", "2", "--wait", "60s", "-q")
     first = terminal.start("run", *options, "--", "sh", "-c", "echo started; cat")
     (alone,) = until(lambda: waiting(world), what="the first to wait")
     assert alone["reason"] == "gang_incomplete"
@@ -293,7 +293,7 @@ def test_a_gang_of_three_with_two_members_waits_and_says_for_what(terminal: Term
 
 def test_a_gang_that_does_not_fit_as_a_whole_takes_nothing(terminal: Terminal, world: World) -> None:
     holder = terminal.holding(*WHOLE)
-    options = (*WHOLE, "--gang", "pair", "--gang-size", "2", "--wait", "60s")
+    options = (*WHOLE, "--gang", "pair", "--gang-size", "2", "--wait", "60s", "-q")
     jobs = [terminal.start("run", *options, "--", "echo", "started") for _ in range(2)]
     until(lambda: len(waiting(world)) == 2, what="both to wait")
     assert "reserved" in terminal.refused(5, "run", "--memory", "1GiB", "--cores", "10", "--", "true")

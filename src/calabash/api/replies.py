@@ -223,7 +223,10 @@ class SliceUseView(Reply, kw_only=True, frozen=True):
 
 
 class AllocationView(Reply, kw_only=True, frozen=True):
-    """What is held, what waits (``state`` is ``pending``, no slices), or what was."""
+    """What is held, what waits (``state`` is ``pending``, no slices), or what was.
+
+    ``position``: of one that waits, among those of its queue by priority and age, from 1; 0 of any other.
+    """
 
     id: str
     tenant: str
@@ -243,6 +246,7 @@ class AllocationView(Reply, kw_only=True, frozen=True):
     ended_at: float | None
     pids: list[int]
     slices: list[SliceUseView]
+    position: int = 0
 
 
 class AllocationList(Reply, kw_only=True, frozen=True):

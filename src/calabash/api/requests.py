@@ -289,6 +289,9 @@ class AllocationPage(Page, forbid_unknown_fields=True, kw_only=True, frozen=True
 
     all: Annotated[bool, Meta(description="before the rest, the last `limit` that ended")] = False
     ended: Annotated[bool, Meta(description="only what ended, newest first; pages lead back in time")] = False
+    mine: Annotated[
+        bool, Meta(description="only what the asking process waits for or is a member of; a token has no process")
+    ] = False
 
 
 class EventPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -243,6 +243,8 @@ OPTIONS = (
         text="Wait so long for room: 60s, 10m. Default: do not wait.",
     ),
 )
+QUIET = "--quiet"
+_WITHOUT_VALUE = {"-q": QUIET, QUIET: QUIET}
 _BY_FLAG = {option.flag: option for option in OPTIONS}
 
 
@@ -255,6 +257,10 @@ def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None
         if word == "--" or not word.startswith("-") or word == "-":
             command = list(words[at + 1 :] if word == "--" else words[at:])
             return (given, command) if command else None
+        if word in _WITHOUT_VALUE:
+            given[_WITHOUT_VALUE[word]] = ["1"]
+            at += 1
+            continue
         flag, equals, value = word.partition("=")
         if flag not in _BY_FLAG:
             return None

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from calabash.cli import ask
 from calabash.cli.failure import say
 from calabash.cli.home import client
+from calabash.model.errors import CalabashError, Reason
 from calabash.seams.pool.entering import environment_with, hold_lease, outside_of_slices
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
+    from calabash.seams.pool.client import ApiClient
+
 _ANSWER_S = 30.0
+_AGAIN_S = 0.5
+_AWAY = frozenset({Reason.POOL_DOWN, Reason.STORE_UNAVAILABLE})
 
 read_words = ask.split
 
@@ -32,7 +38,7 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
     """Become ``command`` on the slice that the options ask for. Raises CalabashError when there is none."""
     body = ask.request(given, command) | {"enter": True}
     pool = client()
-    granted = pool.post("/v1/allocations", body, timeout_s=body["wait_s"] + _ANSWER_S)
+    granted = _granted(pool, body, quiet=bool(given.get(ask.QUIET)))
     try:
         if granted.get("door"):
             _run_behind(granted, command)
@@ -44,6 +50,49 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
         raise
     _warn(granted)
     _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
+
+
+def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
+    """Return the grant, waited for as long as the request says; a pool that is away meanwhile is waited for as well.
+
+    Raises CalabashError.
+    """
+    wait_s: float = body["wait_s"]
+    if not wait_s:
+        return pool.post("/v1/allocations", body, timeout_s=_ANSWER_S)
+    from calabash.cli.waiting import EVERY_S, FIRST_S, WaitingLine  # noqa: PLC0415 - only where somebody waits
+
+    line, left_s, deadline = WaitingLine(pool, quiet=quiet), wait_s, time.monotonic() + wait_s
+    try:
+        while True:
+            wanted = {**body, "wait_s": left_s}
+            try:
+                return pool.post_watched(
+                    "/v1/allocations",
+                    wanted,
+                    timeout_s=left_s + _ANSWER_S,
+                    first_s=FIRST_S,
+                    every_s=EVERY_S,
+                    look=line.show,
+                )
+            except CalabashError as error:
+                left_s = deadline - time.monotonic() - _AGAIN_S
+                if error.reason not in _AWAY or left_s <= 0:
+                    raise
+                line.away(error)
+            time.sleep(_AGAIN_S)
+            _give_back(pool)
+    finally:
+        line.clear()
+
+
+def _give_back(pool: ApiClient) -> None:
+    """Give back what the pool has granted to this process while its answer was lost: the request is made anew."""
+    try:
+        for row in pool.get("/v1/allocations?mine=1")["items"]:
+            pool.delete(f"/v1/allocations/{row['id']}")
+    except CalabashError:
+        return  # the pool is still away, or has taken it back itself
 
 
 def _run_behind(granted: Mapping[str, Any], command: Sequence[str]) -> NoReturn:

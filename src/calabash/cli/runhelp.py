@@ -22,6 +22,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
 @_options
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing while it waits.")
 @click.option("--remote", is_flag=True, help="On cards of another machine; see `calabash remote`.")
 @click.option(
     "--filter",
@@ -54,4 +55,4 @@ def run(command: tuple[str, ...], **given: Any) -> None:
         named = {"filters": "--filter", "servers": "--server", "lease": "--lease", "span": "--span"}
         said = next(named[name] for name, value in far.items() if value)
         raise CalabashError(f"{said} goes with --remote only", hint="add --remote, or leave it out")
-    start(words, command)
+    start(words | ({ask.QUIET: ("1",)} if given["quiet"] else {}), command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -93,8 +94,12 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
     )
 
 
-def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
-    """One page of what is held and what waits; with ``all`` also what was, with ``ended`` only that."""
+def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight, pid: int = 0) -> replies.AllocationList:
+    """One page of what is held and what waits; with ``all`` also what was, with ``ended`` only that.
+
+    Args:
+        pid: show only what this process waits for or is a member of; 0: show what all processes have.
+    """
     if page.ended:
         return _ended_page(pool, page, sight)
     devices = pool.agent.devices()
@@ -106,11 +111,26 @@ def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight) -> repl
         over = pool.store.allocations(ended=True, limit=page.limit, seen=sight.allocations_seen())
         shown = [sight.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held]
     # One that is just being granted is held already, and still waits for its answer.
-    waiting = (w for w in pool.binder.waiting() if seen(w, sight))
+    line = pool.binder.waiting()
+    waiting = [w for w in line if seen(w, sight)]
+    if pid:
+        waiting = [w for w in waiting if w.requester.process and w.requester.process.pid == pid]
+        records = [] if waiting else records
     live = list(dict.fromkeys([*(record.id for record in records), *(w.id for w in waiting)]))
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
-    found = map(sight.shown_allocation, _live(pool, devices, index, live[begin:], ended=page.all))
+    rows = _live(pool, devices, index, live[begin:], positions(line), ended=page.all)
+    found = (sight.shown_allocation(row) for row in rows if not pid or pid in row.pids)
     return _page(found, page.limit, shown)
+
+
+def positions(waiting: Iterable[WaitingRequest]) -> dict[AllocationId, int]:
+    """Return the position of each waiting request in its queue, by priority and age, from 1."""
+    reached: Counter[str] = Counter()
+    found = {}
+    for one in sorted(waiting, key=lambda w: (-w.request.priority, w.created_at)):
+        reached[one.request.queue] += 1
+        found[one.id] = reached[one.request.queue]
+    return found
 
 
 def _ended_page(pool: Pool, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
@@ -144,6 +164,7 @@ def _live(
     devices: Sequence[DeviceSnapshot],
     index: Mapping[DeviceUuid, int],
     wanted: Sequence[AllocationId],
+    places: Mapping[AllocationId, int],
     *,
     ended: bool,
 ) -> Iterator[replies.AllocationView]:
@@ -171,7 +192,7 @@ def _live(
                     continue
                 if why.state != "pending":
                     continue
-            yield _waiting(waiting, why)
+            yield _waiting(waiting, why, places.get(name, 0))
 
 
 def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.EventList:
@@ -290,7 +311,7 @@ def _allocation(
     )
 
 
-def _waiting(waiting: WaitingRequest, why: replies.WhyReply) -> replies.AllocationView:
+def _waiting(waiting: WaitingRequest, why: replies.WhyReply, position: int) -> replies.AllocationView:
     request, requester = waiting.request, waiting.requester
     return replies.AllocationView(
         id=waiting.id,
@@ -311,4 +332,5 @@ def _waiting(waiting: WaitingRequest, why: replies.WhyReply) -> replies.Allocati
         ended_at=None,
         pids=[requester.process.pid] if requester.process else [],
         slices=[],
+        position=position,
     )

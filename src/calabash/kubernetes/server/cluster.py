@@ -117,7 +117,7 @@ class ClusterFace:
 
     def allocations(self, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
         """One page of the pods that have devices or wait for them; of those that ended nothing is shown but their usage."""
-        if page.ended:
+        if page.ended or page.mine:
             return replies.AllocationList(items=[])
         moment = self.moment()
         seen = [pod for pod in moment.pods if self.sees(sight, pod, moment.tenants)]

@@ -16,6 +16,7 @@ from calabash.seams.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decod
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 SOCKET_FILE = "pool.sock"
@@ -68,6 +69,13 @@ class ApiClient:
     def post(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         return self.call("POST", path, {} if body is None else body, timeout_s=timeout_s)
 
+    def post_watched(
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+    ) -> Any:
+        """As ``post``; ``look`` is called while the answer does not come, after ``first_s`` and then all ``every_s``."""
+        del first_s, every_s, look  # a client that cannot wait in parts does not look
+        return self.post(path, body, timeout_s=timeout_s)
+
     def put(self, path: str, body: Any, *, timeout_s: float = 30.0) -> Any:
         return self.call("PUT", path, body, timeout_s=timeout_s)
 
@@ -79,19 +87,36 @@ class ApiClient:
         raise NotImplementedError
 
 
+class Look:
+    """What is called while an answer does not come: ``call``, after ``first_s`` and then all ``every_s``."""
+
+    def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
+        self.first_s = first_s
+        self.every_s = every_s
+        self.call = call
+
+
 class PoolClient(ApiClient):
     """The pool whose home is ``home``, on this machine."""
 
     def __init__(self, home: str | os.PathLike[str]) -> None:
         self.home = home
 
+    def post_watched(
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+    ) -> Any:
+        return self._ask("POST", path, body, timeout_s, Look(first_s=first_s, every_s=every_s, call=look))
+
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """One request; ``path`` is made of :func:`quoted` names.
 
         Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason.
         """
+        return self._ask(method, path, body, timeout_s, None)
+
+    def _ask(self, method: str, path: str, body: Any, timeout_s: float, look: Look | None) -> Any:
         try:
-            answer = _exchange(socket_path(self.home), write_question(method, path, coded(body)), timeout_s)
+            answer = _exchange(socket_path(self.home), write_question(method, path, coded(body)), timeout_s, look)
         except TimeoutError:
             raise CalabashError(
                 f"the pool did not answer {method} {path} within {timeout_s:g}s",
@@ -114,9 +139,10 @@ class PoolClient(ApiClient):
         return decode_answer(answer, who=f"the pool at {os.fspath(self.home)}")
 
 
-def _exchange(address: str, request: bytes, timeout_s: float) -> bytes:
+def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None) -> bytes:
     """The whole answer. Raises OSError, TimeoutError after ``timeout_s`` in all."""
     deadline = time.monotonic() + timeout_s
+    look_at = time.monotonic() + look.first_s if look else deadline
     received = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, address, timeout_s)
@@ -128,8 +154,17 @@ def _exchange(address: str, request: bytes, timeout_s: float) -> bytes:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
-            connection.settimeout(left_s)
-            chunk = connection.recv(CHUNK_BYTES)
+            if look and look_at < deadline:
+                connection.settimeout(max(0.001, min(left_s, look_at - time.monotonic())))
+            else:
+                connection.settimeout(left_s)
+            try:
+                chunk = connection.recv(CHUNK_BYTES)
+            except TimeoutError:
+                if look and time.monotonic() >= look_at:
+                    look.call()
+                    look_at = time.monotonic() + look.every_s
+                continue
             if not chunk:
                 break
             received += chunk

@@ -34,7 +34,9 @@ POLL_S = 0.02
 async def list_allocations(request: Asked) -> replies.AllocationList:
     sight = sight_of(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
-    return await work(request, views.allocations, pool_of(request), page, sight)
+    process = caller_of(request).process
+    pid = (process.pid if process else -1) if page.mine else 0
+    return await work(request, views.allocations, pool_of(request), page, sight, pid)
 
 
 @post("/v1/allocations", status_code=201)
