@@ -134,12 +134,12 @@ class World:
         """Return what happens before a cycle, as acts on a scheduler."""
         rng, acts = self.rng, list[Act]()
         self.now_s += rng.choice((1.0, 5.0, 20.0))
-        many = self.devices // 2 if step == 0 else rng.choice((0, 1, 3, 8))
+        many = max(1, self.devices // 2) if step == 0 else rng.choice((0, 1, 3, 8))
         for _ in range(many):
             queue = rng.choice(self.leaves[:2] if step == 0 else self.leaves)
             for request in self.requests(queue, 0 if step == 0 else rng.choice((0, 0, 1, 2))):
                 acts.append(partial(submit, request))
-        for _ in range(rng.choice((0, 0, 1, 3)) if step else 0):
+        for _ in range(min(len(self.live) - 1, rng.choice((0, 0, 1, 3))) if step else 0):
             ended = self.live.pop(rng.randrange(len(self.live)))
             acts.append(partial(finish, ended))
         chosen, evictable, guarded = rng.choice(self.live), rng.random() < 0.5, rng.random() < 0.5

@@ -185,12 +185,16 @@ class UnitPool:
         self.first[changed] = self.fewest[changed] = UNRANKED
         np.minimum.at(self.first, nodes, table.rank_of[rows])
         np.minimum.at(self.fewest, nodes, table.slices[rows])
-        flat = nodes * self._columns + table.use_device[:size][at] % self._columns  # -1 is the last one
+        places = np.cumsum(changed) - 1  # of a node among those that changed
+        count = int(places[-1]) + 1
+        flat = places[nodes] * self._columns + table.use_device[:size][at] % self._columns  # -1 is the last one
         for sums, values in (
-            (self._leaving, table.use_count), (self._shares, table.use_share), (self._slices, table.use_slices)
-        ):  # fmt: skip
-            found = np.bincount(flat, weights=values[:size][at], minlength=sums.size).reshape(sums.shape)
-            sums[changed] = found[changed]
+            (self._leaving, table.use_count),
+            (self._shares, table.use_share),
+            (self._slices, table.use_slices),
+        ):
+            found = np.bincount(flat, weights=values[:size][at], minlength=count * self._columns)
+            sums[changed] = found.reshape(count, self._columns)
         self._versions[changed] += 1
         for node in np.flatnonzero(changed).tolist() if len(self._on) else ():
             self._on.pop(node, None)

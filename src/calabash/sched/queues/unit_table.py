@@ -142,6 +142,8 @@ class UnitTable:
 
     def _make_room(self, rows: int, uses: int) -> None:
         """Make the columns long enough, for twice as much."""
+        if self._matrices and rows <= len(self.alive) and uses <= len(self.use_row):
+            return
         for names, kind, count in (
             (_INTS, np.int64, rows), (_FLOATS, np.float64, rows), (_BOOLS, np.bool_, rows),
             (_USES, np.int64, uses), (_SHARES, np.float64, uses),
