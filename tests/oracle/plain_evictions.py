@@ -16,12 +16,13 @@ from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, shapes_of
-from calabash.sched.actions.quota import mark_in_quota
+from calabash.sched.actions.quota import devices_of, mark_in_quota
 from calabash.sched.actions.victims import paused
+from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.shape import Shape
-from calabash.sched.decisions import GangKey, Request
+from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.fairshare import EPSILON, Amount, total
-from calabash.sched.queues.gang import Gang, Unit, units_of
+from calabash.sched.queues.gang import Gang, Unit, unit_of, units_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
 
@@ -94,20 +95,47 @@ class VictimRules:
             )
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
+    def is_in_quota_at(self, gang: Gang, plan: Plan) -> bool:
+        """Whether what starts is in quota at its place: a slice that is charged by its number may not be."""
+        if not self.are_small([request for request, _ in plan.placed]):
+            return True
+        state = self._state
+        members = tuple(
+            Running(
+                request=r, placement=p, node="", started_at_s=state.now_s, charge=state.charges.of(r.shape), sequence=1 << 60
+            )
+            for r, p in plan.placed
+        )  # fmt: skip
+        gone = {unit.members for unit in plan.evicted}
+        units = [unit for unit in self.units(gang.queue) if unit.members not in gone]
+        units.append(unit_of(gang, members, core=gang.missing > 0))
+        marked = mark_in_quota(units, state.tree.guaranteed(gang.queue), state.tree.form.managed)
+        return any(unit.in_quota for unit in marked if unit.members == members)
+
+    def are_small(self, requests: Sequence[Request]) -> bool:
+        """Whether all requests are charged by the number of their slices."""
+        return all(is_charged_by_count(r.shape, self._state.charges.of(r.shape)) for r in requests)
+
+    def beside_own_slices(self, queue: str, units: Iterable[Unit]) -> list[Unit]:
+        """Those on a device on which slices charged by their number are in quota for the queue."""
+        small = [u for u in self.units(queue) if u.in_quota and self.are_small([m.request for m in u.members])]
+        own = {device for unit in small for device in devices_of(unit)}
+        return [unit for unit in units if own & devices_of(unit)]
+
     def ripe(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:
         """Those that have run long enough and may be evicted; a core only with all of its surplus.
 
         Args:
             guarded: take those that are guarded as well, where they are borrowed.
         """
-        since_s = self._state.now_s - self._state.options.min_run_time_s
+        now_s, rest_s = self._state.now_s, self._state.options.min_run_time_s
         chosen = [
             unit
             for unit in units
             if unit.gang != requester.key
             and all(
                 m.request.evictable
-                and m.started_at_s <= since_s
+                and m.started_at_s + rest_s <= now_s
                 and (not m.request.guarded or (guarded and not unit.in_quota))
                 for m in unit.members
             )
@@ -237,10 +265,14 @@ class PlainEviction:
         plan = self._before_borrowed_promises(gang, requests, need, keep)
         if plan is not None:
             return plan
+        mark = self._state.board.mark()
         for pool in self._pools(gang, requests, need):
             plan = self._fewest(pool, requests, need, keep)
-            if plan is not None:
+            if plan is None:
+                continue
+            if not pool.in_quota or self._rules.is_in_quota_at(gang, plan):
                 return replace(plan, in_quota=pool.in_quota)
+            self._state.board.rollback(mark)
         self._hopeless.add(key)
         return None
 
@@ -257,7 +289,12 @@ class PlainEviction:
         if placed is None:
             board.rollback(mark)
             return None
-        return Plan(placed=placed, evicted=tuple(units))
+        plan = Plan(placed=placed, evicted=tuple(units))
+        borrowed = not any(unit.in_quota for unit in units) and not paused(gang, self._state.now_s)
+        if borrowed or self._rules.is_in_quota_at(gang, plan):
+            return plan
+        board.rollback(mark)
+        return None
 
     def _fewest(
         self, pool: VictimPool, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
@@ -308,9 +345,18 @@ class PlainEviction:
 
     def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
         """The victims that the gang may have, by the strongest right that it has; last with those that are guarded."""
-        state, rules = self._state, self._rules
         priority = max(r.priority for r in requests)
-        in_quota = rules.would_be_in_quota(gang.queue, priority, need)
+        if self._rules.would_be_in_quota(gang.queue, priority, need):
+            yield from self._victims(gang, priority, need, in_quota=True)
+            if not self._rules.are_small(requests):
+                return
+            yield from self._victims(gang, priority, need, in_quota=True, beside=True)
+        yield from self._victims(gang, priority, need, in_quota=False)
+
+    def _victims(
+        self, gang: Gang, priority: int, need: Amount, *, in_quota: bool, beside: bool = False
+    ) -> Iterator[VictimPool]:
+        state, rules = self._state, self._rules
         own = lower_priority(state, rules, gang, priority, in_quota=in_quota)
         budgets: dict[str, float] = {}
         if in_quota:
@@ -320,6 +366,8 @@ class PlainEviction:
         else:
             others, budgets = above_fair_share(state, rules, gang, need)
             units, ratio_max = [*own, *others], state.options.evict_ratio_max
+        if beside:
+            units = rules.beside_own_slices(gang.queue, units)
         eligible = rules.ripe(units, gang)
         if eligible:
             yield VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)

@@ -30,6 +30,8 @@ from calabash.sched.cluster.mig_tables import geometry_of
 
 CYCLES = 200
 PARTS = 5
+FOUND = (1049, 1117)
+FOUND_CYCLES = 250
 HISTORIES_PER_PART = 12 if SEARCHING else 2
 
 
@@ -58,6 +60,11 @@ def test_random_histories_with_a_limit_per_cycle_break_no_rule_either() -> None:
             assert History(seed, limited=True).run(CYCLES) > 0
         except Exception as error:
             pytest.fail(f"{error!r}; replay with CALABASH_ORACLE_SEED={seed}")
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_history_that_once_broke_a_rule_breaks_none(seed: int) -> None:
+    assert History(seed).run(FOUND_CYCLES) > 0
 
 
 WHOLE = Shape(gpu_count=1, gpu_milli=1000, mode="exclusive", gpu_slices=1, gpu_slices_max=1)

@@ -18,10 +18,17 @@ simulator.
 
 An executor carries decisions out in order: evictions and moves first, a ``Bind`` once all in its ``after`` are gone. A caller
 that uses ``decide`` for what is submitted calls ``cycle`` after everything else, and at the latest at ``wake_at_s``.
+
+What starts may change the order of the queues, what is in quota and what is promised, so that a request that was refused
+earlier in the same cycle starts in the next one. The causes that are known make another cycle due at once. Some remain, since
+searches for places and victims are bounded. So after each cycle or ``decide`` that changed something another cycle is due,
+until one decides nothing: at once where there was no other cycle for ``LOOK_AGAIN_S``, else when that time is over. A
+caller that makes a cycle every second has no more cycles for it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from calabash.model.errors import CalabashError, Reason
@@ -41,6 +48,7 @@ from calabash.sched.unchanged import CycleMemory
 from calabash.sched.walk import first_of
 
 DEFAULT_POLICY = "pgb-online"
+LOOK_AGAIN_S = 1.0  # longest wait for the cycle that is due after one that changed something
 
 
 class Scheduler:
@@ -72,6 +80,10 @@ class Scheduler:
         self._memory = CycleMemory(self.state)
         self._limit = limit
         self._round: SchedulingRound | None = None  # one that is not complete
+        self._looked_at_s = -math.inf  # when a round was complete
+        self._again_at_s: float | None = (
+            None  # when everything is looked at again, since the last decisions changed something
+        )
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree
@@ -165,6 +177,7 @@ class Scheduler:
         if self._round is not None:
             self._memory.resume()
         elif self._memory.holds():
+            self._looked_at_s = self.state.now_s
             return ()
         else:
             self._round = SchedulingRound(self._limit)
@@ -174,10 +187,13 @@ class Scheduler:
             decisions = Cycle(self.state, of).run()
         except BaseException:
             self._round = None
+            self._look_again()
             raise
         if of.complete:
             self._round = None
             self._memory.end()
+            self._look_again(changed=self._memory.has_changed())
+            self._looked_at_s = self.state.now_s
         else:
             self._memory.pause()
         return decisions
@@ -199,12 +215,20 @@ class Scheduler:
         )  # it is promised another start first
         if portion and portion.waits_for_core and self._round is None and not self.state.unsettled and not overdue:
             decisions += Cycle(self.state).run_one(first_of(gang))
+            self._look_again()
             portion = portion_of(gang, request_id)
         if self.state.unsettled or self._round is not None or overdue:
             return (*decisions, *self.cycle(now_s))
         if portion:
             decisions += Cycle(self.state).run_one(portion)
+            self._look_again()
         return tuple(decisions)
+
+    def _look_again(self, *, changed: bool = True) -> None:
+        """Note when the next cycle is due after these decisions; ``changed``: they changed something."""
+        since_s = self._looked_at_s if changed else self.state.now_s
+        settled = not self.registry.queued or self._memory.is_settled()
+        self._again_at_s = None if settled else max(self.state.now_s, since_s + LOOK_AGAIN_S)
 
     @property
     def unfinished(self) -> bool:
@@ -212,16 +236,20 @@ class Scheduler:
         return self._round is not None
 
     def wake_at_s(self) -> float | None:
-        """When a cycle is due at the latest: now if something was freed or the last one has not looked at everything, else when
-        time alone may change a decision, because a reservation starts or lapses or a gang is no longer passed. None: when
+        """Return when a cycle is due at the latest: now if something was freed or the last cycle has not looked at everything;
+        at once or soon if the last decisions changed something; else when time alone may change a decision. None: when
         something happens."""
         if self.state.unsettled or self._round is not None:
             return self.state.now_s
+        if not self.registry.queued:
+            return None
+        if self._again_at_s is None:
+            moment_s = self._memory.moment_s()
+            return moment_s if moment_s < math.inf else None
         hold_s = self.state.options.reservation_hold_s
-        times = [r.start_s for r in self.state.reservations]
+        times = [*(r.start_s for r in self.state.reservations), *self.state.passed.values()]
         times += [at_s for r in self.state.reservations if (at_s := r.lapses_at_s(hold_s)) is not None]
-        times += self.state.passed.values()
-        return min(times, default=None)
+        return min([self._again_at_s, *(at_s for at_s in times if at_s > self._looked_at_s)])
 
     def why(self, request_id: str, now_s: float) -> Explanation:
         """Why a request waits. Raises CalabashError when it does not."""

@@ -9,9 +9,10 @@ changes an input too, and reasons to wait are reported once. Neither does a cycl
 input but for promises that it has made: each is kept by the next cycle, or made anew, alike, from the same inputs.
 
 Over the same inputs a cycle decides otherwise only because of the time. ``_moments`` yields the times at which a rule may
-change its answer, and the memory ends at the first one. It is not kept at all where answers change all the time: where shares
-depend on past use, while a promise may depend on an estimate that is exceeded, and for a policy that draws lots. As a bound on
-what a rule that is missing here could cost, the memory ends after ``AGE_MAX_S`` in any case.
+change its answer; the memory ends at the first one, and the scheduler names it as its wake-up. Each is computed as the rule
+computes it, so that the rule has its new answer at that very time. The memory is not kept at all where answers change all the
+time: where shares depend on past use, and for a policy that draws lots. As a bound on what a rule that is missing here could
+cost, the memory ends after ``AGE_MAX_S`` in any case.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.victims import BORROW_PAUSE_S
+from calabash.sched.decisions import Running
 from calabash.sched.state import SchedulerState
 
 AGE_MAX_S = 30.0
-# A time that is past by less is taken as still to come: a sum may be rounded up, and some rules change after it, not at it.
-ROUNDING_S = 0.001
+ROUNDING_S = 0.001  # added to the time of a rule that changes its answer after that time, not at it
 Inputs = tuple[Any, ...]
 """The promises are the last."""
 
@@ -45,7 +47,7 @@ class CycleMemory:
         self._between: Inputs = ()
         self._paused = False
         self._since_s = 0.0
-        self._until_s: float | None = (
+        self._moment_s: float | None = (
             None  # computed when it is asked for first: few cycles are followed by an equal one
         )
 
@@ -61,16 +63,24 @@ class CycleMemory:
             tuple(state.reservations),
         )
 
+    def is_settled(self) -> bool:
+        """Return True if nothing has changed since a cycle that decided nothing, the time aside."""
+        return not self._state.unsettled and self._known == (*self._inputs(), self._state.cluster.position)
+
     def holds(self) -> bool:
         """Return True if a cycle now would decide nothing."""
-        state = self._state
-        if state.unsettled or self._known != (*self._inputs(), state.cluster.position):
-            return False
-        if self._until_s is None:
-            after_s = self._since_s - ROUNDING_S
-            first_s = min((at_s for at_s in self._moments(self._since_s) if at_s > after_s), default=math.inf)
-            self._until_s = min(first_s, self._since_s + self._age_max_s)
-        return state.now_s < self._until_s
+        return self.is_settled() and self._state.now_s < min(self.moment_s(), self._since_s + self._age_max_s)
+
+    def moment_s(self) -> float:
+        """Return the first time at which time alone may change a decision of the remembered cycle; infinite if none."""
+        if self._moment_s is None:
+            since_s = self._since_s
+            self._moment_s = min((at_s for at_s in self._moments(since_s) if at_s > since_s), default=math.inf)
+        return self._moment_s
+
+    def has_changed(self) -> bool:
+        """Return True if the round that has just ended changed something, or something changed during it."""
+        return self._before is None or self._before != self._inputs()
 
     def forget(self) -> None:
         """Drop the memory: the next cycle looks at everything."""
@@ -78,7 +88,7 @@ class CycleMemory:
 
     def begin(self) -> None:
         """A round begins."""
-        self._known, self._until_s, self._paused = None, None, False
+        self._known, self._moment_s, self._paused = None, None, False
         self._before, self._since_s = self._inputs(), self._state.now_s
 
     def pause(self) -> None:
@@ -94,7 +104,10 @@ class CycleMemory:
     def end(self) -> None:
         """The round is complete: keep it."""
         state = self._state
-        if self._before is not None and not (state.options.half_life_s > 0 or state.room.engine.scorer.random_ties):
+        # A promise that starts by now is dated anew by each cycle.
+        overdue = any(reservation.start_s <= state.now_s for reservation in state.reservations)
+        volatile = state.options.half_life_s > 0 or state.room.engine.scorer.random_ties or overdue
+        if self._before is not None and not volatile:
             now, before = self._inputs(), self._before
             self._known = (*(now if self._made_promises_only(before, now) else before), state.cluster.position)
 
@@ -104,17 +117,17 @@ class CycleMemory:
         return not self._paused and before[:-1] == now[:-1] and promised <= {r.gang for r in now[-1]}
 
     def _moments(self, since_s: float) -> Iterator[float]:
-        """Yield the times at which time alone may change a decision, past ones too; ``since_s`` where it does all the time."""
+        """Yield the times at which time alone may change a decision, past ones too."""
         state, options = self._state, self._state.options
+        if not state.registry.queued:
+            return
         waiting = [request for gang in state.registry.queued.values() for request in gang.waiting.values()]
-        for reservation in state.reservations:
-            yield max(reservation.start_s, since_s)  # it is to be made anew
-            lapses_at_s = reservation.lapses_at_s(options.reservation_hold_s)
-            if lapses_at_s is not None:
-                yield lapses_at_s
-            for request in waiting:
-                if request.run_time_s is not None:
-                    yield reservation.start_s - request.run_time_s  # from then on it ends too late to use what is held
+        yield from self._moments_of_promises(since_s)
+        if len(state.reservations) < options.reservations:
+            for reservation in state.reservations:
+                for request in waiting:
+                    if request.run_time_s is not None:  # from then on it ends too late, and may need a promise itself
+                        yield reservation.start_s - request.run_time_s + ROUNDING_S
         yield from state.passed.values()
         for gang in state.registry.queued.values():
             if gang.evicted_at_s is not None:
@@ -122,17 +135,33 @@ class CycleMemory:
         if options.defragment_moves_max:
             for request in waiting:
                 yield request.submitted_at_s + options.defragment_wait_s
-        yield from self._moments_of_running(since_s)
+        yield from self._moments_of_rest()
 
-    def _moments_of_running(self, since_s: float) -> Iterator[float]:
-        """Yield the same for what runs: it may be evicted or moved, or has run for as long as was estimated."""
+    def _moments_of_promises(self, since_s: float) -> Iterator[float]:
+        """Yield the times at which a promise starts, lapses, or may be dated anew, because an estimate was exceeded."""
+        state, options = self._state, self._state.options
+        on_held: dict[str, Running] = {}
+        for reservation in state.reservations:
+            yield reservation.start_s
+            lapses_at_s = reservation.lapses_at_s(options.reservation_hold_s)
+            if lapses_at_s is not None:
+                yield lapses_at_s
+            for node in reservation.requests_on:
+                on_held.update(state.registry.on_node.get(node, {}))
+            for gang in state.registry.running_in.get(reservation.gang[1], {}).values():
+                on_held.update(gang.running)  # what is guaranteed to the queue at the start depends on them
+        for running in on_held.values():
+            yield estimated_end_s(running, since_s, options.default_run_time_s)
+
+    def _moments_of_rest(self) -> Iterator[float]:
+        """Yield the times from which what runs may be evicted or moved."""
         options = self._state.options
-        rests_s = {options.min_run_time_s, max(options.min_run_time_s, options.defragment_rest_s)}
-        for gangs in self._state.registry.running_in.values():
-            for running in (running for gang in gangs.values() for running in gang.running.values()):
-                for rest_s in rests_s:
-                    yield running.started_at_s + rest_s
-                if options.reservations:
-                    run_time_s = running.request.run_time_s
-                    end_s = running.started_at_s + (options.default_run_time_s if run_time_s is None else run_time_s)
-                    yield max(end_s, since_s)  # an exceeded estimate is stretched with the time
+        rests_s = {options.min_run_time_s}
+        if options.defragment_moves_max:
+            rests_s.add(max(options.min_run_time_s, options.defragment_rest_s))
+        rests_s.discard(0.0)
+        if rests_s:
+            for gangs in self._state.registry.running_in.values():
+                for running in (running for gang in gangs.values() for running in gang.running.values()):
+                    for rest_s in rests_s:
+                        yield running.started_at_s + rest_s

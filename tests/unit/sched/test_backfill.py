@@ -121,6 +121,45 @@ def test_an_estimate_that_is_exceeded_is_stretched_and_never_in_the_past() -> No
     assert estimated_end_s(unknown, 50.0, 1000.0) == 1000.0
 
 
+@settings(max_examples=examples(200))
+@given(
+    run_time_s=st.floats(0.01, 1e6),
+    began_s=st.floats(0.0, 2e9),
+    elapsed=st.lists(st.floats(0.0, 100.0), min_size=2, max_size=8),
+)
+def test_estimate_stands_until_it_is_exceeded(run_time_s: float, began_s: float, elapsed: list[float]) -> None:
+    request = Request(id="x", shape=whole(1), queue="q", run_time_s=run_time_s)
+    running = Running(request=request, placement=NodePlacement(node=0), node="n0", started_at_s=began_s)
+    end_s = began_s
+    for now_s in sorted(began_s + part * run_time_s for part in elapsed):
+        found_s = estimated_end_s(running, now_s, 1000.0)
+        if now_s < end_s:
+            assert found_s == end_s
+        else:
+            assert now_s < found_s
+            assert found_s - began_s <= max(run_time_s, 1.1 * (now_s - began_s), now_s - began_s + 2.0) + 1e-5
+        end_s = found_s
+
+
+def test_newcomer_gets_the_device_of_a_held_node_on_which_it_delays_nobody() -> None:
+    """The best place would be the device that the promised request waits for."""
+    node = NodeSpec(
+        name="n",
+        cpu_milli=1000,
+        memory_mib=1000,
+        gpus=(GpuSpec(model="L4", memory_mib=24_000), GpuSpec(model="T4", memory_mib=16_000)),
+    )
+    scheduler = Scheduler([node], [QueueSpec(name="q")], options=NEVER_EVICT)
+    for name, device, milli in (("r", 0, 500), ("s", 1, 100)):
+        request = Request(id=name, shape=Shape(gpu_count=1, gpu_milli=milli), queue="q", run_time_s=100.0)
+        scheduler.adopt(request, placement=NodePlacement(node=0, devices=(device,)), started_at_s=0.0)
+    promised = Shape(gpu_count=1, gpu_milli=1000, models=frozenset({"L4"}))
+    scheduler.submit(Request(id="promised", shape=promised, queue="q", run_time_s=10.0))
+    scheduler.submit(Request(id="late", shape=Shape(gpu_count=1, gpu_milli=300), queue="q", submitted_at_s=1.0))
+    assert [(d.id, d.placement.devices) for d in scheduler.cycle(1.0) if isinstance(d, Bind)] == [("late", (1,))]
+    assert [r.ids for r in scheduler.state.reservations] == [("promised",)]
+
+
 def test_cordons_of_held_nodes_do_not_outlive_the_cycle() -> None:
     scheduler = Scheduler(cluster_of(4, 4), [QueueSpec(name="q")], options=NEVER_EVICT)
     for i in range(2):

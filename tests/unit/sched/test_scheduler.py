@@ -14,12 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.sched.actions.victims import BORROW_PAUSE_S
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Defer, Evict, Move, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
-from calabash.sched.scheduler import Scheduler
+from calabash.sched.scheduler import LOOK_AGAIN_S, Scheduler
 from calabash.sched.upkeep import relabel
 
 MANY = 1 << 30
@@ -193,7 +194,7 @@ def test_what_a_cycle_starts_it_does_not_evict_but_another_cycle_is_due() -> Non
     assert scheduler.wake_at_s() == 0.0
     assert [(type(d), d.id) for d in scheduler.cycle(0.0) if not isinstance(d, Defer)] == [(Evict, "b2"), (Bind, "a1")]
     assert [d for d in scheduler.cycle(0.0) if not isinstance(d, Defer)] == []
-    assert scheduler.wake_at_s() is None
+    assert scheduler.wake_at_s() == BORROW_PAUSE_S
 
 
 def test_another_cycle_is_due_when_what_started_puts_a_promised_gang_over_the_limit_of_its_queue() -> None:
@@ -213,7 +214,60 @@ def test_another_cycle_is_due_when_what_started_puts_a_promised_gang_over_the_li
     assert told["long"].reason is Reason.RESERVED
     assert scheduler.wake_at_s() == 3.0
     assert [d.id for d in scheduler.cycle(3.0) if isinstance(d, Bind)] == ["long"]
+    assert scheduler.wake_at_s() == 3.0 + LOOK_AGAIN_S
+    assert scheduler.cycle(3.0 + LOOK_AGAIN_S) == ()
     assert scheduler.wake_at_s() is None
+
+
+def world_with_one_that_never_fits() -> Scheduler:
+    scheduler = Scheduler([node("n", gpus=4)], [QueueSpec(name="q")], options=Options(reservations=0))
+    scheduler.submit(Request(id="big", queue="q", shape=whole(8)))
+    for at_s in (0.0, 1.0):
+        scheduler.cycle(at_s)
+    assert scheduler.wake_at_s() is None
+    return scheduler
+
+
+@pytest.mark.parametrize("by", ["cycle", "decide"])
+def test_another_cycle_is_due_at_once_after_a_start_if_there_was_none_for_a_second(by: str) -> None:
+    scheduler = world_with_one_that_never_fits()
+    scheduler.submit(Request(id="x", queue="q", shape=whole(1)))
+    started = scheduler.cycle(2.5) if by == "cycle" else scheduler.decide("x", 2.5)
+    assert [d.id for d in started if isinstance(d, Bind)] == ["x"]
+    assert scheduler.wake_at_s() == 2.5
+    scheduler.cycle(2.5)
+    assert scheduler.wake_at_s() is None
+
+
+def test_many_starts_make_one_more_cycle_due_each_second() -> None:
+    scheduler = world_with_one_that_never_fits()
+    due_s = []
+    for number, at_s in enumerate((2.5, 2.6, 3.4)):
+        scheduler.submit(Request(id=f"x{number}", queue="q", shape=whole(1)))
+        scheduler.decide(f"x{number}", at_s)
+        due_s.append(scheduler.wake_at_s())
+        if due_s[-1] == at_s:
+            scheduler.cycle(at_s)
+    assert due_s == [2.5, 3.5, 3.5]
+
+
+def test_no_other_cycle_is_due_after_a_start_where_nothing_waits() -> None:
+    scheduler = Scheduler([node("n", gpus=4)], [QueueSpec(name="q")])
+    scheduler.submit(Request(id="x", queue="q", shape=whole(1)))
+    scheduler.cycle(0.0)
+    assert scheduler.wake_at_s() is None
+
+
+@pytest.mark.parametrize("policy", ["random", "pgb-online"])
+def test_a_cycle_is_due_each_second_where_answers_change_all_the_time(policy: str) -> None:
+    options = Options(reservations=0, half_life_s=0.0 if policy == "random" else 60.0)
+    scheduler = Scheduler([node("n", gpus=1)], [QueueSpec(name="q")], policy=policy, options=options)
+    scheduler.submit(Request(id="big", queue="q", shape=whole(8)))
+    found = []
+    for at_s in (1.0, 2.0, 3.5):
+        scheduler.cycle(at_s)
+        found.append(scheduler.wake_at_s())
+    assert found == [2.0, 3.0, 4.5]
 
 
 def test_adopting_the_impossible_changes_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -223,3 +224,53 @@ def test_dust_within_a_guarantee_keeps_no_more_devices_than_it_would_fill() -> N
         f"p{i}" for i in range(7)
     ]
     assert "d0" not in {d.id for d in decisions if isinstance(d, Evict)}
+
+
+def test_two_queues_do_not_evict_slices_that_both_would_borrow_again_and_again() -> None:
+    """On a second device, for which their slices are too small, both queues borrow."""
+    queues = [QueueSpec(name=name, deserved=Amount(WHOLE_MILLI)) for name in "ab"]
+    scheduler = Scheduler([node("n", 2)], [*queues, QueueSpec(name="c")], options=Options(reservations=0))
+    replica, slot = replace(dust(most=4), mode="timeslice"), replace(dust(most=48), mode="mps")
+    for name, queue, shape, device in (
+        ("a0", "a", replica, 0),
+        ("b0", "b", replica, 0),
+        ("c0", "c", replica, 0),
+        ("c1", "c", replica, 0),
+        ("a1", "a", slot, 1),
+    ):
+        scheduler.adopt(
+            Request(id=name, shape=shape, queue=queue, evictable=queue != "c"),
+            placement=NodePlacement(node=0, devices=(device,)),
+            started_at_s=0.0,
+        )
+    scheduler.submit(Request(id="b1", shape=replica, queue="b", submitted_at_s=1.0))
+    for _ in range(3):
+        assert not [d for d in scheduler.cycle(1.0) if isinstance(d, Evict)]
+    assert scheduler.wake_at_s() is None
+
+
+@pytest.mark.parametrize("best", ["own", "other"])
+def test_small_slice_takes_back_room_beside_the_slices_of_its_queue(best: str) -> None:
+    """Borrowers are on two devices; on one of them the queue has a slice in quota, on the other a second one would be
+    borrowed."""
+    scheduler = Scheduler(
+        [node("n", 2)],
+        [QueueSpec(name="a", deserved=Amount(WHOLE_MILLI)), QueueSpec(name="c")],
+        options=Options(reservations=0, reclaim_fair_share=False),
+    )
+    replica = replace(dust(most=4), mode="timeslice")
+    own = 0 if best == "own" else 1
+    scheduler.adopt(
+        Request(id="a0", shape=replica, queue="a"),
+        placement=NodePlacement(node=0, devices=(own,)),
+        started_at_s=0.0,
+    )
+    for number, device in enumerate((0,) * (4 - (own == 0)) + (1,) * (4 - (own == 1))):
+        scheduler.adopt(
+            Request(id=f"c{number}", shape=replica, queue="c"),
+            placement=NodePlacement(node=0, devices=(device,)),
+            started_at_s=float(number),
+        )
+    scheduler.submit(Request(id="a1", shape=replica, queue="a", submitted_at_s=10.0))
+    bound = [d for d in scheduler.cycle(10.0) if isinstance(d, Bind)]
+    assert [(d.id, d.placement.devices) for d in bound] == [("a1", (own,))]

@@ -119,6 +119,7 @@ def test_a_newcomer_is_bound_by_the_reservation_of_who_came_before() -> None:
     assert isinstance(told, Defer)
     assert told.explanation.blocked_by == ("all",)
     assert scheduler.state.reservations[0].ids == ("all",)
+    assert scheduler.cycle(2.0) == ()
     assert scheduler.wake_at_s() == 1.0 + scheduler.state.options.reservation_hold_s
     assert bound(scheduler.cycle(scheduler.wake_at_s() or 0.0)) == ["one"]
 

@@ -436,6 +436,7 @@ def test_rule_of_time_is_acted_on_at_its_time(name: str, runs: list[int]) -> Non
     scheduler = rule.world()
     scheduler._memory = CycleMemory(scheduler.state, age_max_s=math.inf)
     settled(scheduler, runs, rule.from_s)
+    assert scheduler.wake_at_s() == rule.at_s
     before = len(runs)
     assert scheduler.cycle(rule.at_s - 0.01) == ()
     assert len(runs) == before
@@ -497,7 +498,7 @@ def test_request_too_long_for_a_hole_no_longer_hides_a_shorter_one(runs: list[in
     assert [r.ids for r in scheduler.state.reservations] == [("x",), ("p2",)]
 
 
-def test_no_cycle_is_skipped_while_an_estimate_is_exceeded(runs: list[int]) -> None:
+def test_cycles_are_skipped_until_an_exceeded_estimate_is_stretched_again(runs: list[int]) -> None:
     scheduler = made_of(node("a", 2), reservations=1)
     for name, run_time_s in (("r1", 20.0), ("r2", 100.0)):
         scheduler.adopt(ask(name, run_time_s=run_time_s, evictable=False), started_at_s=0.0)
@@ -505,11 +506,14 @@ def test_no_cycle_is_skipped_while_an_estimate_is_exceeded(runs: list[int]) -> N
     scheduler._memory = CycleMemory(scheduler.state, age_max_s=math.inf)
     settled(scheduler, runs, 1.0)
     assert scheduler.state.reservations[0].unknown_since_s is None
-    for at_s in (20.0, 20.5, 21.0, 21.5):
+    assert scheduler.wake_at_s() == 20.0
+    seen = []
+    for at_s in (19.9, 20.0, 20.1, 21.9, 22.0, 22.1):
         before = len(runs)
         scheduler.cycle(at_s)
-        assert len(runs) == before + 1
-        assert scheduler.state.reservations[0].unknown_since_s == 20.0
+        seen.append(len(runs) - before)
+        assert scheduler.state.reservations[0].unknown_since_s == (20.0 if at_s >= 20.0 else None)
+    assert seen == [0, 1, 0, 0, 1, 0]
 
 
 def test_cycle_after_one_that_only_makes_a_promise_is_skipped(runs: list[int]) -> None:

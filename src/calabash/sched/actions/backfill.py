@@ -18,6 +18,7 @@ from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
 
 HELD_NODES_TRIED_MAX = 32
+PLACES_MAX = 16  # tried on each of them
 
 
 def ends_at_s(requests: Sequence[Request], now_s: float) -> float | None:
@@ -102,16 +103,21 @@ class HeldNodes:
                 self._cordoned.append(node)
 
     def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
+        """Return the first place on the node where it delays nobody: the best one, or on devices in another state."""
         if self._state.room.engine.maxima.refuse_on(shape, node):
             return None
         self._state.cluster.cordon(node, schedulable=True)
-        placement = self._state.room.choose_on(shape, node)
-        if placement is not None and not all(
-            self._admits(r, shape, placement, ends_at_s) for r in self.reservations if node in r.requests_on
-        ):
-            placement = None
+        here = [r for r in self.reservations if node in r.requests_on]
+        found = next(
+            (
+                placement
+                for placement in self._state.room.places_on(shape, node, PLACES_MAX)
+                if all(self._admits(r, shape, placement, ends_at_s) for r in here)
+            ),
+            None,
+        )
         self._state.cluster.cordon(node)
-        return placement
+        return found
 
     def _admits(
         self, reservation: Reservation, shape: Shape, placement: NodePlacement, ends_at_s: float | None

@@ -194,7 +194,7 @@ class Defragment:
         rows = state.registry.movable_on
         if len(requests) != 1 or moves_max < 1 or not rows or not request.shape.whole:
             return None
-        if state.now_s - request.submitted_at_s < options.defragment_wait_s:
+        if state.now_s < request.submitted_at_s + options.defragment_wait_s:
             return None
         key = (request.priority, request.shape)
         if request.shape.gpu_count < options.defragment_gpu_count_min or key in self._hopeless:

@@ -1,15 +1,16 @@
 """When a portion could start: from the estimated ends of what runs.
 
 Theory of operation (EASY backfilling, Lifka 1995; Mu'alem and Feitelson 2001). Running requests are released on the board in
-the order of their estimated ends until the whole portion fits: that end is its start. Estimates that are already exceeded
-are stretched by a tenth; requests without an estimate are taken to run ``default_run_time_s``. The number of releases is
-found by doubling and then halving, and the board is rolled back. First it is counted after how many releases each shape fits
-as often as it is asked for. With fewer nothing is tried; and where a count is exact, and one shape is asked for, that is the
-number.
+the order of their estimated ends until the whole portion fits: that end is its start. An estimate that is exceeded is
+stretched by a tenth (a second at least), and again once that is exceeded; in between it stands, and with it what was promised.
+Requests without an estimate are taken to run ``default_run_time_s``. The number of releases is found by doubling and then
+halving, and the board is rolled back. First it is counted after how many releases each shape fits as often as it is asked for.
+With fewer nothing is tried; and where a count is exact, and one shape is asked for, that is the number.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,19 +24,26 @@ from calabash.sched.decisions import Request, Running
 from calabash.sched.state import SchedulerState
 
 OVERDUE_STRETCH = 1.1
+OVERDUE_STEP_MIN_S = 1.0
 RELEASES_MAX = 8192
 
 
 def estimated_end_s(running: Running, now_s: float, default_run_time_s: float) -> float:
-    """When it is expected to end; never in the past."""
+    """Return when it is expected to end, after ``now_s``; the same until then."""
     run_time_s = running.request.run_time_s if running.request.run_time_s is not None else default_run_time_s
-    end_s = running.started_at_s + run_time_s
-    while end_s <= now_s:
-        run_time_s = max(
-            run_time_s * OVERDUE_STRETCH, run_time_s + 1.0, (now_s - running.started_at_s) * OVERDUE_STRETCH
-        )
-        end_s = running.started_at_s + run_time_s
-    return end_s
+    began_s = running.started_at_s
+    if began_s + run_time_s > now_s:
+        return began_s + run_time_s
+    least_s = OVERDUE_STEP_MIN_S / (OVERDUE_STRETCH - 1)  # below it a tenth is less than a step
+    if run_time_s < least_s:
+        steps = 1 + (min(now_s - began_s, least_s) - run_time_s) // OVERDUE_STEP_MIN_S
+        run_time_s += steps * OVERDUE_STEP_MIN_S
+    count = math.floor(math.log(max(1.0, (now_s - began_s) / run_time_s), OVERDUE_STRETCH))
+    while began_s + run_time_s * OVERDUE_STRETCH**count <= now_s:  # the logarithm is rounded
+        count += 1
+    while count and began_s + run_time_s * OVERDUE_STRETCH ** (count - 1) > now_s:
+        count -= 1
+    return began_s + run_time_s * OVERDUE_STRETCH**count
 
 
 def end_is_known(running: Running, now_s: float) -> bool:

@@ -89,10 +89,14 @@ class Eviction:
         plan = self._before_borrowed_promises(gang, requests, need, keep)
         if plan is not None:
             return plan
+        mark = self._state.board.mark()
         for pool in self._pools(gang, requests, need):
             plan = self._fewest(pool, requests, need, keep)
-            if plan is not None:
+            if plan is None:
+                continue
+            if not pool.in_quota or self._rules.is_in_quota_at(gang, plan.placed, plan.evicted):
                 return replace(plan, in_quota=pool.in_quota)
+            self._state.board.rollback(mark)
         self._hopeless.add(key)
         return None
 
@@ -107,6 +111,10 @@ class Eviction:
             board.release(member.request.shape, member.placement)
         placed = place_together(board, requests)
         if placed is None:
+            board.rollback(mark)
+            return None
+        in_quota = self._rules.is_in_quota_at(gang, placed, units)
+        if not in_quota and (paused(gang, self._state.now_s) or any(unit.in_quota for unit in units)):
             board.rollback(mark)
             return None
         return Plan(placed=placed, evicted=tuple(units))
@@ -179,15 +187,28 @@ class Eviction:
         return state.tree.within_guaranteed(queue, ahead, state.need(requests))
 
     def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
-        """The victims that the gang may have, by the strongest right that it has; last with those that are guarded."""
-        state, rules = self._state, self._rules
+        """Yield the victims that the gang may have, by the strongest right that it has; last with those that are guarded.
+
+        Requests that are charged by the number of their slices may be in quota on some devices only: then follow the
+        victims beside such slices of their queue, and those that a gang may have that borrows.
+        """
         priority = max(r.priority for r in requests)
-        in_quota = rules.would_be_in_quota(gang.queue, priority, need)
+        if self._rules.would_be_in_quota(gang.queue, priority, need):
+            yield from self._victims(gang, priority, need, in_quota=True)
+            if not self._rules.are_small(requests):
+                return
+            yield from self._victims(gang, priority, need, in_quota=True, beside=True)
+        yield from self._victims(gang, priority, need, in_quota=False)
+
+    def _victims(
+        self, gang: Gang, priority: int, need: Amount, *, in_quota: bool, beside: bool = False
+    ) -> Iterator[VictimPool]:
+        """Yield the victims by one right; ``beside``: on devices where small slices of the queue are in quota."""
+        state, rules = self._state, self._rules
         budgets: dict[str, float] = {}
         if in_quota:
-            right = Right(
-                queue=gang.queue, priority=priority, in_quota=True, others=takes_back(state, rules, gang, need)
-            )
+            others = takes_back(state, rules, gang, need)
+            right = Right(queue=gang.queue, priority=priority, in_quota=True, others=others, beside=beside)
         elif paused(gang, state.now_s):
             return
         else:

@@ -46,6 +46,11 @@ def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: S
     return marked
 
 
+def devices_of(unit: Unit) -> set[tuple[int, int]]:
+    """Return the devices of a unit, each by the row of its node and its number there."""
+    return {(member.placement.node, device) for member in unit.members for device in member.placement.devices}
+
+
 class _SmallSlices:
     """Devices on which slices that are charged by their number are in quota."""
 
@@ -57,7 +62,7 @@ class _SmallSlices:
         """Count the unit in, unless its slices are on more devices than all slices counted would fill."""
         if not all(is_charged_by_count(m.request.shape, m.charge) for m in unit.members):
             return True
-        devices = self._devices | {(m.placement.node, device) for m in unit.members for device in m.placement.devices}
+        devices = self._devices | devices_of(unit)
         milli = self._milli + unit.amount.gpu_milli
         if len(devices) > max(1, math.ceil((milli - EPSILON) / WHOLE_MILLI)):
             return False

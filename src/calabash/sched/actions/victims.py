@@ -8,27 +8,31 @@ Theory of operation. Three ways to evict exist and no other:
 
 No loop is possible (A evicts B evicts A). Let V be the in-quota amounts per rank (priority, cores before surplus,
 earlier starts first within a rank), highest rank first. A gang that becomes in quota evicts only borrowers or in-quota
-units of strictly lower priority, so V grows lexicographically; a gang that borrows evicts only borrowers, so V
-stays, and a gang that was evicted does not evict for borrowed room again for ``BORROW_PAUSE_S``. V is bounded, and between
-two growths of V every gang evicts for borrowed room at most once, so without outside events the evictions end. Starting
-something in free room never lowers V: the newcomer only pushes out of quota what has a lower rank.
+units of strictly lower priority, so V grows lexicographically. Whether it becomes in quota is judged at its place: a slice
+that is charged by its number may be in quota on one device and borrowed on another. A gang that borrows evicts only
+borrowers, so V stays, and a gang that was evicted does not evict for borrowed room again for ``BORROW_PAUSE_S``. V is
+bounded, and between two growths of V every gang evicts for borrowed room at most once, so without outside events the
+evictions end. Starting something in free room never lowers V: the newcomer only pushes out of quota what has a lower rank.
 
 The rules are vectors over the rows of the ``UnitTable``: what an eviction changes is a few rows of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import sys
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calabash.sched.actions.quota import NO_ROWS, MarkedQueues
+from calabash.sched.actions.plan import Placed
+from calabash.sched.actions.quota import NO_ROWS, MarkedQueues, devices_of, mark_in_quota
+from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.columns import Bools, Rows
-from calabash.sched.decisions import GangKey
+from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.fairshare import ZERO, Amount
-from calabash.sched.queues.gang import Gang, Unit
+from calabash.sched.queues.gang import Gang, Unit, unit_of
 from calabash.sched.state import SchedulerState
 
 BORROW_PAUSE_S = 600.0
@@ -47,12 +51,14 @@ class Right:
         queue, priority: its own; of its queue it may evict lower priority.
         in_quota: it would be in quota, and may evict what is in quota of its queue.
         others: it may evict what all others borrow (True), or some other queues.
+        beside: only units on devices where small slices of the queue are in quota.
     """
 
     queue: str
     priority: int
     in_quota: bool
     others: bool | frozenset[str] = False
+    beside: bool = False
 
 
 class VictimRules:
@@ -128,6 +134,32 @@ class VictimRules:
             ahead = known[priority] = self._amount_ahead(queue, priority)
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
+    def is_in_quota_at(self, gang: Gang, placed: Sequence[Placed], evicted: Iterable[Unit]) -> bool:
+        """Return True if requests of the gang that would be in quota by their amount are so at these places too."""
+        if not self.are_small(request for request, _ in placed):
+            return True
+        state = self._state
+        members = tuple(
+            Running(
+                request=request,
+                placement=placement,
+                node=state.cluster.names[placement.node],
+                started_at_s=state.now_s,
+                charge=state.charges.of(request.shape),
+                sequence=sys.maxsize,
+            )
+            for request, placement in placed
+        )
+        gone = {member.request.id for unit in evicted for member in unit.members}
+        left = [u for u in self.units(gang.queue) if u.members[0].request.id not in gone]
+        unit = unit_of(gang, members, core=gang.missing > 0)
+        marked = mark_in_quota([*left, unit], state.tree.guaranteed(gang.queue), state.tree.form.managed)
+        return next(u.in_quota for u in marked if u.members is members)
+
+    def are_small(self, requests: Iterable[Request]) -> bool:
+        """Return True if all requests are charged by the number of their slices."""
+        return all(is_charged_by_count(r.shape, self._state.charges.of(r.shape)) for r in requests)
+
     # ---- who may go -----------------------------------------------------------------------------------------------
 
     def eligible(self, right: Right, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
@@ -141,6 +173,8 @@ class VictimRules:
         found = self._answers.get(key) if key else None
         if found is None:
             units, kind = self._units_of_right(right)
+            if right.beside:
+                units, kind = self._beside_own_slices(right.queue, units), (kind, right.beside)
             found = (self._ripe(units, requester, guarded=guarded), (kind, right.in_quota, guarded))
             if key:
                 self._answers[key] = found
@@ -176,6 +210,19 @@ class VictimRules:
         marks, rows = self._marks_of_all(), self._rows(right.queue)
         return others, (right.queue if len(rows) and not marks[rows].all() else "")
 
+    def _beside_own_slices(self, queue: str, units: Bools) -> Bools:
+        """Return those rows whose units have a member on a device where small slices of the queue are in quota."""
+        own = {
+            device
+            for unit in self.in_quota_of(queue)
+            if self.are_small(m.request for m in unit.members)
+            for device in devices_of(unit)
+        }
+        found: Bools = np.zeros(len(units), np.bool_)
+        for row in np.flatnonzero(units).tolist() if own else ():
+            found[row] = not own.isdisjoint(devices_of(self.table.unit(row)))
+        return found
+
     def _lower_priority(self, right: Right) -> Bools:
         """Return the rows of a queue of strictly lower priority; those in quota only if the gang would be in quota."""
         marks, table = self._queue_marks(right.queue), self.table
@@ -205,11 +252,11 @@ class VictimRules:
             guarded: take those that are guarded as well, where they are borrowed.
         """
         table, rows = self.table, slice(0, self.table.size)
-        since_s = self._state.now_s - self._state.options.min_run_time_s
+        now_s, rest_s = self._state.now_s, self._state.options.min_run_time_s
         kept = ~table.guarded[rows]
         if guarded:
             kept |= ~self._marks_of_all()
-        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] <= since_s) & kept
+        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] + rest_s <= now_s) & kept
         own = table.rows_of(requester.key)
         chosen[own.start : own.stop] = False
         if self._begun and (chosen & self._is_begun).any():

@@ -153,13 +153,14 @@ def _units_of(gang: Gang) -> list[Unit]:
     if not gang.running:
         return []
     if len(gang.running) == 1:  # as of most gangs
-        return [_unit(gang, tuple(gang.running.values()), core=True)]
+        return [unit_of(gang, tuple(gang.running.values()), core=True)]
     members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
     core, surplus = members[: gang.required], members[gang.required :]
-    return [_unit(gang, tuple(core), core=True), *(_unit(gang, (m,), core=False) for m in surplus)]
+    return [unit_of(gang, tuple(core), core=True), *(unit_of(gang, (m,), core=False) for m in surplus)]
 
 
-def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
+def unit_of(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
+    """Return these members of the gang as one unit, not in quota."""
     priority = gang.priority if core else members[0].request.priority
     if len(members) == 1:
         member = members[0]
