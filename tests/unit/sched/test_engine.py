@@ -153,7 +153,7 @@ def test_a_shape_that_fits_nowhere_is_not_scored_again_until_something_changes(m
     assert engine.decide(impossible) is None
     assert sum(scored) == 1
     cluster.cordon(3)
-    monkeypatch.setattr(engine_module, "_REFUSALS_MIN", 4)
+    monkeypatch.setattr(engine_module, "_REFUSALS_MIN", 8)
     assert engine.decide(impossible) is None  # by what the nodes have free
     assert sum(scored) == 1
 

@@ -14,14 +14,18 @@ from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Topology
 
 
-def choose(compiled: Compiled, row: int) -> NodePlacement | None:
-    """Devices of one node by default: the fullest sufficient for a share, one island or lowest index for cards."""
+def choose(compiled: Compiled, row: int, *, known: bool = False) -> NodePlacement | None:
+    """Devices of one node by default: the fullest sufficient for a share, one island or lowest index for cards.
+
+    Args:
+        known: whether the shape is known to fit there.
+    """
     shape = compiled.shape
     rows = np.array([row])
     if not shape.gpu_count:
-        return NodePlacement(node=row) if compiled.nodes(rows, None)[0] else None
+        return NodePlacement(node=row) if known or compiled.nodes(rows, None)[0] else None
     fits = compiled.devices(rows)
-    if not compiled.nodes(rows, fits)[0]:
+    if not known and not compiled.nodes(rows, fits)[0]:
         return None
     free = np.flatnonzero(fits[0])
     if shape.mig_profile:

@@ -30,7 +30,7 @@ _FULL_PASS_SHARE = 0.25
 # Below this a look at all scores is quicker than keeping track of the largest.
 _MANY_ROWS = 4096
 # After so many refusals in a row the maxima are looked at first.
-_REFUSALS_MIN = 4
+_REFUSALS_MIN = 8
 
 
 class _Entry:
@@ -65,7 +65,7 @@ class Engine:
         self._policy = policy.name
         self._entries: dict[Shape, _Entry] = {}
         self.maxima = Maxima(cluster)
-        self._refusals = 0  # since a place was found last
+        self._refusals = 0  # since a place was found last, or the maxima did not help
 
     def decide(self, shape: Shape) -> NodePlacement | None:
         """The best place by the policy for a request that arrives, or None when it fits nowhere; nothing is taken."""
@@ -78,9 +78,11 @@ class Engine:
 
     def best(self, shape: Shape) -> NodePlacement | None:
         """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
-        if self._refusals >= _REFUSALS_MIN and not self._is_fresh(shape) and self.refuse(shape):
-            return None
-        entry = self._fresh(shape)
+        entry = self._entries.get(shape)
+        if entry is None or entry.cursor != self.cluster.position or entry.version != self.scorer.version:
+            if self.refuse(shape):
+                return None
+            entry = self._fresh(shape)
         scores = entry.scores
         if self.scorer.random_ties:
             row = self._random_best(scores)
@@ -96,8 +98,14 @@ class Engine:
         return self._placement(entry, row, score)
 
     def refuse(self, shape: Shape) -> bool:
-        """Return True if it is plain that the shape fits nowhere. It is looked at after some refusals in a row only."""
-        return self._refusals >= _REFUSALS_MIN and self.maxima.refuse(shape)
+        """Return True if it is plain that the shape fits nowhere. It is looked at after some refusals in a row only, and after
+        as many again where that was in vain."""
+        if self._refusals < _REFUSALS_MIN:
+            return False
+        if self.maxima.refuse(shape):
+            return True
+        self._refusals = 0
+        return False
 
     def best_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
         """As ``best``, on one of these rows."""
@@ -127,11 +135,6 @@ class Engine:
         )
 
     # ---------------------------------------------------------------------------------------- the cache
-    def _is_fresh(self, shape: Shape) -> bool:
-        """Return True if the scores of the shape are those of the cluster as it is."""
-        entry = self._entries.get(shape)
-        return entry is not None and entry.cursor == self.cluster.position and entry.version == self.scorer.version
-
     def _fresh(self, shape: Shape) -> _Entry:
         cluster = self.cluster
         entry = self._entries.get(shape)
@@ -210,7 +213,7 @@ class Engine:
         if self.plain_whole(shape):
             free = (self.cluster.gpu_free_milli[row] == 1000).nonzero()[0][: shape.gpu_count]
             return NodePlacement(node=row, devices=tuple(free.tolist()), score=score)
-        return choose(entry.compiled, row)
+        return choose(entry.compiled, row, known=True)
 
     def plain_whole(self, shape: Shape) -> bool:
         """Whole cards by lowest index, where nothing but being free decides."""
