@@ -141,6 +141,14 @@ def test_rate_of_a_port_that_is_not_named_stays_as_it_is(clean: World) -> None:
     assert specs(clean)[f"qos {policy}"] == {"egress_bits_per_s": 2 * 10**9, "ingress_bits_per_s": 10**9}
 
 
+def test_time_between_checks_of_a_balancer_needs_a_unit(clean: World) -> None:
+    for line in ISSUED.splitlines():
+        typed(clean, line)
+    typed(clean, "lb set red/plain --interval 1500ms")
+    assert specs(clean)["lb red/plain"]["check"]["interval_s"] == 1.5
+    assert "has no unit" in refused(clean, Reason.BAD_REQUEST, "lb set red/plain --interval 2")
+
+
 def test_every_kind_is_listed_shown_and_deleted_in_every_format(clean: World) -> None:
     for line in ISSUED.splitlines():
         typed(clean, line)

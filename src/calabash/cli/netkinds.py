@@ -12,9 +12,19 @@ from calabash.cli import networds
 from calabash.cli.networds import Ports, in_vpc, port_named, words
 from calabash.cli.output import Column, Row, dash
 from calabash.model.network import vpc_of
+from calabash.model.units import parse_duration_s
 
 Given = dict[str, Any]  # of the options that were given
 Spec = dict[str, Any]
+
+
+class DurationType(click.ParamType[float]):
+    """A time with its unit, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        return parse_duration_s(value) if isinstance(value, str) else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +274,9 @@ BALANCER = NetKind(
             flag="--protocol", field="protocol", type=click.Choice(["tcp", "udp"]), text="Default: tcp.", fixed=True
         ),
         NetOption(flag="--check", field="", metavar="CHECK", text="tcp, http:/PATH (makes it l7) or none."),
-        NetOption(flag="--interval", field="", type=click.FloatRange(0), metavar="SECONDS", text="Between two checks."),
+        NetOption(
+            flag="--interval", field="", type=DurationType(), metavar="TIME", text="Between two checks, like 2s."
+        ),
         NetOption(flag="--failures", field="", type=click.IntRange(1), text="Until a port is not well. Default: 2."),
         NetOption(flag="--tls", field="", metavar="CERTIFICATE", text="End TLS with it; l7."),
         NetOption(flag="--http/--no-http", field="", text="Read HTTP, by a pair of HAProxy; l7.", fixed=True),
