@@ -154,8 +154,9 @@ class Binder:
                     return
                 self._decided = self._asked
                 ready = self._decide()
-                if self._tracker.scheduler.unfinished:
-                    self._passes.due()
+                due_in_s = self._tracker.scheduler.due_in_s(self._tracker.now_s())
+                if due_in_s is not None:
+                    self._passes.due_in(due_in_s)
             again = False
             for waiting, start in ready:
                 with bound_contextvars(uid=waiting.requester.uid):  # whoever's call it is that carries it out

@@ -233,10 +233,10 @@ class ClusterScheduler:
                 decided.extend(self.translated(self.scheduler.decide(name, now_s)))
         return tuple(decided)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether the last cycle has not looked at everything, because its time was over."""
-        return self.scheduler.unfinished
+    def due_in_s(self, now_s: float) -> float | None:
+        """Return in how many seconds everything is to be looked at again, though nothing happens; None if never."""
+        wake_at_s = self.scheduler.wake_at_s()
+        return None if wake_at_s is None else max(0.0, wake_at_s - now_s)
 
     def due(self, now_s: float) -> bool:
         """Whether everything is to be looked at."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -144,3 +145,20 @@ def test_a_request_is_tried_at_once_although_no_cycle_comes_to_everything_that_w
     binder._tracker.scheduler.scheduler.state.freed()
     waiting = binder.submit(GpuRequest(memory_mib=1, core_percent=1), requester=ann, command=(), wait=False)
     assert waiting.answer.result(timeout=0).record is held[1]
+
+
+def test_pool_decides_again_at_the_time_that_the_scheduler_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent: Any = Agent()
+    binder = Binder(agent=agent, queues=lambda: [QueueSpec(name="default")], clock=VirtualClock())
+    scheduler, named, passes = binder._tracker.scheduler, iter([0.05, 0.0]), threading.Semaphore(0)
+
+    def decide() -> tuple[()]:
+        passes.release()
+        return ()
+
+    monkeypatch.setattr(binder._tracker, "decide", decide)
+    monkeypatch.setattr(scheduler, "due_in_s", lambda _: next(named, None))
+    binder.schedule()
+    for _ in range(3):
+        assert passes.acquire(timeout=60)
+    binder.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from calabash.binder.passes import Passes
 
@@ -42,3 +43,25 @@ def test_a_pass_that_fails_is_not_the_last() -> None:
     passes.due()
     assert second.wait(60)
     passes.stop()
+
+
+def test_a_pass_is_made_at_the_earliest_time_that_was_named() -> None:
+    made = threading.Event()
+    passes, began_s = Passes(made.set, pause_s=0.0), time.monotonic()
+    for wait_s in (3600.0, 0.2, 1800.0):
+        passes.due_in(wait_s)
+    assert made.wait(60)
+    passes.stop()
+    assert time.monotonic() >= began_s + 0.2
+
+
+def test_passes_that_are_stopped_make_none_that_was_named_for_later() -> None:
+    made: list[str] = []
+    passes = Passes(lambda: made.append("pass"), pause_s=0.0)
+    passes.due_in(3600.0)
+    thread = passes._thread
+    assert thread is not None
+    passes.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert made == []

@@ -128,6 +128,7 @@ class PlannerService(CoreOfTerm):
         )
         self._stopping = threading.Event()
         self._away = False
+        self._wait_s = DECIDE_EVERY_S  # until everything is looked at again, though nothing happens
         self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
         self._orders = Orders(client, may_write=self._may_write, bind_s=BIND_S)
         self._queues = QueueTeller(client, self._lock, self.mirrors, every_s=settings.status_every_s)
@@ -315,7 +316,7 @@ class PlannerService(CoreOfTerm):
 
     def _decide(self) -> None:
         while not self._stopping.is_set():
-            self._due.wait(DECIDE_EVERY_S if self._core is not None else WAIT_FOR_LEAD_S)
+            self._due.wait(self._wait_s if self._core is not None else WAIT_FOR_LEAD_S)
             self._due.clear()
             try:
                 if self._keep_term():
@@ -345,7 +346,8 @@ class PlannerService(CoreOfTerm):
             now_s = self._clock.now_s()
             with deciding():
                 core.decide(now_s)
-            unfinished = core.book.scheduler.unfinished
+            due_in_s = core.book.scheduler.due_in_s(now_s)
+            self._wait_s = DECIDE_EVERY_S if due_in_s is None else min(due_in_s, DECIDE_EVERY_S)
             actions = core.take_actions()
             refused, ready = core.answers.expired(now_s), core.answers.complete()
             nodes = len(core.book.scheduler.nodes)
@@ -358,7 +360,7 @@ class PlannerService(CoreOfTerm):
             self.server.call_soon(lambda: self.extender.refuse(refused))
         if ready:
             self.server.call_soon(lambda: self.extender.let_go(ready))
-        if unfinished:
+        if due_in_s == 0:
             self._stopping.wait(BETWEEN_CYCLES_S)
             self._due.set()
 

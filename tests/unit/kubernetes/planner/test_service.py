@@ -329,18 +329,21 @@ def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypat
     assert service.lead.term() == 1, "the term in which the core was built"
 
 
-@pytest.mark.parametrize("unfinished", [True, False])
-def test_a_cycle_that_has_not_looked_at_everything_is_followed_by_another_at_once(
-    world: World, unfinished: bool
+@pytest.mark.parametrize(
+    ("due_in_s", "at_once", "wait_s"), [(0.0, True, 0.0), (0.25, False, 0.25), (90.0, False, 1.0), (None, False, 1.0)]
+)
+def test_planner_decides_again_at_once_or_at_the_time_that_the_scheduler_names(
+    world: World, due_in_s: float | None, at_once: bool, wait_s: float
 ) -> None:
     service = PlannerService(world.client, SETTINGS)
     core: Any = SimpleNamespace(
         decide=lambda _: None,
         take_actions=list,
         answers=SimpleNamespace(expired=lambda _: [], complete=list),
-        book=SimpleNamespace(scheduler=SimpleNamespace(nodes=(), unfinished=unfinished)),
+        book=SimpleNamespace(scheduler=SimpleNamespace(nodes=(), due_in_s=lambda _: due_in_s)),
     )
     service._core = core
     service._due.clear()
     service._once()
-    assert service._due.is_set() is unfinished
+    assert service._due.is_set() is at_once
+    assert service._wait_s == wait_s
