@@ -23,7 +23,7 @@ from typing import Any
 
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.victims import BORROW_PAUSE_S
-from calabash.sched.decisions import Running
+from calabash.sched.decisions import Request, Running
 from calabash.sched.state import SchedulerState
 
 AGE_MAX_S = 30.0
@@ -121,9 +121,12 @@ class CycleMemory:
         state, options = self._state, self._state.options
         if not state.registry.queued:
             return
-        waiting = [request for gang in state.registry.queued.values() for request in gang.waiting.values()]
         yield from self._moments_of_promises(since_s)
-        if len(state.reservations) < options.reservations:
+        may_promise = bool(state.reservations) and len(state.reservations) < options.reservations
+        waiting: list[Request] = []
+        if may_promise or options.defragment_moves_max:
+            waiting = [request for gang in state.registry.queued.values() for request in gang.waiting.values()]
+        if may_promise:
             for reservation in state.reservations:
                 for request in waiting:
                     if request.run_time_s is not None:  # from then on it ends too late, and may need a promise itself
@@ -140,18 +143,18 @@ class CycleMemory:
     def _moments_of_promises(self, since_s: float) -> Iterator[float]:
         """Yield the times at which a promise starts, lapses, or may be dated anew, because an estimate was exceeded."""
         state, options = self._state, self._state.options
-        on_held: dict[str, Running] = {}
+        on_held: list[Running] = []
         for reservation in state.reservations:
             yield reservation.start_s
             lapses_at_s = reservation.lapses_at_s(options.reservation_hold_s)
             if lapses_at_s is not None:
                 yield lapses_at_s
             for node in reservation.requests_on:
-                on_held.update(state.registry.on_node.get(node, {}))
+                on_held += state.registry.on_node.get(node, {}).values()
             for gang in state.registry.running_in.get(reservation.gang[1], {}).values():
-                on_held.update(gang.running)  # what is guaranteed to the queue at the start depends on them
-        for running in on_held.values():
-            yield estimated_end_s(running, since_s, options.default_run_time_s)
+                on_held += gang.running.values()  # what is guaranteed to the queue at the start depends on them
+        if on_held:  # none of these times is past
+            yield min([estimated_end_s(running, since_s, options.default_run_time_s) for running in on_held])
 
     def _moments_of_rest(self) -> Iterator[float]:
         """Yield the times from which what runs may be evicted or moved."""
