@@ -35,7 +35,7 @@ def test_a_pool_is_kept_while_it_runs_and_put_back_when_it_is_down(tmp_path: Pat
 def test_what_is_no_backup_says_so_and_changes_nothing(tmp_path: Path) -> None:
     type_ = Terminal(tmp_path / "home", tmp_path)
     (tmp_path / "text").write_text("hello")
-    for name, said in (("text", "is no backup"), ("none", "cannot be read")):
-        assert said in type_.refused(1, "restore", str(tmp_path / name))
+    for name, code, said in (("text", 1, "is no backup"), ("none", 3, "cannot be read")):
+        assert said in type_.refused(code, "restore", str(tmp_path / name))
     assert not (tmp_path / "home" / "pool.db").exists()
     assert "there is no database" in type_.refused(3, "backup", "create", str(tmp_path / "new"))

@@ -216,7 +216,7 @@ BAD = (
     ("port delete red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
     ("port show red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
     ("fip show red/nobody", Reason.NOT_FOUND, "no nat red/nobody"),
-    ("net apply -f /nonexistent.yaml", Reason.BAD_FILE, "/nonexistent.yaml cannot be read"),
+    ("net apply -f /nonexistent.yaml", Reason.NOT_FOUND, "/nonexistent.yaml cannot be read"),
     ("certificate put red/c --cert /dev/null --key /dev/null", Reason.BAD_REQUEST, ""),
 )
 

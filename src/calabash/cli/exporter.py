@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from calabash.cli.home import client
-from calabash.model.errors import CalabashError, Reason, cause
+from calabash.model.errors import CalabashError, Reason, cause, file_reason
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def export(directory: Path) -> None:
             click.echo(directory / name)
     except OSError as error:
         raise CalabashError(
-            f"{directory} cannot be written: {error.strerror or error}", reason=Reason.BAD_FILE, hint="choose another"
+            f"{directory} cannot be written: {error.strerror or error}",
+            reason=file_reason(error),
+            hint="choose another",
         ) from None
 
 
@@ -106,7 +108,7 @@ def _token(path: Path) -> str:
         with path.open("rb") as file:
             found = file.read(_TOKEN_BYTES_MAX + 1).strip()
     except OSError as error:
-        raise CalabashError(f"{path} cannot be read: {error.strerror or error}", reason=Reason.BAD_FILE) from None
+        raise CalabashError(f"{path} cannot be read: {error.strerror or error}", reason=file_reason(error)) from None
     if not _TOKEN_BYTES_MIN <= len(found) <= _TOKEN_BYTES_MAX or not found.isascii() or b" " in found:
         raise CalabashError(
             f"{path} has no token: one line of {_TOKEN_BYTES_MIN} to {_TOKEN_BYTES_MAX} letters and digits is one",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from calabash.model.errors import CalabashError, Reason, cause
+from calabash.model.errors import CalabashError, Reason, cause, file_reason
 
 if TYPE_CHECKING:
     from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -192,7 +192,9 @@ def _url_in(path: Path) -> str:
         return path.read_text().strip()
     except (OSError, ValueError) as error:
         raise CalabashError(
-            f"{path} cannot be read: {cause(error)}", reason=Reason.BAD_FILE, hint="a file with the URL of a database"
+            f"{path} cannot be read: {cause(error)}",
+            reason=file_reason(error),
+            hint="a file with the URL of a database",
         ) from error
 
 

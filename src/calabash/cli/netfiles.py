@@ -16,7 +16,7 @@ from calabash.cli.home import client
 from calabash.cli.netkinds import NAME
 from calabash.cli.netobjects import PATH
 from calabash.cli.output import Column
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, file_reason
 from calabash.seams.pool.client import quoted
 
 MARKS = {"created": "+", "changed": "~", "removed": "-"}
@@ -110,7 +110,7 @@ def read_file(file: str, most: int) -> str:
         ) from None
     except OSError as error:
         raise CalabashError(
-            f"{file} cannot be read: {error.strerror}", reason=Reason.BAD_FILE, hint="check the path"
+            f"{file} cannot be read: {error.strerror}", reason=file_reason(error), hint="check the path"
         ) from None
 
 

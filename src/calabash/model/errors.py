@@ -80,6 +80,11 @@ def cause(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def file_reason(error: BaseException) -> Reason:
+    """Return the reason of a file that cannot be used: NOT_FOUND if there is none, else BAD_FILE."""
+    return Reason.NOT_FOUND if isinstance(error, FileNotFoundError) else Reason.BAD_FILE
+
+
 class CalabashError(Exception):
     """An error that a user can act on.
 

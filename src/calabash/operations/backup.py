@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from calabash.model.audit import AuditLine
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, file_reason
 from calabash.operations.auditing import AuditTrail, write_head
 from calabash.operations.home import own_home
 from calabash.seams.clock import SystemClock
@@ -38,7 +38,11 @@ def create_backup(url: str, target: Path) -> BackupFacts:
     except FileExistsError:
         raise CalabashError(f"{target} is there already", reason=Reason.CONFLICT, hint="name a new file") from None
     except OSError as error:
-        raise CalabashError(f"{target} cannot be written: {error.strerror}", reason=Reason.BAD_FILE) from None
+        raise CalabashError(
+            f"{target} cannot be written: {error.strerror}",
+            reason=file_reason(error),
+            hint="name a new file in a directory that exists and is yours to write",
+        ) from None
     finally:
         database.close()
         temporary.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calabash.model.errors import CalabashError, Reason, cause
+from calabash.model.errors import CalabashError, cause, file_reason
 from calabash.model.mentions import plain
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.statements import (
@@ -77,17 +77,13 @@ class CheckedStatement:
     wrong: tuple[str, ...] = ()
 
 
-def _unread(error: Exception) -> Reason:
-    return Reason.NOT_FOUND if isinstance(error, FileNotFoundError) else Reason.BAD_FILE
-
-
 def run_file(path: str | Path) -> ScenarioResult:
     """Read and run a file. Raises ScenarioError when it cannot be read or says something impossible."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(
-            f"{path}: cannot be read: {cause(error)}", reason=_unread(error), hint="name a text file"
+            f"{path}: cannot be read: {cause(error)}", reason=file_reason(error), hint="name a text file"
         ) from None
     return run_scenario(parse_scenario(text, path=str(path)), path=str(path))
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import msgspec
 import sqlalchemy as sa
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, file_reason
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
 
@@ -144,7 +144,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise _damaged(path, "it is cut off or was changed") from None
     except OSError as error:
         raise CalabashError(
-            f"{path} cannot be read: {error.strerror or error}", reason=Reason.BAD_FILE, hint="name another file"
+            f"{path} cannot be read: {error.strerror or error}", reason=file_reason(error), hint="name another file"
         ) from None
 
 
