@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import time
@@ -91,8 +92,10 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
 
 def _check(directory: Path, sim: str | None, console: str) -> None:
     """Raise CalabashError for what a start of several seconds would fail for: options, and a disk that is full."""
-    from calabash.operations.home import require_room  # noqa: PLC0415 - slow to import, and only here
+    from calabash.operations.home import require_own, require_room  # noqa: PLC0415 - slow to import, and only here
 
+    if os.path.lexists(directory):
+        require_own(directory)
     if console not in ("default", "off"):
         from calabash.api.gateway import checked_listen  # noqa: PLC0415
 

@@ -67,12 +67,12 @@ def open_log(home: Path) -> BinaryIO:
     """Make the home and open its log for appending. Raises CalabashError when the home belongs to another user."""
     with disk_full_is_a_reason(f"cannot make {home}"):
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
-        _require_own(home)
+        require_own(home)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         return open(os.open(home / LOG_FILE, flags, 0o600), "ab")
 
 
-def _require_own(home: Path) -> None:
+def require_own(home: Path) -> None:
     """Raise CalabashError when the directory, or the link that the home is, belongs to another user."""
     for status in (home.lstat(), home.stat()):
         if status.st_uid != os.geteuid():
@@ -85,7 +85,7 @@ def _require_own(home: Path) -> None:
 
 def tighten(home: Path) -> None:
     """Modes of everything that is the pool's own. Raises CalabashError when the home is somebody else's."""
-    _require_own(home)
+    require_own(home)
     home.chmod(0o711)
     for name in (*_PRIVATE, SETTINGS_FILE):
         with suppress(FileNotFoundError):
