@@ -16,7 +16,7 @@ from functools import lru_cache
 from calabash.binder.bundle import Bundle, mode_of, placed, places_of
 from calabash.binder.cluster_nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
-from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait
+from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait, due_in_s
 from calabash.binder.occupied import ForeignInCluster
 from calabash.binder.partitions import Partitions
 from calabash.binder.tenancy import Tenancy
@@ -235,8 +235,7 @@ class ClusterScheduler:
 
     def due_in_s(self, now_s: float) -> float | None:
         """Return in how many seconds everything is to be looked at again, though nothing happens; None if never."""
-        wake_at_s = self.scheduler.wake_at_s()
-        return None if wake_at_s is None else max(0.0, wake_at_s - now_s)
+        return due_in_s(self.scheduler, now_s)
 
     def due(self, now_s: float) -> bool:
         """Whether everything is to be looked at."""

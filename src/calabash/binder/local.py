@@ -41,6 +41,7 @@ from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_of_device, mode_on
 
 _LIST = re.compile(r"\(([^()]+)\)$")
+SETTLE_EVERY_S = 0.05
 CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
 
 
@@ -228,8 +229,7 @@ class LocalScheduler:
 
     def due_in_s(self, now_s: float) -> float | None:
         """Return in how many seconds everything is to be looked at again, though nothing happens; None if never."""
-        wake_at_s = self.scheduler.wake_at_s()
-        return None if wake_at_s is None else max(0.0, wake_at_s - now_s)
+        return due_in_s(self.scheduler, now_s)
 
     @property
     def unfinished(self) -> bool:
@@ -292,6 +292,18 @@ def _reason(
         beside = "shared with others already" if shared else "idle before"
     choice = "there was no other" if room == len(placement.slices) else f"policy {policy}"
     return f"{places} ({beside}): {room} of {len(views)} devices had room, asked {request.count}; {choice}"
+
+
+def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:
+    """Return in how many seconds everything is to be looked at again, though nothing happens; None if never.
+
+    At once where the last cycle has not come to everything. Otherwise not before ``SETTLE_EVERY_S``: a decision that its
+    sharing mode refuses is taken back, and the scheduler may take it again each time.
+    """
+    if scheduler.unfinished:
+        return 0.0
+    wake_at_s = scheduler.wake_at_s()
+    return None if wake_at_s is None else max(SETTLE_EVERY_S, wake_at_s - now_s)
 
 
 def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:

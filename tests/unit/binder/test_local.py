@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.binder.beside import Foreign
-from calabash.binder.local import LocalScheduler, Start, Stop, Wait
+from calabash.binder.local import SETTLE_EVERY_S, LocalScheduler, Start, Stop, Wait, due_in_s
 from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -219,3 +222,14 @@ def test_newcomers_are_decided_alone_until_something_is_freed() -> None:
     decided = local.decide([name("d")], 2.2)
     assert [d.id for d in decided if isinstance(d, Start)] == [name("b")]
     assert name("d") in {d.id for d in decided}
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "wake_at_s", "due"),
+    [(True, 10.0, 0.0), (False, 10.0, SETTLE_EVERY_S), (False, 10.5, 0.5), (False, None, None)],
+)
+def test_another_cycle_is_due_at_once_only_where_the_last_has_not_come_to_everything(
+    unfinished: bool, wake_at_s: float | None, due: float | None
+) -> None:
+    scheduler: Any = SimpleNamespace(unfinished=unfinished, wake_at_s=lambda: wake_at_s)
+    assert due_in_s(scheduler, 10.0) == due
