@@ -68,7 +68,10 @@ class History:
         total = 1000 * sum(len(node.gpus) for node in nodes)
         queues = self._queues(total)
         self.leaves = [q.name for q in queues if all(c.parent != q.name for c in queues)]
+        timed = seed % 7 == 3  # what starts rests for a while, and past use counts
         self.options = Options(
+            min_run_time_s=200.0 if timed and seed % 2 else 0.0,
+            half_life_s=1000.0 if timed and seed % 3 == 1 else 0.0,
             reservations=0 if self.simple else rng.choice((0, 0, 1, 2)),
             defragment_moves_max=0 if self.simple else rng.choice((0, 0, 3)),
             reclaim_fair_share=rng.random() < 0.5,
@@ -77,7 +80,7 @@ class History:
         clock = itertools.count()
         limit = CycleLimit(clock=lambda: float(next(clock)), limit_s=2.0 + seed % 7) if limited else None
         self.scheduler = Scheduler(nodes, queues, options=self.options, gpus_per_node_max=8, limit=limit)
-        self.ledger = Ledger(nodes, queues)
+        self.ledger = Ledger(nodes, queues, min_run_time_s=self.options.min_run_time_s)
 
     def _next(self) -> int:
         self._number += 1
@@ -181,7 +184,10 @@ class History:
             if wake_at_s is None or wake_at_s > self.now_s + LATE_MAX_S:
                 return acted
             self.now_s = max(self.now_s, wake_at_s)
-            acted += self.cycle()
+            did = self.cycle()
+            acted += did
+            if self.options.half_life_s and not did:
+                return acted  # a cycle is due each second, whatever the last one did
         raise ViolationError("loop", f"after {SETTLE_MAX} cycles without an event another one is due")
 
     def run(self, cycles: int) -> int:
@@ -196,7 +202,7 @@ class History:
             acted += self.cycle() + self._settle()
             if not self.options.reservations:
                 self.ledger.check_starts()
-            if self.simple:
+            if self.simple and not self.options.min_run_time_s:
                 self.ledger.check_reclaim()
             self.ledger.finish()
         return acted

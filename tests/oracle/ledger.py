@@ -6,9 +6,8 @@ its own.
 
 Left out: the memory that a node keeps for an MPS server or a context, spilled memory, parts of a MIG instance
 (``1c.3g.40gb``), cut instances that stand unused, topology, and requests that name labels or taints. Histories leave out
-changes of queues, ``decide``, ``adopt``, ``unbind`` and ``cordon``, a memory of past use (``half_life_s``) and
-``min_run_time_s``. Whether the first request starts is checked without reservations only, and whether a reclaim was missed in
-flat queues with whole devices only.
+changes of queues, ``decide``, ``adopt``, ``unbind`` and ``cordon``. Whether the first request starts is checked without
+reservations only, and whether a reclaim was missed in flat queues with whole devices only.
 """
 
 from __future__ import annotations
@@ -44,11 +43,12 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A running request with its node and devices."""
+    """A running request with its node, its devices and its start."""
 
     request: Request
     node: str
     placement: NodePlacement
+    started_at_s: float = 0.0
 
 
 def is_whole(shape: Shape) -> bool:
@@ -77,7 +77,9 @@ def charge(shape: Shape) -> tuple[float, int, int]:
 class Ledger:
     """The account; each method of an event or of a cycle raises ViolationError when a rule is broken."""
 
-    def __init__(self, nodes: Iterable[NodeSpec], queues: Sequence[QueueSpec]) -> None:
+    def __init__(self, nodes: Iterable[NodeSpec], queues: Sequence[QueueSpec], *, min_run_time_s: float = 0.0) -> None:
+        self._min_run_time_s = min_run_time_s
+        self._now_s = 0.0
         self.nodes = {node.name: node for node in nodes}
         self.queues = {queue.name: queue for queue in queues}
         self.requests: dict[str, Request] = {}
@@ -131,6 +133,7 @@ class Ledger:
 
     def decided(self, decisions: Iterable[Decision], now_s: float, wake_at_s: float | None) -> bool:
         """Carry out the decisions of one cycle, and check them; returns True if any of them acts."""
+        self._now_s = now_s
         acts = [d for d in decisions if isinstance(d, Bind | Evict | Move)]
         if acts and not self._event and not self._was_due(now_s):
             raise ViolationError("wake", f"{acts[0]} at {now_s} s without an event, named wake-up: {self._wake_at_s}")
@@ -175,7 +178,7 @@ class Ledger:
             shared = held.node == act.node and set(held.placement.devices) & set(act.placement.devices)
             if shared and not mates and not self._fits_beside(request, act, held):
                 raise ViolationError("eviction", f"{act.id} takes the room that {held.request.id} left for {by.id}")
-        self.running[act.id] = Held(request, act.node, act.placement)
+        self.running[act.id] = Held(request, act.node, act.placement, self._now_s)
         self.owed = [(held, by) for held, by in self.owed if by.id != act.id]
         self.check_room(act.node)
         self.check_limits()
@@ -199,6 +202,8 @@ class Ledger:
             raise ViolationError("known", f"{act.id} is stopped and does not run")
         if not held.request.evictable:
             raise ViolationError("known", f"{act.id} is stopped and is not evictable")
+        if self._now_s < held.started_at_s + self._min_run_time_s:
+            raise ViolationError("rest", f"{act.id} is stopped at {self._now_s} s, started at {held.started_at_s} s")
         by = self.requests.get(act.by)
         if by is None:
             raise ViolationError("eviction", f"{act.id} is stopped for {act.by}, which is not known")
@@ -207,7 +212,7 @@ class Ledger:
         self.owed.append((held, by))
         if isinstance(act, Move):
             self._check_placement(held.request, act.node, act.placement)
-            self.running[act.id] = Held(held.request, act.node, act.placement)
+            self.running[act.id] = Held(held.request, act.node, act.placement, held.started_at_s)
 
     def _check_placement(self, request: Request, node: str, placement: NodePlacement) -> None:
         spec, shape = self.nodes.get(node), request.shape

@@ -140,6 +140,14 @@ def eviction_used_by_another() -> None:
     made.decided([evict("r0", "r1"), bind("r2"), bind("r1", 1)], 1.0, None)
 
 
+def evicted_too_soon() -> None:
+    made = ledger(WHOLE, WHOLE)
+    made.decided([bind("r0")], 10.0, None)
+    made._min_run_time_s = 60.0
+    made.submitted(Request(id="r2", shape=WHOLE, queue="a"))
+    made.decided([evict("r0", "r1"), bind("r1")], 69.9, None)
+
+
 def acts_without_wake_up(wake_at_s: float | None) -> None:
     made = ledger(WHOLE)
     made.decided([], 0.0, wake_at_s)
@@ -182,6 +190,7 @@ FALSIFIED: dict[str, tuple[str, Callable[[], object]]] = {
     "eviction for another": ("eviction", eviction_used_by_another),
     "no wake-up": ("wake", lambda: acts_without_wake_up(None)),
     "before the wake-up": ("wake", lambda: acts_without_wake_up(6.0)),
+    "evicted before its minimum run time": ("rest", evicted_too_soon),
     "missed start": ("starts", missed_start),
     "missed reclaim": ("reclaim", missed_reclaim),
 }
