@@ -117,6 +117,9 @@ ROWS: dict[str, Row] = {
     "GET /v1/invoices/{number}": NOTHING,
     "POST /v1/invoices/{number}/issue": EMPTY,
     "POST /v1/invoices/{number}/void": EMPTY,
+    "POST /v1/invoices/{number}/credit": ({"amount": "1.00", "reason": "goodwill"}, ""),
+    "GET /v1/invoices/{number}/items": NOTHING,
+    "GET /v1/invoices/{number}/verify": NOTHING,
     "GET /v1/changes": (None, "after=1"),
     "GET /v1/jobs": NOTHING,
     "POST /v1/jobs": ({"command": ["true"], "tenant": "{tenant}", "memory_mib": 16}, ""),
@@ -183,6 +186,11 @@ def _victim(net: Network) -> None:
     _, allocation = net.world.running("sh", "-c", "cat # zqcommand", **held, gang=REAL["gang"])
     REAL["id"], GHOST["id"] = allocation["id"], "a-" + "0" * (len(allocation["id"]) - 2)
     REAL["number"], GHOST["number"] = f"draft-{tenant}-{MONTH}", f"draft-{GHOST['tenant']}-{MONTH}"
+    # Of the tenant alone, with a commitment, so that there is a draft without use.
+    prices = [{"name": "gpu", "measure": "guaranteed", "price": "2.00"}]
+    tariff = {"name": "victims", "currency": "EUR", "valid_from": f"{MONTH}-01", "tenants": [tenant], "prices": prices}
+    tariff["commitments"] = [{"of": "gpu", "hours": "1", "price": "1.00"}]
+    client.put("/v1/tariffs", tariff)
     client.post("/v1/invoices", {"month": MONTH, "tenant": tenant})
     drafts = client.get(f"/v1/invoices?tenant={tenant}")["items"]
     if drafts:
