@@ -172,3 +172,28 @@ def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: 
     started = [decision.id for decision in scheduler.cycle(2.0) if isinstance(decision, Bind)]
     assert 2 <= len(started) <= 20
     assert len(scored) <= 3 * len(started) + 20
+
+
+def test_new_shape_is_scored_only_on_the_few_nodes_with_something_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = (GpuSpec(model="A100", memory_mib=40960),) * 2
+    cluster = Cluster([NodeSpec(name=f"n{i}", cpu_milli=64_000, memory_mib=1024, gpus=gpus) for i in range(300)])
+    engine = Engine(cluster, policy_named("pgb-online"))
+    for node in range(297):
+        cluster.place(Shape(gpu_count=2, gpu_milli=1000), NodePlacement(node=node, devices=(0, 1)))
+    cluster.cordon(297)
+    assert [engine.best(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=64_001 + n)) for n in range(10)] == [None] * 10
+    scored: list[list[int]] = []
+    original = engine.scorer.score
+
+    def counted(compiled: Compiled, rows: Rows) -> Scored:
+        scored.append(rows.tolist())
+        return original(compiled, rows)
+
+    monkeypatch.setattr(engine.scorer, "score", counted)
+    for number in range(3):
+        placement = engine.best(Shape(gpu_count=1, gpu_milli=500, cpu_milli=number))
+        assert placement is not None
+        assert placement.node == 298
+    assert scored == [[298, 299]] * 3
+    assert engine.best(Shape(cpu_milli=64_000)) is not None  # needs no device, so it may fit anywhere
+    assert len(scored[-1]) == 300

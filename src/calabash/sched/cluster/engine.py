@@ -6,6 +6,7 @@ that changed since this shape last looked, and takes the first largest score. Ro
 so "first among equals" is first fit; scores are rounded to 1e-9, because float noise would otherwise break it. A shape
 that fits nowhere is remembered by its cursor: asked again with nothing changed, it costs one comparison. After some refusals
 in a row, which is what a full cluster looks like, a shape is first compared with the most that any node has free (``maxima``).
+While few nodes have anything free on a device, a new shape is compared and scored on these nodes alone.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Engine:
         """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
         entry = self._entries.get(shape)
         if entry is None or entry.cursor != self.cluster.position or entry.version != self.scorer.version:
-            if self.refuse(shape):
+            if self.refuse(shape, new=entry is None):
                 return None
             entry = self._fresh(shape)
         scores = entry.scores
@@ -97,10 +98,14 @@ class Engine:
         self._refusals = 0
         return self._placement(entry, row, score)
 
-    def refuse(self, shape: Shape) -> bool:
+    def refuse(self, shape: Shape, *, new: bool = False) -> bool:
         """Return True if it is plain that the shape fits nowhere. It is looked at after some refusals in a row only, and after
-        as many again where that was in vain."""
-        if self._refusals < _REFUSALS_MIN:
+        as many again where that was in vain.
+
+        Args:
+            new: all nodes would be scored else: look also if few nodes had something free on a device.
+        """
+        if self._refusals < _REFUSALS_MIN and not (new and self.maxima.few_open):
             return False
         if self.maxima.refuse(shape):
             return True
@@ -166,10 +171,16 @@ class Engine:
 
     def _renew_all(self, entry: _Entry) -> None:
         entry.first = -1
-        if self.refuse(entry.compiled.shape):
+        shape = entry.compiled.shape
+        if self.refuse(shape, new=True):
             entry.scores.fill(_NOWHERE)
             return
-        self._renew(entry, np.arange(self.cluster.node_count))
+        rows = self.maxima.rows_for(shape) if self.maxima.few_open else None
+        if rows is None:
+            rows = np.arange(self.cluster.node_count)
+        else:
+            entry.scores.fill(_NOWHERE)
+        self._renew(entry, rows)
 
     def _renew(self, entry: _Entry, rows: Rows) -> None:
         scores, devices = self.scorer.score(entry.compiled, rows)

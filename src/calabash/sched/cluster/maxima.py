@@ -22,23 +22,39 @@ class Maxima:
     """What each node of a cluster has free, and the maxima over schedulable nodes, brought up to date when they are asked for.
 
     Of the rows that changed since, only the entries are computed again.
+
+    Attributes:
+        few_open: True if few schedulable nodes had something free on a device when that was looked at last.
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.few_open = False
         self._cluster = cluster
         self._cursor = -1
         # [N, G + 3] free compute of the devices in descending order, then free CPU, host memory and memory of a device.
         self._free: Ints = np.empty((0, cluster.width + 3), np.int64)
-        self._most: list[int] = []
-        self._open: Ints = self._free  # of schedulable nodes with something free on a device, if they are few
+        self._most: list[int] | None = None  # over schedulable nodes; None: to be computed
+        self._open_rows: Rows = np.empty(0, np.intp)  # schedulable nodes with something free on a device
+        self._open: Ints = self._free  # of these nodes, if they are few
+        self._most_open: list[int] = []  # over them
 
     def refuse(self, shape: Shape) -> bool:
         """Return True if the shape asks for more than any schedulable node has free, so that it fits nowhere."""
         if self._cursor != self._cluster.position:
             self._renew()
-        if self._exceeds(shape, self._most):
-            return True
-        return shape.gpu_milli > 0 and len(self._open) <= _OPEN_MAX and not self._fits_open(shape)
+        if shape.gpu_milli > 0 and self.few_open:  # it fits on one of them or nowhere
+            return self._exceeds(shape, self._most_open) or (len(self._open) > 1 and not self._fits_open(shape))
+        if self._most is None:
+            cluster = self._cluster
+            free = self._free[cluster.schedulable] if cluster.has_cordoned else self._free
+            self._most = free.max(axis=0, initial=_NONE).tolist()
+        return self._exceeds(shape, self._most)
+
+    def rows_for(self, shape: Shape) -> Rows | None:
+        """Return the only nodes where the shape may fit, if they are few; None if it may fit on any node."""
+        if self._cursor != self._cluster.position:
+            self._renew()
+        return self._open_rows if shape.gpu_milli > 0 and self.few_open else None
 
     def refuse_on(self, shape: Shape, node: int) -> bool:
         """Return True if the shape asks for more than the node has free, schedulable or not."""
@@ -74,9 +90,15 @@ class Maxima:
             self._write(np.arange(cluster.node_count))
         else:
             self._write(np.array(changed if len(changed) == 1 else list(set(changed)), np.intp))
-        free = self._free[cluster.schedulable] if cluster.has_cordoned else self._free
-        self._most = free.max(axis=0, initial=_NONE).tolist()
-        self._open = free[free[:, 0] > 0]
+        is_open = self._free[:, 0] > 0
+        if cluster.has_cordoned:
+            is_open &= cluster.schedulable
+        self._open_rows = is_open.nonzero()[0]
+        self._most = None
+        self.few_open = len(self._open_rows) <= _OPEN_MAX
+        if self.few_open:
+            self._open = self._free[self._open_rows]
+            self._most_open = self._open.max(axis=0, initial=_NONE).tolist()
         self._cursor = cluster.position
 
     def _write(self, rows: Rows) -> None:
