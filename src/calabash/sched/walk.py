@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, Portion, portions_of
 from calabash.sched.queues.turns import QueueOrder
 from calabash.sched.state import SchedulerState
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a queue stands in the walk.
+
+    Attributes:
+        head: its next portion, and ``need`` what that is charged.
+        starts: how many starts there were when the pressure was computed.
+    """
+
+    order: QueueOrder
+    head: Portion
+    need: Amount
+    pressure: tuple[float, ...]
+    starts: int
 
 
 class Walk:
@@ -17,31 +34,28 @@ class Walk:
     def __init__(self, state: SchedulerState) -> None:
         self.starts = 0
         self._state = state
-        self._pressures: dict[tuple[str, Amount], tuple[float, ...]] = {}  # until something starts
 
     def started(self) -> None:
         """A portion was started."""
         self.starts += 1
-        self._pressures.clear()
 
     def portions(self) -> Iterator[Portion]:
         """Portions to start, the fairest queue first; shares and turns move while the walk goes on."""
         waiting: dict[str, list[Portion]] = {}
         for gang in self._state.registry.queued.values():
             waiting.setdefault(gang.queue, []).extend(portions_of(gang))
-        orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
-        heap = [(self._pressure(order.head()), queue) for queue, order in orders.items()]
+        heap = [self._place_of(queue, QueueOrder(portions, self._state.turns)) for queue, portions in waiting.items()]
         heapq.heapify(heap)
         while len(heap) > 1:
-            queue = heap[0][1]
-            order = orders[queue]
-            now = (self._pressure(order.head()), queue)
-            if min(heap[1:3]) < now:  # the next one after it
+            now = self._renewed(heap[0])
+            if heap[1] < now or (len(heap) > 2 and heap[2] < now):  # the next one after it
                 heapq.heapreplace(heap, now)
                 continue
             heapq.heappop(heap)
+            _, queue, place = now
+            order = place.order
             # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
-            starts, need = self.starts, self._state.need(order.head().requests)
+            starts, need = self.starts, place.need
             while order and starts == self.starts:
                 portion = order.head()
                 if self._state.need(portion.requests) != need:
@@ -49,20 +63,34 @@ class Walk:
                 order.pop()
                 yield portion
             if order:
-                heapq.heappush(heap, (self._pressure(order.head()), queue))
-        for _, queue in heap:  # the last one has nobody to be compared with
-            order = orders[queue]
+                heapq.heappush(heap, self._place_of(queue, order))
+        for _, _, place in heap:  # the last one has nobody to be compared with
+            order = place.order
             while order:
                 portion = order.head()
                 order.pop()
                 yield portion
 
+    def _place_of(self, queue: str, order: QueueOrder) -> tuple[tuple[float, ...], str, _Place]:
+        """Return what a queue is sorted by, and its place."""
+        head = order.head()
+        need = self._state.need(head.requests)
+        pressure = self._state.tree.pressure(queue, need)
+        return pressure, queue, _Place(order, head, need, pressure, self.starts)
+
+    def _renewed(self, entry: tuple[tuple[float, ...], str, _Place]) -> tuple[tuple[float, ...], str, _Place]:
+        """Return the same as it is now."""
+        _, queue, place = entry
+        head = place.order.head()
+        if head is not place.head:
+            place.head, place.need = head, self._state.need(head.requests)
+        elif place.starts == self.starts:
+            return entry
+        place.pressure, place.starts = self._state.tree.pressure(queue, place.need), self.starts
+        return place.pressure, queue, place
+
     def _pressure(self, portion: Portion) -> tuple[float, ...]:
-        key = (portion.gang.queue, self._state.need(portion.requests))
-        found = self._pressures.get(key)
-        if found is None:
-            found = self._pressures[key] = self._state.tree.pressure(*key)
-        return found
+        return self._state.tree.pressure(portion.gang.queue, self._state.need(portion.requests))
 
     def comes_before(self, portion: Portion, gang: Gang) -> bool:
         """Return True if a walk that starts nothing comes to the portion before it comes to the gang.

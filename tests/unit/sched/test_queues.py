@@ -239,3 +239,28 @@ def test_jobs_go_to_leaves_only() -> None:
     with pytest.raises(CalabashError, match="does not exist"):
         tree.form.require_leaf("z")
     tree.form.require_leaf("a")
+
+
+@given(st.lists(st.tuples(st.sampled_from("cdef"), st.integers(1, 3), st.booleans()), min_size=1, max_size=20))
+def test_pressure_after_any_changes_of_use_is_that_of_a_tree_that_was_never_asked(
+    changes: list[tuple[str, int, bool]],
+) -> None:
+    specs = [QueueSpec(name=name, deserved=Amount(2000)) for name in "ab"]
+    specs += [QueueSpec(name=name, parent=parent) for name, parent in ("ca", "da", "eb", "fb")]
+    asked = QueueTree(specs)
+    done: list[tuple[str, int, bool]] = []
+    for change in changes:
+        done.append(change)
+        fresh = QueueTree(specs)
+        for tree, news in ((asked, done[-1:]), (fresh, done)):
+            tree.set_capacity(Amount(9000))
+            for name, count, starts in news:
+                tree.use.wait(name, Amount(1000 * count))
+                if starts:
+                    tree.use.start(name, Amount(1000 * count))
+        for amount in (Amount(1000), Amount(2000)):
+            expected = [fresh.pressure(name, amount) for name in "cdef"]
+            assert [asked.pressure(name, amount) for name in "cdef"] == expected
+        asked.use.start("c", Amount(500))  # a change of use alone, which keeps the shares
+        asked.pressure("d", Amount(1000))
+        asked.use.stop("c", Amount(500))

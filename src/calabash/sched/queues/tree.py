@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, QueueShares, Tree, divide
@@ -16,6 +17,21 @@ from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
 
 AMOUNTS_KEPT_MAX = 256
+
+
+@dataclass(slots=True)
+class _Level:
+    """What ``pressure`` knows of one level and amount.
+
+    Attributes:
+        used: the use of the queue for which ``part`` holds, which is the part of the level.
+        key: the parts from the top down to the level, as of so many ``changes`` of use.
+    """
+
+    used: list[float]
+    part: tuple[float, ...]
+    key: tuple[float, ...] = ()
+    changes: int = -1
 
 
 class QueueTree:
@@ -30,8 +46,8 @@ class QueueTree:
         self._past_at_s = 0.0
         self._shares: QueueShares | None = None
         self._shares_of = -1
-        # Of ``pressure``, by amount and level: the use that it holds for, and the part of the level.
-        self._levels: dict[Amount, dict[int, tuple[list[float], tuple[float, ...]]]] = {}
+        # Of ``pressure``, by amount and level.
+        self._levels: dict[Amount, dict[int, _Level]] = {}
         self._levels_of: QueueShares | None = None
 
     def replace(self, specs: Iterable[QueueSpec]) -> None:
@@ -141,12 +157,24 @@ class QueueTree:
         levels = self._levels.get(amount)
         if levels is None:
             levels = self._levels[amount] = {}
+        changes, stale = self.use.changes, []
         key: tuple[float, ...] = ()
-        for i in self.form.paths[self.form.index[name]][-2::-1]:
-            used, known = self.use.used_at(i), levels.get(i)
-            if known is None or known[0] != used:
-                known = levels[i] = ([*used], self._pressure_at(i, amount, shares))
-            key += known[1]
+        for i in self.form.paths[self.form.index[name]]:
+            known = levels.get(i)
+            if known is not None and known.changes == changes:  # computed for another queue below it
+                key = known.key
+                break
+            stale.append((i, known))
+        for i, known in reversed(stale):
+            if not i:
+                continue
+            used, level = self.use.used_at(i), known
+            if level is None:
+                level = levels[i] = _Level([*used], self._pressure_at(i, amount, shares))
+            elif level.used != used:
+                level.used, level.part = [*used], self._pressure_at(i, amount, shares)
+            level.key = key = key + level.part
+            level.changes = changes
         return key
 
     # ---- inside ---------------------------------------------------------------------------------------------------

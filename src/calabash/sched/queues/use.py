@@ -11,10 +11,12 @@ Table = list[list[float]]
 
 
 class QueueUse:
-    """Amounts per queue. ``version`` changes with the demand (what runs plus what waits), on which shares depend."""
+    """Amounts per queue. ``version`` changes with the demand (what runs plus what waits), on which shares depend, and
+    ``changes`` with every amount."""
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         self.version = 0
+        self.changes = 0
         self._hierarchy = hierarchy
         self._used: Table = [[0] * RESOURCES for _ in hierarchy.paths]
         self._waiting: Table = [[0] * RESOURCES for _ in hierarchy.paths]
@@ -68,6 +70,7 @@ class QueueUse:
 
     def _add(self, table: Table, name: str, amount: Sequence[float], sign: int) -> None:
         path = self._hierarchy.paths[self._hierarchy.index[name]]
+        self.changes += 1
         for r in range(RESOURCES):
             if change := sign * amount[r]:
                 for level in path:
@@ -75,6 +78,7 @@ class QueueUse:
 
     def _transfer(self, source: Table, target: Table, name: str, amount: Sequence[float]) -> None:
         path = self._hierarchy.paths[self._hierarchy.index[name]]
+        self.changes += 1
         for r in range(RESOURCES):
             if change := amount[r]:
                 for level in path:
