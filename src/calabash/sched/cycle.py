@@ -132,10 +132,13 @@ class Cycle:
         self._state.unsettled |= self._evict.spared or self._defragment.spared
         gangs = self._state.registry.gangs
         promised = [gangs[r.gang] for r in self._held.reservations]
+        if not promised:
+            return
         first: dict[tuple[str, str], Portion] = {}
         for portion, reason in self._blocked:
-            if reason is Reason.NO_CAPACITY and portion.gang.key not in self._held.gangs:
-                first.setdefault((portion.gang.queue, portion.gang.owner), portion)
+            of = (portion.gang.queue, portion.gang.owner)
+            if reason is Reason.NO_CAPACITY and of not in first and portion.gang.key not in self._held.gangs:
+                first[of] = portion
         self._state.unsettled |= any(self._walk.is_before(p, gang) for p in first.values() for gang in promised)
         self._state.unsettled |= any(self._is_over_limit(first_of(gang)) for gang in promised)
 

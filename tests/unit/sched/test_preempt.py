@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
@@ -15,18 +16,22 @@ from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.quota import mark_in_quota
 from calabash.sched.actions.search import find_victims
 from calabash.sched.actions.unit_pool import UnitPool
+from calabash.sched.actions.victims import Right, VictimRules
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.board import Board
+from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.room import ClusterRoom
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
-from calabash.sched.decisions import Request, Running
+from calabash.sched.decisions import Bind, Defer, Evict, Request, Running
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, Unit, units_of
 from calabash.sched.queues.registry import GangRegistry
+from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.queues.unit_table import UnitTable
+from calabash.sched.scheduler import Scheduler
 
 SHAPES = [
     *[Shape(gpu_count=n, gpu_milli=1000) for n in (1, 1, 2, 2, 4)],
@@ -206,3 +211,30 @@ def test_a_rolled_back_board_is_the_same_to_the_last_integer() -> None:
     assert place_together(board, [Request(id=f"y{i}", shape=whole(1), queue="q") for i in range(9)]) is None
     for name, value in before.items():
         assert np.array_equal(getattr(cluster, name), value), name
+
+
+def test_victims_of_one_queue_and_priority_are_sought_once_where_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = (GpuSpec(model="A100", memory_mib=40960),) * 2
+    scheduler = Scheduler([NodeSpec(name="n", cpu_milli=64_000, memory_mib=1024, gpus=gpus)], [QueueSpec(name="q")])
+    for number, priority in enumerate((0, 1)):
+        request = Request(id=f"r{number}", queue="q", shape=Shape(gpu_count=1, gpu_milli=1000), priority=priority)
+        scheduler.adopt(request, node="n", started_at_s=0.0)
+    asked: list[int] = []
+    original = VictimRules.eligible
+
+    def counted(self: VictimRules, right: Right, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
+        asked.append(right.priority)
+        return original(self, right, requester, guarded=guarded)
+
+    monkeypatch.setattr(VictimRules, "eligible", counted)
+    for number in range(50):
+        shape = Shape(gpu_count=1, gpu_milli=1000, cpu_milli=number)
+        scheduler.submit(Request(id=f"w{number}", queue="q", shape=shape))
+    assert [type(decision) for decision in scheduler.cycle(1.0)] == [Defer] * 50
+    assert asked == [0]
+    scheduler.submit(Request(id="z", queue="q", shape=Shape(gpu_count=1, gpu_milli=1000), priority=1))
+    decided = scheduler.cycle(2.0)
+    assert [d.id for d in decided if isinstance(d, Evict)] == ["r0"]
+    assert [d.id for d in decided if isinstance(d, Bind)] == ["z"]

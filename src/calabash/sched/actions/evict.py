@@ -14,7 +14,7 @@ from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, shapes_of
 from calabash.sched.actions.preempt import below_limit
-from calabash.sched.actions.reclaim import above_fair_share, takes_back
+from calabash.sched.actions.reclaim import above_fair_share, is_any_above_fair_share, takes_back
 from calabash.sched.actions.search import find_victims
 from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.actions.victims import Right, VictimRules, paused
@@ -51,6 +51,9 @@ class Eviction:
         self._held = held
         self._rules = VictimRules(state, begun)
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+        # Queues and priorities for which there is no victim, whatever is asked for, unless it would be in quota.
+        self._no_victims: set[tuple[str, int]] = set()
+        self._above_fair: bool | None = None  # some queue is above its fair share; None: to be computed
         self._pools_of: dict[Hashable, UnitPool] = {}
         self._in_quota: dict[GangKey, tuple[Reservation, int, bool]] = {}
 
@@ -68,6 +71,8 @@ class Eviction:
     def touch(self, queue: str) -> None:
         """Something in the queue started or stopped."""
         self._rules.touch(queue)
+        self._no_victims.clear()
+        self._above_fair = None
 
     def left(self, gone: Sequence[Unit]) -> None:
         """These units were evicted."""
@@ -76,13 +81,19 @@ class Eviction:
     def forget(self) -> None:
         """Places changed hands."""
         self._hopeless.clear()
+        self._no_victims.clear()
+        self._above_fair = None
 
     def plan(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
         """Room for the portion by evicting others."""
         options = self._state.options
         if not (options.reclaim or options.preempt or options.reclaim_fair_share):
             return None
-        key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
+        priority = requests[0].priority if len(requests) == 1 else max(r.priority for r in requests)
+        who = (gang.queue, priority)
+        if who in self._no_victims and not self._rules.would_be_in_quota(*who, need):
+            return None
+        key = (*who, shapes_of(requests))
         if key in self._hopeless:
             return None
         keep = self._promised_in_quota()
@@ -90,7 +101,9 @@ class Eviction:
         if plan is not None:
             return plan
         mark = self._state.board.mark()
+        searched = False
         for pool in self._pools(gang, requests, need):
+            searched = True
             plan = self._fewest(pool, requests, need, keep)
             if plan is None:
                 continue
@@ -98,7 +111,18 @@ class Eviction:
                 return replace(plan, in_quota=pool.in_quota)
             self._state.board.rollback(mark)
         self._hopeless.add(key)
+        if not searched and self._has_no_victims(gang, priority, need):
+            self._no_victims.add(who)
         return None
+
+    def _has_no_victims(self, gang: Gang, priority: int, need: Amount) -> bool:
+        """Return True if other gangs of the queue and priority that would borrow find no victim either, where this one has
+        found none: what they may evict depends on what they ask for only if a queue is above its fair share."""
+        if paused(gang, self._state.now_s) or self._rules.table.rows_of(gang.key):
+            return False
+        if self._above_fair is None:
+            self._above_fair = is_any_above_fair_share(self._state)
+        return not self._above_fair and not self._rules.would_be_in_quota(gang.queue, priority, need)
 
     def plan_below_limit(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
         """At a limit, lower priority of the same queue makes way, even where devices are free."""

@@ -27,3 +27,16 @@ def above_fair_share(state: SchedulerState, gang: Gang, need: Amount) -> dict[st
             if over > EPSILON:
                 budgets[queue] = over
     return budgets
+
+
+def is_any_above_fair_share(state: SchedulerState) -> bool:
+    """Return True if ``above_fair_share`` may name a queue for some gang."""
+    if not state.options.reclaim_fair_share:
+        return False
+    shares, index = state.tree.shares().fair, state.tree.form.index
+    for queue, running in state.registry.running_in.items():
+        if running:
+            used, fair = state.tree.used(queue), shares[index[queue]]
+            if used[0] - fair[0] > EPSILON or used[1] - fair[1] > EPSILON:
+                return True
+    return False
