@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.unit.sched.test_explain import random_cluster, random_shape
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.policies import pgb as pgb_module
 from calabash.sched.policies.fgd import FgdPolicy
 from calabash.sched.policies.pgb import PgbWeights
 from calabash.sched.policies.registry import NAMES, policy_named
@@ -258,3 +262,40 @@ def test_a_policy_that_is_none_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(CalabashError) as caught:
         policy_named(text)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("demand", [None, DEMAND])
+def test_pgb_scores_one_row_as_it_scores_all_rows_together(demand: Demand | None) -> None:
+    scored = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        cluster = random_cluster(rng)
+        scorer = policy_named("pgb-online" if demand is None else "pgb", demand=demand).bind(cluster)
+        for _ in range(250):
+            scorer.observe(random_shape(rng))
+        for shape in (*DEMAND.counts, *(random_shape(rng) for _ in range(10))):
+            compiled = Compiled(cluster, shape)
+            together, devices = scorer.score(compiled, np.arange(cluster.node_count))
+            for row in range(cluster.node_count):
+                alone, device = scorer.score(compiled, np.array([row]))
+                assert alone.round(9).tolist() == together[row : row + 1].round(9).tolist()
+                assert (device is None) == (devices is None)
+                if device is not None and devices is not None and np.isfinite(alone[0]):
+                    assert device[0] == devices[row]
+                scored += bool(np.isfinite(alone[0]))
+    assert scored > 100
+
+
+def test_growth_by_a_share_is_the_same_with_and_without_a_table_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(1)
+    for _ in range(12):
+        cluster = random_cluster(rng)
+        scorer = policy_named("pgb", demand=DEMAND).bind(cluster)
+        for milli in (1, 200, 333, 999):
+            found = []
+            for few in (1024, 0):
+                monkeypatch.setattr(pgb_module, "_FEW_GAPS", few)
+                scores, devices = scorer.score(Compiled(cluster, part(milli, 100)), np.arange(cluster.node_count))
+                assert devices is not None
+                found.append((scores.tolist(), devices.tolist()))
+            assert found[0] == found[1]

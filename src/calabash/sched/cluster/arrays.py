@@ -101,13 +101,14 @@ class Cluster(Columns):
             taken = [(device, *self._checked(shape, placement, device, held=held)) for device in placement.devices]
             mode = self.mode_code(shape.mode or (MODE_MIG if shape.mig_profile else ""))
             total = 0
+            free_milli, free_mib, users = self.gpu_free_milli[row], self.gpu_free_mib[row], self.gpu_users[row]
             for device, milli, mib in taken:
-                if self.gpu_free_milli[row, device] == WHOLE_MILLI and milli:
+                if free_milli.item(device) == WHOLE_MILLI and milli:
                     self.gpu_whole_free[row] -= 1
-                self.gpu_free_milli[row, device] -= milli
+                free_milli[device] -= milli
                 if mib:
-                    self.gpu_free_mib[row, device] -= mib
-                self.gpu_users[row, device] += 1
+                    free_mib[device] -= mib
+                users[device] += 1
                 if shape.gpu_slices:
                     self.gpu_slices[row, device] += shape.gpu_slices
                 if mode:
@@ -161,12 +162,12 @@ class Cluster(Columns):
     def _checked(self, shape: Shape, placement: NodePlacement, device: int, *, held: bool) -> tuple[int, int]:
         """(milli, MiB) of a device that has them free in the right mode; raises otherwise."""
         row = placement.node
-        if not 0 <= device < self.gpu_count[row]:
+        if not 0 <= device < self.gpu_count.item(row):
             self._refuse(row, f"device {device} does not exist")
         milli, mib = self.amounts(shape, row, device)
-        if self.gpu_free_milli[row, device] < milli:
+        if self.gpu_free_milli.item(row, device) < milli:
             self._refuse(row, f"device {device} has {self.gpu_free_milli[row, device]} of {milli} milli")
-        if self.gpu_free_mib[row, device] < mib:
+        if self.gpu_free_mib.item(row, device) < mib:
             self._refuse(row, f"device {device} has {self.gpu_free_mib[row, device]} of {mib} MiB")
         if shape.gpu_slices_max:
             slices, most = int(self.gpu_slices[row, device]), self.slices_max(shape, row, device)

@@ -27,7 +27,7 @@ def choose(compiled: Compiled, row: int, *, known: bool = False) -> NodePlacemen
     fits = compiled.devices(rows)
     if not known and not compiled.nodes(rows, fits)[0]:
         return None
-    free = np.flatnonzero(fits[0])
+    free = fits[0].nonzero()[0]
     if shape.mig_profile:
         return _choose_mig(compiled, row, free.tolist())
     if shape.topology is not Topology.ANY and shape.gpu_count > 1:

@@ -81,7 +81,7 @@ class Engine:
         """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
         entry = self._entries.get(shape)
         if entry is None or entry.cursor != self.cluster.position or entry.version != self.scorer.version:
-            if self.refuse(shape, new=entry is None):
+            if self.refuse(shape):
                 return None
             entry = self._fresh(shape)
         scores = entry.scores
@@ -100,12 +100,13 @@ class Engine:
 
     def refuse(self, shape: Shape, *, new: bool = False) -> bool:
         """Return True if it is plain that the shape fits nowhere. It is looked at after some refusals in a row only, and after
-        as many again where that was in vain.
+        as many again where that was in vain. Where all nodes would be scored else, it is also looked at while few nodes have
+        something free on a device.
 
         Args:
-            new: all nodes would be scored else: look also if few nodes had something free on a device.
+            new: all nodes would be scored although there are scores of the shape.
         """
-        if self._refusals < _REFUSALS_MIN and not (new and self.maxima.few_open):
+        if self._refusals < _REFUSALS_MIN and not (self.maxima.few_open and (new or shape not in self._entries)):
             return False
         if self.maxima.refuse(shape):
             return True

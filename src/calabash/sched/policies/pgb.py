@@ -21,6 +21,7 @@ few look-ups.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -42,6 +43,8 @@ LEARN_GROWTH = 3.0
 DRIFT_MIN = 0.15
 BLOCKS_PER_NODE_MAX = 16
 _GAPS = WHOLE_MILLI + 1
+# For at most so many gaps a table of one size of share is not made: it costs more than to compute the growth of each.
+_FEW_GAPS = 1024
 _LORENZ_VCPU = np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU
 # The balance of CPU is looked up on a grid this fine; interpolating each time would cost more than all the rest.
 FED_STEPS_PER_VCPU = 64
@@ -138,7 +141,8 @@ class _PgbScorer(ScorerBase):
         breaks = {cpu for (cpu, _, _, _), _ in typical}
         breaks |= {cpu * times for _, cpu, _ in blocks for times in range(1, BLOCKS_PER_NODE_MAX + 1)}
         breaks |= {cpu * times for cpu, _ in tables.host_blocks for times in range(1, BLOCKS_PER_NODE_MAX + 1)}
-        self._breaks = np.array(sorted(breaks), np.int64)
+        self._break_list = sorted(breaks)
+        self._breaks = np.array(self._break_list, np.int64)
         gaps = np.arange(WHOLE_MILLI + 1)
         worth = tables.gap_value + self._weights.square * (gaps / WHOLE_MILLI) ** 2
         worth -= worth[0]
@@ -189,6 +193,8 @@ class _PgbScorer(ScorerBase):
         if self._static_version != self.cluster.static_version:
             self._scarcity()
         cluster, shape = self.cluster, compiled.shape
+        if len(rows) == 1 and self._spare is None and not shape.fraction:
+            return np.array([self._score_one(compiled, rows)]), None
         gaps: Ints = cluster.gpu_free_milli[rows]
         cpu = cluster.cpu_free_milli[rows]
         left = cpu - shape.cpu_milli
@@ -236,11 +242,45 @@ class _PgbScorer(ScorerBase):
         growth[~ok] = np.inf
         return np.negative(growth, out=growth), devices
 
+    def _score_one(self, compiled: Compiled, rows: Rows) -> float:
+        """Return the score of one row as ``score`` computes it, for no share of a device and without a price of spare CPU.
+
+        After a start one row has changed; arrays of one element cost several times what numbers do.
+        """
+        cluster, shape, row = self.cluster, compiled.shape, rows.item(0)
+        gaps, idle = cluster.gpu_free_milli[row], cluster.gpu_whole_free.item(row)
+        cpu = cluster.cpu_free_milli.item(row)
+        left = cpu - shape.cpu_milli
+        if compiled.plain:
+            ok = left >= 0 and cluster.memory_free_mib.item(row) >= shape.memory_mib and idle >= shape.gpu_count
+        else:
+            fitting = compiled.devices(rows, gaps[None]) if shape.gpu_count else None
+            ok = compiled.nodes(rows, fitting).item(0)
+        if not ok:
+            return -np.inf
+        total = cluster.gpu_sum_milli.item(row)
+        growth = self._starved_one(left, total - shape.gpu_total_milli) - self._starved_one(cpu, total)
+        after, before = bisect_right(self._break_list, left), bisect_right(self._break_list, cpu)
+        growth += float((self._device[after].take(gaps) - self._device[before].take(gaps)) @ self._ones)
+        if self._has_blocks:
+            growth -= self._room.item(before, idle)
+        if shape.gpu_count:
+            growth += shape.gpu_count * self._delta(shape.gpu_milli or WHOLE_MILLI).item(after, WHOLE_MILLI)
+        if self._has_blocks:
+            growth += self._room.item(after, max(idle - shape.gpu_count, 0))
+        if self._has_scarce and shape.gpu_count:
+            growth += self._scarce.item(row) * (shape.gpu_total_milli / WHOLE_MILLI)
+        return -growth
+
     def _shared(self, compiled: Compiled, place: _Rows) -> tuple[Floats, Devices]:
         """Least growth over the devices of each row for a share, and the device; infinite where none fits."""
         shape, cluster = compiled.shape, self.cluster
         rows, gaps, after, free = place.rows, place.gaps, place.after, place.free
-        cost = self._delta(shape.gpu_milli).take(place.at)
+        if shape.gpu_milli in self._deltas or place.at.size > _FEW_GAPS:
+            cost = self._delta(shape.gpu_milli).take(place.at)
+        else:
+            cost = self._device.take(np.maximum(place.at - shape.gpu_milli, 0)) - self._device.take(place.at)
+            cost[gaps < shape.gpu_milli] = np.inf
         if free is not None:
             kept = self._room[after, free]
             breaking = self._room[after, np.maximum(free - 1, 0)]
@@ -280,6 +320,11 @@ class _PgbScorer(ScorerBase):
         hungry: Floats = self._hungry.take(at, mode="clip")
         hungry *= total_milli
         return hungry
+
+    def _starved_one(self, cpu_milli: int, total_milli: int) -> float:
+        """Return the same for one node."""
+        at = cpu_milli * FED_STEPS_PER_VCPU // max(total_milli, 1)
+        return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 
     def _spared(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
         """[2k] worth of spare CPU after and before; ``cpu_milli`` [2k] is the free CPU of both."""
