@@ -48,6 +48,8 @@ class Gang:
     @property
     def incomplete(self) -> int:
         """How many members have not even been submitted yet."""
+        if self.min_member == 1 and self.waiting:  # as of most gangs that are asked
+            return 0
         return max(0, self.required - len(self.running) - len(self.waiting))
 
     def changed(self) -> None:
@@ -99,7 +101,7 @@ class Portion:
     @property
     def waits_for_core(self) -> bool:
         """Return True if these are surplus of a gang whose first members have not started."""
-        return len(self.requests) < self.gang.missing
+        return self.gang.min_member > 1 and len(self.requests) < self.gang.missing
 
     @property
     def alike(self) -> Alike | None:
