@@ -7,14 +7,12 @@ before an invoice is issued.
 from __future__ import annotations
 
 import re
-import subprocess
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import TypeVar
 
 import msgspec
 import structlog
@@ -33,15 +31,14 @@ from calabash.operations.billing_documents import (
     tariff_of,
     view_of,
 )
+from calabash.operations.billing_process import run_task
 from calabash.operations.billing_rating import RatingAnswer, RatingOrder
-from calabash.operations.billing_verifying import VerifyAnswer, VerifyOrder, result_of
+from calabash.operations.billing_verifying import VerifyAnswer, VerifyOrder
 from calabash.seams.clock import Clock
-from calabash.seams.host.children import DATABASE, run_module
 from calabash.seams.store import Store
 from calabash.seams.store.bills import BillFilter, BillRecord
 from calabash.seams.store.usage_reader import DIMENSIONS
 
-RATING_S = 900.0
 SPENT_KEPT_S = 600.0
 SUMS_MAX = 1000
 SPAN_S_MAX = 400 * 86_400.0
@@ -49,8 +46,6 @@ _MIB_PER_GIB = 1024
 _HOUR_S = 3600.0
 
 _NUMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~@-]{0,159}")
-
-_Answer = TypeVar("_Answer")
 
 log = structlog.get_logger(__name__)
 
@@ -276,7 +271,7 @@ class Billing:
     def _count(self, month: str) -> None:
         at_s = self._clock.now_s()
         try:
-            answer = self._run(RatingOrder(url=self._store.url, month=month, keep=False))
+            answer = _rated(RatingOrder(url=self._store.url, month=month, keep=False))
         except CalabashError as error:
             log.warning("what was spent cannot be counted now", month=month, error=error.message)
             answer = RatingAnswer()
@@ -288,22 +283,18 @@ class Billing:
             self._spent = {month: (at_s, known)}
 
     def _drafted(self, order: billing.InvoiceOrder) -> billing.InvoiceList:
-        answer = self._run(RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant))
+        answer = _rated(RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant))
         return billing.InvoiceList(
             items=[self.view(replace(self.invoice(r.number), lines=())) for r in answer.items],
             failed=[billing.DraftFailure(tenant=f.tenant, message=f.message, hint=f.hint) for f in answer.failed],
         )
 
-    def _run(self, order: RatingOrder) -> RatingAnswer:
-        answer = _asked("calabash.operations.billing_rating", order, RatingAnswer, what=f"rating {order.month}")
-        if answer.message:
-            raise CalabashError(answer.message, reason=Reason(answer.reason), hint=answer.hint)
-        return answer
-
     def _verified(self, number: str) -> billing.InvoiceVerdict:
         order = VerifyOrder(url=self._store.url, number=number)
-        what = f"verifying {number}"
-        return result_of(_asked("calabash.operations.billing_verifying", order, VerifyAnswer, what=what))
+        module, what = "calabash.operations.billing_verifying", f"verifying {number}"
+        verdict = run_task(module, order, VerifyAnswer, what=what).verdict
+        assert verdict is not None  # of an answer without an error
+        return verdict
 
     def _series(self, record: BillRecord) -> str:
         """A series of numbers for each year, in the invoice's time zone."""
@@ -311,19 +302,5 @@ class Billing:
         return f"{now:%Y}"
 
 
-def _asked(module: str, order: msgspec.Struct, kind: type[_Answer], *, what: str) -> _Answer:
-    """The answer of a module that runs in a process of its own. Raises CalabashError."""
-    try:
-        done = run_module(module, inherit=DATABASE, text=msgspec.json.encode(order), timeout_s=RATING_S)
-    except subprocess.TimeoutExpired:
-        raise CalabashError(
-            f"{what} took longer than {RATING_S:.0f}s", reason=Reason.TIMEOUT, hint="try it again"
-        ) from None
-    try:
-        return msgspec.json.decode(done.stdout, type=kind)
-    except msgspec.DecodeError:
-        words = done.stderr.decode(errors="replace").strip().splitlines()
-        log.error("a process of billing failed", what=what, status=done.returncode, said=words[-1:] or [""])
-        raise CalabashError(
-            f"{what} failed with status {done.returncode}", reason=Reason.CONFLICT, hint="see pool.log"
-        ) from None
+def _rated(order: RatingOrder) -> RatingAnswer:
+    return run_task("calabash.operations.billing_rating", order, RatingAnswer, what=f"rating {order.month}")

@@ -1,10 +1,7 @@
-"""``python -I -m calabash.operations.billing_rating``: rates a month in a process of its own, so that a million intervals hold
-up no grant. The order comes on standard input, because the URL of a database may have a password; the answer is JSON.
-"""
+"""``python -I -m calabash.operations.billing_rating``: rate a month, in a process of its own (``billing_process``)."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import defaultdict
@@ -33,18 +30,17 @@ from calabash.ledger.tariffs import in_force
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.billing_documents import draft_number, record_of, settings_of, tariff_of
 from calabash.operations.billing_evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
-from calabash.seams.store import Store, open_store
+from calabash.operations.billing_process import TaskAnswer, TaskOrder, serve_task
+from calabash.seams.store import Store
 from calabash.seams.store.bills import BillRecord
 
-NICENESS = 10
 ZONE_US = 15 * HOUR_US  # how far a month of any time zone is from that of UTC
 _Key = tuple[str, str, str, str, bool]  # tenant, and what an invoice tells apart
 
 
-class RatingOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class RatingOrder(TaskOrder, kw_only=True, frozen=True):
     """What is to be rated; ``keep``: as drafts in the database."""
 
-    url: str
     month: str
     tenant: str = ""
     keep: bool = True
@@ -68,30 +64,16 @@ class Rated(msgspec.Struct, kw_only=True, frozen=True):
     net: str
 
 
-class RatingAnswer(msgspec.Struct, kw_only=True, frozen=True):
+class RatingAnswer(TaskAnswer, kw_only=True, frozen=True):
     """The rated tenants and those that could not be rated; with ``message`` the error of the whole month."""
 
-    items: list[Rated] = []
-    failed: list[RatingFailure] = []
-    reason: str = ""
-    message: str = ""
-    hint: str = ""
+    items: list[Rated] = msgspec.field(default_factory=list)
+    failed: list[RatingFailure] = msgspec.field(default_factory=list)
 
 
 def main() -> int:
     """Rate what standard input says."""
-    os.nice(NICENESS)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=RatingOrder)
-    try:
-        store = open_store(order.url)
-        try:
-            answer = rate_month(store, order, clock=time.time)
-        finally:
-            store.close()
-    except CalabashError as error:
-        answer = RatingAnswer(reason=str(error.reason), message=error.message, hint=error.hint)
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    return 0
+    return serve_task(RatingOrder, RatingAnswer, lambda store, order: rate_month(store, order, clock=time.time))
 
 
 def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) -> RatingAnswer:

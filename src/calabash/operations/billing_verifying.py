@@ -1,12 +1,8 @@
-"""``python -I -m calabash.operations.billing_verifying``: check an issued invoice against its seal, in a process of its own.
-
-The order comes on standard input, because the URL of a database may have a password; the answer is JSON.
-"""
+"""``python -I -m calabash.operations.billing_verifying``: check an issued invoice, in a process (``billing_process``)."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from decimal import Decimal
 
@@ -16,8 +12,9 @@ from calabash.api.billing import InvoiceCheck, InvoiceVerdict
 from calabash.ledger import Period
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.billing_evidence import ITEMS, USAGE, ItemEvidence, UsageDigests, UsageEvidence
-from calabash.operations.billing_rating import NICENESS, month_pages
-from calabash.seams.store import Store, open_store
+from calabash.operations.billing_process import TaskAnswer, TaskOrder, serve_task
+from calabash.operations.billing_rating import month_pages
+from calabash.seams.store import Store
 from calabash.seams.store.bills import BillRecord
 from calabash.seams.store.seals import SEAL, canonical
 
@@ -25,36 +22,21 @@ OK, CHANGED, ABSENT, NOT_KEPT = "ok", "changed", "absent", "not-kept"
 _PARTS_AT_ONCE = 20
 
 
-class VerifyOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class VerifyOrder(TaskOrder, kw_only=True, frozen=True):
     """The number of the invoice to check."""
 
-    url: str
     number: str
 
 
-class VerifyAnswer(msgspec.Struct, kw_only=True, frozen=True):
+class VerifyAnswer(TaskAnswer, kw_only=True, frozen=True):
     """The verdict, or the error."""
 
     verdict: InvoiceVerdict | None = None
-    reason: str = ""
-    message: str = ""
-    hint: str = ""
 
 
 def main() -> int:
     """Check the invoice that standard input names."""
-    os.nice(NICENESS)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=VerifyOrder)
-    try:
-        store = open_store(order.url)
-        try:
-            answer = VerifyAnswer(verdict=verify(store, order.number))
-        finally:
-            store.close()
-    except CalabashError as error:
-        answer = VerifyAnswer(reason=str(error.reason), message=error.message, hint=error.hint)
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    return 0
+    return serve_task(VerifyOrder, VerifyAnswer, lambda store, order: VerifyAnswer(verdict=verify(store, order.number)))
 
 
 def verify(store: Store, number: str) -> InvoiceVerdict:
@@ -118,13 +100,6 @@ def _told(found: UsageEvidence, sealed: UsageEvidence) -> str:
     if found.records != sealed.records:
         return f"{found.records} records, sealed {sealed.records}"
     return f"a record was changed: sealed {sealed.sha256}, now {found.sha256}"
-
-
-def result_of(answer: VerifyAnswer) -> InvoiceVerdict:
-    """The verdict. Raises CalabashError where the answer is an error."""
-    if answer.verdict is None:
-        raise CalabashError(answer.message, reason=Reason(answer.reason), hint=answer.hint)
-    return answer.verdict
 
 
 if __name__ == "__main__":

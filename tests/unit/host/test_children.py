@@ -124,7 +124,7 @@ def _started_modules() -> set[str]:
     found = set()
     for path, tree in _sources():
         names = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-        if not names & {"start_module", "run_module", "become_module", "module_command"} or path == STARTER:
+        if not names & {"start_module", "run_module", "run_task", "become_module", "module_command"} or path == STARTER:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("calabash."):
