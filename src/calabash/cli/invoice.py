@@ -111,40 +111,20 @@ def list_invoices(month: str, tenant: str, fmt: str) -> None:
 @invoice.command("show")
 @click.argument("what")
 @_tenant
-@click.option(
-    "-o",
-    "--output",
-    "fmt",
-    type=click.Choice(("table", "pdf", "html", "csv", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
+@output.option_of("table", "pdf", "html", "csv", "json", "yaml")
 @click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
 def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show an invoice or a draft."""
     bill = client().get(f"/v1/invoices/{quoted(_one(what, tenant))}")
     if fmt == "pdf" and file is None and sys.stdout.isatty():
         raise CalabashError("a PDF is not for a terminal", hint="write it to a file: --file invoice.pdf")
-    data = _written(bill, fmt)
-    if file is not None:
-        file.write_bytes(data)
-    else:
-        sys.stdout.buffer.write(data)
+    _deliver(_written(bill, fmt), file)
 
 
 @invoice.command("items")
 @click.argument("what")
 @_tenant
-@click.option(
-    "-o",
-    "--output",
-    "fmt",
-    type=click.Choice(("table", "csv", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
+@output.option_of("table", "csv", "json", "yaml")
 @click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
 def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show the itemised use of an invoice or a draft.
@@ -163,10 +143,7 @@ def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
         text = output.table(ITEM_COLUMNS, found) + "\n"
     else:
         text = output.document("InvoiceItemList", found, fmt) + "\n"
-    if file is not None:
-        file.write_text(text)
-    else:
-        click.echo(text, nl=False)
+    _deliver(text.encode(), file)
 
 
 @invoice.command("verify")
@@ -276,6 +253,14 @@ def _one(what: str, tenant: str) -> str:
             f"{len(numbers)} invoices are meant: {', '.join(numbers[:5])}", hint="name one of them, or a tenant"
         )
     return numbers[0]
+
+
+def _deliver(data: bytes, file: Path | None) -> None:
+    """Write a document to a file, or to standard output."""
+    if file is not None:
+        file.write_bytes(data)
+    else:
+        sys.stdout.buffer.write(data)
 
 
 def _written(bill: dict[str, Any], fmt: str) -> bytes:

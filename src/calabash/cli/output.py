@@ -24,11 +24,16 @@ class Column:
     right: bool = False
 
 
+def option_of(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The ``-o`` option of a command with formats of its own; the default is ``table``."""
+    return click.option(
+        "-o", "--output", "fmt", type=click.Choice(formats), default="table", show_default=True, help="Output format."
+    )
+
+
 def option(command: Callable[..., Any]) -> Callable[..., Any]:
     """The ``-o`` option that every listing command has."""
-    return click.option(
-        "-o", "--output", "fmt", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
-    )(command)
+    return option_of(*FORMATS)(command)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int = 0) -> str:

@@ -31,15 +31,7 @@ AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours")
     "--from", "since", metavar="TIME", help="As 2026-11-01 or 2026-11-01T08:00. Default: begin of this month."
 )
 @click.option("--to", "until", metavar="TIME", help="As --from, without that moment. Default: now.")
-@click.option(
-    "-o",
-    "--output",
-    "fmt",
-    type=click.Choice(("table", "csv", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
+@output.option_of("table", "csv", "json", "yaml")
 def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
     """Show what was used, in hours of whole devices.
 
