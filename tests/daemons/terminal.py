@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,21 @@ class Terminal:
     def close(self) -> None:
         for job in self.jobs:
             job.kill()
+
+
+@contextmanager
+def own_home(place: Path, gpus: str = "1xT4") -> Iterator[Terminal]:
+    """A terminal with a home of its own and a simulated node, no pool; a pool that it leaves is taken down."""
+    made = Terminal(place / "h", place)
+    made("sim", "create", "lab", "--gpus", gpus)
+    yield made
+    made.close()
+    made("down", "--force", code=None)
+
+
+@contextmanager
+def own_pool(place: Path, gpus: str) -> Iterator[Terminal]:
+    """The same with a pool of the simulated devices, such as ``3xT4``."""
+    with own_home(place, gpus) as made:
+        made("up", "--sim", "lab")
+        yield made

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.daemons.terminal import Terminal
+from tests.daemons.terminal import Terminal, own_home
 from tests.daemons.world import NATIVE, World, until
 
 from calabash.model.errors import CalabashError
@@ -32,11 +32,8 @@ def terminal(world: World, tmp_path: Path) -> Iterator[Terminal]:
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Terminal]:
     """A terminal with a home of its own and a simulated node of one card; no pool yet."""
-    made = Terminal(tmp_path / "h", tmp_path)
-    made("sim", "create", "lab", "--gpus", "1xT4")
-    yield made
-    made.close()
-    made("down", "--force", code=None)
+    with own_home(tmp_path) as made:
+        yield made
 
 
 def shell(terminal: Terminal, redirection: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.daemons.terminal import TENANT, Job, Terminal
+from tests.daemons.terminal import TENANT, Job, Terminal, own_home
 from tests.daemons.world import World, until
 
 WHOLE = ("--memory", "39GiB", "--cores", "100")  # a slice that leaves no room beside it
@@ -448,11 +448,8 @@ def test_a_grandchild_keeps_the_slice_after_its_parent_is_gone(terminal: Termina
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Terminal]:
     """A terminal with a home of its own and a simulated node, no pool; a pool that it leaves is taken down."""
-    made = Terminal(tmp_path / "h", tmp_path)
-    made("sim", "create", "lab", "--gpus", "1xT4")
-    yield made
-    made.close()
-    made("down", "--force", code=None)
+    with own_home(tmp_path) as made:
+        yield made
 
 
 def pid_of(terminal: Terminal) -> int:

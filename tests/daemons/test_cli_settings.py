@@ -6,19 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.daemons.terminal import Terminal
+from tests.daemons.terminal import Terminal, own_pool
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """A terminal at a pool of its own."""
-    place = tmp_path_factory.mktemp("settings")
-    made = Terminal(place / "h", place)
-    made("sim", "create", "lab", "--gpus", "3xT4")
-    made("up", "--sim", "lab")
-    yield made
-    made.close()
-    made("down", "--force", code=None)
+    with own_pool(tmp_path_factory.mktemp("settings"), "3xT4") as made:
+        yield made
 
 
 def row(pool: Terminal, kind: str, name: str, *place: str) -> dict[str, Any]:

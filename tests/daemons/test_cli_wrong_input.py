@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.daemons.terminal import Terminal
+from tests.daemons.terminal import Terminal, own_pool
 
 from calabash.cli.commands import cli
 from calabash.model.errors import CalabashError, Reason
@@ -20,13 +20,8 @@ WHOLE = ("--memory", "14GiB", "--cores", "100")
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """A terminal at a pool of its own with one T4."""
-    place = tmp_path_factory.mktemp("wrong")
-    made = Terminal(place / "h", place)
-    made("sim", "create", "lab", "--gpus", "1xT4")
-    made("up", "--sim", "lab")
-    yield made
-    made.close()
-    made("down", "--force", code=None)
+    with own_pool(tmp_path_factory.mktemp("wrong"), "1xT4") as made:
+        yield made
 
 
 @pytest.mark.parametrize(
