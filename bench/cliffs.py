@@ -151,7 +151,7 @@ def hopeless(size: Size) -> Iterator[Step]:
 
 
 def limited(size: Size) -> Iterator[Step]:
-    """The same with the time limit of the products, and a request of another queue that fits."""
+    """Hopeless reclaims with the time limit that the pool and the planner set, and a request of another queue that fits."""
     limit = CycleLimit(clock=time.thread_time)
     scheduler = cluster(size.nodes, halves(size.nodes), limit, reservations=0)
     for node in range(size.nodes):

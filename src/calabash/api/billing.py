@@ -190,7 +190,7 @@ class InvoiceTax(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceSettlement(Reply, kw_only=True, frozen=True):
-    """What an invoice uses of a credit note, with tax."""
+    """An amount of a credit note, with tax, that an invoice uses."""
 
     number: str
     reason: str
@@ -239,7 +239,7 @@ class ItemPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
 
 class InvoiceItem(Reply, kw_only=True, frozen=True):
-    """What an allocation used of a device under one price; ``amount`` has four more decimals than the currency.
+    """Use of one device by one allocation under one price; ``amount`` has four more decimals than the currency.
 
     A commitment has no allocation. The amounts of all items of an invoice add up to its net amount.
     """

@@ -24,7 +24,7 @@ class NotificationPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class NotificationOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Where notices go: to a web server, or to a mail address. What is left out stays as it is."""
+    """Target of notices: a web server, or a mail address. A field that is left out keeps its value."""
 
     new: New | UnsetType = UNSET
     webhook: (

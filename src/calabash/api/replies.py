@@ -223,7 +223,7 @@ class SliceUseView(Reply, kw_only=True, frozen=True):
 
 
 class AllocationView(Reply, kw_only=True, frozen=True):
-    """What is held, what waits (``state`` is ``pending``, no slices), or what was.
+    """A running allocation, a waiting one (``state`` is ``pending``, no slices), or one that has ended.
 
     ``position``: of one that waits, among those of its queue by priority and age, from 1; 0 of any other.
     """
@@ -339,7 +339,7 @@ class QueueList(Reply, kw_only=True, frozen=True):
 
 
 class Named(Reply, kw_only=True, frozen=True):
-    """What was created, changed or deleted. ``warnings``: what an administrator should know of it."""
+    """Name of an object that was created, changed or deleted, and ``warnings`` for the administrator."""
 
     name: str
     warnings: list[str] = []

@@ -201,7 +201,7 @@ class Binder:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _may_be_decided(self, waiting: WaitingRequest) -> bool:
-        """Whether a cycle has ended before it came to the request."""
+        """Return True if the last cycle has ended before it looked at the request."""
         with self._lock:
             open_ = not (self._closed or waiting.answer.done() or waiting.id in self._starts)
             return open_ and self._tracker.scheduler.unfinished

@@ -233,7 +233,7 @@ class LocalScheduler:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last cycle has not looked at everything, because its time was over."""
+        """True if the last cycle has not looked at everything, because its time was over."""
         return self.scheduler.unfinished
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:

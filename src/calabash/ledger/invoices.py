@@ -43,7 +43,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoice:
-    """What a tenant is asked to pay for a month; amounts are in ``currency``.
+    """Invoice of one tenant for one month; amounts are in ``currency``.
 
     ``reverses`` is the number of the invoice that a reversal takes back, ``credits`` that of the invoice that a credit note is
     for, with its ``reason``. ``settled`` are the credit notes that the invoice is paid with. ``number`` empty: not issued.

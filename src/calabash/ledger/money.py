@@ -50,7 +50,7 @@ def apportioned(amounts: Sequence[Fraction], currency: str) -> list[Decimal]:
 
 
 def finer(amount: Decimal, currency: str) -> Decimal:
-    """The same amount with ITEM_DIGITS more decimals than the currency has."""
+    """Return the amount with ITEM_DIGITS more decimals than the currency has."""
     return divided(amount, [1], currency)[0]
 
 

@@ -187,7 +187,7 @@ class _Rating:
         return found
 
     def _item_sums(self, item: Column, key_of: Column) -> dict[tuple[int, Measure], int]:
-        """The same by condition and item. What is borrowed is rounded so that the items of a key add up to its sum."""
+        """Return the sums by condition and item. Borrowed use is rounded so that the items of a key add up to its sum."""
         found: dict[tuple[int, Measure], int] = {}
         so_far: dict[tuple[int, int], int] = defaultdict(int)
         width = len(key_of)

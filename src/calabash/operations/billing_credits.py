@@ -93,7 +93,7 @@ def _standing(bills: Sequence[BillRecord]) -> list[BillRecord]:
 
 
 def _used(bills: Sequence[BillRecord]) -> dict[str, Decimal]:
-    """What invoices that stand have used of each credit note."""
+    """Return the amount of each credit note that invoices in force have used."""
     used: dict[str, Decimal] = {}
     for bill in _standing(bills):
         for part in bill.document.get("settled", ()):

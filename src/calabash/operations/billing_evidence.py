@@ -1,4 +1,4 @@
-"""What an invoice rests on: the digest of its usage records, and its use itemised by allocation.
+"""Evidence behind an invoice: the digest of its usage records, and its use itemised by allocation.
 
 Theory of operation. Usage records are read in the order of their numbers. Records of one allocation on one device with the
 same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of the lines

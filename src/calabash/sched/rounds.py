@@ -27,7 +27,7 @@ DEFAULT_LIMIT_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleLimit:
-    """How long one cycle may take.
+    """Time limit of one cycle.
 
     Args:
         clock: seconds on any clock that does not stop while a cycle runs, as ``time.perf_counter``.
@@ -41,7 +41,7 @@ class CycleLimit:
 
 
 class SchedulingRound:
-    """What one round has come to.
+    """Progress of one round.
 
     Args:
         limit: of each cycle; None: a cycle looks at everything.

@@ -232,7 +232,7 @@ class Scheduler:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last cycle has not looked at everything, because its time was over."""
+        """True if the last cycle has not looked at everything, because its time was over."""
         return self._round is not None
 
     def wake_at_s(self) -> float | None:

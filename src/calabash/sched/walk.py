@@ -14,7 +14,7 @@ from calabash.sched.state import SchedulerState
 
 @dataclass(slots=True)
 class _Place:
-    """Where a queue stands in the walk.
+    """Place of a queue in the walk.
 
     Attributes:
         head: its next portion, and ``need`` what that is charged.

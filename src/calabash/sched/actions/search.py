@@ -38,8 +38,8 @@ EXHAUSTIVE_UNITS_MAX = 8
 
 @dataclass(slots=True, kw_only=True)
 class _Kept:
-    """What plans learn for one shape: devices to be freed, for whole ones, and trials by node with the versions that they hold
-    for."""
+    """Results that plans keep for one shape: devices to be freed (of shapes of whole devices), and trials by node with the
+    versions for which they hold."""
 
     emptying: Emptying | None
     trials: dict[int, tuple[tuple[int, int], Trial | None]] = field(default_factory=dict)

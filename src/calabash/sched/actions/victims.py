@@ -45,7 +45,7 @@ def paused(gang: Gang, now_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """What a gang may evict.
+    """Units that a gang may evict, by one of its rights.
 
     Attributes:
         queue, priority: its own; of its queue it may evict lower priority.

@@ -19,9 +19,9 @@ _OPEN_MAX = 256
 
 
 class Maxima:
-    """What each node of a cluster has free, and the maxima over schedulable nodes, brought up to date when they are asked for.
+    """Free resources of each node of a cluster, and their maxima over schedulable nodes.
 
-    Of the rows that changed since, only the entries are computed again.
+    Both are brought up to date when they are asked for; only rows that have changed since are read again.
 
     Attributes:
         few_open: True if few schedulable nodes had something free on a device when that was looked at last.

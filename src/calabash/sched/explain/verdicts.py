@@ -1,4 +1,4 @@
-"""What the nodes say about many shapes: one look at all nodes for all shapes that no node tells apart.
+"""Verdicts of the nodes on many shapes: one look at all nodes for all shapes that no node tells apart.
 
 Theory of operation. A verdict depends on an amount that a shape asks for only through comparisons with what nodes have: with
 free CPU, with free compute of devices, and so on. Shapes that are equal but for amounts between which no node's value lies
@@ -24,7 +24,7 @@ from calabash.sched.explain.nodes import NodeVerdict, changes_for, judge, restat
 # So many shapes are looked at one by one before the ranks are made.
 SINGLE_MAX = 4
 Verdict = tuple[NodeVerdict, tuple[str, ...]]
-"""What the nodes say, and what would help."""
+"""Verdict of the nodes on a shape, and the changes that would help."""
 
 
 class Verdicts:
@@ -38,7 +38,7 @@ class Verdicts:
         self._position = -1  # of the change log, when the ranks were made
 
     def __len__(self) -> int:
-        """How many shapes have a verdict."""
+        """Return the number of shapes that have a verdict."""
         return len(self._known)
 
     def clear(self) -> None:
@@ -55,7 +55,7 @@ class Verdicts:
             self._position = self._room.cluster.position
 
     def of(self, shape: Shape) -> Verdict:
-        """What the nodes say about the shape, and what would help."""
+        """Return the verdict of the nodes on the shape, and the changes that would help."""
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= SHAPES_KEPT_MAX:

@@ -21,7 +21,7 @@ AMOUNTS_KEPT_MAX = 256
 
 @dataclass(slots=True)
 class _Level:
-    """What ``pressure`` knows of one level and amount.
+    """Results that ``pressure`` keeps for one level and amount.
 
     Attributes:
         used: the use of the queue for which ``part`` holds, which is the part of the level.

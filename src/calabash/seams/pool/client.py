@@ -72,7 +72,7 @@ class ApiClient:
     def post_watched(
         self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
     ) -> Any:
-        """As ``post``; ``look`` is called while the answer does not come, after ``first_s`` and then all ``every_s``."""
+        """Post as ``post`` does; call ``look`` while the answer does not come, after ``first_s`` and then all ``every_s``."""
         del first_s, every_s, look  # a client that cannot wait in parts does not look
         return self.post(path, body, timeout_s=timeout_s)
 
@@ -88,7 +88,7 @@ class ApiClient:
 
 
 class Look:
-    """What is called while an answer does not come: ``call``, after ``first_s`` and then all ``every_s``."""
+    """Function to call while an answer does not come: ``call``, after ``first_s`` and then all ``every_s``."""
 
     def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
         self.first_s = first_s

@@ -24,7 +24,7 @@ class RemovedUsage:
 
 
 def removed_usage(connection: sa.Connection) -> RemovedUsage:
-    """What retention has noted."""
+    """Return the note of retention."""
     table = tables.meta
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _KEY)).scalar_one_or_none()
     until_s, at_s = (float(word) for word in (found or "0 0").split())
