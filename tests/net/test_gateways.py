@@ -90,7 +90,10 @@ def test_a_lost_gateway_host_costs_no_stream_rests_when_it_returns_and_takes_its
     with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(web, INTERNET_ADDRESS, 9000) as probe:
         with Controller(lab.northbound, lab.southbound, rest_s=3600) as controller:
             controller.carried(carried.book)
-            eventually(lambda: gateway_of(lab, "red") in lab.record.gateways, "a gateway host carries the port")
+            # Until the first host of its order has heard of the others, another one may carry the port for a moment.
+            eventually(
+                lambda: gateway_of(lab, "red") in orders(controller)[:1], "the first gateway host carries the port"
+            )
             first = gateway_of(lab, "red")
             eventually(lambda: probe.answered_since(0), "the probe is answered")
             streams = Streams(web, INTERNET_ADDRESS, 9000, STREAMS)
@@ -113,10 +116,14 @@ def test_a_lost_gateway_host_costs_no_stream_rests_when_it_returns_and_takes_its
             assert streams.lost() == 0
 
 
+def orders(controller: Controller) -> tuple[str, ...]:
+    """Return the gateway hosts of the VPC's port in the order of the rows."""
+    return controller.reconciler.northbound.gateway_orders().get("red:uplink:router", ())
+
+
 def rests(controller: Controller, host: str) -> bool:
     """Also in the rows."""
-    north = controller.reconciler.northbound
-    return controller.reconciler.around.hosts.resting == (host,) == north.gateway_orders()["red:uplink:router"][1:]
+    return controller.reconciler.around.hosts.resting == (host,) == orders(controller)[1:]
 
 
 def all_tunnels_up(lab: Lab, host: str) -> bool:
