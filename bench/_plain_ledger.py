@@ -77,8 +77,9 @@ def hours(
             charge(key, Measure.MEMORY, opened, Fraction(memory * length, MIB_PER_GIB * HOUR_US))
     for interval in intervals:
         if period.from_us <= interval.from_us and interval.to_us <= period.to_us:
+            idle = Fraction(interval.idle_us * interval.share_percent, 100 * HOUR_US)
             charge(key_of(interval), Measure.BUSY, frozenset(), Fraction(interval.busy_us, HOUR_US))
-            charge(key_of(interval), Measure.IDLE, frozenset(), Fraction(interval.idle_us, HOUR_US))
+            charge(key_of(interval), Measure.IDLE, frozenset(), idle)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -696,6 +697,57 @@ def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, boo
     assert sums("tenant", tenants=frozenset({"speech"}), user="bob") == [("speech", 4, 2), ("vision", 2, 1)]
     with pytest.raises(CalabashError, match="cannot be summed by colour"):
         sums("colour")
+
+
+def idle_lines(store: Store, books: Billing) -> dict[str, Decimal]:
+    """Draft the month with a price for idle hours; the hours that were held, and the idle ones."""
+    prices = [*TARIFF.prices, billing.PriceSettings(name="idle", measure="idle", price=Decimal("1.00"))]
+    books.put_tariff(msgspec.structs.replace(TARIFF, prices=prices))
+    drafted(store)
+    lines = invoice_of(books.invoice(draft_number("vision", "2026-11"))).lines
+    held = sum((line.hours for line in lines if line.measure in {"guaranteed", "borrowed"}), Decimal(0))
+    return {"held": held, "idle": sum((line.hours for line in lines if line.measure == "idle"), Decimal(0))}
+
+
+def shared(name: str, from_h: float, to_h: float, *, share: int, idle: float) -> UsageRecord:
+    """A slice of a share in percent that has no GPU time for a part of its time, and uses its share in the rest."""
+    whole = used(name, "vision", from_h, to_h)
+    length_s = whole.to_s - whole.from_s
+    return replace(
+        whole,
+        core_percent=share,
+        allocated_gpu_s=length_s * share / 100,
+        used_gpu_s=length_s * (1 - idle) * share / 100,
+        idle_s=length_s * idle,
+    )
+
+
+def test_idle_hours_are_device_hours_in_usage_and_invoices(store: Store, books: Billing) -> None:
+    store.add_usage([shared(f"s{i}", 0, 1, share=2, idle=1.0) for i in range(800)])
+    (row,) = books.usage(billing.UsageQuestion(from_s=BEGIN_S, to_s=END_S), tenants=None, user="").items
+    assert (round(row.gpu_hours, 6), round(row.idle_hours, 6), row.busy_hours) == (16, 16, 0)
+    assert idle_lines(store, books) == {"held": 16, "idle": 16}
+
+
+def test_slices_of_any_share_have_no_more_idle_hours_than_hours_held(store: Store, books: Billing) -> None:
+    dice = random.Random(6)
+    records = []
+    for number in range(300):
+        begin_h, length_h = dice.uniform(0, 700), dice.uniform(0.001, 10)
+        record = shared(f"s{number}", begin_h, begin_h + length_h, share=dice.randrange(0, 101), idle=dice.random())
+        # Every tenth record is one of an earlier version's merged records, with the idle time of many slices.
+        records.append(replace(record, idle_s=record.idle_s * 50) if number % 10 == 0 else record)
+    store.add_usage(records)
+    for from_h, to_h in ((0, 720), (0, 1), (300, 333.3), (700, 710)):
+        asked = billing.UsageQuestion(by="user", from_s=BEGIN_S + from_h * 3600, to_s=BEGIN_S + to_h * 3600)
+        for row in books.usage(asked, tenants=None, user="").items:
+            assert 0 < row.idle_hours <= row.gpu_hours
+    honest = [one for index, one in enumerate(records) if index % 10]
+    exact = sum(one.idle_s * one.core_percent / 100 for one in honest) / 3600
+    most = sum(one.allocated_gpu_s for one in records if one not in honest) / 3600
+    hours = idle_lines(store, books)
+    assert exact - 0.001 <= float(hours["idle"]) <= exact + most + 0.001
+    assert hours["idle"] <= hours["held"]
 
 
 def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None:

@@ -34,13 +34,14 @@ def used(
     core: int = 30,
     mib: int = 1024,
     busy_us: int = 0,
+    idle_us: int = 0,
 ) -> UsageRecord:
     length_s = length_us / US
     return UsageRecord(
         allocation=AllocationId(f"a{number}"), device=DeviceUuid("GPU-0"), device_model="A100", mode="vgpu",
         tenant="vision", project="train", queue="vision/train", user=user, preemptible=False,
         from_s=BEGIN_S + from_us / US, to_s=BEGIN_S + (from_us + length_us) / US, memory_mib=mib, core_percent=core,
-        allocated_gpu_s=length_s * core / 100, used_gpu_s=busy_us / US, idle_s=0.0, memory_mib_s=length_s * mib,
+        allocated_gpu_s=length_s * core / 100, used_gpu_s=busy_us / US, idle_s=idle_us / US, memory_mib_s=length_s * mib,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def units(records: Sequence[UsageRecord]) -> dict[str, Counter[str]]:
             core=length_us * one.core_percent,
             memory=length_us * one.memory_mib,
             busy=round(one.used_gpu_s * US),
-            idle=round(one.idle_s * US),
+            idle=min(round(one.idle_s * US), length_us) * one.core_percent,
         )
     return found
 
@@ -65,7 +66,12 @@ def of_ledger(store: Store) -> dict[str, tuple[int, ...]]:
     for tenant in month.tenants:
         usage = month.of(tenant)
         lengths = usage.length_us.astype(object)
-        columns = (lengths * usage.share_percent, lengths * usage.memory_mib, usage.busy_us, usage.idle_us)
+        columns = (
+            lengths * usage.share_percent,
+            lengths * usage.memory_mib,
+            usage.busy_us,
+            usage.idle_us * usage.share_percent,
+        )
         found[tenant] = tuple(int(column.sum()) for column in columns)
     return found
 
@@ -80,7 +86,8 @@ def test_a_user_who_makes_slices_without_end_leaves_few_rows_and_every_second(st
     store.add_usage(
         [
             used(i, dice.randrange(0, 899_000_000), dice.randrange(1, 900_000), core=dice.randrange(1, 101),
-                 mib=dice.randrange(1, 80_000), busy_us=dice.randrange(0, 900))
+                 mib=dice.randrange(1, 80_000), busy_us=dice.randrange(0, 900),
+                 idle_us=dice.randrange(0, 900_000))
             for i in range(2500)
         ]
     )  # fmt: skip
@@ -90,7 +97,7 @@ def test_a_user_who_makes_slices_without_end_leaves_few_rows_and_every_second(st
     sums = store.usage_reader.sums(["user"], from_s=BEGIN_S, to_s=BEGIN_S + QUARTER_S)
     trimmed(store)
     rows = store.usage()
-    assert len(rows) <= len(honest) + 3
+    assert len(rows) <= len(honest) + 4
     assert [one for one in rows if one.user == "ann"] == honest, "what is little is left as it is"
     assert units(rows) == before
     assert of_ledger(store) == billed
@@ -103,7 +110,7 @@ def test_a_user_who_makes_slices_without_end_leaves_few_rows_and_every_second(st
     trimmed(store)
     assert len(store.usage()) > 300, "that time was looked at"
     trimmed(store, NOW_S + AGAIN_S)
-    assert len(store.usage()) <= len(honest) + 3, "what comes later joins what is there"
+    assert len(store.usage()) <= len(honest) + 4, "what comes later joins what is there"
     assert units(store.usage()) == before
 
 
@@ -134,16 +141,17 @@ def test_below_the_bound_every_interval_stays_as_it_was_written(store: Store) ->
             st.integers(0, 100),
             st.integers(0, 200_000),
             st.integers(0, 1_000_000),
+            st.integers(0, 1_000_001),
         ),
         max_size=60,
     )
 )
-def test_spreading_changes_no_sum_by_a_single_unit(held: list[tuple[int, int, int, int, int]]) -> None:
-    records = [used(i, a, n, core=c, mib=m, busy_us=b) for i, (a, n, c, m, b) in enumerate(held)]
+def test_spreading_changes_no_sum_by_a_single_unit(held: list[tuple[int, int, int, int, int, int]]) -> None:
+    records = [used(i, a, n, core=c, mib=m, busy_us=b, idle_us=d) for i, (a, n, c, m, b, d) in enumerate(held)]
     rows = [{name: getattr(one, name) for name in UsageRecord.__dataclass_fields__} for one in records]
     quarter = BEGIN_S // QUARTER_S
     made = [UsageRecord(**{**rows[0], **row}) for row in spread(rows, quarter)] if rows else []
-    assert len(made) <= 3
+    assert len(made) <= 4
     assert units(made) == units(records)
     for one in made:
         assert BEGIN_S <= one.from_s <= one.to_s <= BEGIN_S + QUARTER_S

@@ -206,7 +206,7 @@ def expected(
                 "borrowed": device * lent,
                 "memory": Fraction(use.memory * length, 1024 * HOUR),
                 "busy": Fraction(use.busy * length, (use.end - use.begin) * HOUR),
-                "idle": Fraction(use.idle * length, (use.end - use.begin) * HOUR),
+                "idle": device * Fraction(use.idle, use.end - use.begin),
             }
             for measure, hours in amounts.items():
                 price = price_of(tariffs[index], use, measure, opened) if index >= 0 else None

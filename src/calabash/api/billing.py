@@ -47,9 +47,7 @@ class PriceSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     name: Annotated[Label, Meta(description="what lines of invoices call it")]
     measure: Annotated[
         Measured,
-        Meta(
-            description="`guaranteed` or `borrowed` hours of a whole device, `memory` GiB-hours, `busy` or `idle` hours"
-        ),
+        Meta(description="`guaranteed`, `borrowed`, `busy` or `idle` hours of a whole device, `memory` GiB-hours"),
     ]
     price: Annotated[Decimal, Meta(description="for an hour")]
     models: Annotated[Texts, Meta(description="parts of names of device models; none: all")] = []
@@ -131,7 +129,8 @@ class UsageQuestion(
 
 
 class UsageSum(Reply, kw_only=True, frozen=True):
-    """Hours of one combination; what it is not summed by is empty. GPU hours are of whole devices."""
+    """Hours of one combination; what it is not summed by is empty. GPU hours, busy hours and idle hours are of whole devices:
+    idle hours are the part of the GPU hours in which no GPU time was measured."""
 
     gpu_hours: float
     memory_gib_hours: float

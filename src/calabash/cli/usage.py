@@ -35,8 +35,8 @@ AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours")
 def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
     """Show what was used, in hours of whole devices.
 
-    Times are of this machine's time zone. GPU hours are what was held, busy hours what was measured, idle hours what was
-    held while nothing ran.
+    Times are of this machine's time zone. GPU hours are what was held, busy hours the GPU time that was measured, idle hours
+    the part of the GPU hours in which no GPU time was measured.
     """
     now = time.time()
     begin = datetime.now().astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()

@@ -21,8 +21,13 @@ _LOW_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageInterval:
-    """One slice of one device between two moments. ``busy_us`` is the GPU time measured in it, ``idle_us`` the time that it
-    was held and nothing of it ran."""
+    """One slice of one device between two moments.
+
+    Args:
+        busy_us: GPU time that was measured in the slice.
+        idle_us: time without GPU time, at most the length of the interval. The ledger counts it with the slice's share of the
+            device, as it counts the time that the slice is held.
+    """
 
     project: str = ""
     user: str = ""

@@ -10,8 +10,8 @@ from calabash.ledger.calendar import HOUR_US
 
 
 class Measure(StrEnum):
-    """What is counted, each in hours: of a whole device guaranteed or borrowed, of a GiB of its memory, of measured work,
-    of a slice that was held and did nothing; and hours that were committed to. A credit has no hours."""
+    """What is counted, each in hours: of a whole device guaranteed or borrowed, of a GiB of its memory, of measured work on a
+    device, of a whole device held by slices without any GPU time; and hours that were committed to. A credit has no hours."""
 
     GUARANTEED = "guaranteed"
     BORROWED = "borrowed"
@@ -29,7 +29,7 @@ _PER_HOUR = {
     Measure.BORROWED: 100 * HOUR_US,
     Measure.MEMORY: 1024 * HOUR_US,  # MiB for a microsecond
     Measure.BUSY: HOUR_US,
-    Measure.IDLE: HOUR_US,
+    Measure.IDLE: 100 * HOUR_US,  # percent of a device for a microsecond
 }
 _UNITS = {
     Measure.GUARANTEED: "GPU-h",

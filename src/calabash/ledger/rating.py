@@ -211,7 +211,7 @@ class _Rating:
         held = exact_sums(length * pieces.share_percent, place, count)
         memory = exact_sums(length * pieces.memory_mib, place, count)
         busy = exact_sums(pieces.busy_us, place, count)
-        idle = exact_sums(pieces.idle_us, place, count)
+        idle = exact_sums(pieces.idle_us * pieces.share_percent, place, count)
         lent = [0] * count
         for index, part in zip(place.tolist(), self._borrowed, strict=True):
             lent[index] += part

@@ -59,8 +59,9 @@ class UsageRecord:
     """What one allocation had of one device between two moments; the raw material of metering.
 
     ``sequence`` numbers the records of an allocation, from 0 and without gaps. ``allocated_gpu_s`` is the time multiplied by
-    the compute share, ``used_gpu_s`` the GPU time that was measured, ``idle_s`` the time in which none was, where that can be
-    measured; ``memory_mib_s`` is the time multiplied by the promised memory. ``preemptible``: of a priority below 0.
+    the compute share, ``used_gpu_s`` the GPU time that was measured, ``idle_s`` the time without any, where that can be
+    measured, not multiplied by the share; ``memory_mib_s`` is the time multiplied by the promised memory. ``preemptible``: of a
+    priority below 0.
     """
 
     allocation: AllocationId

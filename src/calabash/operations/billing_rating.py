@@ -232,13 +232,14 @@ def month_pages(store: Store, month: str, *, tenant: str = "") -> Iterator[Seque
 
 
 def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:
-    """A page of the table as the ledger's columns: shape (rows, 7)."""
+    """Return a page of the table as the ledger's columns, of shape (rows, 7). No record is idle for longer than it lasts."""
     columns = list(zip(*rows, strict=True))
     index = [keys.setdefault(name, len(keys)) for name in zip(*columns[:5], strict=True)]  # the longest loop of all
     found = np.empty((len(rows), 7), dtype=np.int64)
     for column, values in enumerate((index, *columns[5:11])):
         exact = np.array(values)
         found[:, column] = np.rint(exact * SECOND_US) if column in {1, 2, 5, 6} else exact
+    found[:, 6] = np.minimum(found[:, 6], found[:, 2] - found[:, 1])
     return found
 
 

@@ -78,7 +78,7 @@ def test_the_quantities_of_the_lines_are_those_of_the_intervals(
     lines = rated(usage, tariff(), guarantees=guarantees)
     assert quantity(lines, *GPU) == sum((i.to_us - i.from_us) * i.share_percent for i in usage)
     assert quantity(lines, Measure.BUSY) == sum(i.busy_us for i in usage if i.mode == "vgpu")
-    assert quantity(lines, Measure.IDLE) == sum(i.idle_us for i in usage)
+    assert quantity(lines, Measure.IDLE) == sum(i.idle_us * i.share_percent for i in usage)
     assert all(line.quantity >= 0 for line in lines)
 
 
@@ -118,7 +118,7 @@ def test_what_crosses_the_end_of_a_month_is_rated_once(
     months = [month_period(month, BERLIN) for month in ("2026-10", "2026-11", "2026-12")]
     lines = [line for month in months for line in rated(usage, tariff(), guarantees=guarantees, period=month)]
     assert quantity(lines, *GPU) == sum((i.to_us - i.from_us) * i.share_percent for i in usage)
-    assert quantity(lines, Measure.IDLE) == sum(i.idle_us for i in usage)
+    assert quantity(lines, Measure.IDLE) == sum(i.idle_us * i.share_percent for i in usage)
 
 
 @given(usage=some, guarantees=changes)

@@ -2,10 +2,11 @@
 
 Theory of operation. Usage that may still be invoiced is never removed, however much it is, so whoever makes slices without
 end would fill the disk with it. Beyond a bound the intervals of one account and device that lie in one quarter of an hour
-are replaced by three: the whole quarter with the amounts that were held on average, in whole percents and MiB, and what
+are replaced by three or four: the whole quarter with the amounts that were held on average, in whole percents and MiB, and what
 division left over, as one percent and one MiB for some microseconds. Everything is counted in the ledger's units (a percent
-of a device for a microsecond), so all sums are the same to the last unit. Days, hours and months of all time zones begin at
-a quarter of an hour.
+of a device for a microsecond; so is idle time, with the share of its slice), so all sums are the same to the last unit. For
+idle time that the average does not divide, one percent of the quarter is a row of its own. Days, hours and months of all time
+zones begin at a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -39,12 +40,20 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
     lengths = [_us(row["to_s"]) - _us(row["from_s"]) for row in rows]
     core = sum(us * row["core_percent"] for us, row in zip(lengths, rows, strict=True))
     memory = sum(us * row["memory_mib"] for us, row in zip(lengths, rows, strict=True))
-    used_s, idle_s = (sum(_us(row[name]) for row in rows) / _US for name in ("used_gpu_s", "idle_s"))
+    idle = sum(min(_us(row["idle_s"]), us) * row["core_percent"] for us, row in zip(lengths, rows, strict=True))
+    used_s = sum(_us(row["used_gpu_s"]) for row in rows) / _US
     percent, percent_us = divmod(core, _QUARTER_US)
     mib, mib_us = divmod(memory, _QUARTER_US)
-    found = [_row(quarter, _QUARTER_US, percent, mib) | {"used_gpu_s": used_s, "idle_s": idle_s}]
-    if percent_us:
-        found.append(_row(quarter, percent_us, 1, 0))
+    shares = [(percent, _QUARTER_US), (1, percent_us)]
+    if idle < percent * _QUARTER_US and idle % percent > percent_us:
+        shares[0:1] = [(percent - 1, _QUARTER_US), (1, _QUARTER_US)]  # so that idle time divides without a rest
+    found = []
+    for share, length_us in shares:
+        idle_us = min(length_us, idle // share) if share else 0
+        idle -= idle_us * share
+        if length_us:
+            found.append(_row(quarter, length_us, share, 0) | {"idle_s": idle_us / _US})
+    found[0] |= _memory(_QUARTER_US, mib) | {"used_gpu_s": used_s}
     if mib_us:
         found.append(_row(quarter, mib_us, 0, 1))
     return found
@@ -153,12 +162,15 @@ def _row(quarter: int, length_us: int, core_percent: int, memory_mib: int) -> di
         "from_s": begin_us / _US,
         "to_s": (begin_us + length_us) / _US,
         "core_percent": core_percent,
-        "memory_mib": memory_mib,
         "allocated_gpu_s": length_us * core_percent / (100 * _US),
-        "memory_mib_s": length_us * memory_mib / _US,
         "used_gpu_s": 0.0,
         "idle_s": 0.0,
+        **_memory(length_us, memory_mib),
     }
+
+
+def _memory(length_us: int, memory_mib: int) -> dict[str, Any]:
+    return {"memory_mib": memory_mib, "memory_mib_s": length_us * memory_mib / _US}
 
 
 def _name(group: Mapping[str, Any], quarter: int) -> str:

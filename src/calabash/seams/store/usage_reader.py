@@ -22,7 +22,7 @@ DIMENSIONS = {
     "model": usage.c.device_model,
     "mode": usage.c.mode,
 }
-AMOUNTS = ("allocated_gpu_s", "memory_mib_s", "used_gpu_s", "idle_s")
+SUMMED = ("allocated_gpu_s", "memory_mib_s", "used_gpu_s")
 
 
 class UsageReader:
@@ -59,7 +59,10 @@ class UsageReader:
         user: str = "",
         limit: int = 1000,
     ) -> list[dict[str, Any]]:
-        """Seconds by those dimensions, what reaches over an end by its part within; ``limit`` rows at most.
+        """Sum usage by dimensions, in seconds of whole devices and MiB-seconds; at most ``limit`` rows.
+
+        A record that reaches over an end of the time counts with its part within. ``idle_gpu_s`` is idle time multiplied by the
+        slice's share of the device, so it is never more than ``allocated_gpu_s``.
 
         Args:
             tenants: only of these, None: of all. user: also what that user used itself, of any tenant.
@@ -76,7 +79,9 @@ class UsageReader:
         within = most(usage.c.to_s, to_s) - least(usage.c.from_s, from_s)
         part = sa.case((length > 0, within / length), else_=1.0)
         columns = [DIMENSIONS[name].label(name) for name in by]
-        amounts = [sa.func.sum(usage.c[name] * part).label(name) for name in AMOUNTS]
+        amounts = [sa.func.sum(usage.c[name] * part).label(name) for name in SUMMED]
+        idle_gpu_s = most(usage.c.idle_s, length) * usage.c.core_percent / 100.0
+        amounts.append(sa.func.sum(idle_gpu_s * part).label("idle_gpu_s"))
         query = sa.select(*columns, *amounts).where(usage.c.to_s > from_s, usage.c.from_s < to_s)
         if tenants is not None:
             seen = usage.c.tenant.in_(sorted(tenants))
