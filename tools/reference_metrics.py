@@ -55,7 +55,8 @@ def metrics_page() -> str:
     lines.append("")
     lines += [
         "## Dashboards and alerts\n",
-        "`calabash dashboards export DIR` writes them.\n",
+        "`calabash dashboards export DIR` writes them. They count a pool once that two exporters or two jobs scrape.",
+        "`CalabashPoolDown` fires for each exporter: one that reaches no pool does not know which pool it would be.\n",
         "| dashboard | panels |",
         "|---|---|",
     ]

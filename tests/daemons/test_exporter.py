@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +30,11 @@ from tools import prometheus
 from calabash.cli.commands import cli
 from calabash.exporter.alerts import ALERTS, rules
 from calabash.exporter.grafana import grafana
-from calabash.exporter.panels import BOARDS
+from calabash.exporter.panels import BOARDS, Query
 
 TOKEN = "t0ken-of-the-scraper"
-QUERIES = {f"{b.name}: {p.title}": q.expression for b in BOARDS for p in b.panels for q in p.queries}
+QUERIES = {f"{b.name}: {p.title} {q.legend}": q.expression for b in BOARDS for p in b.panels for q in p.queries}
+UNPRICED = "calabash-tenants: Budget and what is spent of it {{tenant}}: spent in {{currency}}"  # there is no tariff
 
 
 @pytest.fixture(scope="session")
@@ -173,20 +178,23 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 class Prometheus:
-    """The server, scraping one exporter each second, with our alert rules."""
+    """The server, scraping the targets of its jobs each second, with our alert rules."""
 
-    def __init__(self, programs: Path, directory: Path, exporter: Exporter) -> None:
+    def __init__(self, programs: Path, directory: Path, **jobs: list[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         (directory / "rules.yaml").write_text(yaml.safe_dump(rules()))
-        job = {
-            "job_name": "calabash",
-            "scrape_interval": "1s",
-            "scrape_timeout": "1s",
-            "authorization": {"credentials": TOKEN},
-            "static_configs": [{"targets": [exporter.address]}],
-        }
-        config = {"rule_files": ["rules.yaml"], "scrape_configs": [job]}
+        scraped = [
+            {
+                "job_name": name,
+                "scrape_interval": "1s",
+                "scrape_timeout": "1s",
+                "authorization": {"credentials": TOKEN},
+                "static_configs": [{"targets": targets}],
+            }
+            for name, targets in jobs.items()
+        ]
+        config = {"rule_files": ["rules.yaml"], "scrape_configs": scraped}
         (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
         with (directory / "log").open("w") as log:
             self.process = subprocess.Popen(
@@ -232,13 +240,13 @@ def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
     world.running("cat", memory_mib=1024, cores=30)
     world.client.put("/v1/tenants/observed", {"guarantee": 1, "limit": 2, "budget": "5000EUR"})
     world.client.put("/v1/tenants/observed/projects/train", {"guarantee": 0.5})
-    server = Prometheus(programs, tmp_path, exporter)
+    server = Prometheus(programs, tmp_path, calabash=[exporter.address])
     try:
         until(lambda: len(server.result("calabash_up[1m]")) > 0, what="the first scrape")
         samples = "min(count_over_time(calabash_slice_throttled_seconds_total[1m])) >= 2"
         until(lambda: server.result(samples), what="two scrapes of the slice")
         empty = [name for name, query in QUERIES.items() if not server.result(_of_all(query))]
-        assert empty == []
+        assert empty == [UNPRICED]
         groups = until(lambda: server.ask("rules"), what="the rules")["groups"]
         assert {rule["name"] for rule in groups[0]["rules"]} == {alert.name for alert in ALERTS}
         for alert in ALERTS:
@@ -247,6 +255,82 @@ def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
         server.close()
         world.client.delete("/v1/tenants/observed/projects/train")
         world.client.delete("/v1/tenants/observed")
+
+
+@contextlib.contextmanager
+def _served(page: str) -> Iterator[str]:
+    """The address of an exporter whose figures stay as they are."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _figures(server: Prometheus, query: Query) -> dict[str, str]:
+    """The value of each series of a panel, by the series' legend."""
+    series = server.result(_of_all(query.expression))
+    found = {}
+    for one in series:
+        legend = query.legend or json.dumps(one["metric"], sort_keys=True)
+        for name, value in one["metric"].items():
+            legend = legend.replace(f"{{{{{name}}}}}", value)
+        assert legend not in found, f"{query.expression}: two series are {legend!r}: {series}"
+        found[legend] = one["value"][1]
+    return found
+
+
+def test_panels_show_the_same_with_one_exporter_and_with_two_exporters_and_two_jobs(
+    programs: Path, world: World, exporter: Exporter, tmp_path: Path
+) -> None:
+    world.client.put("/v1/queues/observed-parent", {})
+    world.client.put("/v1/queues/observed-parent/observed-leaf", {"deserved": 1})
+    world.client.put("/v1/tenants/observed", {"guarantee": 1, "limit": 2, "budget": "5000EUR"})
+    world.client.put("/v1/tenants/observed/projects/train", {"guarantee": 0.5})
+    world.running("cat", memory_mib=1024, cores=30)
+    try:
+        first = with_token(exporter)
+    finally:
+        world.client.delete("/v1/tenants/observed/projects/train")
+        world.client.delete("/v1/tenants/observed")
+        world.client.delete("/v1/queues/observed-parent/observed-leaf")
+        world.client.delete("/v1/queues/observed-parent")
+    node = re.search(r'calabash_pool_info{node="([^"]+)"', first)
+    assert node
+    first += f'calabash_tenant_spent{{node="{node[1]}",tenant="observed",currency="EUR"}} 12.5\n'
+    second = re.sub(r'(allocation|device_uuid)="', r'\1="other-', first.replace(f'node="{node[1]}"', 'node="other"'))
+    with contextlib.ExitStack() as stack:
+        pages = [stack.enter_context(_served(page)) for page in (first, second, first, second)]
+        servers = []
+        for name, jobs in {
+            "once": {"calabash": pages[:2]},
+            "twice": {"calabash": pages, "again": pages[:2]},
+        }.items():
+            (tmp_path / name).mkdir()
+            servers.append(Prometheus(programs, tmp_path / name, **jobs))
+            stack.callback(servers[-1].close)
+        for server, targets in zip(servers, (2, 6), strict=True):
+            seen = f"count(count_over_time(calabash_up[1m]) >= 2) == {targets}"
+            until(partial(server.result, seen), what="two scrapes of every target")
+        for board in BOARDS:
+            for panel in board.panels:
+                for query in panel.queries:
+                    once, twice = (_figures(server, query) for server in servers)
+                    assert once, f"{panel.title} has no data"
+                    assert once == twice, f"{panel.title}: {query.expression}"
 
 
 def test_promtool_finds_no_fault_in_the_page_and_the_rules(
@@ -294,7 +378,60 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
             "70m",
             False,
         ),
-        ("CalabashWaitingLong", [('calabash_queue_pending_devices{queue="q"}', "1x60")], "40m", True),
+        # A request that has just come, in a leaf queue; the parent queue contains it.
+        (
+            "CalabashWaitingLong",
+            [(f"calabash_queue_pending_devices{{{q}}}", "1x60") for q in ('queue="all"', 'queue="all/leaf"')]
+            + [(f"calabash_queue_longest_wait_seconds{{{q}}}", v) for q, v in (('queue="all/leaf"', "0+60x60"),)],
+            "20m",
+            False,
+        ),
+        (
+            "CalabashWaitingLong",
+            [(f"calabash_queue_pending_devices{{{q}}}", "1x60") for q in ('queue="all"', 'queue="all/leaf"')]
+            + [
+                ('calabash_queue_longest_wait_seconds{queue="all/leaf"}', "0+60x60"),
+                ('calabash_queue_longest_wait_seconds{queue="all"}', "0x60"),
+            ],
+            "40m",
+            True,
+        ),
+        # Many short waits, one after the other.
+        (
+            "CalabashWaitingLong",
+            [
+                ('calabash_queue_pending_devices{queue="q"}', "1x90"),
+                ('calabash_queue_longest_wait_seconds{queue="q"}', "0+60x20 0+60x20 0+60x20"),
+            ],
+            "59m",
+            False,
+        ),
+        # Held since before Prometheus began to scrape, and idle for minutes only.
+        (
+            "CalabashHeldWithoutUse",
+            [(f"calabash_slice_core_used_ratio{SLICE}", "0x9"), (f"calabash_slice_info{SLICE}", "1x9")],
+            "5m",
+            False,
+        ),
+        # One of two devices of an allocation is used.
+        (
+            "CalabashHeldWithoutUse",
+            [
+                (f"calabash_slice_core_used_ratio{SLICE}", "0x90"),
+                (f"calabash_slice_core_used_ratio{SLICE.replace('g', 'h')}", "0.5x90"),
+            ],
+            "80m",
+            False,
+        ),
+        (
+            "CalabashHeldWithoutUse",
+            [
+                (f"calabash_slice_core_used_ratio{SLICE}", "0x90"),
+                (f"calabash_slice_core_used_ratio{SLICE.replace('g', 'h')}", "0x90"),
+            ],
+            "80m",
+            True,
+        ),
         ("CalabashStrangerOnDevice", [('calabash_device_strangers{node="n"}', "1x60")], "10m", True),
         ("CalabashMemoryDenied", [(f"calabash_slice_memory_denied_total{SLICE}", "0 0 5x20")], "5m", True),
         (
@@ -317,6 +454,26 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
             "40m",
             False,
         ),
+        (  # right after the start of the pool, and of Prometheus
+            "CalabashTenantBelowGuarantee",
+            [
+                ('calabash_tenant_pending_devices{tenant="t",project=""}', "1x60"),
+                ('calabash_tenant_allocated_devices{tenant="t",project=""}', "1x60"),
+                ('calabash_tenant_guarantee_devices{tenant="t",project=""}', "2x60"),
+            ],
+            "10m",
+            False,
+        ),
+        (  # a project is part of its tenant
+            "CalabashTenantBelowGuarantee",
+            [
+                (f'calabash_tenant_{what}_devices{{tenant="t",project="{project}"}}', f"{value}x60")
+                for project in ("", "p")
+                for what, value in (("pending", 1), ("allocated", 1), ("guarantee", 2))
+            ],
+            "40m",
+            True,
+        ),
         (
             "CalabashBudgetNearlySpent",
             [
@@ -338,9 +495,19 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
         ("CalabashDeviceHot", [('calabash_device_temperature_celsius{node="n"}', "95x60")], "15m", True),
     ],
 )
-def test_alerts_fire_when_they_should(
-    programs: Path, tmp_path: Path, *, alert: str, series: list[tuple[str, str]], at: str, fires: bool
+@pytest.mark.parametrize("scraped", ["once", "by two exporters and by two jobs"])
+def test_alerts_fire_when_they_should_and_once_however_often_a_pool_is_scraped(
+    programs: Path, tmp_path: Path, *, alert: str, series: list[tuple[str, str]], at: str, fires: bool, scraped: str
 ) -> None:
+    if scraped != "once":
+        # Whether a pool answers is known by exporter: two that are down are two.
+        exporters = ["one"] if alert == "CalabashPoolDown" else ["one", "two"]
+        series = [
+            (f'{name}{{{labels.rstrip("}")}{"," * bool(labels)}instance="{exporter}",job="{job}"}}', values)
+            for name, _, labels, values in ((*name.partition("{"), values) for name, values in series)
+            for exporter in exporters
+            for job in ("calabash", "again")
+        ]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
     firing = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
     case = {

@@ -1,9 +1,22 @@
-"""Alert rules over the catalogue's metrics, as Prometheus reads them."""
+"""Alert rules over the catalogue's metrics, as Prometheus reads them.
+
+A condition that has to last is a condition of the newest figures with a duration in ``for``: Prometheus then counts from the
+first evaluation that sees it. A function over a range, such as ``min_over_time(x[30m])``, would already have a result after
+the first scrape. Every rule reduces the series of several exporters of one pool to one (``once``), so it fires once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from calabash.exporter import catalogue as c
+from calabash.exporter.once import once
+
+WAITING_LONG_S = 1800
+_TENANT = ("node", "tenant")
+_ALLOCATION = ("node", "tenant", "allocation")
+_WHOLE = 'project=""'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +34,7 @@ class Alert:
 ALERTS = (
     Alert(
         name="CalabashPoolDown",
-        expression="calabash_up == 0",
+        expression=f"{once(c.UP, by=('instance',))} == 0",
         lasting="1m",
         severity="critical",
         summary="The pool on {{ $labels.instance }} does not answer",
@@ -29,7 +42,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashExporterDown",
-        expression="absent(calabash_up)",
+        expression=f"absent({c.UP.name})",
         lasting="5m",
         severity="critical",
         summary="No exporter of Calabash is scraped",
@@ -37,7 +50,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashDeviceNotHealthy",
-        expression="calabash_device_healthy == 0",
+        expression=f"{once(c.DEVICE_HEALTHY)} == 0",
         lasting="5m",
         severity="warning",
         summary="Device {{ $labels.device_index }} of {{ $labels.node }} takes no new work",
@@ -45,7 +58,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashStrangerOnDevice",
-        expression="calabash_device_strangers > 0",
+        expression=f"{once(c.DEVICE_STRANGERS)} > 0",
         lasting="5m",
         severity="warning",
         summary="{{ $value }} processes without a slice on device {{ $labels.device_index }} of {{ $labels.node }}",
@@ -53,7 +66,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashMemoryDenied",
-        expression="increase(calabash_slice_memory_denied_total[10m]) > 0",
+        expression=f"{once(c.SLICE_DENIED, by=_ALLOCATION, over='increase 10m')} > 0",
         lasting="0m",
         severity="info",
         summary="Allocation {{ $labels.allocation }} of {{ $labels.tenant }} asks for more memory than it has",
@@ -61,29 +74,25 @@ ALERTS = (
     ),
     Alert(
         name="CalabashHeldWithoutUse",
-        expression=(
-            "(max_over_time(calabash_slice_core_used_ratio[1h]) == 0)"
-            " and on (node, allocation) (min_over_time(calabash_slice_info[1h]) == 1)"
-            " and on (node, allocation) (calabash_slice_info offset 1h)"
-        ),
-        lasting="0m",
+        expression=f"{once(c.SLICE_CORE_USED, by=_ALLOCATION, over='max_over_time 5m')} == 0",
+        lasting="1h",
         severity="info",
         summary="Allocation {{ $labels.allocation }} of {{ $labels.tenant }} has not computed for an hour",
         help="It holds its slice without use.",
     ),
     Alert(
         name="CalabashWaitingLong",
-        expression="min_over_time(calabash_queue_pending_devices[30m]) > 0",
+        expression=f"{once(c.QUEUE_LONGEST_WAIT)} > {WAITING_LONG_S}",
         lasting="0m",
         severity="info",
-        summary="Requests wait in queue {{ $labels.queue }} for more than half an hour",
+        summary="A request has waited in queue {{ $labels.queue }} for {{ $value | humanizeDuration }}",
         help="`calabash why` says what each waits for.",
     ),
     Alert(
         name="CalabashTenantBelowGuarantee",
         expression=(
-            '(min_over_time(calabash_tenant_pending_devices{project=""}[15m]) > 0)'
-            " and (calabash_tenant_allocated_devices < calabash_tenant_guarantee_devices)"
+            f"({once(c.TENANT_PENDING, _WHOLE, by=_TENANT)} > 0) and"
+            f" ({once(c.TENANT_ALLOCATED, _WHOLE, by=_TENANT)} < {once(c.TENANT_GUARANTEE, _WHOLE, by=_TENANT)})"
         ),
         lasting="15m",
         severity="warning",
@@ -92,7 +101,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashBudgetNearlySpent",
-        expression="calabash_tenant_spent / (calabash_tenant_budget > 0) > 0.9",
+        expression=f"{once(c.TENANT_SPENT)} / ({once(c.TENANT_BUDGET)} > 0) > 0.9",
         lasting="0m",
         severity="warning",
         summary="Tenant {{ $labels.tenant }} has spent {{ $value | humanizePercentage }} of its budget",
@@ -100,7 +109,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashDeviceHot",
-        expression="calabash_device_temperature_celsius > 88",
+        expression=f"{once(c.DEVICE_TEMPERATURE)} > 88",
         lasting="10m",
         severity="warning",
         summary="Device {{ $labels.device_index }} of {{ $labels.node }} has {{ $value }} degrees",

@@ -128,7 +128,14 @@ QUEUE_INFO = MetricSpec(
 QUEUE_DESERVED = _queue("deserved_devices", "Devices that the queue is guaranteed.")
 QUEUE_LIMIT = _queue("limit_devices", "Devices that it may hold at most; +Inf without a limit.")
 QUEUE_ALLOCATED = _queue("allocated_devices", "Devices that it holds, in parts of devices.")
-QUEUE_PENDING = _queue("pending_devices", "Devices for which requests wait in it.")
+QUEUE_PENDING = _queue("pending_devices", "Devices for which requests wait in it and in its child queues.")
+QUEUE_LONGEST_WAIT = MetricSpec(
+    name="calabash_queue_longest_wait_seconds",
+    help="Age of the oldest request that waits in the queue itself, not in a child queue; 0 while none waits.",
+    scope=Scope.QUEUE,
+    labels=QUEUE,
+    unit="seconds",
+)
 
 TENANT_GUARANTEE = _tenant("guarantee_devices", "Devices that it is guaranteed.")
 TENANT_LIMIT = _tenant("limit_devices", "Devices that it may hold at most; +Inf without a limit.")

@@ -109,8 +109,20 @@ def _of_slices(reading: PoolReading) -> Iterator[Family]:
 
 def _of_queues(reading: PoolReading) -> Iterator[Family]:
     queues = [((reading.status.node, q.name), q) for q in reading.queues]
+    waits = _longest_waits(reading)
     yield family(c.QUEUE_INFO, [((*key, q.parent), 1.0) for key, q in queues])
     yield family(c.QUEUE_DESERVED, [(key, q.deserved) for key, q in queues])
     yield family(c.QUEUE_LIMIT, [(key, math.inf if q.limit is None else q.limit) for key, q in queues])
     yield family(c.QUEUE_ALLOCATED, [(key, q.allocated) for key, q in queues])
     yield family(c.QUEUE_PENDING, [(key, q.pending) for key, q in queues])
+    yield family(c.QUEUE_LONGEST_WAIT, [(key, waits.get(q.name, 0.0)) for key, q in queues])
+
+
+def _longest_waits(reading: PoolReading) -> dict[str, float]:
+    """Return the age in seconds of the oldest waiting request of each queue, by the clock of the pool."""
+    now_s = reading.status.started_at + reading.status.uptime_s
+    found: dict[str, float] = {}
+    for one in reading.allocations:
+        if one.state == _PENDING:
+            found[one.queue] = max(found.get(one.queue, 0.0), now_s - one.created_at)
+    return found

@@ -1,8 +1,16 @@
-"""What the dashboards show: titles and queries over the catalogue's metrics, without a word of any dashboard's format."""
+"""What the dashboards show: titles and queries over the catalogue's metrics, without a word of any dashboard's format.
+
+A pool may be scraped more than once: by two exporters for availability, or by two jobs of one Prometheus. Its series then
+differ in ``instance`` and ``job`` alone. Every query reduces these to one series with ``once``, before it adds or divides.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from calabash.exporter import catalogue as c
+from calabash.exporter.catalogue import MetricSpec, Scope
+from calabash.exporter.once import once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +51,17 @@ def _one(expression: str, legend: str = "") -> tuple[Query, ...]:
 _NODE = 'node=~"$node"'
 _DEVICE = "{{node}} {{device_index}}"
 _SLICE = "{{tenant}} {{allocation}}"
-_TENANT = f'{_NODE}, tenant=~"$tenant", project=""'
+_HELD = ("node", "allocation", "device_uuid", "tenant")
+_OF_TENANT = f'{_NODE}, tenant=~"$tenant"'
+_TENANT = f'{_OF_TENANT}, project=""'
+_PROJECT = f'{_OF_TENANT}, project!=""'
+
+
+def _sum(labels: str, spec: MetricSpec, selector: str = _NODE) -> str:
+    """Return the sum of a metric over everything but some labels. A slice whose allocation changes its queue counts once."""
+    by = _HELD if spec.scope is Scope.SLICE else ()
+    return f"sum by ({labels}) ({once(spec, selector, by=by)})"
+
 
 POOL = Dashboard(
     name="calabash-pool",
@@ -51,43 +69,43 @@ POOL = Dashboard(
     text="What is promised, what is used, and what waits for it.",
     variables=(("node", "calabash_pool_info"),),
     panels=(
-        Panel(title="Devices", shape="stat", width=4, queries=_one(f"count(calabash_device_info{{{_NODE}}})")),
+        Panel(
+            title="Devices", shape="stat", width=4, queries=_one(f"count({once(c.DEVICE_INFO, _NODE, by=c.DEVICE)})")
+        ),
         Panel(
             title="Not healthy",
             shape="stat",
             width=4,
-            queries=_one(f"count(calabash_device_info{{{_NODE}}}) - sum(calabash_device_healthy{{{_NODE}}})"),
+            queries=_one(f"count({once(c.DEVICE_INFO, _NODE, by=c.DEVICE)}) - sum({once(c.DEVICE_HEALTHY, _NODE)})"),
         ),
-        Panel(title="Slices held", shape="stat", width=4, queries=_one(f"sum(calabash_device_slices{{{_NODE}}})")),
+        Panel(title="Slices held", shape="stat", width=4, queries=_one(f"sum({once(c.DEVICE_SLICES, _NODE)})")),
         Panel(
             title="Requests waiting",
             shape="stat",
             width=4,
-            queries=_one(f"sum(calabash_requests_waiting{{{_NODE}}}) or vector(0)"),
+            queries=_one(f"sum({once(c.WAITING, _NODE)}) or vector(0)"),
         ),
         Panel(
             title="Memory allocated",
             shape="gauge",
             unit="percentunit",
             width=4,
-            queries=_one(
-                f"sum(calabash_device_memory_allocated_bytes{{{_NODE}}}) / sum(calabash_device_memory_bytes{{{_NODE}}})"
-            ),
+            queries=_one(f"sum({once(c.DEVICE_MEMORY_ALLOCATED, _NODE)}) / sum({once(c.DEVICE_MEMORY, _NODE)})"),
         ),
         Panel(
             title="Compute used",
             shape="gauge",
             unit="percentunit",
             width=4,
-            queries=_one(f"avg(calabash_device_busy_ratio{{{_NODE}}})"),
+            queries=_one(f"avg({once(c.DEVICE_BUSY, _NODE)})"),
         ),
         Panel(
             title="Compute: allocated and used",
             unit="percentunit",
             width=12,
             queries=(
-                Query(expression=f"avg(calabash_device_core_allocated_ratio{{{_NODE}}})", legend="allocated"),
-                Query(expression=f"avg(calabash_device_busy_ratio{{{_NODE}}})", legend="used"),
+                Query(expression=f"avg({once(c.DEVICE_CORE_ALLOCATED, _NODE)})", legend="allocated"),
+                Query(expression=f"avg({once(c.DEVICE_BUSY, _NODE)})", legend="used"),
             ),
         ),
         Panel(
@@ -95,20 +113,20 @@ POOL = Dashboard(
             unit="bytes",
             width=12,
             queries=(
-                Query(expression=f"sum(calabash_device_memory_bytes{{{_NODE}}})", legend="there is"),
-                Query(expression=f"sum(calabash_device_memory_allocated_bytes{{{_NODE}}})", legend="allocated"),
-                Query(expression=f"sum(calabash_device_memory_used_bytes{{{_NODE}}})", legend="used"),
+                Query(expression=f"sum({once(c.DEVICE_MEMORY, _NODE)})", legend="there is"),
+                Query(expression=f"sum({once(c.DEVICE_MEMORY_ALLOCATED, _NODE)})", legend="allocated"),
+                Query(expression=f"sum({once(c.DEVICE_MEMORY_USED, _NODE)})", legend="used"),
             ),
         ),
         Panel(
             title="Waiting, by reason",
             width=12,
-            queries=_one(f"sum by (reason) (calabash_requests_waiting{{{_NODE}}}) or vector(0)", "{{reason}}"),
+            queries=_one(_sum("reason", c.WAITING) + " or vector(0)", "{{reason}}"),
         ),
         Panel(
             title="Allocations, by sharing mode",
             width=12,
-            queries=_one(f"sum by (sharing_mode) (calabash_allocations{{{_NODE}}})", "{{sharing_mode}}"),
+            queries=_one(_sum("sharing_mode", c.HELD), "{{sharing_mode}}"),
         ),
     ),
 )
@@ -123,34 +141,32 @@ DEVICES = Dashboard(
             title="Busy",
             unit="percentunit",
             width=12,
-            queries=_one(f"calabash_device_busy_ratio{{{_NODE}}}", _DEVICE),
+            queries=_one(once(c.DEVICE_BUSY, _NODE), _DEVICE),
         ),
         Panel(
             title="Memory used",
             unit="percentunit",
             width=12,
-            queries=_one(
-                f"calabash_device_memory_used_bytes{{{_NODE}}} / calabash_device_memory_bytes{{{_NODE}}}", _DEVICE
-            ),
+            queries=_one(f"{once(c.DEVICE_MEMORY_USED, _NODE)} / {once(c.DEVICE_MEMORY, _NODE)}", _DEVICE),
         ),
         Panel(
             title="Temperature",
             unit="celsius",
-            queries=_one(f"calabash_device_temperature_celsius{{{_NODE}}}", _DEVICE),
+            queries=_one(once(c.DEVICE_TEMPERATURE, _NODE), _DEVICE),
         ),
-        Panel(title="Power", unit="watt", queries=_one(f"calabash_device_power_watts{{{_NODE}}}", _DEVICE)),
+        Panel(title="Power", unit="watt", queries=_one(once(c.DEVICE_POWER, _NODE), _DEVICE)),
         Panel(
             title="Memory of strangers",
             unit="bytes",
-            queries=_one(f"calabash_device_strangers_memory_bytes{{{_NODE}}}", _DEVICE),
+            queries=_one(once(c.DEVICE_STRANGERS_MEMORY, _NODE), _DEVICE),
         ),
         Panel(
             title="Health",
             shape="table",
             width=24,
             queries=_one(
-                f"calabash_device_health_info{{{_NODE}}} * on (node, device_uuid) group_left (device_model)"
-                f" calabash_device_info{{{_NODE}}}"
+                f"{once(c.DEVICE_HEALTH_INFO, _NODE)} * on (node, device_uuid) group_left (device_model)"
+                f" {once(c.DEVICE_INFO, _NODE, by=('node', 'device_uuid', 'device_model'))}"
             ),
         ),
     ),
@@ -167,9 +183,9 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=(
-                Query(expression=f"calabash_tenant_guarantee_devices{{{_TENANT}}}", legend="{{tenant}} is guaranteed"),
-                Query(expression=f"calabash_tenant_allocated_devices{{{_TENANT}}}", legend="{{tenant}} holds"),
-                Query(expression=f"calabash_tenant_limit_devices{{{_TENANT}}}", legend="{{tenant}} at most"),
+                Query(expression=_sum("tenant", c.TENANT_GUARANTEE, _TENANT), legend="{{tenant}} is guaranteed"),
+                Query(expression=_sum("tenant", c.TENANT_ALLOCATED, _TENANT), legend="{{tenant}} holds"),
+                Query(expression=_sum("tenant", c.TENANT_LIMIT, _TENANT), legend="{{tenant}} at most"),
             ),
             text="In devices.",
         ),
@@ -178,8 +194,8 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=(
-                Query(expression=f"calabash_tenant_borrowed_devices{{{_TENANT}}}", legend="{{tenant}} borrows"),
-                Query(expression=f"calabash_tenant_pending_devices{{{_TENANT}}}", legend="{{tenant}} waits for"),
+                Query(expression=_sum("tenant", c.TENANT_BORROWED, _TENANT), legend="{{tenant}} borrows"),
+                Query(expression=_sum("tenant", c.TENANT_PENDING, _TENANT), legend="{{tenant}} waits for"),
             ),
             text="In devices.",
         ),
@@ -187,9 +203,15 @@ TENANTS = Dashboard(
             title="Budget and what is spent of it",
             unit="none",
             width=12,
-            queries=_one(
-                f'{{__name__=~"calabash_tenant_(budget|spent)", {_NODE}, tenant=~"$tenant"}}',
-                "{{tenant}} {{__name__}} {{currency}}",
+            queries=(
+                Query(
+                    expression=_sum("tenant, currency", c.TENANT_BUDGET, _OF_TENANT),
+                    legend="{{tenant}}: budget in {{currency}}",
+                ),
+                Query(
+                    expression=_sum("tenant, currency", c.TENANT_SPENT, _OF_TENANT),
+                    legend="{{tenant}}: spent in {{currency}}",
+                ),
             ),
             text="This month, without tax.",
         ),
@@ -198,7 +220,7 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=_one(
-                f'calabash_tenant_allocated_devices{{{_NODE}, tenant=~"$tenant", project!=""}}',
+                _sum("tenant, project", c.TENANT_ALLOCATED, _PROJECT),
                 "{{tenant}} {{project}}",
             ),
             text="In devices.",
@@ -207,9 +229,7 @@ TENANTS = Dashboard(
             title="Compute used, by tenant",
             unit="none",
             width=12,
-            queries=_one(
-                f'sum by (tenant) (calabash_slice_core_used_ratio{{{_NODE}, tenant=~"$tenant"}})', "{{tenant}}"
-            ),
+            queries=_one(_sum("tenant", c.SLICE_CORE_USED, _OF_TENANT), "{{tenant}}"),
             text="In devices.",
         ),
         Panel(
@@ -217,8 +237,7 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=_one(
-                f'sum by (tenant) (calabash_slice_core_limit_ratio{{{_NODE}, tenant=~"$tenant"}})'
-                f' - sum by (tenant) (calabash_slice_core_used_ratio{{{_NODE}, tenant=~"$tenant"}})',
+                _sum("tenant", c.SLICE_CORE_LIMIT, _OF_TENANT) + " - " + _sum("tenant", c.SLICE_CORE_USED, _OF_TENANT),
                 "{{tenant}}",
             ),
             text="In devices: what is promised less what is used.",
@@ -228,8 +247,9 @@ TENANTS = Dashboard(
             unit="percentunit",
             width=12,
             queries=_one(
-                f'calabash_slice_memory_used_bytes{{{_NODE}, tenant=~"$tenant"}}'
-                f' / calabash_slice_memory_limit_bytes{{{_NODE}, tenant=~"$tenant"}}',
+                _sum("tenant, allocation", c.SLICE_MEMORY_USED, _OF_TENANT)
+                + " / "
+                + _sum("tenant, allocation", c.SLICE_MEMORY_LIMIT, _OF_TENANT),
                 _SLICE,
             ),
         ),
@@ -237,7 +257,7 @@ TENANTS = Dashboard(
             title="Waiting for their turn",
             unit="percentunit",
             width=12,
-            queries=_one(f'rate(calabash_slice_throttled_seconds_total{{{_NODE}, tenant=~"$tenant"}}[5m])', _SLICE),
+            queries=_one(once(c.SLICE_THROTTLED, _OF_TENANT, by=("tenant", "allocation"), over="rate 5m"), _SLICE),
             text="Part of the time in which launches were held back.",
         ),
         Panel(
@@ -245,15 +265,24 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=(
-                Query(expression=f"calabash_queue_allocated_devices{{{_NODE}}}", legend="{{queue}} holds"),
-                Query(expression=f"calabash_queue_deserved_devices{{{_NODE}}}", legend="{{queue}} is guaranteed"),
+                Query(expression=_sum("queue", c.QUEUE_ALLOCATED), legend="{{queue}} holds"),
+                Query(expression=_sum("queue", c.QUEUE_DESERVED), legend="{{queue}} is guaranteed"),
             ),
+            text="In devices; a parent queue includes its child queues.",
         ),
         Panel(
             title="Queues: waiting",
             unit="none",
             width=12,
-            queries=_one(f"calabash_queue_pending_devices{{{_NODE}}}", "{{queue}}"),
+            queries=_one(_sum("queue", c.QUEUE_PENDING), "{{queue}}"),
+            text="In devices; a parent queue includes its child queues.",
+        ),
+        Panel(
+            title="Queues: longest wait",
+            unit="s",
+            width=12,
+            queries=_one(once(c.QUEUE_LONGEST_WAIT, _NODE, by=("queue",)), "{{queue}}"),
+            text="Age of the oldest request that waits in the queue itself.",
         ),
     ),
 )

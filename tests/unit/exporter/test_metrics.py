@@ -136,6 +136,18 @@ def test_several_instances_of_one_card_in_one_allocation_are_one_series_with_the
     assert {labels["mig_profile"] for labels, _ in found["calabash_slice_info"]} == {"1g.5gb,2g.10gb", ""}
 
 
+def test_longest_wait_of_a_queue_is_that_of_its_own_oldest_request_and_not_of_a_child_queue() -> None:
+    parent = msgspec.structs.replace(QUEUE, name="all", pending=3)
+    leaf, idle = msgspec.structs.replace(QUEUE, parent="all"), msgspec.structs.replace(QUEUE, name="idle", parent="all")
+    waits = [allocation(f"w{at}", state="pending", slices=[], created_at=float(at)) for at in (90, 40, 70)]
+    status = msgspec.structs.replace(STATUS, started_at=10.0, uptime_s=90.0)
+    found = samples(
+        native.families(reading(status=status, queues=[parent, leaf, idle], allocations=[allocation(), *waits]))
+    )
+    ages = {labels["queue"]: value for labels, value in found["calabash_queue_longest_wait_seconds"]}
+    assert ages == {"all": 0, "prod": 60, "idle": 0}
+
+
 def test_no_command_line_is_told() -> None:
     names = [native.families, *COMPATIBLE.values()]
     for families in names:
