@@ -78,9 +78,21 @@ def echo(source: str, target: str, payload: bytes) -> bytes:
 
 def neighbour_solicitation(source: str, target: str, mac: str) -> bytes:
     """ICMPv6's question for a MAC, as a body for :func:`ip` to the target itself."""
-    body = struct.pack("!BBHI", 135, 0, 0, 0) + socket.inet_pton(socket.AF_INET6, target) + b"\1\1" + mac_bytes(mac)
+    return icmp6(source, target, 135, bytes(4) + socket.inet_pton(socket.AF_INET6, target) + b"\1\1" + mac_bytes(mac))
+
+
+def icmp6(source: str, target: str, kind: int, rest: bytes) -> bytes:
+    """An ICMPv6 message of type ``kind`` and code 0 with its checksum, as a body for :func:`ip`."""
+    body = struct.pack("!BBH", kind, 0, 0) + rest
     total = _checksum(_pseudo(source, target, ICMP6, len(body)) + body)
     return body[:2] + struct.pack("!H", total) + body[4:]
+
+
+def link_local(mac: str) -> str:
+    """The IPv6 address of the link that a card with this MAC makes for itself (EUI-64)."""
+    raw = mac_bytes(mac)
+    own = bytes((raw[0] ^ 2, *raw[1:3], 0xFF, 0xFE, *raw[3:]))
+    return str(ipaddress.IPv6Address(bytes.fromhex("fe80000000000000") + own))
 
 
 def send(station: Station, *frames: bytes) -> None:

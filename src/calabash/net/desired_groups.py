@@ -19,6 +19,8 @@ from calabash.net.view import View, gateways_of, one_of
 
 DROP, SERVE, ALLOW, GUARD = 1000, 1001, 1002, 1900  # priorities, the higher first
 FROM_PORT, TO_PORT = "from-lport", "to-lport"
+DHCP_SERVER = "udp.src == {67, 547}"
+REDIRECT = "icmp6.type == 137"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ def add_groups(view: View, draft: Draft) -> None:
     # Older OVN lets all that comes from port 53 of UDP through to ports of a switch with DNS, before any list (CVE-2025-0650):
     # nobody may send it. Answers of a port's own DNS server do not come here, as they belong to a connection let through.
     add_acl(draft, row, "dns-guard", AccessEntry(FROM_PORT, GUARD, f"inport == @{drop} && udp.src == 53", "drop"))
+    _add_configuration_guards(draft, row, drop)
     for key, match in _served(view):
         add_acl(draft, row, key, AccessEntry(FROM_PORT, SERVE, f"inport == @{drop} && {match}"))
     members: dict[str, list[str]] = {name: [] for name in view.all(SecurityGroup)}
@@ -50,6 +53,18 @@ def add_groups(view: View, draft: Draft) -> None:
             members[name].append(port.name)
     for group in view.all(SecurityGroup).values():
         _add_security_group(draft, group, members[group.name])
+
+
+def _add_configuration_guards(draft: Draft, row: Ref, drop: str) -> None:
+    """Add entries that keep ports from configuring other ports, whatever their groups say.
+
+    No port sends as a DHCP or DHCPv6 server, and none receives from such a server outside; OVN lets its own answers through
+    before these entries. No port sends ICMPv6 redirects. Router advertisements cannot be dropped here: OVN lets them through
+    before every entry, so that the agent has its ports ignore them (``links.interfaces``).
+    """
+    for direction, side in ((FROM_PORT, "inport"), (TO_PORT, "outport")):
+        add_acl(draft, row, "dhcp-guard", AccessEntry(direction, GUARD, f"{side} == @{drop} && {DHCP_SERVER}", "drop"))
+    add_acl(draft, row, "redirect-guard", AccessEntry(FROM_PORT, GUARD, f"inport == @{drop} && {REDIRECT}", "drop"))
 
 
 def add_group(draft: Draft, name: str, ports: Iterable[str]) -> Ref:

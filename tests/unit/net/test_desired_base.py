@@ -106,6 +106,17 @@ def test_nobody_sends_what_dns_would_let_through_to_any_port() -> None:
     assert all(isinstance(priority, int) and priority < 1900 for priority in others)
 
 
+def test_no_port_serves_dhcp_to_another_or_redirects_it_whatever_its_groups() -> None:
+    found = acls(rows_of(book(*BASE)), "cb.red.drop")
+    servers = "udp.src == {67, 547}"
+    for key, match in (
+        ("from-lport:dhcp-guard", f"inport == @cb.red.drop && {servers}"),
+        ("to-lport:dhcp-guard", f"outport == @cb.red.drop && {servers}"),
+        ("from-lport:redirect-guard", "inport == @cb.red.drop && icmp6.type == 137"),
+    ):
+        assert (found[key]["match"], found[key]["action"], found[key]["priority"]) == (match, "drop", 1900)
+
+
 TCP = TransportProtocol.TCP
 
 

@@ -103,6 +103,7 @@ def set_up(end: LinkEnd, settings: LinkSettings | None = None) -> None:
                 netlink.link("set", index=index, state="up")
                 return
             _let_everybody_ping()
+            _ignore_routers(end.name)
             wanted = {"mtu": settings.mtu_bytes} | ({"address": settings.mac} if settings.mac else {})
             netlink.link("set", index=index, **wanted)
             for up in (*netlink.link_lookup(ifname="lo"), index):
@@ -145,6 +146,13 @@ def _let_everybody_ping() -> None:
     """In this thread's namespace, without any right; a kernel without that goes without."""
     with contextlib.suppress(OSError):
         Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 2147483647")
+
+
+def _ignore_routers(interface: str) -> None:
+    """Have an interface keep its addresses and routes whatever router advertisements and redirects it receives."""
+    for setting in ("accept_ra", "autoconf", "accept_redirects"):
+        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+            Path("/proc/sys/net/ipv6/conf", interface, setting).write_text("0")
 
 
 def _family(address: str) -> socket.AddressFamily:
