@@ -413,6 +413,18 @@ def test_release_ends_the_program_and_gives_the_slice_back(terminal: Terminal, w
     assert (ended["state"], ended["reason"]) == ("released", "released")
 
 
+def test_release_of_several_takes_back_all_that_are_there_and_names_the_one_that_is_not(
+    terminal: Terminal, world: World
+) -> None:
+    jobs = [terminal.holding("--memory", "1GiB", "--cores", "10") for _ in range(3)]
+    held = terminal("ps", "-o", "name").stdout.split()
+    done = terminal("release", held[2], "a-none", held[0], held[1], held[0], code=3)
+    assert done.stdout.split() == [held[2], held[0], held[1]]
+    assert "no allocation 'a-none'" in done.stderr
+    assert [job.code() for job in jobs] == [-signal.SIGTERM] * 3
+    assert world.allocations() == []
+
+
 def test_release_of_a_waiting_request_ends_its_wait(terminal: Terminal, world: World) -> None:
     full(terminal)
     job = terminal.start("run", *WHOLE, "--wait", "60s", "--", "true")

@@ -13,6 +13,7 @@ import click
 from calabash.cli import output
 from calabash.cli.output import Column, Row, command_line, dash
 from calabash.cli.remoteservers import ASK_S, account, every, views
+from calabash.cli.several import for_each
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
 
@@ -205,16 +206,20 @@ def reserve(
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def release(ids: tuple[str, ...]) -> None:
     """Give reservations or runs back; programs that use them lose their cards."""
-    kept = account()
+    kept, held = account(), _leases(())
+    servers: dict[str, str] = {}
     for wanted in (one for several in ids for one in several.split(",")):
-        meant = [lease for lease in _leases(()) if lease["id"].startswith(wanted)] if wanted else []
+        meant = [lease for lease in held if lease["id"].startswith(wanted)] if wanted else []
         if len(meant) != 1:
             raise CalabashError(
                 f"{'several leases begin' if meant else 'no lease begins'} with {wanted[:40]!r}",
                 reason=Reason.NOT_FOUND,
                 hint="see `calabash remote sessions`",
             )
-        server = kept.servers(meant[0]["server"])[0]
-        server.call("DELETE", f"/v1/leases/{meant[0]['id']}", timeout_s=30)
-        kept.forget_key(meant[0]["id"])
-        click.echo(meant[0]["id"])
+        servers[meant[0]["id"]] = meant[0]["server"]
+
+    def give_back(lease: str) -> None:
+        kept.servers(servers[lease])[0].call("DELETE", f"/v1/leases/{lease}", timeout_s=30)
+        kept.forget_key(lease)
+
+    for_each(list(servers), give_back, done="given back")

@@ -11,6 +11,7 @@ import click
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash
+from calabash.cli.several import for_each
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib
 from calabash.seams.pool.client import quoted
@@ -131,11 +132,9 @@ def _path(identifier: str) -> str:
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def release(ids: tuple[str, ...]) -> None:
-    """Take slices back: their programs get SIGTERM, and SIGKILL five seconds later."""
+    """Take slices back: their programs get SIGTERM, and SIGKILL five seconds later. Several are taken back side by side."""
     pool = client()
-    for identifier in ids:
-        pool.delete(f"{_path(identifier)}?force=1", timeout_s=30)
-        click.echo(identifier)
+    for_each(ids, lambda identifier: pool.delete(f"{_path(identifier)}?force=1", timeout_s=30), done="released")
 
 
 @click.command()

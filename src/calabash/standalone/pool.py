@@ -173,7 +173,7 @@ class Pool:
                 return "released"
         self._require_owner(caller, self._held(allocation))
         itself = caller.peer.pid if who.local else 0
-        others = [p for p in _processes(self.agent, allocation) if p.pid != itself]
+        others = [p for p in processes_of(self.agent, allocation) if p.pid != itself]
         if others and not force:
             raise CalabashError(
                 f"{allocation} is used by {_named(others)}",
@@ -187,7 +187,7 @@ class Pool:
 
     def what_holds(self, allocation: AllocationId) -> CalabashError:
         """Why an allocation that was to end is still there: who holds it."""
-        found = _processes(self.agent, allocation)
+        found = processes_of(self.agent, allocation)
         holders = f" by {_named(found)}" if found else ", by nobody that can be seen from here"
         return CalabashError(
             f"{allocation} is still held{holders}",
@@ -244,8 +244,9 @@ class Pool:
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
 
 
-def _processes(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
-    found = agent.snapshot(processes=True).allocations
+def processes_of(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
+    """Return the processes of one allocation. Those of others are not looked up: a pool may hold hundreds."""
+    found = agent.snapshot(processes=True, only=[allocation]).allocations
     return next((list(a.processes) for a in found if a.record.id == allocation), [])
 
 
