@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ def on_node(terminal: Terminal, name: str) -> Terminal:
 def test_a_node_is_made_listed_shown_and_removed(terminal: Terminal) -> None:
     assert terminal.items("sim", "list") == []
     assert terminal("sim", "create", "lab", "--gpus", "4xA100-40GB,2xT4").stdout == "lab: 6 devices\n"
-    terminal("sim", "create", "other", "--gpus", "H100-80GB")
+    made = json.loads(terminal("sim", "create", "other", "--gpus", "H100-80GB", "-o", "json").stdout)
+    assert (made["kind"], made["name"], len(made["devices"])) == ("SimNode", "other", 1)
     assert terminal("sim", "list", "-o", "name").stdout.split() == ["lab", "other"]
     body = terminal.json("sim", "show", "lab")
     assert (body["kind"], body["name"]) == ("SimNode", "lab")

@@ -140,7 +140,22 @@ def test_a_run_that_waits_gets_the_card_that_comes_free(site: RemoteSite, client
     until(lambda: [a for a in site.world.allocations() if a["state"] == "pending"], what="it to wait in the queue")
     first.finish()
     assert third.code() == 0
-    assert "ran" in third.text
+    assert third.text.startswith("waiting for devices: ")
+    assert third.text.splitlines()[1:] == ["ran"], "the reason is said once"
+    second.finish()
+
+
+def test_a_reservation_is_written_as_json_and_says_nothing_of_its_wait_when_it_is_told_so(
+    site: RemoteSite, client: Terminal
+) -> None:
+    first = json.loads(client("remote", "reserve", "--gpus", "2", "-o", "json").stdout)
+    assert (first["kind"], [part["id"] for part in first["parts"]]) == ("Lease", [first["lease"]])
+    waiting = client.start("remote", "reserve", "--wait", "60s", "--quiet")
+    until(lambda: [a for a in site.world.allocations() if a["state"] == "pending"], what="it to wait in the queue")
+    client("remote", "release", first["lease"])
+    assert waiting.code() == 0
+    (lease,) = waiting.text.splitlines()
+    client("remote", "release", lease)
 
 
 def test_ctrl_c_while_waiting_leaves_the_queue(site: RemoteSite, client: Terminal) -> None:

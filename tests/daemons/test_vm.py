@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -49,8 +50,8 @@ def _drivers(pool: World) -> list[str]:
 def test_a_card_goes_to_a_machine_of_libvirt_stays_through_a_killed_pool_and_comes_back(
     pool: World, terminal: Terminal, tmp_path: Path
 ) -> None:
-    said = terminal("vm", "attach", "--gpu", "0", "--to", "libvirt:web1").stdout
-    assert "of device 0 is with web1" in said
+    made = json.loads(terminal("vm", "attach", "--gpu", "0", "--to", "libvirt:web1", "-o", "json").stdout)
+    assert (made["kind"], made["domain"], len(made["devices"])) == ("Attachment", "web1", 1)
     log = (tmp_path / "virsh.log").read_text()
     assert "attach-device --current --domain web1" in log
     assert "managed='no'" in log

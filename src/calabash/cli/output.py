@@ -80,6 +80,11 @@ def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *,
         click.echo(table(shown, rows, 0 if fmt == "wide" else terminal_width()))
 
 
+def emit_made(kind: str, made: Row, text: str, fmt: str) -> None:
+    """Print one object that a command has made: as JSON or YAML where that is asked for, else ``text``."""
+    click.echo(document(kind, made, fmt) if fmt in ("json", "yaml") else text)
+
+
 def document(kind: str, body: Sequence[Row] | Row, fmt: str) -> str:
     """A versioned object as JSON or YAML."""
     value: dict[str, Any] = {"apiVersion": "calabash.dev/v1", "kind": kind}

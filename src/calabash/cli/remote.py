@@ -171,6 +171,8 @@ def sessions(names: tuple[str, ...], fmt: str) -> None:
 @click.option(
     "--span", is_flag=True, help="Of several servers, where one has too few; prints all leases, joined by commas."
 )
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing while it waits.")
+@output.option_of("table", "json", "yaml")
 def reserve(
     *,
     gpus: int,
@@ -181,6 +183,8 @@ def reserve(
     filters: tuple[str, ...],
     names: tuple[str, ...],
     span: bool,
+    quiet: bool,
+    fmt: str,
 ) -> None:
     """Keep cards for several programs: `calabash run --remote --lease ID -- PROGRAM` uses them."""
     from calabash.cli.remoterun import keep, leases  # noqa: PLC0415
@@ -197,9 +201,11 @@ def reserve(
         "idle_s": idle_s,
         "command": ["(reserved)"],
     }
-    granted = leases(order, names, span=span)
+    granted = leases(order, names, span=span, quiet=quiet)
     keep(granted)
-    click.echo(",".join(grant["id"] for _, grant in granted))
+    lease = ",".join(grant["id"] for _, grant in granted)
+    parts = [{"id": grant["id"], "server": server.name} for server, grant in granted]
+    output.emit_made("Lease", {"lease": lease, "parts": parts}, lease, fmt)
 
 
 @remote.command()

@@ -51,12 +51,17 @@ def start_remote(
     servers: Sequence[str],
     lease: str,
     span: bool,
+    quiet: bool = False,
 ) -> NoReturn:
-    """Become ``command`` on cards of another machine. Raises CalabashError when there are none."""
+    """Become ``command`` on devices of another machine; unless ``quiet``, say on standard error why it waits.
+
+    Raises:
+        CalabashError: no server has the devices within the time to wait.
+    """
     if lease:
         held = [_reserved(given, one, servers, filters) for one in lease.split(",")]
     else:
-        held = keep(leases({**_order(given, command), "filters": list(filters)}, servers, span=span))
+        held = keep(leases({**_order(given, command), "filters": list(filters)}, servers, span=span, quiet=quiet))
     for server, lease_id, grace_s in held:
         keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
     become_with_worker(command, _environment([account().key_file(lease_id) for _, lease_id, _ in held]))
@@ -87,25 +92,42 @@ def _environment(keys: Sequence[Path]) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(libraries / "span"), "CALABASH_REMOTE": "span:" + "\n".join(where)}
 
 
-def leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Sequence[tuple[ServerContact, Any]]:
+def leases(
+    order: Mapping[str, Any], names: Sequence[str], *, span: bool, quiet: bool = False
+) -> Sequence[tuple[ServerContact, Any]]:
     """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be.
 
     What is not free while leases of the user's own runs that have ended are being given back is asked for once more.
+    Unless ``quiet``, one line on standard error says that the order waits, and why.
     """
-    ended = account().ended_runs()
+    ended, waits = account().ended_runs(), _Waits(quiet=quiet)
     try:
-        return _leases(order, names, span=span)
+        return _leases(order, names, waits, span=span)
     except CalabashError as error:
         ended |= account().ended_runs()
         if not ended or error.reason not in _PASSES:
             raise
     account().until_returned(ended)
-    return _leases(order, names, span=span)
+    return _leases(order, names, waits, span=span)
 
 
-def _leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Sequence[tuple[ServerContact, Any]]:
+class _Waits:
+    """Says once, on standard error, that an order waits for room and why."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._said = quiet
+
+    def __call__(self, refusal: CalabashError) -> None:
+        if not self._said:
+            self._said = True
+            say(f"waiting for devices: {refusal.message}")
+
+
+def _leases(
+    order: Mapping[str, Any], names: Sequence[str], waits: _Waits, *, span: bool
+) -> Sequence[tuple[ServerContact, Any]]:
     if not span:
-        return [leased(order, names)]
+        return [_leased(order, names, waits)]
     wanted = msgspec.convert(order, LeaseOrder)
     parse_filters(wanted.filters)
     servers = account().servers(*names)
@@ -113,10 +135,10 @@ def _leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Se
     def look() -> list[tuple[ServerContact, ServerView]]:
         return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
 
-    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | _PASSES)).seek(wanted)
+    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | _PASSES), waits=waits).seek(wanted)
 
 
-def leased(order: Mapping[str, Any], names: Sequence[str]) -> tuple[ServerContact, Any]:
+def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[ServerContact, Any]:
     """A lease of the server that fits best, and that server. Raises CalabashError: why there is none."""
     wanted = msgspec.convert(order, LeaseOrder)
     parse_filters(wanted.filters)  # what is wrong with them is told before anybody is asked
@@ -134,6 +156,7 @@ def leased(order: Mapping[str, Any], names: Sequence[str]) -> tuple[ServerContac
                 raise
             failure = failure or error
     if wanted.wait_s and failure is not None and failure.reason not in _NEVER:
+        waits(failure)
         return servers[0], _asked(servers[0], order, wanted.wait_s)
     assert failure is not None
     if failure.reason in _NEVER:

@@ -50,7 +50,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     if given["remote"]:
         from calabash.cli.remoterun import start_remote  # noqa: PLC0415 - not on the way of a run on this machine
 
-        start_remote(words, command, **far)
+        start_remote(words, command, **far, quiet=given["quiet"])
     if any(far.values()):
         named = {"filters": "--filter", "servers": "--server", "lease": "--lease", "span": "--span"}
         said = next(named[name] for name, value in far.items() if value)

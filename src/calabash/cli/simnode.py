@@ -102,13 +102,16 @@ def sim() -> None:
 @click.argument("name")
 @click.option("--gpus", required=True, metavar="LIST", help="For example 4xA100-40GB,2xT4.")
 @click.option("--seed", type=click.IntRange(0), help="The same seed gives the same UUIDs. Default: fresh ones.")
-def create(name: str, gpus: str, seed: int | None) -> None:
+@output.option
+def create(name: str, gpus: str, seed: int | None, fmt: str) -> None:
     """Create node NAME; `calabash up --sim NAME` uses it."""
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
     nodes.create_node(home(), name, gpus, seed)
-    count = len(_node(name)["devices"])
-    click.echo(f"{name}: {count} device{'' if count == 1 else 's'}")
+    node = _node(name)
+    count = len(node["devices"])
+    text = name if fmt == "name" else f"{name}: {count} device{'' if count == 1 else 's'}"
+    output.emit_made("SimNode", node, text, fmt)
 
 
 @sim.command("list")

@@ -56,13 +56,16 @@ def vm() -> None:
     "--to", "target", default="", metavar="libvirt:DOMAIN", help="The virtual machine that gets it, by virsh."
 )
 @click.option("--xml", "xml", is_flag=True, help="Print the device as libvirt's XML instead.")
-def attach(gpu: str, profile: str, target: str, xml: bool) -> None:
+@output.option_of("table", "json", "yaml")
+def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
     """Take a card from its driver and give it to a virtual machine, until it is detached."""
     from calabash.seams.host import libvirt  # noqa: PLC0415 - only where it is needed
 
     if bool(target) == xml:
         what = "--to and --xml exclude each other" if xml else "it is not said where the card goes"
         raise CalabashError(what, hint="either --to libvirt:DOMAIN, or --xml to print the device")
+    if xml and fmt != "table":
+        raise CalabashError(f"--xml and --output {fmt} exclude each other", hint="leave out one of them")
     domain = _domain(target) if target else ""
     pool = client()
     device = pool.get(f"/v1/devices/{quoted(gpu)}")["device"]
@@ -85,7 +88,8 @@ def attach(gpu: str, profile: str, target: str, xml: bool) -> None:
         click.echo("".join(libvirt.device_xml(name) for name in devices), nl=False)
         click.echo(f"{granted['id']}: detach it with `calabash vm detach {granted['id']}`", err=True)
     else:
-        click.echo(f"{granted['id']}: {', '.join(devices)} of device {device['index']} is with {domain}")
+        text = f"{granted['id']}: {', '.join(devices)} of device {device['index']} is with {domain}"
+        output.emit_made("Attachment", {"id": granted["id"], "domain": domain, "devices": devices}, text, fmt)
 
 
 @vm.command()

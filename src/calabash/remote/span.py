@@ -36,10 +36,17 @@ class LeaseServer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSeeker:
-    """Looks for leases. ``look`` gives the servers that answer, with their cards; ``no_room`` are refusals that pass."""
+    """Looks for leases.
+
+    Args:
+        look: the servers that answer, with their cards.
+        no_room: refusals that pass.
+        waits: told of each refusal after which it waits and asks again.
+    """
 
     look: Callable[[], Sequence[tuple[Any, ServerView]]]
     no_room: frozenset[Reason]
+    waits: Callable[[CalabashError], None] = field(default=lambda _: None)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     chance: random.Random = field(default_factory=random.Random)
@@ -55,6 +62,7 @@ class SpanSeeker:
                 left_s = deadline - self.clock()
                 if error.reason not in self.no_room or error.reason is Reason.SELECTOR_MISMATCH or left_s <= 0:
                     raise
+                self.waits(error)
             self.sleep(min(left_s, pause_s * self.chance.uniform(0.5, 1.5)))  # two who meet do not meet for ever
             pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +83,9 @@ class MemoryServer:
             return {"id": name}
 
 
-def seeker(servers: Sequence[MemoryServer]) -> SpanSeeker:
+def seeker(
+    servers: Sequence[MemoryServer], waits: Callable[[CalabashError], None] = lambda refusal: None
+) -> SpanSeeker:
     now = [0.0]
 
     def sleep(pause_s: float) -> None:
@@ -92,6 +94,7 @@ def seeker(servers: Sequence[MemoryServer]) -> SpanSeeker:
     return SpanSeeker(
         look=lambda: [(server, server.view()) for server in servers],
         no_room=NO_ROOM,
+        waits=waits,
         clock=lambda: now[0],
         sleep=sleep,
         chance=random.Random(1),
@@ -204,3 +207,15 @@ def test_many_who_want_the_same_cards_all_get_them_in_turn() -> None:
         thread.join(timeout=120)
     assert sorted(had) == list(range(6))
     assert [server.held for server in servers] == [{}, {}, {}]
+
+
+def test_each_refusal_after_which_it_waits_is_told() -> None:
+    server = MemoryServer("a", 1, iter([Reason.NO_CAPACITY, Reason.NO_CAPACITY]))
+    told: list[Reason] = []
+    (granted,) = seeker([server], lambda refusal: told.append(refusal.reason)).seek(LeaseOrder(gpus=1, wait_s=60))
+    assert told == [Reason.NO_CAPACITY, Reason.NO_CAPACITY]
+    give_back([granted])
+    server.fails = iter([Reason.NO_CAPACITY])
+    with pytest.raises(CalabashError):
+        seeker([server], lambda refusal: told.append(refusal.reason)).seek(LeaseOrder(gpus=1))
+    assert len(told) == 2, "who does not wait is told nothing"
