@@ -26,6 +26,7 @@ ABSOLUTE = {
     "modes_health": 1,  # verdicts: the pool's poll interval
     "modes_mps": 3,  # service after a fault: the pool's poll intervals
     "net": 2,  # reconnection after 1 s, Raft's election timer
+    "net_balancers": 1,  # the interval at which listening sockets are looked at
     "net_gateways": 3,  # BFD, advertisements of keepalived
     "pool": 1,  # the pool's poll intervals
     "pool_recovery": 2,  # what operators were promised, on a machine that is named beside the figures

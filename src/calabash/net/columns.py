@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from calabash.net.rows import GATEWAYS, KEY, OWNER, RESTING, Value
+from calabash.net.rows import CLOSED, GATEWAYS, KEY, OWNER, RESTING, Value
 
 NOTHING: frozenset[str] = frozenset()
 EMPTY: Mapping[str, str] = {}
@@ -63,7 +63,8 @@ TABLES: Mapping[str, OwnedTable] = {
             "ip_port_mappings": EMPTY,
             "selection_fields": NOTHING,
             "options": EMPTY,
-        }
+        },
+        shared={"external_ids": IDS | {CLOSED}},
     ),
     "Logical_Router_Port": OwnedTable(
         columns={

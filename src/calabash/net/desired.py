@@ -8,6 +8,7 @@ is ``desired_platform``'s.
 from __future__ import annotations
 
 from calabash.model.network import Vpc
+from calabash.net.closed import NONE_CLOSED, ClosedBackends
 from calabash.net.desired_balancing import add_balancers
 from calabash.net.desired_base import add_ports, add_router, add_subnets
 from calabash.net.desired_crossing import add_endpoints, add_peerings
@@ -40,12 +41,12 @@ PARTS = (
 )
 
 
-def desired(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts) -> Rows:
-    """All rows of one VPC; none where there is no such VPC."""
+def desired(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts, closed: ClosedBackends = NONE_CLOSED) -> Rows:
+    """All rows of one VPC; none where there is no such VPC. ``closed`` backends get no new connections."""
     found = networks.find(Vpc, vpc)
     if found is None:
         return {}
-    view = View(networks=networks, vpc=found, hosts=hosts)
+    view = View(networks=networks, vpc=found, hosts=hosts, closed=closed)
     draft = Draft(vpc)
     for add in PARTS:
         add(view, draft)

@@ -14,14 +14,16 @@ from calabash.model.addresses import Address
 from calabash.model.network import Port, Subnet
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer, TransportProtocol
 from calabash.net import naming
+from calabash.net.closed import NONE_CLOSED, closed_text
 from calabash.net.desired_base import router_of
 from calabash.net.desired_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, add_acl, add_group
 from calabash.net.drafting import Draft
-from calabash.net.rows import Ref
+from calabash.net.rows import CLOSED, Ref
 from calabash.net.transit import checks_address
 from calabash.net.view import View, gateways_of, of_one_version, socket_name
 
-# A backend that is taken out keeps no connection, and nobody waits for one where no backend is.
+# A backend that is removed keeps no connection, except of balancers whose backends are followed (``add_closed``); and nobody
+# waits for one where no backend is.
 OPTIONS = {"ct_flush": "true", "reject": "true"}
 
 
@@ -33,8 +35,24 @@ def add_balancers(view: View, draft: Draft) -> None:
         targets = targets_of(view, balancer)
         vip = socket_name(balancer.vip, balancer.vip_number)
         row = add_balancer(view, draft, naming.balancer(balancer.name), {vip: targets}, balancer.protocol)
+        add_closed(view, draft, balancer, row)
         if balancer.check.kind is not CheckKind.NONE:
             _add_check(view, draft, balancer, row, vip)
+
+
+def followed(balancer: LoadBalancer) -> bool:
+    """Return True if the balancer's backends get no new connections once their programs do not listen any more."""
+    return balancer.layer is Layer.L4 and balancer.check.kind is CheckKind.TCP
+
+
+def add_closed(view: View, draft: Draft, balancer: LoadBalancer, row: Ref) -> None:
+    """Note the closed backends of a balancer that follows them. Their connections go on, as programs may finish with these."""
+    if not followed(balancer):
+        return
+    draft.change(row, {"options": {**OPTIONS, "ct_flush": "false"}})
+    closed = view.closed.intersection((backend.port, backend.number) for backend in balancer.backends)
+    if closed:
+        draft.note(row, CLOSED, closed_text(closed))
 
 
 def targets_of(view: View, balancer: LoadBalancer) -> str:
@@ -43,7 +61,10 @@ def targets_of(view: View, balancer: LoadBalancer) -> str:
         served = virtual_address(view, balancer)
         return "" if served is None else socket_name(served, balancer.vip_number)
     found = []
+    closed = view.closed if followed(balancer) else NONE_CLOSED
     for backend in balancer.backends:
+        if (backend.port, backend.number) in closed:
+            continue
         address = of_one_version(view.all(Port)[backend.port].addresses, balancer.vip.version)
         if address is not None:
             found.append(socket_name(address, backend.number))

@@ -17,7 +17,7 @@ from calabash.model.addresses import Address
 from calabash.model.network import NetworkKind, Peering, Subnet, Vpc, vpc_of
 from calabash.model.network_services import Layer, LoadBalancer, ServiceEndpoint
 from calabash.net import naming
-from calabash.net.desired_balancing import AccessOffer, add_balancer, add_offer, targets_of
+from calabash.net.desired_balancing import AccessOffer, add_balancer, add_closed, add_offer, targets_of
 from calabash.net.desired_base import add_gateway_port, add_router_port
 from calabash.net.desired_gateway import add_snat
 from calabash.net.desired_routes import add_range_guards, add_route
@@ -127,7 +127,7 @@ def _add_provider(view: View, draft: Draft, crossing: Crossing) -> None:
     _add_side(view, draft, crossing, PROVIDER)
     vips = {socket_name(crossing.address(SERVICE), balancer.vip_number): targets_of(view, balancer)}
     name = naming.endpoint_balancer(naming.endpoint_of(view.vpc.name, endpoint.number))
-    add_balancer(view, draft, name, vips, balancer.protocol, switches=False)
+    add_closed(view, draft, balancer, add_balancer(view, draft, name, vips, balancer.protocol, switches=False))
     pair = balancer.layer is Layer.L7
     ports = balancer.ports if pair else {backend.port for backend in balancer.backends}
     numbers = [balancer.vip_number] if pair else [backend.number for backend in balancer.backends]

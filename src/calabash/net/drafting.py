@@ -34,6 +34,12 @@ class Draft:
         """Sets columns of a row that has been added."""
         self._rows[row].update(columns)
 
+    def note(self, row: Ref, key: str, text: str) -> None:
+        """Sets one of the ``external_ids`` of a row that has been added."""
+        ids = self._rows[row]["external_ids"]
+        if isinstance(ids, Mapping):
+            self._rows[row]["external_ids"] = {name: str(value) for name, value in ids.items()} | {key: text}
+
     def put_into(self, row: Ref, column: str, item: str | Ref) -> None:
         """Adds to a set of a row that is drawn up, now or later."""
         self._sets.setdefault((row, column), set()).add(item)

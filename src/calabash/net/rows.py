@@ -14,6 +14,7 @@ KEY = "calabash:key"  # external_ids: the key of a row
 REVISION = "calabash:revision"  # external_ids of a VPC's router: the revision of the book when it was written
 GATEWAYS = "calabash:gateways"  # external_ids of NB_Global: all gateway hosts that are known, with commas
 RESTING = "calabash:resting"  # external_ids of NB_Global: those of them that come last in all rows, in their order
+CLOSED = "calabash:closed"  # external_ids of a load balancer: its backends whose programs do not listen any more
 PLATFORM = "-"
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from calabash.model.addresses import Address, Network
 from calabash.model.network import NetworkObject, Port, Subnet, Vpc
+from calabash.net.closed import NONE_CLOSED, ClosedBackends
 from calabash.net.objects import NetworkObjects, VpcObjects
 
 PRIORITY_MAX = 100  # of gateway hosts, the first's
@@ -30,11 +31,12 @@ class NetworkHosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One VPC in the book of all."""
+    """One VPC in the book of all, and what is known of hosts and of the backends of load balancers."""
 
     networks: NetworkObjects
     vpc: Vpc
     hosts: NetworkHosts
+    closed: ClosedBackends = NONE_CLOSED
 
     @property
     def own(self) -> VpcObjects:

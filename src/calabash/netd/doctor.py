@@ -211,7 +211,7 @@ def _rows(
         sorted({*told, *northbound.gateways(), *northbound.known_gateways()})
     )
     hosts = NetworkHosts(gateways=gateways, resting=northbound.resting())
-    around = Surroundings(hosts=hosts, protected=connection.ranges())
+    around = Surroundings(hosts=hosts, protected=connection.ranges(), closed=northbound.closed())
     wrong: list[str] = []
     for owner in sorted({PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}):
         try:

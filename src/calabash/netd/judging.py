@@ -11,6 +11,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer
 from calabash.model.network_status import ConditionKind
+from calabash.net.closed import NONE_CLOSED
 from calabash.net.health import backend_name, health
 from calabash.net.rows import PLATFORM
 from calabash.net.view import NetworkHosts
@@ -63,6 +64,7 @@ class Judge:
         self._seen_hosts: dict[str, str] = {}
         self._seen_dead: frozenset[str] = frozenset()
         self._seen_monitors: tuple[int, dict[tuple[str, int], bool | None]] = (-1, {})
+        self.closed = NONE_CLOSED
 
     def look_at_gateways(self) -> bool:
         """Whether there are other gateway hosts than before, or others rest. One that has gone stays one: others must not take
@@ -159,7 +161,7 @@ class Judge:
 
     def _look_at_backends(self, known: KnownNetworks) -> None:
         """Of balancers that OVN carries out and checks; of the others those say it who keep their programs."""
-        seen = (known.revision, self._southbound.monitors())
+        seen = (known.revision, self._southbound.monitors() | dict.fromkeys(self.closed, False))
         if seen == self._seen_monitors:
             return
         self._seen_monitors = seen

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Peering, Uplink, kind_of, vpc_of
-from calabash.model.network_services import ServiceEndpoint
+from calabash.model.addresses import Address
+from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Peering, Port, Uplink, kind_of, vpc_of
+from calabash.model.network_services import LoadBalancer, ServiceEndpoint
 from calabash.net.book import Networks
+from calabash.net.desired_balancing import followed
 from calabash.net.objects import SHARED
 from calabash.net.rows import PLATFORM
+from calabash.net.view import of_one_version
 from calabash.netd.source import Key, NetworkNews
 
 MANY = 50  # of VPCs that change at once: then all are looked at
@@ -80,3 +83,15 @@ def _leading(networks: Networks, vpc: str) -> set[str]:
         if f"{other}/{vpc}" in objects.all(Peering)
         or any(vpc_of(endpoint.source) == vpc for endpoint in objects.all(ServiceEndpoint).values())
     }
+
+
+def backends_of(networks: Networks) -> dict[tuple[str, int], Address]:
+    """The backends of layer 4 balancers with checks of TCP, by port and number, with the address at which they serve."""
+    found = {}
+    for balancer in networks.all(LoadBalancer):
+        for backend in balancer.backends if followed(balancer) else ():
+            port = networks.find(Port, backend.port)
+            address = of_one_version(port.addresses, balancer.vip.version) if port is not None else None
+            if address is not None:
+                found[backend.port, backend.number] = address
+    return found

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import structlog
 
+from calabash.agent.net.network_file import HostPlace, read_host_place
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.carrying import Carrier
+from calabash.netd.listeners import LocalListeners
 from calabash.netd.reconciler import Reconciler
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
 from calabash.netd.source import FileBook, NetworkSource, PoolBook
@@ -60,7 +62,7 @@ def _run(home: Path, book: Path | None, *, supervised: bool) -> int:
     held = _alone(home)
     try:
         source: NetworkSource = FileBook(book) if book is not None else PoolBook(PoolClient(home))
-        _carry(connection, source, supervised=supervised)
+        _carry(connection, source, read_host_place(home), supervised=supervised)
     finally:
         os.close(held)
     return 0
@@ -77,7 +79,7 @@ def _alone(home: Path) -> int:
     return held
 
 
-def _carry(connection: NetworkConnection, source: NetworkSource, *, supervised: bool) -> None:
+def _carry(connection: NetworkConnection, source: NetworkSource, host: HostPlace | None, *, supervised: bool) -> None:
     ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     reconciler = Reconciler(
         connection.northbound,
@@ -89,6 +91,10 @@ def _carry(connection: NetworkConnection, source: NetworkSource, *, supervised: 
     )
     carrier = Carrier(source, reconciler)
     reconciler.report = carrier.report
+    listeners = LocalListeners(host.switch, reconciler.take_closed) if host is not None else None
+    if listeners is not None:
+        reconciler.watch = listeners.watch
+        listeners.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.write(end, b"x"))
     worker = threading.Thread(target=reconciler.run, name="reconciler", daemon=True)
@@ -97,6 +103,8 @@ def _carry(connection: NetworkConnection, source: NetworkSource, *, supervised: 
     log.info("the network controller is up", northbound=connection.northbound, pid=os.getpid())
     _until(ended, supervised=supervised)
     carrier.close()
+    if listeners is not None:
+        listeners.close()
     reconciler.close()
     worker.join()
     log.info("the network controller is down")

@@ -12,20 +12,22 @@ by which dead hosts are known.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import structlog
 
 from calabash.api.networks import NetworkReport
-from calabash.model.addresses import Network
+from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import vpc_of
+from calabash.net.closed import NONE_CLOSED, ClosedBackends
 from calabash.net.differing import diff
 from calabash.net.rows import PLATFORM, Change
 from calabash.netd.backoff import Backoff
 from calabash.netd.inbox import Inbox
 from calabash.netd.judging import Judge
-from calabash.netd.known import KnownNetworks
+from calabash.netd.known import KnownNetworks, backends_of
 from calabash.netd.order import first
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.resting import REST_S
@@ -44,6 +46,8 @@ FULL_S = 300.0
 TRANSACTION_S = 30.0
 _LOST = frozenset((Reason.UNREACHABLE, Reason.TIMEOUT))
 
+Watch = Callable[[Mapping[tuple[str, int], Address], ClosedBackends], None]
+
 log = structlog.get_logger(__name__)
 
 
@@ -57,7 +61,8 @@ class Reconciler:
         full_s: how often everything is looked at.
         rest_s: how long a gateway host that returns, or is new, has to be well before it takes traffic.
 
-    ``report`` is called with what is newly known of objects, in the thread of ``run``; it must not wait.
+    ``report`` is called with what is newly known of objects, and ``watch`` with the backends of load balancers and the closed
+    ones of them when the book changes, both in the thread of ``run``; they must not wait. Without ``watch``, none is closed.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class Reconciler:
         self._told_s = 0.0
         self._full_due_s = 0.0
         self.report: Callable[[list[NetworkReport]], None] = lambda _: None
+        self.watch: Watch | None = None
+        self._closed: ClosedBackends | None = None
         self._statuses = Statuses()
         self.northbound = Northbound(
             northbound, credentials=credentials, touched=self._inbox.touched, synchronized=self._inbox.everything
@@ -98,10 +105,17 @@ class Reconciler:
         """What changed in the book."""
         self._inbox.news(news)
 
+    def take_closed(self, closed: ClosedBackends) -> None:
+        """These backends are closed from now on."""
+        before, self._closed = self._closed or NONE_CLOSED, closed
+        self._judge.closed = closed
+        self._inbox.touched({vpc_of(port) for port, _ in before ^ closed})
+
     @property
     def around(self) -> Surroundings:
         """What rows are made for besides the book."""
-        return Surroundings(hosts=self._judge.hosts, protected=self._protected)
+        closed = self._closed or NONE_CLOSED
+        return Surroundings(hosts=self._judge.hosts, protected=self._protected, closed=closed)
 
     @property
     def revision(self) -> int:
@@ -123,8 +137,13 @@ class Reconciler:
                 time.sleep(AGAIN_S)
 
     def _round(self) -> None:
+        revision = self._known.revision
         self._gather()
         ready = self.northbound.session.has_lock and self.southbound.session.ready and self._known.revision >= 0
+        if ready and self.watch is not None and (self._closed is None or revision != self._known.revision):
+            if self._closed is None:
+                self.take_closed(self.northbound.closed())  # as another process has left it
+            self.watch(backends_of(self._known.networks), self._closed or NONE_CLOSED)
         if ready:
             if self._judge.look_at_gateways():
                 self._everything()

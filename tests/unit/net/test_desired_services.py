@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
+from tests.unit.net.books import book, port, subnet, vpc
 from tests.unit.net.everything import HOSTS, balanced, base, everything, of
 
 from calabash.model.network import NetworkGateway, NetworkKind, Peering, Uplink, kind_of
-from calabash.model.network_services import ServiceEndpoint
+from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer, ServiceEndpoint
 from calabash.net.book import Networks
+from calabash.net.closed import closed_text, read_closed
 from calabash.net.columns import TABLES
 from calabash.net.desired import desired, desired_platform
-from calabash.net.rows import OWNER, PLATFORM, Columns, Ref, Rows, Value
+from calabash.net.rows import CLOSED, OWNER, PLATFORM, Columns, Ref, Rows, Value
+from calabash.net.view import NetworkHosts
 
 BOOK = everything()
 RED, BLUE, GREEN = (desired(BOOK, name, hosts=HOSTS) for name in ("red", "blue", "green"))
@@ -166,9 +170,9 @@ def test_a_line_is_a_vlan_of_its_own_and_leads_into_the_vpc_only() -> None:
 
 def test_nobody_outside_and_nobody_on_a_line_passes_for_a_port_of_the_vpc() -> None:
     drops = {row["match"] for row in of_table(RED, "Logical_Router_Policy").values() if row["action"] == "drop"}
-    for port in ("red:uplink:router", "red:line:dc1:router"):
-        assert f'inport == "{port}" && ip4.src == {{10.0.0.0/16}}' in drops
-        assert f'inport == "{port}" && ip6.src == {{fd00::/56}}' in drops
+    for side in ("red:uplink:router", "red:line:dc1:router"):
+        assert f'inport == "{side}" && ip4.src == {{10.0.0.0/16}}' in drops
+        assert f'inport == "{side}" && ip6.src == {{fd00::/56}}' in drops
 
 
 def test_routes_of_users_come_after_every_guard() -> None:
@@ -262,3 +266,33 @@ def test_a_gateway_whose_uplink_is_of_ipv6_speaks_ipv6_there() -> None:
     assert of_table(rows, "Logical_Router_Static_Route")["red/out:gateway"]["ip_prefix"] == "::/0"
     entries = of_table(desired_platform(networks), "ACL")
     assert any("nd_ra" in str(row["match"]) for row in entries.values())
+
+
+def test_a_closed_backend_gets_no_connections_and_keeps_its_own_if_its_balancer_checks_by_tcp() -> None:
+    closed = frozenset({("red/a/web", 8080)})
+    for check, vips, flush in (
+        (CheckKind.TCP, "10.0.1.12:8080", "false"),
+        (CheckKind.NONE, "10.0.1.11:8080,10.0.1.12:8080", "true"),
+    ):
+        balancer = LoadBalancer(
+            name="red/front",
+            vip=ip_address("10.0.1.100"),
+            vip_number=80,
+            backends=(Backend(port="red/a/web", number=8080), Backend(port="red/a/web2", number=8080)),
+            check=HealthCheck(kind=check),
+        )
+        ports = (port("red/a/web", "10.0.1.11"), port("red/a/web2", "10.0.1.12"))
+        networks = book(vpc("red"), subnet("red/a"), *ports, balancer)
+        rows = desired(networks, "red", hosts=NetworkHosts(), closed=closed)
+        row = rows[Ref("Load_Balancer", "cb-red/front")]
+        options, ids = row["options"], row["external_ids"]
+        assert isinstance(options, Mapping)
+        assert isinstance(ids, Mapping)
+        assert (row["vips"], options["ct_flush"]) == ({"10.0.1.100:80": vips}, flush)
+        noted = [str(ids[CLOSED])] if CLOSED in ids else []
+        assert read_closed(noted) == (closed if check is CheckKind.TCP else frozenset())
+
+
+def test_closed_backends_are_read_as_they_were_written_and_nothing_else_is() -> None:
+    closed = frozenset({("red/a/web", 80), ("red/a/web", 8080), ("blue/a/db", 5432)})
+    assert read_closed([closed_text(closed), "", "no-number", ":80"]) == closed

@@ -44,6 +44,11 @@ class HostNames:
         digest = hashlib.sha256(f"{self.owner(allocation)}/{port}".encode()).hexdigest()
         return f"cb{digest[:12]}"
 
+    @staticmethod
+    def namespace_of_owner(owner: str) -> str:
+        """The namespace of the allocation, of whatever pool, that the switch names beside a port."""
+        return owner.replace("/", ".", 1)
+
     def of_namespace(self, name: str) -> AllocationId | None:
         """Whose a namespace is; None: not this pool's."""
         return self._allocation(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None

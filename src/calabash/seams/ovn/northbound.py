@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.net.closed import ClosedBackends, read_closed
 from calabash.net.columns import SINGLE, TABLES, OwnedTable
 from calabash.net.rows import (
+    CLOSED,
     GATEWAYS,
     OWNER,
     PLATFORM,
@@ -151,6 +153,12 @@ class Northbound:
             rows = replica.tables.get("NB_Global", {}).values()
             names = next((str(row["external_ids"].get(key, "")) for row in rows), "")
             return tuple(name for name in names.split(",") if name)
+
+    def closed(self) -> ClosedBackends:
+        """The backends of load balancers that were closed when the rows were written."""
+        with self.session.reading() as replica:
+            rows = replica.tables.get("Load_Balancer", {}).values()
+            return read_closed(str(row["external_ids"].get(CLOSED, "")) for row in rows)
 
     def gateway_orders(self) -> dict[str, tuple[str, ...]]:
         """Of each of our routers' ports that is at gateway hosts: these hosts, who comes first first."""
