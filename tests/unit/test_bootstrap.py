@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from calabash.seams.host.reach import barrier_to_others
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -110,3 +112,42 @@ def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> 
     assert "building" not in tree().stdout
     tree.program("id", "echo 1000")
     assert "building" not in tree("--tests").stdout
+
+
+def test_root_sets_up_with_a_python_that_other_users_can_execute(tree: Tree) -> None:
+    """uv would take the one of root's home, as the first one of the PATH."""
+    for part in (tree.root, *tree.root.parents):
+        if part.stat().st_uid == os.geteuid() and not part.stat().st_mode & 1:
+            part.chmod(part.stat().st_mode | 0o055)
+    taken = tree.root / "home" / "python3"
+    taken.parent.mkdir(mode=0o700)
+    taken.symlink_to("/usr/bin/python3")
+    tree.program("id", "echo 0")
+    tree.program("uv", f'case "$*" in *find*) echo {taken.parent}/own;; sync*) echo "[$UV_PYTHON]" >told;; esac')
+    own = taken.parent / "own"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    (tree.root / ".venv/bin/python").unlink()
+    tree()
+    chosen = (tree.root / "told").read_text().strip("[]\n")
+    assert Path(chosen).resolve(strict=True) == Path(chosen)
+    assert not Path(chosen).is_relative_to(tree.root)
+    assert barrier_to_others(Path(chosen), execute=True) is None
+
+
+@pytest.mark.parametrize("who", ["1000", "0"])
+def test_a_python_that_others_can_execute_or_that_is_a_users_own_stays_the_choice_of_uv(tree: Tree, who: str) -> None:
+    tree.program("id", f"echo {who}")
+    tree.program("uv", 'case "$*" in *find*) echo /usr/bin/env;; sync*) echo "[$UV_PYTHON]" >told;; esac')
+    (tree.root / ".venv/bin/python").unlink()
+    tree()
+    assert (tree.root / "told").read_text() == "[]\n"
+
+
+def test_files_of_a_tree_can_be_read_by_others_whatever_the_umask_is(tree: Tree) -> None:
+    before = os.umask(0o077)
+    try:
+        tree()
+    finally:
+        os.umask(before)
+    assert (tree.root / "native/built").stat().st_mode & 0o777 == 0o644

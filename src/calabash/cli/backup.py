@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from calabash.cli.home import client, home
+from calabash.cli.home import home, own_client, own_file
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.auditing import KEY_FILE
 from calabash.operations.backup import create_backup, restore_pool
@@ -58,11 +58,11 @@ def _url(given: str, *, running: bool = True) -> str:
         return given
     if running:
         try:
-            used = str(client().get("/v1/status")["db"])
+            used = str(own_client().get("/v1/status")["db"])
         except CalabashError:
             used = ""
         if used and not used.startswith("sqlite"):
             raise CalabashError(
                 f"the pool keeps its journal in {used}", reason=Reason.BAD_REQUEST, hint="name it with --db"
             )
-    return f"sqlite:///{home() / DATABASE_FILE}"
+    return f"sqlite:///{own_file(DATABASE_FILE) if running else home() / DATABASE_FILE}"

@@ -14,10 +14,12 @@ from typing import Any
 import click
 
 from calabash.cli import output
-from calabash.cli.home import client, home
+from calabash.cli.home import client, home, uses_system_pool
 from calabash.cli.output import Column
 from calabash.cli.pool import MEMBERSHIP
 from calabash.model.errors import CalabashError
+from calabash.seams.pool.client import SOCKET_FILE
+from calabash.seams.pool.system import SYSTEM_HOME
 
 _DISK_FREE_MIB_MIN = 64
 
@@ -43,7 +45,7 @@ COLUMNS = (
 @output.option
 def doctor(fmt: str) -> None:
     """Check what the pool needs and name what is missing; exit code 1 when something fails."""
-    findings = [finding for check in (_native, _driver, _home, _pool) for finding in check()]
+    findings = [finding for check in (_native, _driver, _home, _pool, _other_users) for finding in check()]
     rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]
     output.emit("FindingList", rows, COLUMNS, fmt, name="check")
     for finding in findings:
@@ -56,12 +58,13 @@ def doctor(fmt: str) -> None:
 def _native() -> Iterator[Finding]:
     root = Path(__file__).resolve().parent.parent / "_native"
     for name in ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1", "simgpu/calabash-simctl"):
-        found = (root / name).is_file()
+        path = root / name
+        found, readable = path.is_file(), os.access(path, os.R_OK)
         yield Finding(
-            check=Path(name).name,
-            result="ok" if found else "fail",
-            text=str(root / name) if found else "not built",
-            hint="" if found else "make native",
+            check=path.name,
+            result="ok" if found and readable else "fail",
+            text=str(path) if found and readable else f"{path} cannot be read" if found else "not built",
+            hint="" if found and readable else f"as its owner: chmod o+r {path}" if found else "make native",
         )
 
 
@@ -116,6 +119,9 @@ def _simulated_cards() -> str:
 
 
 def _home() -> Iterator[Finding]:
+    if uses_system_pool():
+        yield Finding(check="home", result="ok", text=f"not needed: root's pool at {SYSTEM_HOME} is used")
+        return
     directory = home()
     existing = next(p for p in (directory, *directory.parents) if p.exists())
     writable = os.access(existing, os.W_OK)
@@ -133,6 +139,21 @@ def _home() -> Iterator[Finding]:
         text=f"{free_mib} MiB free, {_DISK_FREE_MIB_MIN} needed",
         hint="" if enough else f"free some space under {existing}",
     )
+
+
+def _other_users() -> Iterator[Finding]:
+    """What keeps other users from root's pool: they need the command, the shim and the pool's socket."""
+    if os.geteuid() != 0:
+        return
+    from calabash.cli.otherusers import attempts  # noqa: PLC0415
+
+    for attempt in attempts(home() / SOCKET_FILE):
+        yield Finding(
+            check=f"other users: {attempt.subject}",
+            result="warn" if attempt.wrong else "ok",
+            text=f"they cannot use it: {attempt.wrong}" if attempt.wrong else "they can use it",
+            hint=attempt.hint,
+        )
 
 
 def membership(status: Mapping[str, Any]) -> Finding:

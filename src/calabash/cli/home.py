@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from calabash.seams.pool.client import ApiClient
+    from calabash.seams.pool.client import ApiClient, PoolClient
     from calabash.seams.pool.far import TokenStore
 
 SERVER_VARIABLE = "CALABASH_SERVER"
@@ -23,7 +23,9 @@ def directory() -> str:
     """
     given = os.environ.get("CALABASH_HOME", "")
     if not given and os.geteuid() == 0:
-        return "/var/lib/calabash"
+        from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
+
+        return SYSTEM_HOME
     wanted = given or "~/.local/share/calabash"
     found = os.path.expanduser(wanted)
     if found.startswith("~"):
@@ -42,16 +44,75 @@ def home() -> Path:
 
 
 def client() -> ApiClient:
-    """The pool of ``--server``, else that of this home; calls raise CalabashError(POOL_DOWN) when nobody answers."""
+    """The pool of ``--server``, else that of this home, else the system pool (:func:`uses_system_pool`).
+
+    Raises NOT_PERMITTED for a system pool that another user could have put there. Calls raise CalabashError(POOL_DOWN) when
+    no pool answers.
+    """
     url = server_url()
     if url:
         from calabash.seams.pool.far import ServerClient, checked_url  # noqa: PLC0415
 
         place = checked_url(url)
         return ServerClient(place, token_store().token(place))
+    if not uses_system_pool():
+        return own_client()
+    from calabash.seams.pool.client import PoolClient, socket_path  # noqa: PLC0415
+    from calabash.seams.pool.system import SYSTEM_HOME, require_of_root  # noqa: PLC0415
+
+    require_of_root(socket_path(SYSTEM_HOME))
+    return PoolClient(
+        SYSTEM_HOME, owner=0, down_hint="root starts it with `calabash up`; as yourself you start a pool of your own"
+    )
+
+
+def own_client() -> PoolClient:
+    """The pool of this home, whether it runs or not, for commands that start it or that use its files."""
     from calabash.seams.pool.client import PoolClient  # noqa: PLC0415
 
+    if _may_use_system_pool() and os.path.lexists(_system_socket()):
+        hint = f"start it with `calabash up`, or use root's with CALABASH_HOME={os.path.dirname(_system_socket())}"
+        return PoolClient(directory(), down_hint=hint)
     return PoolClient(directory())
+
+
+def uses_system_pool() -> bool:
+    """Return True if commands of this user go to the pool that root runs for all users of the machine.
+
+    They do if the user has named no pool (``--server``, ``CALABASH_HOME``), has no pool of its own, and there is one of root.
+    """
+    if not _may_use_system_pool() or not os.path.lexists(_system_socket()):
+        return False
+    from calabash.seams.pool.client import SOCKET_FILE  # noqa: PLC0415
+
+    try:
+        return not os.path.lexists(os.path.join(directory(), SOCKET_FILE))
+    except CalabashError:  # a user without a home directory
+        return True
+
+
+def own_file(name: str) -> Path:
+    """The path of a file of the pool in this home. Raises NOT_PERMITTED if it is not there and the pool is root's."""
+    if uses_system_pool() and not os.path.lexists(os.path.join(directory(), name)):
+        from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
+
+        raise CalabashError(
+            f"this command uses the file {name} of the pool, and those of the system pool at {SYSTEM_HOME} are root's",
+            reason=Reason.NOT_PERMITTED,
+            hint="run it as root, or set CALABASH_HOME to the home of a pool of your own",
+        )
+    return home() / name
+
+
+def _may_use_system_pool() -> bool:
+    return os.geteuid() != 0 and not os.environ.get("CALABASH_HOME") and not server_url()
+
+
+def _system_socket() -> str:
+    from calabash.seams.pool.client import SOCKET_FILE  # noqa: PLC0415
+    from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
+
+    return os.path.join(SYSTEM_HOME, SOCKET_FILE)
 
 
 def server_url() -> str:

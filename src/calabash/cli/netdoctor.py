@@ -9,9 +9,10 @@ import click
 import structlog
 
 from calabash.cli import output
-from calabash.cli.home import client, home
+from calabash.cli.home import client, own_file
 from calabash.cli.output import Column
 from calabash.netd.doctor import examine
+from calabash.netd.settings import NETWORK_FILE
 
 COLUMNS = (
     Column(title="CHECK", text=lambda r: r["check"]),
@@ -32,7 +33,7 @@ def doctor(switch: str, fmt: str) -> None:
     """Look at everything that networks need and name what is wrong; exit code 1 when something fails."""
     # What it finds is told in its own lines; the log of its connections is nobody's output.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    findings = list(examine(home(), client(), switch))
+    findings = list(examine(own_file(NETWORK_FILE).parent, client(), switch))
     rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]
     output.emit("NetworkFindingList", rows, COLUMNS, fmt, name="check")
     for finding in findings:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from calabash.cli import output
-from calabash.cli.home import client, home
+from calabash.cli.home import client, own_file
 from calabash.cli.output import Column, dash
 from calabash.model.errors import CalabashError, Reason
 
@@ -79,4 +79,4 @@ def run(path: Path | None, *, once: bool) -> None:
     from calabash.operations.logs import configure  # noqa: PLC0415
 
     configure()
-    keep_fabrics(client(), path or home() / FILE, once=once)
+    keep_fabrics(client(), path or own_file(FILE), once=once)

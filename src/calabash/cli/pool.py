@@ -14,10 +14,11 @@ from typing import Any, BinaryIO
 import click
 
 from calabash.cli import output
-from calabash.cli.home import client, home
+from calabash.cli.home import client, home, own_client, uses_system_pool
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 from calabash.seams.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
+from calabash.seams.pool.client import ApiClient
 
 NO_PROGRESS_S = 120.0  # the first step is reported when all modules are loaded, which takes long on a busy machine
 SAID_AFTER_S = 3.0
@@ -54,6 +55,10 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
     """Start the pool of this machine, with its real cards or with a simulated node."""
     directory = home()
     _check(directory, sim, console)
+    if not sim and uses_system_pool():
+        click.echo(
+            "warning: root's pool serves the devices of this machine; this one is a second pool of them", err=True
+        )
     words = ["--home", str(directory), "--strangers", strangers, "--console", console]
     words += ["--insecure"] if insecure else []
     words += ["--sim", sim] if sim else []
@@ -81,11 +86,12 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
             process.stdin.write(f"{url}\n".encode())
             process.stdin.close()
     _wait_until_ready(process, log, start)
-    status = client().get("/v1/status")
+    pool = own_client()
+    status = pool.get("/v1/status")
     count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
     click.echo(f"pool is up: {count}, {where(status)}, pid {status['pid']}")
     if status["console"]:
-        click.echo(f"console: {_login_link(status['console'])}")
+        click.echo(f"console: {_login_link(pool, status['console'])}")
     elif status["console_failure"]:
         click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
 
@@ -120,23 +126,24 @@ def _absolute(url: str) -> str:
     return absolute_url(url)
 
 
-def _login_link(console: str) -> str:
+def _login_link(pool: ApiClient, console: str) -> str:
     """A link that logs whoever opens it in as this user, once."""
-    code = client().post("/v1/tokens", {"login": True})["secret"]
+    code = pool.post("/v1/tokens", {"login": True})["secret"]
     return f"{console}/login#{code}"
 
 
 @click.command("login-link")
 def login_link() -> None:
     """Print a link that logs you in to the console, once, within ten minutes."""
-    status = client().get("/v1/status")
+    pool = client()
+    status = pool.get("/v1/status")
     if not status["console"]:
         raise CalabashError(
             status["console_failure"] or "this pool serves no console",
             reason=Reason.NOT_FOUND,
             hint="start it with `calabash up --console HOST:PORT`",
         )
-    click.echo(_login_link(status["console"]))
+    click.echo(_login_link(pool, status["console"]))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
@@ -150,7 +157,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
         if process.poll() is not None:
             raise _with_what_runs(_failure(log, start, process.returncode))
         try:
-            if client().get("/v1/status", timeout_s=5)["pid"] == process.pid:
+            if own_client().get("/v1/status", timeout_s=5)["pid"] == process.pid:
                 return
         except CalabashError:
             pass
@@ -186,7 +193,7 @@ def _with_what_runs(error: CalabashError) -> CalabashError:
     if error.reason is not Reason.POOL_RUNNING:
         return error
     try:
-        status = client().get("/v1/status", timeout_s=5)
+        status = own_client().get("/v1/status", timeout_s=5)
     except CalabashError:
         return error
     return CalabashError(

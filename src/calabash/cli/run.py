@@ -18,7 +18,7 @@ from calabash.cli import ask
 from calabash.cli.failure import say
 from calabash.cli.home import client
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.entering import environment_with, hold_lease, outside_of_slices
+from calabash.seams.pool.entering import environment_with, hold_lease, outside_of_slices, require_loadable
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
     pool = client()
     granted = _granted(pool, body, quiet=bool(given.get(ask.QUIET)))
     try:
+        require_loadable(granted["environment"])
         if granted.get("door"):
             _run_behind(granted, command)
         if granted["lease"]:

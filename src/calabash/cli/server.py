@@ -129,7 +129,7 @@ def _addresses() -> str:
 
 def _pool_is_up(sim: str | None) -> None:
     try:
-        status = homes.client().get("/v1/status")
+        status = homes.own_client().get("/v1/status")
     except CalabashError as error:
         if error.reason is not Reason.POOL_DOWN:
             raise

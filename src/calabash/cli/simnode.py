@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from calabash.cli import output
-from calabash.cli.home import client, home
+from calabash.cli.home import home, own_client, uses_system_pool
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_mib
+
+if TYPE_CHECKING:
+    from calabash.seams.gpu.sim import NodeFile
 
 SEEN_WITHIN_S = 5.0
 
@@ -57,14 +60,28 @@ def _node(name: str) -> dict[str, Any]:
 
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
-    body: dict[str, Any] = msgspec.to_builtins(nodes.show_node(nodes.find_node(home(), name)))
+    body: dict[str, Any] = msgspec.to_builtins(nodes.show_node(_own_node(name)))
     return body
+
+
+def _own_node(name: str) -> NodeFile:
+    """The files of node ``name`` of this home. Raises NOT_FOUND."""
+    from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
+
+    try:
+        return nodes.find_node(home(), name)
+    except CalabashError as error:
+        if error.reason is not Reason.NOT_FOUND or not uses_system_pool():
+            raise
+        raise CalabashError(
+            error.message, reason=error.reason, hint=f"{error.hint}; nodes of the system pool are root's"
+        ) from None
 
 
 def _pool_of(name: str) -> dict[str, Any]:
     """The status of the pool of this home while it serves node ``name``, else nothing."""
     try:
-        status: dict[str, Any] = client().get("/v1/status")
+        status: dict[str, Any] = own_client().get("/v1/status")
     except CalabashError:
         return {}
     return status if status.get("sim") == name else {}
@@ -83,7 +100,7 @@ def _wait_until_seen(name: str, fault: str) -> None:
         return bool(fault != "recover" or device["health"] == "healthy" or device["allocations"])
 
     deadline = time.monotonic() + SEEN_WITHIN_S
-    while not all(seen(device) for device in client().get("/v1/devices")["items"]):
+    while not all(seen(device) for device in own_client().get("/v1/devices")["items"]):
         if time.monotonic() > deadline:
             click.echo(
                 f"the pool does not show it within {SEEN_WITHIN_S:g}s; `calabash device show` says what it waits for",
@@ -129,7 +146,7 @@ def env(name: str) -> None:
     """Print what leads programs to node NAME, for eval "$(calabash sim env NAME)"."""
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
-    found = nodes.environment(nodes.find_node(home(), name), os.environ.get("LD_LIBRARY_PATH", ""))
+    found = nodes.environment(_own_node(name), os.environ.get("LD_LIBRARY_PATH", ""))
     for variable, value in found.items():
         click.echo(f"export {variable}={shlex.quote(value)}")
 
@@ -167,7 +184,7 @@ def inject(name: str, gpu: str, fault: str, value: str | None) -> None:
     """Break a device of NAME: xid 79, ecc-double, lost, slow 300%, alloc-fail 3 (the third from now); recover."""
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
-    nodes.inject(nodes.find_node(home(), name), gpu, fault, value)
+    nodes.inject(_own_node(name), gpu, fault, value)
     _wait_until_seen(name, fault)
     click.echo(f"{name}: gpu {gpu}: {fault}{f' {value}' if value else ''}")
 
@@ -186,5 +203,5 @@ def destroy(name: str, force: bool) -> None:
             reason=Reason.CONFLICT,
             hint="stop it first: calabash down",
         )
-    nodes.destroy_node(nodes.find_node(home(), name), force=force)
+    nodes.destroy_node(_own_node(name), force=force)
     click.echo(name)

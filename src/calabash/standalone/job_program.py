@@ -19,7 +19,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.accounts import LocalAccount, become_account, clean_environment
 from calabash.seams.pool.client import PoolClient
 from calabash.seams.pool.door import run_behind
-from calabash.seams.pool.entering import environment_with, hold_lease
+from calabash.seams.pool.entering import environment_with, hold_lease, require_loadable
 
 AGAIN_S = 1.0
 POOL_AWAY_S = 600.0
@@ -58,6 +58,7 @@ def _become(order: JobOrder, *, home: str, account: LocalAccount, told: int) -> 
     _enter_directory(order.directory, account)
     pool = PoolClient(home)
     granted = _granted(pool, order)
+    require_loadable(granted["environment"])
     if granted["lease"] and not granted["door"]:
         hold_lease(granted["lease"])
         pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SOCKET_FILE = "pool.sock"
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its terminating zero
+_DOWN_HINT = "start it with `calabash up`, or set CALABASH_HOME to where it runs"
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
 
 
@@ -97,10 +98,17 @@ class Look:
 
 
 class PoolClient(ApiClient):
-    """The pool whose home is ``home``, on this machine."""
+    """The pool whose home is ``home``, on this machine.
 
-    def __init__(self, home: str | os.PathLike[str]) -> None:
+    Args:
+        owner: the user id that must listen on the pool's socket; None: any user.
+        down_hint: the hint of the error for a pool that is not running.
+    """
+
+    def __init__(self, home: str | os.PathLike[str], *, owner: int | None = None, down_hint: str = _DOWN_HINT) -> None:
         self.home = home
+        self._owner = owner
+        self._down_hint = down_hint
 
     def post_watched(
         self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
@@ -116,7 +124,8 @@ class PoolClient(ApiClient):
 
     def _ask(self, method: str, path: str, body: Any, timeout_s: float, look: Look | None) -> Any:
         try:
-            answer = _exchange(socket_path(self.home), write_question(method, path, coded(body)), timeout_s, look)
+            question = write_question(method, path, coded(body))
+            answer = _exchange(socket_path(self.home), question, timeout_s, look, self._owner)
         except TimeoutError:
             raise CalabashError(
                 f"the pool did not answer {method} {path} within {timeout_s:g}s",
@@ -134,18 +143,21 @@ class PoolClient(ApiClient):
             raise CalabashError(
                 f"no pool answers at {os.fspath(self.home)}{why}",
                 reason=Reason.POOL_DOWN,
-                hint="start it with `calabash up`, or set CALABASH_HOME to where it runs",
+                hint=self._down_hint,
             ) from None
         return decode_answer(answer, who=f"the pool at {os.fspath(self.home)}")
 
 
-def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None) -> bytes:
-    """The whole answer. Raises OSError, TimeoutError after ``timeout_s`` in all."""
+def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None, owner: int | None) -> bytes:
+    """The whole answer. Raises OSError, TimeoutError after ``timeout_s`` in all, NOT_PERMITTED for a socket where another
+    user than ``owner`` listens: nothing is sent there."""
     deadline = time.monotonic() + timeout_s
     look_at = time.monotonic() + look.first_s if look else deadline
     received = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, address, timeout_s)
+        if owner is not None:
+            _require_owner(connection, address, owner)
         try:  # noqa: SIM105 - contextlib is slow to import
             connection.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
@@ -169,6 +181,18 @@ def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None)
                 break
             received += chunk
     return bytes(received)
+
+
+def _require_owner(connection: socket.socket, address: str, owner: int) -> None:
+    """Raise NOT_PERMITTED if the process that listens is not the owner's, as the kernel recorded it at ``listen``."""
+    size = struct.calcsize("iII")
+    _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if uid != owner:
+        raise CalabashError(
+            f"the pool at {address} is not used: user id {uid} listens there, not {owner or 'root'}",
+            reason=Reason.NOT_PERMITTED,
+            hint="tell the administrator; CALABASH_HOME names another pool",
+        )
 
 
 def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:

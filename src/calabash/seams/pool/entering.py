@@ -34,6 +34,20 @@ def hold_lease(path: str) -> None:
     os.set_inheritable(descriptor, True)
 
 
+def require_loadable(granted: Mapping[str, str]) -> None:
+    """Raise NOT_PERMITTED if this user cannot read a library that the pool has the program preload.
+
+    The dynamic loader would leave the library out, and the program would run without the limits of its slice.
+    """
+    for library in granted.get("LD_PRELOAD", "").split(":"):
+        if library and not os.access(library, os.R_OK):
+            raise CalabashError(
+                f"this user cannot read {library}, which keeps programs to the size of their slices",
+                reason=Reason.NOT_PERMITTED,
+                hint="have root run `calabash doctor`, which names the directory that shuts other users out",
+            )
+
+
 def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process in a slice as it would be outside, for a program on cards of another machine: those have
     other names, and nothing holds it to this slice. What its user chose by number stays."""
