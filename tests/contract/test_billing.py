@@ -6,10 +6,11 @@ import random
 import sqlite3
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -697,6 +698,76 @@ def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, boo
     assert sums("tenant", tenants=frozenset({"speech"}), user="bob") == [("speech", 4, 2), ("vision", 2, 1)]
     with pytest.raises(CalabashError, match="cannot be summed by colour"):
         sums("colour")
+
+
+@dataclass
+class Running:
+    """The use of running allocations as the agent of a pool tells it."""
+
+    store: Store
+    use: list[UsageRecord] = field(default_factory=list)
+    until_s: float = BEGIN_S
+
+    def records(self) -> tuple[list[UsageRecord], float]:
+        return self.use, self.until_s
+
+    def write(self) -> float:
+        self.store.add_usage(self.use)
+        return self.until_s
+
+
+def test_usage_has_what_runs_and_counts_nothing_twice(store: Store) -> None:
+    running = Running(store, until_s=BEGIN_S + 5 * 3600)
+    books = Billing(store, VirtualClock(now_s=running.until_s), running)
+
+    def hours(by: str = "tenant", from_h: float = 0, to_h: float = 720, **seen: Any) -> dict[str, tuple[float, ...]]:
+        asked = billing.UsageQuestion(by=by, from_s=BEGIN_S + from_h * 3600, to_s=BEGIN_S + to_h * 3600)
+        found = books.usage(asked, **({"tenants": None, "user": ""} | seen))
+        assert found.counted_to_s == min(running.until_s, asked.to_s)
+        return {
+            ",".join(getattr(i, name) for name in by.split(",") if name): tuple(
+                round(hours, 6) for hours in (i.gpu_hours, i.busy_hours, i.idle_hours, i.memory_gib_hours)
+            )
+            for i in found.items
+        }
+
+    assert hours() == {}
+    assert hours("") == {"": (0, 0, 0, 0)}
+    running.use = [shared("a", 1, 5, share=50, idle=0.5), replace(used("b", "speech", 4, 5, user="bob"), sequence=3)]
+    whole = {"vision": (2, 1, 1, 4), "speech": (1, 0.5, 0, 1)}
+    assert hours() == whole
+    assert hours("") == {"": (3, 1.5, 1, 5)}
+    assert hours("user,model") == {"ann,T4": (2, 1, 1, 4), "bob,T4": (1, 0.5, 0, 1)}
+    assert hours(from_h=2, to_h=4) == {"vision": (1, 0.5, 0.5, 2)}
+    assert hours(tenants=frozenset({"vision"}), user="") == {"vision": whole["vision"]}
+    assert hours(tenants=frozenset({"vision"}), user="bob") == whole
+    store.add_usage([used("b", "speech", 0, 4, user="bob")])  # the records before
+    whole["speech"] = (5, 2.5, 0, 5)
+    assert hours() == whole
+    store.add_usage([replace(used("b", "speech", 4, 5.01, user="bob"), sequence=3)])  # written since it was measured
+    assert hours(to_h=5) == whole
+    store.add_usage([replace(shared("a", 1, 3, share=50, idle=0.5))])  # a part of it was written since
+    assert hours(to_h=5) == whole
+    books.close()
+
+
+def test_draft_has_what_runs_and_says_up_to_when(store: Store) -> None:
+    running = Running(store, [used("a", "vision", 0, 10)], until_s=BEGIN_S + 10 * 3600)
+    clock = VirtualClock(now_s=running.until_s + 1)
+    books = Billing(store, clock, running)
+    books.put_tariff(TARIFF)
+    (draft,) = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120).items
+    assert (draft.tenant, draft.net, draft.counted_to_s) == ("vision", "10.00", running.until_s)
+    with pytest.raises(CalabashError, match="2026-11 is not over"):
+        books.issue(draft.number, by="root")
+    clock.advance(END_S - clock.now_s() + 3600)
+    with pytest.raises(CalabashError, match="usage from before the end of 2026-11 only") as early:
+        books.issue(draft.number, by="root")
+    assert "draft it again" in early.value.hint
+    drafted(store)
+    assert books.view(books.invoice(draft.number)).counted_to_s == END_S
+    assert books.issue(draft.number, by="root").counted_to_s == END_S
+    books.close()
 
 
 def idle_lines(store: Store, books: Billing) -> dict[str, Decimal]:

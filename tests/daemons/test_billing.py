@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from tests.daemons.test_pool_users import refusal_of
 from tests.daemons.users import ANN, BOB, EVE, User, as_user, open_way
-from tests.daemons.world import World
+from tests.daemons.world import World, until
 
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
@@ -224,3 +225,56 @@ def command(world: World, *words: str) -> tuple[int, str, str]:
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def test_usage_and_draft_have_a_tenant_that_holds_cards_since_a_moment(make_world: Any) -> None:
+    world: World = make_world("3xT4")
+    world.up()
+    root = world.client
+    root.put("/v1/tenants/vision", {"guarantee": 0})
+    root.put("/v1/tariffs", TARIFF)
+
+    def usage() -> dict[str, Any]:
+        found: dict[str, Any] = root.get(f"/v1/usage?by=tenant&from={time.time() - 3600}&to={time.time() + 3600}")
+        return found
+
+    began_s = time.time()
+    world.running(gpus=3, mode="exclusive", tenant="vision")
+    held_s = time.time()
+
+    def current() -> bool:
+        asked_s = time.time()
+        found = usage()
+        assert asked_s - 2 <= found["counted_to_s"] <= time.time()
+        hours = {row["tenant"]: row["gpu_hours"] for row in found["items"]}
+        known_s = float(found["counted_to_s"]) - held_s
+        return known_s > 0 and hours["vision"] >= 3 * known_s / 3600
+
+    until(current)
+    assert usage()["items"][0]["gpu_hours"] <= 3 * (time.time() - began_s) / 3600
+    for _ in range(20):
+        usage()
+    assert rows(world) == 0, "asking writes no records"
+    asked_s = time.time()
+    (draft,) = root.post("/v1/invoices", {"month": f"{datetime.now(UTC):%Y-%m}"}, timeout_s=120)["items"]
+    assert draft["tenant"] == "vision"
+    assert asked_s - 2 <= draft["counted_to_s"] <= time.time()
+    assert rows(world) == 3
+    with pytest.raises(CalabashError, match="is not over in UTC") as early:
+        root.post(f"/v1/invoices/{draft['number']}/issue", {})
+    assert early.value.hint
+    moment = datetime.fromtimestamp(draft["counted_to_s"]).astimezone().isoformat(timespec="seconds")
+    listed = command(world, "invoice", "list")[1]
+    assert "COUNTED TO" in listed.splitlines()[0]
+    assert moment in listed
+    assert f"counted up to: {moment}" in command(world, "invoice", "show", draft["number"])[1]
+    assert "Usage counted up to" in command(world, "invoice", "show", draft["number"], "-o", "html")[1]
+
+
+def rows(world: World) -> int:
+    """How many usage records the database of a pool has."""
+    database = Database(f"sqlite:///{world.home / DATABASE_FILE}")
+    with database.reading() as connection:
+        found = int(connection.execute(sa.text("SELECT count(*) FROM usage")).scalar_one())
+    database.close()
+    return found

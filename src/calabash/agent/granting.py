@@ -102,6 +102,7 @@ class Granting:
         except BaseException:
             self._undone(held, executor)
             raise
+        self._parts.ledgers.meters.begin(granted)
         try:
             executor.enter(granted, self._parts.slots.pages(held.id))
         except CalabashError as error:

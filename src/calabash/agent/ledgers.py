@@ -8,7 +8,7 @@ time, uses a seventh of a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -156,9 +156,19 @@ class Ledgers:
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
-            due = self.meters.cut(records, self._measured)
-            store.add_usage([u for usage in due.values() for u in usage])
-            self.meters.written(due)
+            self._write(self.meters.cut(records, self._measured), store)
+
+    def write(self, records: Iterable[AllocationRecord], store: Store) -> None:
+        """Write the intervals of everything that is metered up to now, from any thread."""
+        self._write(self.meters.cut(records, self._measured, begin=False), store)
+
+    def _write(self, due: Mapping[AllocationId, tuple[UsageRecord, ...]], store: Store) -> None:
+        store.add_usage([u for usage in due.values() for u in usage])
+        self.meters.written(due)
+
+    def preview(self, records: Iterable[AllocationRecord]) -> list[UsageRecord]:
+        """Return what the store may not have of these allocations, up to now; from any thread."""
+        return self.meters.preview(records, self._measured)
 
     def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
         """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""

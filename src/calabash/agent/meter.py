@@ -86,12 +86,18 @@ class Meter:
         if self.lived_until_ns is not None and self.anchored:
             self.lived_until_ns = max(self.lived_until_ns, min(at_ns - self.base_ns, now_offset_ns))
 
-    def cut(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
-        """The records from where the last interval ended up to this offset; none when no time has passed."""
+    def preview(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
+        """Return the records that ``cut`` would make, and end no interval."""
         elapsed_ns = offset_ns - self.until_ns
         if elapsed_ns <= 0:
             return ()
-        found = tuple(self._slice(index, elapsed_ns, slice_) for index, slice_ in enumerate(measured))
+        return tuple(self._slice(index, elapsed_ns, slice_) for index, slice_ in enumerate(measured))
+
+    def cut(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
+        """The records from where the last interval ended up to this offset; none when no time has passed."""
+        found = self.preview(offset_ns, measured)
+        if not found:
+            return ()
         for index, (record, slice_) in enumerate(zip(found, measured, strict=True)):
             self.used_ns[index] += round(record.used_gpu_s * SECOND_NS)
             self.idle_ns[index] = slice_.idle_ns

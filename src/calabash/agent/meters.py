@@ -37,6 +37,11 @@ class Meters:
         meter = self._meters[record.id] = resume_meter(record, self.now(), so_far, self._mark)
         return meter
 
+    def begin(self, record: AllocationRecord) -> None:
+        """Meter an allocation that was granted just now."""
+        with self._lock:
+            self._of(record)
+
     def settled(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
         """What this pool sees living is metered on. The rest, which may be held until a driver says that its devices are free,
         has ended when it was last known to live; who comes back is seen at a later round. Costs nothing once all is clear."""
@@ -56,18 +61,36 @@ class Meters:
     def is_metered(self, record: AllocationRecord) -> bool:
         """Whether this very grant is metered and not closed."""
         with self._lock:
-            meter = self._meters.get(record.id)
-            return meter is not None and not meter.closed and meter.record.granted_ns == record.granted_ns
+            meter = self._known(record)
+            return meter is not None and not meter.closed
+
+    def preview(self, records: Iterable[AllocationRecord], measure: Measure) -> list[UsageRecord]:
+        """Return what the store may not have of these allocations: the unwritten records, and those of the open intervals as
+        if they ended now. An allocation that is not metered, because it is still being made or has ended, has none."""
+        found: list[UsageRecord] = []
+        for record in records:
+            with self._lock:
+                meter = self._known(record)
+                if meter is not None:
+                    found += meter.unwritten
+                if meter is not None and not meter.closed:
+                    found += meter.preview(meter.end_ns(self._clock.monotonic_ns()), measure(record))
+        return found
 
     def cut(
-        self, records: Iterable[AllocationRecord], measure: Measure
+        self, records: Iterable[AllocationRecord], measure: Measure, *, begin: bool = True
     ) -> Mapping[AllocationId, tuple[UsageRecord, ...]]:
-        """What is to be written: new intervals up to now, or the last one where the store may not have it."""
+        """What is to be written: new intervals up to now, or the last one where the store may not have it.
+
+        Args:
+            begin: begin to meter the allocations that are not metered. Only the thread that also forgets meters
+                (``going_on``) may do so: to any other an allocation that has just ended looks like a new one.
+        """
         due: dict[AllocationId, tuple[UsageRecord, ...]] = {}
         for record in records:
             with self._lock:
-                meter = self._of(record)
-                if not meter.closed:
+                meter = self._of(record) if begin else self._known(record)
+                if meter is not None and not meter.closed:
                     offset_ns = meter.end_ns(self._clock.monotonic_ns())
                     meter.unwritten = meter.unwritten or meter.cut(offset_ns, measure(record))
                     due[record.id] = meter.unwritten
@@ -90,6 +113,11 @@ class Meters:
                 meter.unwritten = (*meter.unwritten, *meter.cut(until_ns, measure(record)))
                 meter.closed = True
             return meter.unwritten
+
+    def _known(self, record: AllocationRecord) -> Meter | None:
+        """The meter of this very grant; None if there is none yet, or none any more."""
+        meter = self._meters.get(record.id)
+        return meter if meter is not None and meter.record.granted_ns == record.granted_ns else None
 
     def _of(self, record: AllocationRecord) -> Meter:
         meter = self._meters.get(record.id)

@@ -15,6 +15,7 @@ from calabash.agent.granting import Grant, Granting
 from calabash.agent.membership import Membership
 from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.net.protocol import HostPorts
+from calabash.agent.open_usage import OpenUsage
 from calabash.agent.parts import admit, build_parts
 from calabash.agent.slot_names import SlotNames
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
@@ -87,6 +88,7 @@ class NodeAgent:
             names=names,
         )
         self._watching = Watching(self._parts, home)
+        self.open_usage = OpenUsage(self.records, self._parts.ledgers, store, clock)
         self._granting = Granting(self._parts, library, settled=self._watching.record)
 
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:

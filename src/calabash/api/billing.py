@@ -145,12 +145,14 @@ class UsageSum(Reply, kw_only=True, frozen=True):
 
 
 class UsageSums(Reply, kw_only=True, frozen=True):
-    """Usage between two moments; ``complete`` is false where there would be more rows than are given."""
+    """Usage between two moments; ``complete`` is false where there would be more rows than are given. ``counted_to_s`` is the
+    moment up to which usage is counted, at most ``to_s``."""
 
     items: list[UsageSum]
     from_s: float
     to_s: float
     complete: bool
+    counted_to_s: float
 
 
 class TariffList(Reply, kw_only=True, frozen=True):
@@ -202,7 +204,8 @@ class InvoiceView(Reply, kw_only=True, frozen=True):
     ``reverses`` is the invoice that a reversal takes back, ``reversed_by`` what took this one back. A draft's ``number`` is
     its name. ``seal`` is the digest of an issued invoice. ``credits`` is the invoice that a credit note is for, with its
     ``reason``, and ``open`` what no invoice has used of it. ``settled`` are the credit notes that an invoice is paid with;
-    ``due`` is the total without them.
+    ``due`` is the total without them. ``counted_to_s`` is the moment up to which usage is in it, at most the end of the month;
+    0 where that is not known.
     """
 
     number: str
@@ -229,6 +232,7 @@ class InvoiceView(Reply, kw_only=True, frozen=True):
     settled: list[InvoiceSettlement] = msgspec.field(default_factory=list)
     due: str = ""
     open: str = ""
+    counted_to_s: float = 0.0
 
 
 class ItemPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,19 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.pool.client import quoted
 
 RATING_S = 1000.0
+
+
+def _moment(at_s: float) -> str:
+    """A moment in this machine's time zone, to the second."""
+    return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
+
+
+def _counted_to(bill: Mapping[str, Any]) -> str:
+    """The moment up to which usage is in a draft; "-" of an issued invoice, which has all of its month."""
+    known = bill["state"] == "draft" and bill["counted_to_s"]
+    return _moment(bill["counted_to_s"]) if known else dash("")
+
+
 COLUMNS = (
     Column(title="NUMBER", text=lambda r: r["number"]),
     Column(title="STATE", text=lambda r: r["state"]),
@@ -28,6 +41,7 @@ COLUMNS = (
     Column(title="NET", text=lambda r: r["net"], right=True),
     Column(title="TOTAL", text=lambda r: r["total"], right=True),
     Column(title="CURRENCY", text=lambda r: dash(r["currency"])),
+    Column(title="COUNTED TO", text=_counted_to),
     Column(title="DUE", text=lambda r: dash(r["due"]), wide=True, right=True),
     Column(title="CREDITS", text=lambda r: dash(r["credits"]), wide=True),
     Column(title="OPEN", text=lambda r: dash(r["open"]), wide=True, right=True),
@@ -69,11 +83,6 @@ CHECK_COLUMNS = (
 _tenant = click.option("--tenant", default="", metavar="NAME", help="Of that tenant only.")
 
 
-def _moment(at_s: float) -> str:
-    """A moment in this machine's time zone, to the second."""
-    return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
-
-
 @click.group()
 def invoice() -> None:
     """Draft, issue, show, itemise, verify, credit and take back invoices.
@@ -89,6 +98,7 @@ def invoice() -> None:
 def draft(month: str, tenant: str, fmt: str) -> None:
     """Rate a month, as drafts that replace earlier ones.
 
+    A draft of a month that is not over has the usage up to COUNTED TO, of programs that still run too.
     Drafts all tenants that have use in the month or a commitment in force. A tenant that cannot be rated is named, and the
     other tenants are drafted; the command then exits with status 1.
     """
@@ -289,7 +299,8 @@ def _written(bill: dict[str, Any], fmt: str) -> bytes:
 def _table(bill: dict[str, Any]) -> str:
     head = output.table(COLUMNS[:8], [bill])
     lines = output.table(LINE_COLUMNS, bill["lines"])
-    sums = [("net", bill["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in bill["taxes"])]
+    sums = [("counted up to", _counted_to(bill))] if _counted_to(bill) != dash("") else []
+    sums += [("net", bill["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in bill["taxes"])]
     sums.append(("total", bill["total"]))
     sums += [
         (f"credit note {s['number']}, {s['reason']}", f"-{s['amount']}".replace("--", "")) for s in bill["settled"]

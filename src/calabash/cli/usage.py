@@ -16,6 +16,7 @@ from calabash.cli.home import client
 from calabash.cli.output import Column, Row
 from calabash.model.errors import CalabashError
 
+CURRENT_S = 5.0  # usage that is counted up to so long ago is told of
 AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours")
 
 
@@ -40,11 +41,8 @@ def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
     """
     now = time.time()
     begin = datetime.now().astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
-    asked = {
-        "by": by,
-        "from": begin if since is None else _moment(since),
-        "to": now if until is None else _moment(until),
-    }
+    to_s = now if until is None else _moment(until)
+    asked = {"by": by, "from": begin if since is None else _moment(since), "to": to_s}
     found = client().get(f"/v1/usage?{urlencode(asked)}", timeout_s=120.0)
     names = [name.strip() for name in by.split(",") if name.strip()]
     if fmt == "csv":
@@ -53,6 +51,9 @@ def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
         columns = [Column(title=name.upper(), text=_text(name)) for name in names]
         columns += [Column(title=_title(name), text=_figure(name), right=True) for name in AMOUNTS]
         output.emit("UsageList", found["items"], columns, fmt)
+    if found["counted_to_s"] < min(to_s, now) - CURRENT_S:
+        counted_to = datetime.fromtimestamp(found["counted_to_s"]).astimezone().isoformat(timespec="seconds")
+        click.echo(f"usage is counted up to {counted_to}", err=True)
     if not found["complete"]:
         click.echo("more rows than are shown: sum by less, or ask for a shorter time", err=True)
 

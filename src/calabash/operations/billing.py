@@ -24,6 +24,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.money import Money
 from calabash.operations.billing_credits import noted, open_credits, require_reversible, settled
 from calabash.operations.billing_documents import (
+    counted_to_s,
     invoice_of,
     read_draft_number,
     record_of,
@@ -33,6 +34,7 @@ from calabash.operations.billing_documents import (
 )
 from calabash.operations.billing_process import run_task
 from calabash.operations.billing_rating import RatingAnswer, RatingOrder
+from calabash.operations.billing_running import RunningUsage
 from calabash.operations.billing_verifying import VerifyAnswer, VerifyOrder
 from calabash.seams.clock import Clock
 from calabash.seams.store import Store
@@ -64,11 +66,16 @@ class Spent:
 
 
 class Billing:
-    """Safe for threads. Every method may raise CalabashError."""
+    """Safe for threads. Every method may raise CalabashError.
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    Args:
+        running: the use of running allocations; None: usage is what the store has.
+    """
+
+    def __init__(self, store: Store, clock: Clock, running: RunningUsage | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._running = running
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="billing")
         self._lock = threading.Lock()
         self._spent: dict[str, tuple[float, dict[str, Spent]]] = {}
@@ -93,8 +100,15 @@ class Billing:
                 f"usage from {asked.from_s:.0f} to {asked.to_s:.0f} is out of range",
                 hint=f"from before to, at most {SPAN_S_MAX / 86_400:.0f} days",
             )
+        running, counted_to_s = self._running.records() if self._running else ((), self._clock.now_s())
         rows = self._store.usage_reader.sums(
-            by, from_s=asked.from_s, to_s=asked.to_s, tenants=tenants, user=user, limit=SUMS_MAX + 1
+            by,
+            from_s=asked.from_s,
+            to_s=asked.to_s,
+            tenants=tenants,
+            user=user,
+            running=running,
+            limit=SUMS_MAX + 1,
         )
         items = [
             billing.UsageSum(
@@ -106,7 +120,13 @@ class Billing:
             )
             for row in rows[:SUMS_MAX]
         ]
-        return billing.UsageSums(items=items, from_s=asked.from_s, to_s=asked.to_s, complete=len(rows) <= SUMS_MAX)
+        return billing.UsageSums(
+            items=items,
+            from_s=asked.from_s,
+            to_s=asked.to_s,
+            complete=len(rows) <= SUMS_MAX,
+            counted_to_s=min(asked.to_s, counted_to_s),
+        )
 
     # -- tariffs -----------------------------------------------------------------------------------------------
 
@@ -130,7 +150,10 @@ class Billing:
     # -- invoices ----------------------------------------------------------------------------------------------
 
     def draft(self, order: billing.InvoiceOrder) -> Future[billing.InvoiceList]:
-        """Rate a month in a process of its own; the list has the drafts, and the tenants that could not be rated."""
+        """Rate a month in a process of its own; the list has the drafts, and the tenants that could not be rated.
+
+        The use of running allocations up to now is written first, so that it is in the drafts.
+        """
         return self._runs.submit(self._drafted, order)
 
     def invoices(
@@ -212,9 +235,9 @@ class Billing:
                 reason=Reason.CONFLICT,
                 hint="issue it when the month is over; a draft shows what there is so far",
             )
-        if record.at < end_s:
+        if min(record.at, counted_to_s(record) or record.at) < end_s:
             raise CalabashError(
-                f"the draft for {record.tenant} is from before the end of {record.month}",
+                f"the draft for {record.tenant} counts usage from before the end of {record.month} only",
                 reason=Reason.CONFLICT,
                 hint=f"draft it again: calabash invoice draft {record.month} --tenant {record.tenant}",
             )
@@ -283,7 +306,10 @@ class Billing:
             self._spent = {month: (at_s, known)}
 
     def _drafted(self, order: billing.InvoiceOrder) -> billing.InvoiceList:
-        answer = _rated(RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant))
+        counted_to_s = self._running.write() if self._running else self._clock.now_s()
+        answer = _rated(
+            RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant, counted_to_s=counted_to_s)
+        )
         return billing.InvoiceList(
             items=[self.view(replace(self.invoice(r.number), lines=())) for r in answer.items],
             failed=[billing.DraftFailure(tenant=f.tenant, message=f.message, hint=f.hint) for f in answer.failed],

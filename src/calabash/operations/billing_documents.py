@@ -137,8 +137,14 @@ def view_of(record: BillRecord) -> billing.InvoiceView:
         reason=document.get("reason", ""),
         settled=[msgspec.convert(part, billing.InvoiceSettlement) for part in document.get("settled", ())],
         due=str(invoice_of(replace(record, lines=())).due),
+        counted_to_s=min(counted_to_s(record), document["period"]["to_us"] / SECOND_US),
         lines=[_line(msgspec.convert(dict(line), RatedLine)) for line in record.lines],
     )
+
+
+def counted_to_s(record: BillRecord) -> float:
+    """Return the moment up to which all usage was there when it was rated; 0 if it does not say, as a credit note."""
+    return float(record.document.get("evidence", {}).get("usage", {}).get("counted_to_s", 0.0))
 
 
 def _settled(record: BillRecord) -> tuple[Settlement, ...]:

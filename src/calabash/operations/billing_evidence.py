@@ -34,13 +34,14 @@ _ID = 15
 class UsageEvidence(msgspec.Struct, kw_only=True, frozen=True):
     """The usage records behind an invoice: how many, the greatest number of a record that was there, and their digest.
 
-    ``rated_at`` is the moment of the rating.
+    ``rated_at`` is the moment of the rating, ``counted_to_s`` the one up to which all usage was there.
     """
 
     records: int = 0
     last_id: int = 0
     sha256: str = hashlib.sha256().hexdigest()
     rated_at: float = 0.0
+    counted_to_s: float = 0.0
 
 
 class ItemEvidence(msgspec.Struct, kw_only=True, frozen=True):
@@ -92,11 +93,15 @@ class UsageDigests:
             found.hash.update("".join(texts).encode())
             found.records += len(texts)
 
-    def of(self, tenant: str, *, rated_at: float = 0.0) -> UsageEvidence:
+    def of(self, tenant: str, *, rated_at: float = 0.0, counted_to_s: float = 0.0) -> UsageEvidence:
         """The evidence of one tenant, of all pages that were added."""
         found = self._digests.get(tenant, _Digest())
         return UsageEvidence(
-            records=found.records, last_id=self.last_id, sha256=found.hash.hexdigest(), rated_at=rated_at
+            records=found.records,
+            last_id=self.last_id,
+            sha256=found.hash.hexdigest(),
+            rated_at=rated_at,
+            counted_to_s=counted_to_s,
         )
 
     def _period(self, tenant: str) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class Pool:
         self.agent, self.store, self.permission, self.tenancy = agent, store, permission, tenancy
         self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
-        self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock)
+        self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock, agent.open_usage)
         self.binder = Binder(
             agent=agent, queues=self.queues.specs, clock=clock, limit=CycleLimit(clock=time.thread_time)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,6 +140,16 @@ def test_while_it_is_made_its_room_is_held_and_others_are_granted(node: Node) ->
     assert isinstance(answer, Grant)
     assert dict(answer.edits.environment)["CUDA_VISIBLE_DEVICES"] == "MIG-GPU-0"
     assert b"MIG-GPU-0" in (Path(answer.record.slot) / "limits").read_bytes()
+
+
+def test_granted_allocation_has_usage_before_any_round_of_the_watch_thread(node: Node) -> None:
+    wanted = replace(_record("beside", QUICK), granted_at=node.clock.now_s())
+    held = node.agent.grant(wanted).record.id
+    node.clock.advance(3.0)
+    records, until_s = node.agent.open_usage.records()
+    assert [(r.allocation, r.allocated_gpu_s) for r in records] == [(held, 3.0)]
+    assert node.agent.open_usage.write() == until_s
+    assert [(r.allocation, r.allocated_gpu_s) for r in node.store.usage()] == [(held, 3.0)]
 
 
 def test_who_asks_again_while_it_is_made_is_told_so(node: Node) -> None:

@@ -40,6 +40,9 @@ def layout(bill: InvoiceView) -> InvoiceLayout:
     facts = [("Tenant", bill.tenant), ("Period", f"{first:%Y-%m-%d} to {last:%Y-%m-%d} ({bill.time_zone})")]
     if bill.state == "draft":
         facts.append(("State", "draft: not an invoice"))
+        if bill.counted_to_s:
+            counted_to = datetime.fromtimestamp(bill.counted_to_s, zone)
+            facts.append(("Usage counted up to", f"{counted_to:%Y-%m-%d %H:%M:%S}"))
     else:
         facts.append(("Date", f"{datetime.fromtimestamp(bill.at, zone):%Y-%m-%d}"))
     if bill.credits:

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from calabash.model.allocation import UsageRecord
 from calabash.seams.store.database import Database
 from calabash.seams.store.tables import usage
 
@@ -57,6 +58,7 @@ class UsageReader:
         to_s: float,
         tenants: frozenset[str] | None = None,
         user: str = "",
+        running: Sequence[UsageRecord] = (),
         limit: int = 1000,
     ) -> list[dict[str, Any]]:
         """Sum usage by dimensions, in seconds of whole devices and MiB-seconds; at most ``limit`` rows.
@@ -66,6 +68,7 @@ class UsageReader:
 
         Args:
             tenants: only of these, None: of all. user: also what that user used itself, of any tenant.
+            running: records to add. What the store has of their allocations by now is not counted twice.
         """
         length = usage.c.to_s - usage.c.from_s
         least, most = (
@@ -88,5 +91,45 @@ class UsageReader:
             query = query.where(sa.or_(seen, usage.c.user == user) if user else seen)
         if columns:
             query = query.group_by(*columns).order_by(*columns)
-        with self._database.reading() as connection:
-            return [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
+        with self._database.snapshot() as connection:
+            rows = [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
+            reached = _reached(connection, running)
+        more = [
+            (one, max(from_s, one.from_s, reached.get((one.allocation, one.device), 0.0)))
+            for one in running
+            if tenants is None or one.tenant in tenants or (user and one.user == user)
+        ]
+        return _added(rows, more, by, to_s=to_s, limit=limit)
+
+
+def _reached(connection: sa.Connection, running: Sequence[UsageRecord]) -> dict[tuple[str, str], float]:
+    """Up to when the store has records of the allocations, as far as it goes beyond the begin of the running records."""
+    if not running:
+        return {}
+    query = sa.select(usage.c.allocation, usage.c.device, sa.func.max(usage.c.to_s))
+    query = query.where(usage.c.to_s > min(one.from_s for one in running))
+    query = query.group_by(usage.c.allocation, usage.c.device)
+    return {(name, device): until_s for name, device, until_s in connection.execute(query)}
+
+
+def _added(
+    rows: list[dict[str, Any]],
+    running: Sequence[tuple[UsageRecord, float]],
+    by: Sequence[str],
+    *,
+    to_s: float,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """The sums with the parts of more records from the moment with each of them up to ``to_s``."""
+    found = {tuple(row[name] for name in by): row for row in rows}
+    whole = len(rows) < limit  # else a name that is not there may be beyond the limit
+    for one, begin_s in running:
+        within_s, length_s = min(one.to_s, to_s) - begin_s, one.to_s - one.from_s
+        key = tuple(getattr(one, DIMENSIONS[name].name) for name in by)
+        if within_s <= 0 or (key not in found and not whole):
+            continue
+        row = found.setdefault(key, dict(zip(by, key, strict=True)))
+        idle_gpu_s = min(one.idle_s, length_s) * one.core_percent / 100
+        for name, amount in (*((name, getattr(one, name)) for name in SUMMED), ("idle_gpu_s", idle_gpu_s)):
+            row[name] = (row.get(name) or 0.0) + amount * within_s / length_s
+    return [found[key] for key in sorted(found)]

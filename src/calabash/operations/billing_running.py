@@ -1,0 +1,20 @@
+"""Usage that no usage record has yet, as billing asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from calabash.model.allocation import UsageRecord
+
+
+class RunningUsage(Protocol):
+    """The use of running allocations since their last usage record."""
+
+    def records(self) -> tuple[Sequence[UsageRecord], float]:
+        """Return it as records that are not in the store, and the moment up to which usage is counted with them."""
+        ...
+
+    def write(self) -> float:
+        """Write what can be written; return the moment up to which all usage is in the store. Raises CalabashError."""
+        ...
