@@ -229,7 +229,9 @@ class Cycle:
             running = state.begin(request, placement, state.now_s)
             self._decisions.append(Bind(id=request.id, node=running.node, placement=placement, after=tuple(gone)))
         state.board.commit()
-        self._walk.started()
+        self._walk.started(by.queue)
+        for queue in dict.fromkeys(unit.queue for unit in plan.evicted):
+            self._walk.stopped(queue)
         self._evict.touch(by.queue)
         if gone:
             for action in (self._allocate, self._evict, self._defragment, self._reserve):

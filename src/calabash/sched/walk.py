@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.fairest import FairestFirst
 from calabash.sched.queues.gang import Gang, Portion, portions_of
 from calabash.sched.queues.turns import QueueOrder
 from calabash.sched.state import SchedulerState
-
-
-@dataclass(slots=True)
-class _Place:
-    """Place of a queue in the walk.
-
-    Attributes:
-        head: its next portion, and ``need`` what that is charged.
-        starts: how many starts there were when the pressure was computed.
-    """
-
-    order: QueueOrder
-    head: Portion
-    need: Amount
-    pressure: tuple[float, ...]
-    starts: int
 
 
 class Walk:
@@ -34,60 +16,48 @@ class Walk:
     def __init__(self, state: SchedulerState) -> None:
         self.starts = 0
         self._state = state
+        self._fairest = FairestFirst(state.tree)
 
-    def started(self) -> None:
-        """A portion was started."""
+    def started(self, queue: str) -> None:
+        """A portion of the queue was started."""
         self.starts += 1
+        self._fairest.started(queue)
+
+    def stopped(self, queue: str) -> None:
+        """Something of the queue was evicted."""
+        self._fairest.stopped(queue)
 
     def portions(self) -> Iterator[Portion]:
         """Portions to start, the fairest queue first; shares and turns move while the walk goes on."""
         waiting: dict[str, list[Portion]] = {}
         for gang in self._state.registry.queued.values():
             waiting.setdefault(gang.queue, []).extend(portions_of(gang))
-        heap = [self._place_of(queue, QueueOrder(portions, self._state.turns)) for queue, portions in waiting.items()]
-        heapq.heapify(heap)
-        while len(heap) > 1:
-            now = self._renewed(heap[0])
-            if heap[1] < now or (len(heap) > 2 and heap[2] < now):  # the next one after it
-                heapq.heapreplace(heap, now)
-                continue
-            heapq.heappop(heap)
-            _, queue, place = now
-            order = place.order
+        orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
+        fairest, need = self._fairest, self._state.need
+        if len(orders) > 1:
+            for queue, order in orders.items():
+                fairest.put(queue, need(order.head().requests))
+        while len(orders) > 1:
+            queue = fairest.first()
+            order, amount = orders[queue], fairest.amount(queue)
+            starts = self.starts
             # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
-            starts, need = self.starts, place.need
             while order and starts == self.starts:
                 portion = order.head()
-                if self._state.need(portion.requests) != need:
+                if need(portion.requests) != amount:
                     break
                 order.pop()
                 yield portion
-            if order:
-                heapq.heappush(heap, self._place_of(queue, order))
-        for _, _, place in heap:  # the last one has nobody to be compared with
-            order = place.order
+            if not order:
+                del orders[queue]
+                fairest.take_out(queue)
+            elif (amount_now := need(order.head().requests)) != amount:
+                fairest.put(queue, amount_now)
+        for order in orders.values():  # the last one has nobody to be compared with
             while order:
                 portion = order.head()
                 order.pop()
                 yield portion
-
-    def _place_of(self, queue: str, order: QueueOrder) -> tuple[tuple[float, ...], str, _Place]:
-        """Return what a queue is sorted by, and its place."""
-        head = order.head()
-        need = self._state.need(head.requests)
-        pressure = self._state.tree.pressure(queue, need)
-        return pressure, queue, _Place(order, head, need, pressure, self.starts)
-
-    def _renewed(self, entry: tuple[tuple[float, ...], str, _Place]) -> tuple[tuple[float, ...], str, _Place]:
-        """Return the same as it is now."""
-        _, queue, place = entry
-        head = place.order.head()
-        if head is not place.head:
-            place.head, place.need = head, self._state.need(head.requests)
-        elif place.starts == self.starts:
-            return entry
-        place.pressure, place.starts = self._state.tree.pressure(queue, place.need), self.starts
-        return place.pressure, queue, place
 
     def _pressure(self, portion: Portion) -> tuple[float, ...]:
         return self._state.tree.pressure(portion.gang.queue, self._state.need(portion.requests))

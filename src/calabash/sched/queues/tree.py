@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, QueueShares, Tree, divide
@@ -17,21 +16,6 @@ from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
 
 AMOUNTS_KEPT_MAX = 256
-
-
-@dataclass(slots=True)
-class _Level:
-    """Results that ``pressure`` keeps for one level and amount.
-
-    Attributes:
-        used: the use of the queue for which ``part`` holds, which is the part of the level.
-        key: the parts from the top down to the level, as of so many ``changes`` of use.
-    """
-
-    used: list[float]
-    part: tuple[float, ...]
-    key: tuple[float, ...] = ()
-    changes: int = -1
 
 
 class QueueTree:
@@ -46,9 +30,9 @@ class QueueTree:
         self._past_at_s = 0.0
         self._shares: QueueShares | None = None
         self._shares_of = -1
-        # Of ``pressure``, by amount and level.
-        self._levels: dict[Amount, dict[int, _Level]] = {}
-        self._levels_of: QueueShares | None = None
+        # Of ``part``, by amount and number: the part, and the use for which it holds.
+        self._parts: dict[Amount, dict[int, tuple[list[float], tuple[float, ...]]]] = {}
+        self._parts_of: QueueShares | None = None
 
     def replace(self, specs: Iterable[QueueSpec]) -> None:
         """Set all queues. Use, demand and past of queues that stay are kept; a queue in use must stay.
@@ -86,6 +70,10 @@ class QueueTree:
     def waiting(self, name: str) -> Amount:
         """What waits in the queue."""
         return self.use.waiting(name)
+
+    def is_limited(self, name: str) -> bool:
+        """Return True if the queue or one above it has a limit."""
+        return bool(self.form.limited[self.form.index[name]])
 
     def over_limit(self, name: str, amount: Amount, freed: Amount = ZERO) -> OverLimit | None:
         """Return the first queue from the leaf up whose limit ``amount`` more would break once ``freed`` is given back."""
@@ -151,36 +139,24 @@ class QueueTree:
         Args:
             amount: what would be added to the queue.
         """
+        path = self.form.paths[self.form.index[name]]
+        return tuple(value for number in reversed(path) for value in self.part(number, amount))
+
+    def part(self, number: int, amount: Amount) -> tuple[float, ...]:
+        """Return the part of ``pressure`` that one queue on the path has, by its number; the root has none."""
         shares = self.shares()
-        if self._levels_of is not shares or len(self._levels) > AMOUNTS_KEPT_MAX:
-            self._levels, self._levels_of = {}, shares
-        levels = self._levels.get(amount)
-        if levels is None:
-            levels = self._levels[amount] = {}
-        changes, stale = self.use.changes, []
-        key: tuple[float, ...] = ()
-        for i in self.form.paths[self.form.index[name]]:
-            known = levels.get(i)
-            if known is not None and known.changes == changes:  # computed for another queue below it
-                key = known.key
-                break
-            stale.append((i, known))
-        for i, known in reversed(stale):
-            if not i:
-                continue
-            used, level = self.use.used_at(i), known
-            if level is None:
-                level = levels[i] = _Level([*used], self._pressure_at(i, amount, shares))
-            elif level.used != used:
-                level.used, level.part = [*used], self._pressure_at(i, amount, shares)
-            level.key = key = key + level.part
-            level.changes = changes
-        return key
+        if self._parts_of is not shares or len(self._parts) > AMOUNTS_KEPT_MAX:
+            self._parts, self._parts_of = {}, shares
+        parts, used = self._parts.setdefault(amount, {}), self.use.used_at(number)
+        known = parts.get(number)
+        if known is None or known[0] != used:
+            known = parts[number] = ([*used], self._part(number, amount, shares) if number else ())
+        return known[1]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _pressure_at(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
-        """Return the part of ``pressure`` that one level of the path has."""
+    def _part(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
+        """Compute the same."""
         used = [u + a for u, a in zip(self.use.used_at(i), amount, strict=True)]
         in_quota = all(
             u <= g + EPSILON
