@@ -253,6 +253,11 @@ class PlainEviction:
         """Places changed hands."""
         self._hopeless.clear()
 
+    def has_no_victims(self, request: Request) -> bool:
+        """Nothing is known before a search."""
+        del request
+        return False
+
     def plan(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
         """Room for the portion by evicting others."""
         options = self._state.options

@@ -157,6 +157,24 @@ class Cycle:
 
     def _turn(self, portion: Portion) -> Reason | None:
         """Start it, or note and return why it waits."""
+        reason = Reason.NO_CAPACITY if self._is_hopeless(portion) else self._reason(portion)
+        if reason is not None:
+            self._blocked.append((portion, reason))
+        return reason
+
+    def _is_hopeless(self, portion: Portion) -> bool:
+        """Return True if it is plain without an attempt that a request finds no room: it asks for more than any node has free,
+        there is nothing to evict or move for it, and no promise is left to be made."""
+        alike = portion.alike
+        if alike is None or len(self._held.reservations) < self._state.options.reservations:
+            return False
+        request = portion.requests[0]
+        if not self._evict.has_no_victims(request) or not self._held.refuse(request.shape):
+            return False
+        return not self._state.tree.is_limited(request.queue) and not self._defragment.may_help(request)
+
+    def _reason(self, portion: Portion) -> Reason | None:
+        """Start it if there is a way, unless one of its kind was refused; else return why not."""
         refused = self._state.refused
         kind = self._kind(portion)
         reason = refused.get(kind) if kind else None
@@ -164,8 +182,6 @@ class Cycle:
             reason = self._attempt(portion)
             if kind and reason:
                 refused[kind] = reason
-        if reason is not None:
-            self._blocked.append((portion, reason))
         return reason
 
     def _kind(self, portion: Portion) -> tuple[object, ...] | None:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.oracle.histories import History
 from tests.unit.sched.test_explain import random_cluster, random_shape
 
+from calabash.model.errors import Reason
 from calabash.sched.cluster import engine as engine_module
 from calabash.sched.cluster import maxima as maxima_module
 from calabash.sched.cluster.arrays import Cluster
@@ -22,8 +24,10 @@ from calabash.sched.cluster.maxima import Maxima
 from calabash.sched.cluster.scoring import Scored
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.cycle import Cycle
 from calabash.sched.decisions import Bind, Request
 from calabash.sched.policies.registry import policy_named
+from calabash.sched.queues.gang import Portion
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 
@@ -79,7 +83,7 @@ def test_shape_that_maxima_refuse_fits_nowhere(seed: int) -> None:
             assert not fits.any()
         schedulable = cluster.schedulable.copy()
         row = rng.randrange(cluster.node_count)
-        if maxima.refuse_on(shape, row):
+        if maxima.refuse_on(shape, (row,)):
             cluster.cordon(row, schedulable=True)
             assert choose(Compiled(cluster, shape), row) is None
             cluster.cordon(row, schedulable=bool(schedulable[row]))
@@ -104,8 +108,8 @@ def test_maxima_refuse_more_than_any_schedulable_node_has_free() -> None:
     assert not maxima.refuse(Shape(cpu_milli=16_000))
     cluster.cordon(1)
     assert maxima.refuse(Shape(cpu_milli=8001))
-    assert not maxima.refuse_on(Shape(cpu_milli=16_000), 1)
-    assert maxima.refuse_on(Shape(cpu_milli=8001), 0)
+    assert not maxima.refuse_on(Shape(cpu_milli=16_000), (1,))
+    assert maxima.refuse_on(Shape(cpu_milli=8001), (0,))
     cluster.cordon(0)
     assert maxima.refuse(Shape())
 
@@ -169,9 +173,39 @@ def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: 
     assert len(scored) <= 20
     scheduler.finished("r0")
     scored.clear()
+    attempts: list[Portion] = []
+    attempt = Cycle._attempt
+
+    def attempted(cycle: Cycle, portion: Portion) -> Reason | None:
+        attempts.append(portion)
+        return attempt(cycle, portion)
+
+    monkeypatch.setattr(Cycle, "_attempt", attempted)
     started = [decision.id for decision in scheduler.cycle(2.0) if isinstance(decision, Bind)]
     assert 2 <= len(started) <= 20
     assert len(scored) <= 3 * len(started) + 20
+    assert len(attempts) <= len(started) + 20
+
+
+def test_request_that_is_refused_without_an_attempt_is_one_that_an_attempt_refuses() -> None:
+    refused: list[Portion] = []
+    hopeless, attempt = Cycle._is_hopeless, Cycle._attempt
+
+    def checked(cycle: Cycle, portion: Portion) -> bool:
+        if not hopeless(cycle, portion):
+            return False
+        promises, position = [*cycle._held.reservations], cycle._state.registry.version
+        assert attempt(cycle, portion) is Reason.NO_CAPACITY
+        assert (cycle._held.reservations, cycle._state.registry.version) == (promises, position)
+        refused.append(portion)
+        return True
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine_module, "_REFUSALS_MIN", 0)
+        patched.setattr(Cycle, "_is_hopeless", checked)
+        for seed in range(examples(24)):
+            assert History(seed).run(60) > 0
+    assert len(refused) > 20
 
 
 def test_new_shape_is_scored_only_on_the_few_nodes_with_something_free(monkeypatch: pytest.MonkeyPatch) -> None:

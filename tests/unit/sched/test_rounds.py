@@ -27,7 +27,7 @@ LIMIT_S = 20.0
 
 
 class Costs:
-    """A clock that goes on by a cost, in seconds, with each attempt to start a request, and what was attempted."""
+    """A clock that goes on by a cost, in seconds, with each look at a request that waits, and what was looked at."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -44,16 +44,16 @@ class Costs:
 
 @contextmanager
 def costly() -> Iterator[Costs]:
-    """Let attempts cost time inside a ``with`` statement."""
-    made, attempt = Costs(), Cycle._attempt
+    """Let looks at requests cost time inside a ``with`` statement."""
+    made, turn = Costs(), Cycle._turn
 
     def timed(cycle: Cycle, portion: Portion) -> Reason | None:
         made.attempts.append(portion)
         made.now_s += made.cost(portion)
-        return attempt(cycle, portion)
+        return turn(cycle, portion)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cycle, "_attempt", timed)
+        patch.setattr(Cycle, "_turn", timed)
         yield made
 
 

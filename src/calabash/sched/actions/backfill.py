@@ -41,6 +41,7 @@ class HeldNodes:
         self.first_start_s: float | None = None
         self.gangs: set[GangKey] = set()
         self._cordoned: list[int] = []
+        self._tried: tuple[int, ...] = ()  # those of them where places are looked for
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -59,7 +60,7 @@ class HeldNodes:
         """Hold nothing any more; the reservations stay known."""
         for node in self._cordoned:
             self._state.cluster.cordon(node, schedulable=True)
-        self._cordoned = []
+        self._cordoned, self._tried = [], ()
 
     @contextmanager
     def lifted(self, keep: Sequence[Reservation] = ()) -> Iterator[None]:
@@ -79,12 +80,12 @@ class HeldNodes:
 
     def refuse(self, shape: Shape) -> bool:
         """Return True if it is plain that ``choose`` finds no place: the shape asks for more than nodes have free, held too."""
-        engine, tried = self._state.room.engine, self._cordoned[:HELD_NODES_TRIED_MAX]
-        return engine.refuse(shape) and all(engine.maxima.refuse_on(shape, node) for node in tried)
+        engine = self._state.room.engine
+        return engine.refuse(shape) and engine.maxima.refuse_on(shape, self._tried)
 
     def admitted(self, shape: Shape, ends_at_s: float | None) -> Iterator[NodePlacement]:
         """Yield the places on held nodes where it would delay nobody."""
-        for node in self._cordoned[:HELD_NODES_TRIED_MAX]:
+        for node in self._tried:
             placement = self._choose_on_held(shape, node, ends_at_s)
             if placement is not None:
                 yield placement
@@ -101,10 +102,11 @@ class HeldNodes:
             if cluster.schedulable[node]:
                 cluster.cordon(node)
                 self._cordoned.append(node)
+        self._tried = tuple(self._cordoned[:HELD_NODES_TRIED_MAX])
 
     def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
         """Return the first place on the node where it delays nobody: the best one, or on devices in another state."""
-        if self._state.room.engine.maxima.refuse_on(shape, node):
+        if self._state.room.engine.maxima.refuse_on(shape, (node,)):
             return None
         self._state.cluster.cordon(node, schedulable=True)
         here = [r for r in self.reservations if node in r.requests_on]

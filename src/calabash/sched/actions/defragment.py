@@ -190,9 +190,7 @@ class Defragment:
     def plan(self, requests: Sequence[Request]) -> Plan | None:
         """Room for one request for whole devices by moving others."""
         state, options, request = self._state, self._state.options, requests[0]
-        moves_max = min(options.defragment_moves_max, state.moves_left)
-        rows = state.registry.movable_on
-        if len(requests) != 1 or moves_max < 1 or not rows or not request.shape.whole:
+        if len(requests) != 1 or not self.may_help(request):
             return None
         if state.now_s < request.submitted_at_s + options.defragment_wait_s:
             return None
@@ -204,16 +202,23 @@ class Defragment:
             state.room,
             request.shape,
             lambda row: [self._occupant(r, request) for r in state.registry.on_node.get(row, {}).values()],
-            moves_max=moves_max,
+            moves_max=self._moves_max(),
             cost_max_milli=options.defragment_cost_max_milli,
             move_cost_milli=options.move_cost_milli,
-            rows=list(rows),
+            rows=list(state.registry.movable_on),
         )
         if moves is None:
             self._hopeless.add(key)
             return None
         moved = tuple((state.registry.gang_of(o.id).running[o.id], placement) for o, placement in moves.moved)
         return Plan(placed=((request, moves.placement),), moved=moved)
+
+    def may_help(self, request: Request) -> bool:
+        """Return True if something may be moved for a request, by what it asks for alone."""
+        return self._moves_max() > 0 and bool(self._state.registry.movable_on) and request.shape.whole
+
+    def _moves_max(self) -> int:
+        return min(self._state.options.defragment_moves_max, self._state.moves_left)
 
     def _occupant(self, running: Running, request: Request) -> Occupant:
         options, asked = self._state.options, running.request

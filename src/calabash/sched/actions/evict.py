@@ -84,6 +84,14 @@ class Eviction:
         self._no_victims.clear()
         self._above_fair = None
 
+    def has_no_victims(self, request: Request) -> bool:
+        """Return True if it is known that there is no victim for a request that starts alone."""
+        who = (request.queue, request.priority)
+        if who not in self._no_victims:
+            return False
+        managed = any(self._state.tree.form.managed)
+        return not (managed and self._rules.would_be_in_quota(*who, self._state.need((request,))))
+
     def plan(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
         """Room for the portion by evicting others."""
         options = self._state.options

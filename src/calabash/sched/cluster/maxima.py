@@ -34,6 +34,7 @@ class Maxima:
         # [N, G + 3] free compute of the devices in descending order, then free CPU, host memory and memory of a device.
         self._free: Ints = np.empty((0, cluster.width + 3), np.int64)
         self._most: list[int] | None = None  # over schedulable nodes; None: to be computed
+        self._most_on: dict[tuple[int, ...], list[int]] = {}  # over nodes that were asked about since a change
         self._open_rows: Rows = np.empty(0, np.intp)  # schedulable nodes with something free on a device
         self._open: Ints = self._free  # of these nodes, if they are few
         self._most_open: list[int] = []  # over them
@@ -56,11 +57,14 @@ class Maxima:
             self._renew()
         return self._open_rows if shape.gpu_milli > 0 and self.few_open else None
 
-    def refuse_on(self, shape: Shape, node: int) -> bool:
-        """Return True if the shape asks for more than the node has free, schedulable or not."""
+    def refuse_on(self, shape: Shape, nodes: tuple[int, ...]) -> bool:
+        """Return True if the shape asks for more than any of some nodes has free, schedulable or not."""
         if self._cursor != self._cluster.position:
             self._renew()
-        return self._exceeds(shape, self._free[node].tolist())
+        most = self._most_on.get(nodes)
+        if most is None:
+            most = self._most_on[nodes] = self._free[list(nodes)].max(axis=0, initial=_NONE).tolist()
+        return self._exceeds(shape, most)
 
     def _exceeds(self, shape: Shape, most: list[int]) -> bool:
         width, count = self._cluster.width, shape.gpu_count
@@ -95,6 +99,7 @@ class Maxima:
             is_open &= cluster.schedulable
         self._open_rows = is_open.nonzero()[0]
         self._most = None
+        self._most_on.clear()
         self.few_open = len(self._open_rows) <= _OPEN_MAX
         if self.few_open:
             self._open = self._free[self._open_rows]
