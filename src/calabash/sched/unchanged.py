@@ -144,6 +144,7 @@ class CycleMemory:
         """Yield the times at which a promise starts, lapses, or may be dated anew, because an estimate was exceeded."""
         state, options = self._state, self._state.options
         on_held: list[Running] = []
+        managed = any(state.tree.form.managed)
         for reservation in state.reservations:
             yield reservation.start_s
             lapses_at_s = reservation.lapses_at_s(options.reservation_hold_s)
@@ -151,7 +152,7 @@ class CycleMemory:
                 yield lapses_at_s
             for node in reservation.requests_on:
                 on_held += state.registry.on_node.get(node, {}).values()
-            for gang in state.registry.running_in.get(reservation.gang[1], {}).values():
+            for gang in state.registry.running_in.get(reservation.gang[1], {}).values() if managed else ():
                 on_held += gang.running.values()  # what is guaranteed to the queue at the start depends on them
         if on_held:  # none of these times is past
             yield min([estimated_end_s(running, since_s, options.default_run_time_s) for running in on_held])
