@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -103,7 +104,7 @@ class InsideWorld(World):
     """A pool whose daemon is in the namespace of a machine, so that the slots that it mounts are seen there."""
 
     def __init__(self, home: Path, machine: Machine) -> None:
-        super().__init__(home)
+        super().__init__(home, options=("--console", "127.0.0.1:0"))
         self._machine = machine
 
     def command(self) -> list[str]:
@@ -129,6 +130,7 @@ def machine(directory: Path) -> Iterator[Machine]:
 def pool(directory: Path, machine: Machine) -> Iterator[World]:
     """Root's pool of two devices, at its fixed path on the machine."""
     world = InsideWorld(directory / "pool", machine)
+    (world.home / "pool.toml").write_text("[jobs]\nleast_user = 1\n")  # users of tests are accounts of the system
     world.up()
     open_way(world.home)
     machine.root(f"mkdir {SYSTEM_HOME} && mount --bind {world.home} {SYSTEM_HOME}")
@@ -167,6 +169,20 @@ def test_commands_of_another_user_without_a_pool_go_to_the_pool_of_root(pool: Wo
         program.communicate()
 
 
+def test_jobs_and_the_console_of_root_are_another_users_too(pool: World, machine: Machine) -> None:
+    job = machine(ANN, "job", "start", "--memory", "1GiB", "--", "id", "-un").stdout.split()[-1]
+    shown = until(lambda: (s := machine(ANN, "job", "show", job).stdout) and "ended" in s and s, what="the job's end")
+    assert ANN.name in shown
+    link = machine(ANN, "login-link").stdout.strip()
+    assert link.startswith(pool.client.get("/v1/status")["console"] + "/login#")
+    token = machine(ANN, "token", "create").stdout.strip()
+    with urllib.request.urlopen(
+        urllib.request.Request(link.partition("/login")[0] + "/v1/me", headers={"Authorization": f"Bearer {token}"}),
+        timeout=HANG_S,
+    ) as answer:
+        assert json.load(answer)["user"] == ANN.name
+
+
 def test_commands_for_administrators_are_refused_by_the_pool_of_root(pool: World, machine: Machine) -> None:
     for words in (("queue", "create", "mine"), ("device", "drain", "0"), ("down",)):
         done = machine(ANN, *words, code=4)
@@ -175,9 +191,18 @@ def test_commands_for_administrators_are_refused_by_the_pool_of_root(pool: World
 
 
 def test_commands_that_use_the_pools_own_files_say_whose_files_these_are(pool: World, machine: Machine) -> None:
-    for words in (("backup", "create", str(machine.home / "b")), ("net", "doctor"), ("net", "fabric", "run", "--once")):
+    commands: tuple[tuple[str, ...], ...] = (
+        ("backup", "create", str(machine.home / "b")),
+        ("net", "doctor"),
+        ("net", "fabric", "run", "--once"),
+        ("server", "status"),
+        ("server", "down"),
+        ("server", "token", "list"),
+        ("server", "token", "create", "vision"),
+    )
+    for words in commands:
         done = machine(ANN, *words, code=4)
-        assert f"the system pool at {SYSTEM_HOME} are root's" in done.stderr, done.stderr
+        assert f"the home of the system pool, {SYSTEM_HOME}, is root's" in done.stderr, done.stderr
         assert "hint: run it as root" in done.stderr
     assert "nodes of the system pool are root's" in machine(ANN, "sim", "show", pool.sim, code=3).stderr
 

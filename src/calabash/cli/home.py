@@ -97,7 +97,7 @@ def own_file(name: str) -> Path:
         from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
 
         raise CalabashError(
-            f"this command uses the file {name} of the pool, and those of the system pool at {SYSTEM_HOME} are root's",
+            f"this command uses {name} in the pool's home, and the home of the system pool, {SYSTEM_HOME}, is root's",
             reason=Reason.NOT_PERMITTED,
             hint="run it as root, or set CALABASH_HOME to the home of a pool of your own",
         )

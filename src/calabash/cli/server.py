@@ -35,7 +35,7 @@ def own_server() -> Any:
     from calabash.remote.contact import OwnServer  # noqa: PLC0415
     from calabash.remote.directory import SOCKET_FILE  # noqa: PLC0415
 
-    return OwnServer(path=directory() / SOCKET_FILE)
+    return OwnServer(path=homes.own_file(f"server/{SOCKET_FILE}"))
 
 
 @click.group()

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from calabash.cli import output
-from calabash.cli.home import home
+from calabash.cli.home import home, own_file
 from calabash.cli.output import Column, Row, dash
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
@@ -25,7 +25,7 @@ def _office() -> Any:
     from calabash.remote.directory import make_directory  # noqa: PLC0415
     from calabash.remote.keyring import TokenOffice  # noqa: PLC0415
 
-    directory = home() / "server"
+    directory = own_file("server")
     make_directory(directory)
     return TokenOffice(directory)
 
