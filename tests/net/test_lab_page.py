@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tests.daemons.world import World, until
 from tests.net import needs
 
 from calabash.cli.main import main
-from calabash.netd.lab import namespaces
+from calabash.netd.lab import namespaces, supervisor
 from calabash.netd.lab.lab import Lab
 from calabash.netd.settings import NETWORK_FILE
 
@@ -66,14 +67,29 @@ def test_status_names_what_does_not_run_and_fails(prefix: str, capsys: pytest.Ca
     assert {row["daemon"] for row in told["daemons"]} >= {"nb", "sb", "northd", "ovn-controller"}
     lab = Lab.of_prefix(prefix)
     assert lab is not None
+    os.kill(told["supervisor"], signal.SIGKILL)
+    until(lambda: supervisor.supervisor_pid(lab.directory) == 0, what="the supervisor to end")
     lab.host("h1").kill("ovn-controller")
     assert calabash("net", "status") == 1
-    assert "does not run" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "does not run" in said
+    assert "no supervisor runs" in said
     assert calabash("net", "up") == 0
     assert all(lab.daemons().values())
+    lab.host("h1").kill("ovn-controller")
+    until(lambda: lab.daemons()["h1/ovn-controller"], what="the supervisor to start it")
+    capsys.readouterr()
+    until(lambda: _restarts(prefix, capsys) == {"ovn-controller": 1}, what="the start to be counted")
     assert calabash("net", "down") == 0
     assert calabash("net", "down") == 0
     assert f"no network {prefix} is up" in capsys.readouterr().out
+
+
+def _restarts(prefix: str, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+    """How often each daemon was started again, as `net status` tells it."""
+    assert calabash("net", "status", "--prefix", prefix, "-o", "json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["items"]
+    return {row["daemon"]: row["restarts"] for row in told["daemons"] if row["restarts"]}
 
 
 def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
@@ -98,6 +114,12 @@ def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         capsys.readouterr()
         assert calabash("net", "doctor") == 0
         assert capsys.readouterr().out.startswith("CHECK ")  # and no log before it
+        lab = Lab.of_prefix(prefix)
+        assert lab is not None
+        lab.central.kill("northd")
+        until(lambda: _restarts(prefix, capsys) == {"northd": 1}, what="the supervisor to start it")
+        assert calabash("net", "doctor") == 0
+        assert "started again within 10 minutes: central/northd (1)" in capsys.readouterr().out
         monkeypatch.setenv("CALABASH_NET_PREFIX", other := "q" + prefix[1:])
         assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 1
         assert "has a network already" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
@@ -10,10 +11,12 @@ from calabash.cli import netjoin, output
 from calabash.cli.home import home
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason
+from calabash.netd.lab import supervisor
 from calabash.netd.lab.central import rundirs
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.programs import text
 from calabash.netd.lab.record import HOSTS_MAX, register, registered
+from calabash.netd.lab.supervisor import DaemonRestarts
 from calabash.seams.host.children import become_program, child_environment
 
 PREFIX = "cb"
@@ -33,6 +36,8 @@ DAEMONS = (
     Column(title="ON", text=lambda r: r["on"]),
     Column(title="DAEMON", text=lambda r: r["daemon"]),
     Column(title="PID", text=lambda r: str(r["pid"]) if r["pid"] else "does not run", right=True),
+    Column(title="RESTARTS", text=lambda r: str(r["restarts"]), right=True),
+    Column(title="LAST RESTART", text=lambda r: _when(r["restarted_s"]), wide=True),
 )
 
 
@@ -53,8 +58,9 @@ DAEMONS = (
 def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: str | None) -> None:
     """Bring up OVN with hosts, gateway hosts and an outside, each in a network namespace of this machine.
 
-    What runs already stays as it is; what has ended is started again. OVN and Open vSwitch are this machine's where they
-    are new enough, else Debian 13's, fetched once into ~/.cache/calabash/ovn.
+    What runs already stays as it is; what has ended is started again. A supervisor starts daemons again that end later.
+    OVN and Open vSwitch are this machine's where they are new enough, else Debian 13's, fetched once into
+    ~/.cache/calabash/ovn.
     """
     known = Lab.of_prefix(prefix)
     # One that came up half has no shape to keep.
@@ -71,6 +77,7 @@ def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: 
     if host != NO_HOST:
         netjoin.check(lab, home())
     lab.up()
+    supervisor.begin(lab)
     click.echo(
         f"network {prefix} is up: {_shape(lab)}, OVN {text(lab.programs.ovn)}, Open vSwitch {text(lab.programs.ovs)}"
     )
@@ -107,6 +114,8 @@ def status(prefix: str | None, fmt: str) -> None:
         for lab in labs:
             state = lab.record.phase or "broken; `calabash net down` takes it away"
             click.echo(f"network {lab.record.prefix}: {state}, {_shape(lab)}, in {lab.directory}")
+            if lab.record.phase == "up" and not supervisor.supervisor_pid(lab.directory):
+                click.echo("no supervisor runs: daemons that end stay so until the next `calabash net up`")
         rows = [row for lab in labs for row in _described(lab)["daemons"]]
         output.emit("NetworkLabDaemonList", rows, DAEMONS, fmt, name="daemon")
         if any(not row["pid"] for row in rows):
@@ -147,7 +156,7 @@ def ctl(prefix: str, host: str, program: str, words: tuple[str, ...]) -> None:
 
 def _described(lab: Lab) -> dict[str, Any]:
     prefix = lab.record.prefix
-    split = [(*name.split("/", 1), pid) for name, pid in lab.daemons().items()]
+    restarts = supervisor.read_restarts(lab.directory)
     return {
         "prefix": prefix,
         "phase": lab.record.phase,
@@ -157,8 +166,27 @@ def _described(lab: Lab) -> dict[str, Any]:
         "southbound": lab.southbound,
         "hosts": list(lab.record.hosts),
         "gateways": list(lab.record.gateways),
-        "daemons": [{"prefix": prefix, "on": on, "daemon": daemon, "pid": pid} for on, daemon, pid in split],
+        "supervisor": supervisor.supervisor_pid(lab.directory),
+        "daemons": [_daemon(prefix, name, pid, restarts.get(name)) for name, pid in lab.daemons().items()],
     }
+
+
+def _daemon(prefix: str, name: str, pid: int, restarts: DaemonRestarts | None) -> dict[str, Any]:
+    on, _, daemon = name.partition("/")
+    told = restarts or DaemonRestarts()
+    return {
+        "prefix": prefix,
+        "on": on,
+        "daemon": daemon,
+        "pid": pid,
+        "restarts": told.count,
+        "restarted_s": told.last_s,
+        "failure": told.failure,
+    }
+
+
+def _when(moment_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment_s)) if moment_s else "-"
 
 
 def _shape(lab: Lab) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from calabash.net.book import Networks
 from calabash.net.differing import diff
 from calabash.net.rows import PLATFORM
 from calabash.net.view import NetworkHosts
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.supervisor import LOG_FILE, read_restarts, supervisor_pid
 from calabash.netd.main import LOCK_FILE
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.realized import SILENT_S
@@ -27,6 +30,7 @@ from calabash.seams.ovn.southbound import Chassis, Southbound
 from calabash.seams.pool.client import ApiClient
 
 WAIT_S = 5.0  # for each database
+LATELY_S = 600.0  # a daemon that was started again within this time is told
 NAMED = 3  # how many of many are named
 
 
@@ -65,6 +69,7 @@ def examine(home: Path, pool: ApiClient, switch: str = "", *, patience_s: float 
     networks, finding = _book(pool)
     yield finding
     yield _controller(home)
+    yield from _daemons(connection)
     yield from _databases(connection, networks, patience_s)
     if switch:
         yield from _switch(switch, networks)
@@ -90,6 +95,31 @@ def _controller(home: Path) -> NetworkFinding:
         text="no controller runs, so nothing is carried out",
         hint=f"the pool starts it: see {home}/pool.log",
     )
+
+
+def _daemons(connection: NetworkConnection) -> Iterator[NetworkFinding]:
+    """Of a network that `calabash net up` brought up: its daemons, and those that were started again lately."""
+    lab = Lab.of_prefix(connection.lab) if connection.lab else None
+    if lab is None:
+        return
+    hint = "calabash net up" if not supervisor_pid(lab.directory) else f"see {lab.directory / LOG_FILE}"
+    dead = [name for name, pid in lab.daemons().items() if not pid]
+    restarts = read_restarts(lab.directory)
+    lately = [
+        f"{name} ({told.count})"
+        for name, told in restarts.items()
+        if time.time() - told.last_s < LATELY_S and told.count
+    ]
+    if dead:
+        yield NetworkFinding(check="daemons", result="fail", text=f"do not run: {_named(dead)}", hint=hint)
+    elif not supervisor_pid(lab.directory):
+        text = "all run, and no supervisor would start them again"
+        yield NetworkFinding(check="daemons", result="warn", text=text, hint=hint)
+    elif lately:
+        text = f"all run; started again within {LATELY_S / 60:.0f} minutes: {_named(lately)}"
+        yield NetworkFinding(check="daemons", result="warn", text=text, hint=hint)
+    else:
+        yield NetworkFinding(check="daemons", result="ok", text=f"{len(lab.daemons())} run")
 
 
 def running(home: Path) -> int:

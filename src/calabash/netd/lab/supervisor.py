@@ -1,0 +1,215 @@
+"""Starts daemons of a network of namespaces again when they end: a process of its own beside them, one for each network.
+
+Theory of operation. The daemons of a network are detached and nobody's children, so the supervisor holds a descriptor of each
+process (``pidfd_open``), which is readable once the process has ended. It then starts the daemon again, the first time at
+once; a daemon that keeps ending waits for a pause that doubles. Each start is counted in a file in the network's directory,
+which ``calabash net status`` and ``calabash net doctor`` read. A network that is taken down says so before its daemons are
+ended, and cannot be taken down while a daemon is being started (``record.lasting``), so none is started after its end.
+
+The supervisor may be killed at any moment; ``calabash net up`` starts another one, which takes over what runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from calabash.model.errors import CalabashError
+from calabash.netd.lab.central import DAEMONS
+from calabash.netd.lab.host import HOST_DAEMONS
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import lasting, mark_of
+from calabash.seams.host.children import AUTHORITIES, PACKAGES, start_module
+from calabash.seams.host.files import lock_exclusive, write_durably
+from calabash.seams.host.log_stream import log_stream
+
+LOCK_FILE, STATE_FILE, LOG_FILE = "supervisor.lock", "supervisor.json", "supervisor.log"
+LOOK_S = 2.0
+PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
+LIVED_S = 60.0  # a daemon that ran for so long did not end because of how it was started
+START_S = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class DaemonRestarts(msgspec.Struct, kw_only=True, frozen=True):
+    """How often a daemon was started again, when the last time (seconds since 1970), and why a start failed, "" if none did."""
+
+    count: int = 0
+    last_s: float = 0.0
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A daemon as the supervisor knows it. ``due_s``: when it is started again (monotonic)."""
+
+    descriptor: int = -1
+    begun_s: float = 0.0
+    pause_s: float = 0.0
+    due_s: float = 0.0
+
+
+class Supervisor:
+    """The daemons of one network.
+
+    Args:
+        lab: the network, which is up.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._mark = mark_of(lab.record.prefix)
+        self._watched = {name: _Watched() for name in lab.daemons()}
+        self.restarts = read_restarts(lab.directory)
+
+    def run(self) -> None:
+        """Until the network is taken down."""
+        while self.round():
+            waiting = select.poll()
+            for watched in self._watched.values():
+                if watched.descriptor >= 0:
+                    waiting.register(watched.descriptor, select.POLLIN)
+            due = [w.due_s - time.monotonic() for w in self._watched.values() if w.descriptor < 0]
+            waiting.poll(1000 * max(0.0, min((LOOK_S, *due))))
+
+    def round(self) -> bool:
+        """Start what has ended and is due; False when the network is no more."""
+        with lasting(self._lab.record.prefix, self._mark) as there:
+            if not there:
+                return False
+            pids = self._lab.daemons()
+            for name, watched in self._watched.items():
+                self._follow(name, watched, pids[name])
+        return True
+
+    def _follow(self, name: str, watched: _Watched, pid: int) -> None:
+        now_s = time.monotonic()
+        if pid:
+            if watched.descriptor < 0:
+                with suppress(ProcessLookupError):
+                    watched.descriptor, watched.begun_s = os.pidfd_open(pid), now_s
+            return
+        if watched.descriptor >= 0:
+            os.close(watched.descriptor)
+            watched.descriptor = -1
+            if now_s - watched.begun_s > LIVED_S:
+                watched.pause_s = 0.0
+            watched.due_s = now_s + watched.pause_s
+            log.warning("a daemon has ended", daemon=name, pause_s=watched.pause_s)
+        if now_s < watched.due_s:
+            return
+        watched.pause_s = min(PAUSE_S_MAX, max(PAUSE_S, 2 * watched.pause_s))
+        failure = ""
+        try:
+            self._start(name)
+        except CalabashError as error:
+            failure = error.message
+            watched.due_s = time.monotonic() + watched.pause_s
+            log.error("a daemon cannot be started", daemon=name, why=failure, pause_s=watched.pause_s)
+        else:
+            log.warning("a daemon was started again", daemon=name, took_s=round(time.monotonic() - now_s, 3))
+        before = self.restarts.get(name, DaemonRestarts())
+        count = before.count + (0 if failure else 1)
+        self.restarts[name] = DaemonRestarts(count=count, last_s=time.time(), failure=failure)
+        write_durably(self._lab.directory / STATE_FILE, json.dumps(msgspec.to_builtins(self.restarts)).encode())
+
+    def _start(self, name: str) -> None:
+        on, _, daemon = name.partition("/")
+        if on == "central" and daemon in DAEMONS:
+            self._lab.central.start(daemon)
+        elif daemon in HOST_DAEMONS:
+            self._lab.host(on).start(daemon)
+
+
+def read_restarts(directory: Path) -> dict[str, DaemonRestarts]:
+    """How often each daemon of a network (``h1/ovs-vswitchd``) was started again; those that never were are left out."""
+    try:
+        return msgspec.json.decode((directory / STATE_FILE).read_bytes(), type=dict[str, DaemonRestarts])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def supervisor_pid(directory: Path) -> int:
+    """The process of a network's supervisor, 0 where none runs."""
+    try:
+        with open(directory / LOCK_FILE, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read(32) or b"0")
+    except (OSError, ValueError):
+        return 0
+    return 0
+
+
+def begin(lab: Lab) -> None:
+    """Start the supervisor of a network that is up, where none runs. Raises CalabashError where it does not come up."""
+    if supervisor_pid(lab.directory):
+        return
+    with open(lab.directory / LOG_FILE, "ab") as file:
+        process = start_module(
+            "calabash.netd.lab.supervisor",
+            "--prefix",
+            lab.record.prefix,
+            inherit=(*AUTHORITIES, *PACKAGES),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            new_session=True,
+        )
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        if supervisor_pid(lab.directory):
+            return
+        time.sleep(0.02)
+    if not supervisor_pid(lab.directory):
+        raise CalabashError(
+            f"the supervisor of network {lab.record.prefix} does not start",
+            hint=f"see {lab.directory / LOG_FILE}; without it, daemons that end are started by the next `calabash net up`",
+        )
+
+
+def main(words: list[str] | None = None) -> int:
+    """``python -I -m calabash.netd.lab.supervisor --prefix PREFIX``: until that network is taken down."""
+    parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.lab.supervisor", description=__doc__)
+    parser.add_argument("--prefix", required=True, help="of the network")
+    arguments = parser.parse_args(words)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(log_stream()),
+    )
+    lab = Lab.of_prefix(arguments.prefix)
+    if lab is None:
+        log.error("no network of that prefix is up", prefix=arguments.prefix)
+        return 1
+    os.close(os.open(lab.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    held = lock_exclusive(lab.directory / LOCK_FILE)
+    if held is None:
+        return 0  # another one runs
+    os.ftruncate(held, 0)
+    os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
+    log.info("the supervisor is up", network=arguments.prefix, pid=os.getpid())
+    Supervisor(lab).run()
+    log.info("the network is taken down")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
