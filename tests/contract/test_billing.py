@@ -707,13 +707,14 @@ class Running:
     store: Store
     use: list[UsageRecord] = field(default_factory=list)
     until_s: float = BEGIN_S
+    behind: dict[str, float] = field(default_factory=dict)
 
     def records(self) -> tuple[list[UsageRecord], float]:
         return self.use, self.until_s
 
-    def write(self) -> float:
+    def write(self) -> tuple[float, dict[str, float]]:
         self.store.add_usage(self.use)
-        return self.until_s
+        return self.until_s, self.behind
 
 
 def test_usage_has_what_runs_and_counts_nothing_twice(store: Store) -> None:
@@ -767,6 +768,23 @@ def test_draft_has_what_runs_and_says_up_to_when(store: Store) -> None:
     drafted(store)
     assert books.view(books.invoice(draft.number)).counted_to_s == END_S
     assert books.issue(draft.number, by="root").counted_to_s == END_S
+    books.close()
+
+
+def test_draft_of_a_tenant_whose_usage_comes_late_says_so_and_is_not_issued(store: Store) -> None:
+    late_s = END_S - 100
+    use = [used("a", "vision", 0, 10), used("b", "speech", 0, 10)]
+    books = Billing(store, VirtualClock(now_s=END_S + 60), Running(store, use, END_S + 60, {"vision": late_s}))
+    books.put_tariff(TARIFF)
+    store.add_usage(use)
+    order = RatingOrder(url="", month="2026-11", counted_to_s=END_S + 60, behind={"vision": late_s})
+    rate_month(store, order, clock=lambda: END_S + 60)
+    assert books.view(books.invoice("draft-2026-11-vision")).counted_to_s == late_s
+    with pytest.raises(CalabashError, match="the draft for vision counts usage from before the end of 2026-11 only"):
+        books.issue("draft-2026-11-vision", by="root")
+    assert books.issue("draft-2026-11-speech", by="root").counted_to_s == END_S
+    (draft,) = books.draft(billing.InvoiceOrder(month="2026-11", tenant="vision")).result(timeout=120).items
+    assert draft.counted_to_s == late_s
     books.close()
 
 

@@ -7,7 +7,7 @@ nothing, so a user who asks for usage again and again makes no rows. ``write`` w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from calabash.agent.ledgers import Ledgers
 from calabash.model.allocation import AllocationRecord, UsageRecord
@@ -46,8 +46,9 @@ class OpenUsage:
                 self._measured_ns = now_ns
             return self._measured
 
-    def write(self) -> float:
-        """Write the records of all open intervals; return the moment up to which all usage is in the store.
+    def write(self) -> tuple[float, Mapping[str, float]]:
+        """Write the records of all open intervals. Return the moment up to which all usage is in the store, and tenants of
+        which less is there: none.
 
         Raises CalabashError: STORE_UNAVAILABLE, DISK_FULL.
         """
@@ -57,4 +58,4 @@ class OpenUsage:
                 until_s = self._clock.now_s()
                 self._ledgers.write(self._held(), self._store)
                 self._written_ns, self._written_until_s = now_ns, until_s
-            return self._written_until_s
+            return self._written_until_s, {}

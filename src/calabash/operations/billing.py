@@ -306,9 +306,15 @@ class Billing:
             self._spent = {month: (at_s, known)}
 
     def _drafted(self, order: billing.InvoiceOrder) -> billing.InvoiceList:
-        counted_to_s = self._running.write() if self._running else self._clock.now_s()
+        until_s, behind = self._running.write() if self._running else (self._clock.now_s(), {})
         answer = _rated(
-            RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant, counted_to_s=counted_to_s)
+            RatingOrder(
+                url=self._store.url,
+                month=order.month,
+                tenant=order.tenant,
+                counted_to_s=until_s,
+                behind=dict(behind),
+            )
         )
         return billing.InvoiceList(
             items=[self.view(replace(self.invoice(r.number), lines=())) for r in answer.items],

@@ -40,12 +40,13 @@ _Key = tuple[str, str, str, str, bool]  # tenant, and what an invoice tells apar
 
 class RatingOrder(TaskOrder, kw_only=True, frozen=True):
     """What is to be rated; ``keep``: as drafts in the database. ``counted_to_s`` is the moment up to which the database has all
-    usage; 0: the moment of the rating."""
+    usage; 0: the moment of the rating. ``behind``: tenants of which it has all usage only up to an earlier one."""
 
     month: str
     tenant: str = ""
     keep: bool = True
     counted_to_s: float = 0.0
+    behind: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class RatingFailure(msgspec.Struct, kw_only=True, frozen=True):
@@ -112,7 +113,8 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
         bills.append(bill)
         if items is not None and digests is not None:
             found = items.documents(bill, lines)
-            of_usage = digests.of(name, rated_at=now_s, counted_to_s=order.counted_to_s or now_s)
+            counted_to_s = order.behind.get(name, order.counted_to_s or now_s)
+            of_usage = digests.of(name, rated_at=now_s, counted_to_s=counted_to_s)
             evidence = {USAGE: of_usage, ITEMS: item_evidence(found)}
             record = record_of(bill, seller=_seller(bill, sellers), at=now_s, evidence=evidence)
             drafts.append(replace(record, items=in_parts(found)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from calabash.model.allocation import UsageRecord
@@ -15,6 +15,7 @@ class RunningUsage(Protocol):
         """Return it as records that are not in the store, and the moment up to which usage is counted with them."""
         ...
 
-    def write(self) -> float:
-        """Write what can be written; return the moment up to which all usage is in the store. Raises CalabashError."""
+    def write(self) -> tuple[float, Mapping[str, float]]:
+        """Write what can be written. Return the moment up to which all usage is in the store, and the tenants of which it is
+        there only up to an earlier one. Raises CalabashError."""
         ...

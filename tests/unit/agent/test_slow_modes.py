@@ -148,7 +148,7 @@ def test_granted_allocation_has_usage_before_any_round_of_the_watch_thread(node:
     node.clock.advance(3.0)
     records, until_s = node.agent.open_usage.records()
     assert [(r.allocation, r.allocated_gpu_s) for r in records] == [(held, 3.0)]
-    assert node.agent.open_usage.write() == until_s
+    assert node.agent.open_usage.write() == (until_s, {})
     assert [(r.allocation, r.allocated_gpu_s) for r in node.store.usage()] == [(held, 3.0)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -22,9 +22,21 @@ Told = tuple[str, str, str]  # state, reason, text
 
 
 class ClusterRecorder:
-    """A thread that compares the cluster with what it was; what happens between two looks is one event."""
+    """A thread that compares the cluster with what it was; what happens between two looks is one event.
 
-    def __init__(self, cluster: ClusterFace, store: Store, clock: Clock) -> None:
+    Args:
+        looked: called with each look.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterFace,
+        store: Store,
+        clock: Clock,
+        *,
+        looked: Callable[[ClusterMoment], None] = lambda _: None,
+    ) -> None:
+        self._looked = looked
         self._cluster = cluster
         self._store = store
         self._clock = clock
@@ -53,6 +65,7 @@ class ClusterRecorder:
     def look(self) -> None:
         """Write what is otherwise than at the last look; the first only looks. Raises CalabashError."""
         moment = self._cluster.moment()
+        self._looked(moment)
         pods, devices = _pods(moment), _devices(moment)
         if self._pods is not None:
             at = self._clock.now_s()

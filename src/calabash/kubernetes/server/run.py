@@ -27,6 +27,7 @@ from calabash.kubernetes.server.networking import KubeNetworkKeeper
 from calabash.kubernetes.server.noticing import waiting_pods
 from calabash.kubernetes.server.queues import QueueWriter
 from calabash.kubernetes.server.recording import ClusterRecorder
+from calabash.kubernetes.server.running_usage import LAG_MAX_S, ClusterUsage
 from calabash.kubernetes.server.settings import ClusterOrder
 from calabash.kubernetes.server.state import ClusterState
 from calabash.kubernetes.server.tenancy import ClusterTenancy
@@ -157,7 +158,9 @@ class ClusterProgram:
         tokens = Tokens(store.tokens, clock)
         changes = TenancyChanges(tenancy=tenancy, tokens=tokens, permission=permission)
         changes.identities = Identities(tenancy, order.settings.console.oidc)
-        billing = Billing(store, clock)
+        reached = store.usage_reader.reached(clock.now_s() - LAG_MAX_S)
+        running = ClusterUsage(cluster.moment, cluster.place, clock, reached=reached)
+        billing = Billing(store, clock, running if order.usage_port else None)
         stack.callback(billing.close)
         audit = AuditTrail(order.home, store.audit, clock)
         audit.start()
@@ -194,11 +197,16 @@ class ClusterProgram:
         )
         if order.usage_port:
             usage = UsageProgram(
-                client, store, namespace=order.namespace, port=order.usage_port, attribute=cluster.tenant_of_queue
+                client,
+                store,
+                namespace=order.namespace,
+                port=order.usage_port,
+                attribute=cluster.tenant_of_queue,
+                taken=running.taken,
             )
             usage.start()
             stack.callback(usage.stop)
-        recorder = ClusterRecorder(cluster, store, clock)
+        recorder = ClusterRecorder(cluster, store, clock, looked=running.look)
         housekeeper = Housekeeper(
             store=store, clock=clock, kept=order.settings.journal.retention(), log_file=order.home / LOG_FILE
         )

@@ -75,6 +75,7 @@ class UsageCollection:
         listener: bound and listening. context: the certificate; None speaks plain HTTP, for tests.
         attribute: tenant and project of a queue; by default by the tree of queues.
         now_s: the calendar, seconds since 1970.
+        taken: called with the records of each batch when they are in the store.
     """
 
     def __init__(
@@ -88,9 +89,11 @@ class UsageCollection:
         account: str = "calabash-agent",
         attribute: TenantOfQueue | None = None,
         now_s: Callable[[], float] = time.time,
+        taken: Callable[[Sequence[UsageRecord]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._now_s = now_s
+        self._noted = taken
         self._identity = NodeIdentity(client, f"system:serviceaccount:{namespace}:{account}")
         self._attribution = Attribution(client, attribute or TenantTree(client))
         self._allowances = NodeAllowances()
@@ -148,6 +151,7 @@ class UsageCollection:
         now_s = self._now_s()
         new = [_interval(e, account, now_s=now_s) for e, account in accounts]
         last = self._store.collected.commit(node, batch.epoch, new, after=batch.after, lost=batch.lost, at_s=now_s)
+        self._noted([one.record for one in new])
         return UsageTaken(last=last)
 
     def _accounts(self, node: str, entries: Sequence[UsageEntry]) -> list[tuple[UsageEntry, UsageAccount]]:

@@ -9,6 +9,7 @@ import base64
 import datetime
 import socket
 import threading
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -18,6 +19,7 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
 from calabash.kubernetes.usage.attribution import TenantOfQueue
 from calabash.kubernetes.usage.collection import UsageCollection
+from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.objects import CONFIG_MAP
@@ -39,6 +41,7 @@ class UsageProgram:
         namespace: where the product runs. host, port: where to listen; 0 is any port. listener: instead of them.
         attribute: tenant and project of a queue.
         names: what the server is called, when it is not behind its service.
+        taken: called with usage records when they are in the store.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class UsageProgram:
         listener: socket.socket | None = None,
         attribute: TenantOfQueue | None = None,
         names: tuple[str, ...] = (),
+        taken: Callable[[Sequence[UsageRecord]], None] = lambda _: None,
         refresh_s: float = REFRESH_S,
     ) -> None:
         self._client = client
@@ -63,7 +67,13 @@ class UsageProgram:
         listener = listener or listen(host, port)
         self.port = int(listener.getsockname()[1])
         self.collection = UsageCollection(
-            store, client, namespace=namespace, listener=listener, context=server_context(), attribute=attribute
+            store,
+            client,
+            namespace=namespace,
+            listener=listener,
+            context=server_context(),
+            attribute=attribute,
+            taken=taken,
         )
         self._listener = listener
         self._stop = threading.Event()

@@ -50,6 +50,11 @@ class UsageReader:
             if rows:
                 yield rows
 
+    def reached(self, since_s: float) -> dict[tuple[str, str], float]:
+        """Return up to when there are records of each allocation and device, of those that have one since then."""
+        with self._database.reading() as connection:
+            return _reached(connection, since_s)
+
     def sums(
         self,
         by: Sequence[str],
@@ -93,7 +98,7 @@ class UsageReader:
             query = query.group_by(*columns).order_by(*columns)
         with self._database.snapshot() as connection:
             rows = [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
-            reached = _reached(connection, running)
+            reached = _reached(connection, min(one.from_s for one in running)) if running else {}
         more = [
             (one, max(from_s, one.from_s, reached.get((one.allocation, one.device), 0.0)))
             for one in running
@@ -102,12 +107,8 @@ class UsageReader:
         return _added(rows, more, by, to_s=to_s, limit=limit)
 
 
-def _reached(connection: sa.Connection, running: Sequence[UsageRecord]) -> dict[tuple[str, str], float]:
-    """Up to when the store has records of the allocations, as far as it goes beyond the begin of the running records."""
-    if not running:
-        return {}
-    query = sa.select(usage.c.allocation, usage.c.device, sa.func.max(usage.c.to_s))
-    query = query.where(usage.c.to_s > min(one.from_s for one in running))
+def _reached(connection: sa.Connection, since_s: float) -> dict[tuple[str, str], float]:
+    query = sa.select(usage.c.allocation, usage.c.device, sa.func.max(usage.c.to_s)).where(usage.c.to_s > since_s)
     query = query.group_by(usage.c.allocation, usage.c.device)
     return {(name, device): until_s for name, device, until_s in connection.execute(query)}
 

@@ -56,9 +56,19 @@ class ServedCluster:
         self._program: ClusterProgram | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, settings: ClusterSettings = OFF) -> None:
-        database = f"sqlite:///{self.home / 'pool.db'}"
-        order = ClusterOrder(home=self.home, namespace=SYSTEM, database=database, settings=settings, identity="one")
+    @property
+    def database(self) -> str:
+        return f"sqlite:///{self.home / 'pool.db'}"
+
+    def start(self, settings: ClusterSettings = OFF, *, usage_port: int = 0) -> None:
+        order = ClusterOrder(
+            home=self.home,
+            namespace=SYSTEM,
+            database=self.database,
+            settings=settings,
+            identity="one",
+            usage_port=usage_port,
+        )
         self._program = ClusterProgram(self.kube, order)
         self._thread = threading.Thread(target=self._program.run, daemon=True)
         self._thread.start()
