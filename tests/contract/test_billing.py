@@ -32,6 +32,7 @@ from calabash.operations.billing_verifying import verify
 from calabash.seams.clock import VirtualClock
 from calabash.seams.store import Retention, Store, open_store
 from calabash.seams.store.again import earlier_name
+from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.billing import note_guarantee
 from calabash.seams.store.bills import BillFilter
 from calabash.seams.store.database import Database
@@ -376,8 +377,12 @@ def test_sqlite_refuses_to_replace_invoices_and_lines_of_the_audit_log(tmp_path:
 
 
 def changed(store: Store, statement: str) -> None:
-    """Run a statement in the database, past the store."""
+    """Run a statement in the database, past the store and past the guards of usage records."""
     with Database(store.url).transaction() as connection:
+        for guard in ("usage_no_delete", "usage_no_update"):
+            connection.execute(
+                sa.text(f"DROP TRIGGER {guard}" + (" ON usage" if store.url.startswith("postgresql") else ""))
+            )
         assert connection.execute(sa.text(statement)).rowcount > 0
 
 
@@ -654,14 +659,105 @@ def test_a_database_that_was_migrated_guards_its_audit_log_too(url: str) -> None
     database.migrate()
     with database.transaction() as connection:
         connection.execute(sa.text("INSERT INTO audit VALUES (1,0,'ann','','','','PUT','x',200,'','s')"))
-    with (
-        pytest.raises(CalabashError, match="a line of the audit log never changes"),
-        database.transaction() as connection,
+        connection.execute(sa.text("INSERT INTO audit VALUES (2,0,'ann','','','','PUT','x',200,'','t')"))
+    truncation = () if url.startswith("sqlite") else ("TRUNCATE audit",)
+    for statement in (
+        "UPDATE audit SET outcome = 403",
+        "DELETE FROM audit",
+        "DELETE FROM audit WHERE id = 1",
+        *truncation,
     ):
-        connection.execute(sa.text("UPDATE audit SET outcome = 403"))
-    with database.transaction() as connection:  # retention may
-        assert connection.execute(sa.text("DELETE FROM audit")).rowcount == 1
+        with (
+            pytest.raises(CalabashError, match="a line of the audit log never changes"),
+            database.transaction() as connection,
+        ):
+            connection.execute(sa.text(statement))
+    assert AuditTable(database).trim(kept=1, before_s=0.0) == 1, "retention may"
+    assert [line.id for line in AuditTable(database).lines()] == [2]
     database.close()
+
+
+USAGE_STATEMENTS = (
+    "UPDATE usage SET used_gpu_s = used_gpu_s + 1 WHERE allocation = 'a'",
+    "UPDATE usage SET tenant = 'speech' WHERE allocation = 'a'",
+    "UPDATE usage SET idle_s = 1 WHERE allocation = 'b' AND sequence = 4",
+    """UPDATE usage SET "user" = 'eve'""",
+    "DELETE FROM usage WHERE allocation = 'a'",
+    "DELETE FROM usage",
+)
+
+
+@pytest.mark.parametrize("statement", USAGE_STATEMENTS)
+def test_database_refuses_to_change_or_delete_usage_records_behind_an_issued_invoice(
+    store: Store, issued: str, statement: str
+) -> None:
+    before = store.usage()
+    with (
+        pytest.raises(CalabashError, match="a usage record behind an issued invoice never changes"),
+        Database(store.url).transaction() as connection,
+    ):
+        connection.execute(sa.text(statement))
+    assert store.usage() == before
+    assert checks(store, issued)["usage"] == "ok"
+
+
+def test_postgresql_refuses_to_truncate_the_evidence_of_invoices(store: Store, books: Billing, issued: str) -> None:
+    if store.url.startswith("sqlite"):
+        return  # it has no such statement
+    for table in ("usage", "audit", "invoices CASCADE", "invoice_lines", "invoice_items"):
+        with pytest.raises(CalabashError, match="never changes"), Database(store.url).transaction() as connection:
+            connection.execute(sa.text(f"TRUNCATE {table}"))
+    assert verify(store, issued).sound
+
+
+def test_usage_of_other_tenants_and_months_and_of_drafts_may_be_deleted(store: Store, issued: str) -> None:
+    store.add_usage([used("before", "vision", -9, -8), used("after", "vision", 800, 801)])
+    drafted(store)
+    with Database(store.url).transaction() as connection:
+        for name in ("before", "after", "c"):  # c: of a tenant without an invoice
+            assert connection.execute(sa.text(f"DELETE FROM usage WHERE allocation = '{name}'")).rowcount == 1
+    assert checks(store, issued)["usage"] == "ok"
+
+
+def test_database_refuses_to_change_or_delete_a_credit_note(store: Store, books: Billing, issued: str) -> None:
+    note = books.credit(issued, billing.CreditOrder(reason="slow", amount=Decimal("1.00")), by="root").number
+    for statement in (
+        f"DELETE FROM invoices WHERE number = '{note}'",
+        f"UPDATE invoices SET net = '-9.00' WHERE number = '{note}'",
+        f"DELETE FROM invoice_lines WHERE number = '{note}'",
+    ):
+        with (
+            pytest.raises(CalabashError, match="an issued invoice never changes"),
+            Database(store.url).transaction() as connection,
+        ):
+            connection.execute(sa.text(statement))
+    assert verify(store, note).sound
+
+
+def test_a_database_that_was_migrated_guards_its_usage_records_too_and_retention_removes_them(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    database.close()
+    store = open_store(url)
+    books = Billing(store, VirtualClock(now_s=END_S + 86_400))
+    books.put_tariff(commitment(name="own", tenants=["vision"]))
+    store.add_usage([used("a", "vision", 0, 10)])
+    drafted(store)
+    books.issue("draft-2026-11-vision", by="root")
+    for statement in ("DELETE FROM usage", "UPDATE usage SET core_percent = 1"):
+        with (
+            pytest.raises(CalabashError, match="a usage record behind an issued invoice never changes"),
+            Database(url).transaction() as connection,
+        ):
+            connection.execute(sa.text(statement))
+    while store.trim(Retention(usage_days=30), now_s=END_S + 35 * 86_400):
+        pass
+    assert store.usage() == []
+    with Database(url).reading() as connection:
+        left = connection.execute(sa.text("SELECT count(*) FROM meta WHERE key = 'usage_removing'")).scalar_one()
+    assert left == 0, "the mark of retention ends with its transaction"
+    books.close()
+    store.close()
 
 
 def test_who_reads_a_month_does_not_hold_up_who_writes(store: Store) -> None:

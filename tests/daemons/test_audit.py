@@ -72,6 +72,8 @@ def test_slices_that_are_asked_for_and_a_log_that_was_changed_are_told(pool: Wor
     with closing(sqlite3.connect(f"{pool.home}/pool.db")) as raw, raw:
         with pytest.raises(sqlite3.IntegrityError, match="a line of the audit log never changes"):
             raw.execute("UPDATE audit SET user = 'eve' WHERE id = 1")
+        with pytest.raises(sqlite3.IntegrityError, match="a line of the audit log never changes"):
+            raw.execute("DELETE FROM audit WHERE id = 1")
         raw.execute("DROP TRIGGER audit_no_update")
         raw.execute("UPDATE audit SET user = 'eve' WHERE id = 1")
     assert pool.client.get("/v1/audit/verify")["wrong"] == "line 1 is not what was written"

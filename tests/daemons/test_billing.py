@@ -177,6 +177,7 @@ def test_invoice_is_itemised_and_verified_by_commands_and_by_its_tenant(world_of
     assert (code, [c["state"] for c in json.loads(said)["items"]]) == (0, ["ok"] * 3)
     database = Database(f"sqlite:///{world.home / DATABASE_FILE}")
     with database.transaction() as connection:
+        connection.execute(sa.text("DROP TRIGGER usage_no_update"))
         connection.execute(sa.text("UPDATE usage SET core_percent = 10 WHERE allocation = 'a'"))
     database.close()
     code, said, told = command(world, "invoice", "verify", number)

@@ -39,7 +39,8 @@ def _do(tmp_path: Path, statement: str) -> None:
     """As whoever owns the tables, and so can take what guards them away."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/pool.db")
     with engine.begin() as connection:
-        connection.execute(sa.text("DROP TRIGGER audit_no_update"))
+        for guard in ("audit_no_update", "audit_no_delete"):
+            connection.execute(sa.text(f"DROP TRIGGER {guard}"))
         connection.execute(sa.text(statement))
     engine.dispose()
 
@@ -90,6 +91,23 @@ def test_retention_takes_the_oldest_and_the_chain_still_holds(log: AuditTrail, s
     assert store.audit.trim(kept=4, before_s=1e12) == 3, "the newest one stays"
     _write(log, 1)
     assert (log.verify()[0].id, log.verify()[1]) == (11, "")
+
+
+@pytest.mark.parametrize("which", ["", " WHERE id = 8", " WHERE id = 11"])
+def test_database_refuses_to_delete_lines_that_retention_has_kept(
+    log: AuditTrail, store: Store, tmp_path: Path, which: str
+) -> None:
+    _write(log, 11)
+    assert store.audit.trim(kept=4, before_s=0.0) == 7
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/pool.db")
+    with (
+        pytest.raises(sa.exc.IntegrityError, match="a line of the audit log never changes"),
+        engine.begin() as connection,
+    ):
+        connection.execute(sa.text(f"DELETE FROM audit{which}"))
+    engine.dispose()
+    assert [line.id for line in store.audit.lines()] == [8, 9, 10, 11]
+    assert log.verify()[1] == ""
 
 
 def test_one_user_cannot_fill_it_and_what_was_left_out_is_counted(store: Store, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from calabash.model.audit import AuditHead, AuditLine
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
 
-_BEGINNING = "audit_beginning"
+_BEGINNING = tables.AUDIT_BEGINNING
 
 
 class AuditTable:
@@ -61,7 +61,8 @@ class AuditTable:
             last = gone[-1]
             gone = [line for line in oldest if line.id <= last.id]
             with self._database.transaction() as connection:
-                connection.execute(sa.delete(tables.audit).where(tables.audit.c.id <= last.id))
+                # The mark comes first: the database refuses to delete a line that it does not name.
                 connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == _BEGINNING))
                 connection.execute(sa.insert(tables.meta).values(key=_BEGINNING, value=f"{last.id} {last.seal}"))
+                connection.execute(sa.delete(tables.audit).where(tables.audit.c.id <= last.id))
         return len(gone)

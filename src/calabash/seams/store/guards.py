@@ -72,5 +72,32 @@ def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, funct
         sa.event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))
 
 
+def guard_rows(
+    table: sa.Table, name: str, *, before: str, sqlite: str, postgresql: str, function: str, why: str
+) -> None:
+    """Have a new table refuse to delete or to change some of its rows; migrations write the same trigger out.
+
+    Args:
+        name: the name of the trigger.
+        before: ``DELETE``, or ``UPDATE OF`` some columns.
+        sqlite, postgresql: the condition in either dialect under which a row, ``OLD``, is kept as it is.
+        function: the name of PostgreSQL's function that refuses; triggers with the same condition may share it.
+        why: the message of the error; without quotes.
+    """
+    trigger = f"CREATE TRIGGER {name} BEFORE {before} ON {table.name}"
+    refuse = _ddl(f"{trigger} WHEN {sqlite} BEGIN SELECT RAISE(ABORT, '{why}'); END")
+    sa.event.listen(table, "after_create", refuse.execute_if(dialect="sqlite"))
+    quoted = postgresql.replace("'", "''")
+    body = (
+        f"BEGIN IF {quoted} THEN RAISE EXCEPTION ''{why}''; END IF;"
+        " IF TG_OP = ''DELETE'' THEN RETURN OLD; END IF; RETURN NEW; END"
+    )
+    for statement in (
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS '{body}'",
+        f"{trigger} FOR EACH ROW EXECUTE FUNCTION {function}()",
+    ):
+        sa.event.listen(table, "after_create", _ddl(statement).execute_if(dialect="postgresql"))
+
+
 def _ddl(text: str) -> Any:
     return sa.DDL(text)  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from calabash.model.allocation import AllocationState
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
-from calabash.seams.store.removed_usage import note_removed_usage
+from calabash.seams.store.removed_usage import note_removed_usage, removing_usage
 
 QUARTER_S = 900
 SETTLED_S = 7200.0  # so old are intervals that nobody writes again after an uncertain failure
@@ -111,7 +111,8 @@ def _flatten(database: Database, group: dict[str, Any], *, now_s: float) -> int:
             rows = [dict(row) for row in connection.execute(query).mappings()]
             if len(rows) <= ROWS_MIN:
                 return gone
-            gone += _replace(connection, rows, group, quarter)
+            with removing_usage(connection):
+                gone += _replace(connection, rows, group, quarter)
             note_removed_usage(connection, until_s=max(row["to_s"] for row in rows), at_s=now_s)
 
 

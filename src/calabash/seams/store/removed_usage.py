@@ -1,11 +1,13 @@
 """The note that retention leaves when it removes or merges usage records.
 
 A check of an old invoice against its usage records needs it to tell records that are no longer kept from records that were
-changed.
+changed. The database refuses to delete a record behind an issued invoice, unless a transaction is marked as retention's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -29,6 +31,15 @@ def removed_usage(connection: sa.Connection) -> RemovedUsage:
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _KEY)).scalar_one_or_none()
     until_s, at_s = (float(word) for word in (found or "0 0").split())
     return RemovedUsage(until_s=until_s, at_s=at_s)
+
+
+@contextmanager
+def removing_usage(connection: sa.Connection) -> Iterator[None]:
+    """Mark the transaction as one in which retention may delete any usage record. No other transaction sees the mark."""
+    key = tables.meta.c.key
+    connection.execute(sa.insert(tables.meta).values(key=tables.USAGE_REMOVING, value="1"))
+    yield
+    connection.execute(sa.delete(tables.meta).where(key == tables.USAGE_REMOVING))
 
 
 def note_removed_usage(connection: sa.Connection, *, until_s: float, at_s: float) -> None:

@@ -17,7 +17,7 @@ from calabash.seams.store import tables
 from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.database import Database
 from calabash.seams.store.quarters import flatten
-from calabash.seams.store.removed_usage import note_removed_usage
+from calabash.seams.store.removed_usage import note_removed_usage, removing_usage
 
 BATCH_ROWS = 200
 DAY_S = 86_400.0
@@ -55,11 +55,14 @@ def trim(database: Database, kept: Retention, *, now_s: float) -> int:
             if len(names) < BATCH_ROWS:
                 old = oldest.where(age < now_s - days * DAY_S).limit(BATCH_ROWS)
                 names = list({*names, *connection.execute(old).scalars()})[:BATCH_ROWS]
+            removal = sa.delete(table).where(table.c.id.in_(names))
             if names and table is tables.usage:
                 last = sa.select(sa.func.max(table.c.to_s)).where(table.c.id.in_(names))
                 note_removed_usage(connection, until_s=connection.execute(last).scalar_one(), at_s=now_s)
-            if names:
-                gone += connection.execute(sa.delete(table).where(table.c.id.in_(names))).rowcount
+                with removing_usage(connection):
+                    gone += connection.execute(removal).rowcount
+            elif names:
+                gone += connection.execute(removal).rowcount
     return gone
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from calabash.seams.store.guards import guard, guard_replace
+from calabash.seams.store.guards import guard, guard_replace, guard_rows
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -70,6 +70,42 @@ usage = sa.Table(
     # One record per number: writing again after a crash must not bill it twice.
     sa.UniqueConstraint("allocation", "device", "sequence", name="uq_usage_sequence"),
 )
+
+# The database refuses to change or delete a usage record that reaches into an invoiced month of its tenant. Retention removes
+# and merges such records in a transaction in which ``meta`` has this key (``removed_usage``).
+USAGE_REMOVING = "usage_removing"
+USAGE_FIXED = "a usage record behind an issued invoice never changes"
+USAGE_MEASURED = (
+    'tenant, queue, project, "user", device, device_model, mode, preemptible, from_s, to_s, memory_mib, core_percent,'
+    " allocated_gpu_s, used_gpu_s, memory_mib_s, idle_s, sequence"
+)  # every column but the allocation, whose name may be granted again
+
+
+def _invoiced(from_us: str, to_us: str) -> str:
+    """The condition on a usage record, ``OLD``, that an invoice rests on it and that retention is not at work."""
+    return (
+        f"NOT EXISTS (SELECT 1 FROM meta WHERE key = '{USAGE_REMOVING}') AND EXISTS (SELECT 1 FROM invoices"  # noqa: S608
+        " WHERE invoices.tenant = OLD.tenant AND invoices.kind = 'invoice'"
+        f" AND {from_us} < OLD.to_s * 1000000 AND {to_us} > OLD.from_s * 1000000)"
+    )
+
+
+for _name, _before in (("usage_no_delete", "DELETE"), ("usage_no_update", f"UPDATE OF {USAGE_MEASURED}")):
+    guard_rows(
+        usage,
+        _name,
+        before=_before,
+        sqlite=_invoiced(
+            "json_extract(invoices.document, '$.period.from_us')", "json_extract(invoices.document, '$.period.to_us')"
+        ),
+        postgresql=_invoiced(
+            "CAST(invoices.document -> 'period' ->> 'from_us' AS numeric)",
+            "CAST(invoices.document -> 'period' ->> 'to_us' AS numeric)",
+        ),
+        function="calabash_usage_invoiced",
+        why=USAGE_FIXED,
+    )
+guard(usage, (), function="calabash_usage_fixed", why=USAGE_FIXED)
 
 usage_sources = sa.Table(
     "usage_sources",
@@ -172,6 +208,21 @@ audit = sa.Table(
 _AUDIT_FIXED = "a line of the audit log never changes"
 guard(audit, ("UPDATE",), function="calabash_audit_fixed", why=_AUDIT_FIXED)
 guard_replace(audit, key="id", why=_AUDIT_FIXED)
+
+# The number and the seal of the last line that retention has removed. The database refuses to delete the lines after it, and
+# the newest line in any case.
+AUDIT_BEGINNING = "audit_beginning"
+_BEGINNING = f"(SELECT value FROM meta WHERE key = '{AUDIT_BEGINNING}')"  # noqa: S608 - a constant
+_NEWEST = "OLD.id >= (SELECT max(id) FROM audit)"
+guard_rows(
+    audit,
+    "audit_no_delete",
+    before="DELETE",
+    sqlite=f"OLD.id > COALESCE(CAST({_BEGINNING} AS INTEGER), 0) OR {_NEWEST}",
+    postgresql=f"OLD.id > COALESCE(CAST(split_part({_BEGINNING}, ' ', 1) AS bigint), 0) OR {_NEWEST}",
+    function="calabash_audit_kept",
+    why=_AUDIT_FIXED,
+)
 
 events = sa.Table(
     "events",
