@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,26 @@ def test_invoice_is_itemised_and_verified_by_commands_and_by_its_tenant(world_of
     assert "usage" in said
     assert "changed" in said
     assert f"1 of 1 invoices are not what was sealed: {number}" in told
+
+
+def test_pdf_of_an_invoice_is_the_same_file_again_and_after_a_restart_of_the_pool(
+    world_of_teams: World, tmp_path: Path
+) -> None:
+    world = world_of_teams
+    world.client.post("/v1/invoices", {"month": MONTH}, timeout_s=120)
+    number = world.client.post(f"/v1/invoices/draft-{MONTH}-vision/issue", {})["number"]
+
+    def shown(fmt: str) -> bytes:
+        file = tmp_path / f"invoice.{fmt}"
+        assert command(world, "invoice", "show", number, "-o", fmt, "--file", str(file))[0] == 0
+        return file.read_bytes()
+
+    before = {fmt: shown(fmt) for fmt in ("pdf", "html", "csv")}
+    assert before["pdf"].startswith(b"%PDF-")
+    assert {fmt: shown(fmt) for fmt in before} == before
+    world.kill()
+    world.up()
+    assert {fmt: shown(fmt) for fmt in before} == before
 
 
 def test_credit_command_is_for_administrators_and_stands_in_the_audit_log(world_of_teams: World) -> None:

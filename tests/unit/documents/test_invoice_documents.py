@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -120,6 +123,55 @@ def test_a_name_in_other_letters_is_drawn_with_a_font_of_this_machine_or_refused
     if not [font for place in FONT_PLACES for font in place.rglob("DejaVuSans.ttf")]:
         pytest.skip("no font with Greek letters is installed (Debian package fonts-dejavu-core)")
     assert b"/FontFile2" in invoice_pdf(greek)
+
+
+_RENDER = """
+import datetime, sys, time
+moment = float(sys.argv[1])
+time.time = lambda: moment
+class Moment(datetime.datetime):
+    now = classmethod(lambda cls, tz=None: datetime.datetime.fromtimestamp(moment, tz))
+    utcnow = classmethod(lambda cls: datetime.datetime.fromtimestamp(moment, datetime.timezone.utc).replace(tzinfo=None))
+datetime.datetime = Moment
+import msgspec
+from calabash.api.billing import InvoiceView
+from calabash.seams.documents.{module} import {module}
+bill = msgspec.json.decode(sys.stdin.buffer.read(), type=InvoiceView)
+found = {module}(bill)
+sys.stdout.buffer.write(found if isinstance(found, bytes) else found.encode())
+"""
+
+
+def _rendered(module: str, bill: InvoiceView, *, moment_s: float, seed: str, zone: str) -> bytes:
+    """The document that another process makes at another time, in another time zone, with other hashes of strings."""
+    return subprocess.run(
+        [sys.executable, "-c", _RENDER.replace("{module}", module), str(moment_s)],
+        input=msgspec.json.encode(bill),
+        env={**os.environ, "PYTHONHASHSEED": seed, "TZ": zone},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    ).stdout
+
+
+@pytest.mark.parametrize("module", ["invoice_pdf", "invoice_html", "invoice_csv"])
+@pytest.mark.parametrize("seller", ["Müller & Söhne", "Ωμέγα Ltd"])
+def test_document_of_an_invoice_is_the_same_in_every_process_and_at_every_time(module: str, seller: str) -> None:
+    if "Ω" in seller and not [f for p in FONT_PLACES for f in p.rglob("DejaVuSans.ttf")]:
+        pytest.skip("no font with Greek letters is installed (Debian package fonts-dejavu-core)")
+    bill = msgspec.structs.replace(BILL, seller=[seller], seal="ab" * 32)
+    first = _rendered(module, bill, moment_s=1.8e9, seed="1", zone="UTC")
+    assert first
+    assert _rendered(module, bill, moment_s=1.9e9, seed="2", zone="Asia/Tokyo") == first
+
+
+def test_creation_date_of_an_issued_pdf_is_that_of_the_issue_and_other_contents_have_another_identifier() -> None:
+    data = invoice_pdf(BILL)
+    assert b"/CreationDate (D:20261201000000Z)" in data
+    other = invoice_pdf(msgspec.structs.replace(BILL, total="5.37"))
+    identifiers = [re.search(rb"/ID \[<(\w+)>", each) for each in (data, other)]
+    assert all(identifiers)
+    assert len({found[1] for found in identifiers if found}) == 2
 
 
 def test_a_long_invoice_has_pages_with_their_numbers() -> None:

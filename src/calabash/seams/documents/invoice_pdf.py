@@ -1,8 +1,13 @@
 """An invoice as PDF. What the standard fonts of every reader can show needs no font in the file; other letters are shown
-with a font of this machine, of which only the letters used are put in."""
+with a font of this machine, of which only the letters used are put in.
+
+The file depends on the invoice, the fonts and the library alone: shown again, an invoice is the same file to the last byte, so
+that a tenant can compare it by its digest.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fpdf import FPDF
@@ -26,6 +31,7 @@ def invoice_pdf(bill: InvoiceView, *, font_places: tuple[Path, ...] = FONT_PLACE
     page = _Document(footer_text=shown.title)
     page.set_title(shown.title)
     page.set_creator("Calabash")
+    page.set_creation_date(datetime.fromtimestamp(bill.at, UTC))
     font = _font(page, shown, font_places)
     page.font = font
     page.add_page()
