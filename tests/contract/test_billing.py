@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import random
 import sqlite3
 import threading
@@ -30,6 +33,7 @@ from calabash.operations.billing_documents import draft_number, invoice_of
 from calabash.operations.billing_rating import RatingOrder, rate_month
 from calabash.operations.billing_verifying import verify
 from calabash.seams.clock import VirtualClock
+from calabash.seams.documents.invoice_csv import items_csv
 from calabash.seams.store import Retention, Store, open_store
 from calabash.seams.store.again import earlier_name
 from calabash.seams.store.audit import AuditTable
@@ -423,6 +427,37 @@ def test_items_of_an_invoice_name_allocation_user_share_and_time_and_add_up(
     assert lent == sum(Decimal(str(view.hours)) for view in invoice_of(record).lines if view.measure == "borrowed")
     page = books.items(record, billing.ItemPage(after="1"))
     assert (page.items, page.next) == ([], "")
+
+
+def test_estimated_end_is_marked_in_usage_and_items_is_not_charged_and_is_sealed(store: Store, books: Billing) -> None:
+    books.put_tariff(commitment(name="own", tenants=["vision"]))
+    store.add_usage([replace(used("a", "vision", 0, 10), core_percent=50)])
+    store.add_usage([replace(used("a", "vision", 10, 11), sequence=1, core_percent=50, uncertain_s=7200.0)])
+    store.add_usage([replace(used("b", "vision", 719, 721), uncertain_s=60.0)])  # it ended after the month
+    question = billing.UsageQuestion(by="tenant", from_s=BEGIN_S, to_s=BEGIN_S + 20 * 3600)
+    (sums,) = books.usage(question, tenants=None, user="").items
+    assert sums.uncertain_hours == pytest.approx(1.0)
+    drafted(store)
+    number = books.issue("draft-2026-11-vision", by="root").number
+    found = books.items(books.invoice(number), billing.ItemPage()).items
+    assert {(i.allocation, i.uncertain_s) for i in found} == {("", 0.0), ("a", 7200.0), ("b", 0.0)}
+    assert {i.to_s for i in found if i.allocation == "a"} == {BEGIN_S + 11 * 3600}
+    table = items_csv([msgspec.to_builtins(i) for i in found], time_zone="UTC")
+    (row, *_) = [row for row in csv.DictReader(io.StringIO(table)) if row["allocation"] == "a"]
+    assert row["uncertain_s"] == "7200.0"
+    assert checks(store, number)["usage"] == "ok"
+    with Database(store.url).transaction() as connection:
+        connection.execute(sa.text("UPDATE usage SET uncertain_s = 0 WHERE allocation = 'a'"))
+    assert checks(store, number)["usage"] == "changed"
+
+
+def test_digest_without_an_estimated_end_is_that_of_versions_without_the_mark(store: Store, issued: str) -> None:
+    (rows,) = store.usage_reader.pages(from_s=0.0, to_s=1e11, tenant="vision")
+    inside = [row[:16] for row in rows if row[6] > BEGIN_S and row[5] < BEGIN_S + 720 * 3600]
+    digest = hashlib.sha256("".join(f"{row[11]} {row!r}" for row in inside).encode()).hexdigest()
+    sealed = store.billing.bill(issued)
+    assert sealed is not None
+    assert sealed.document["evidence"]["usage"]["sha256"] == digest
 
 
 def test_issued_invoice_is_verified_against_its_lines_items_and_usage_records(store: Store, issued: str) -> None:

@@ -97,6 +97,18 @@ def choose_membership(home: Path, slots: Path, names: SlotNames | None = None) -
     return LeaseMembership(lambda allocation: slots / names.name_of(allocation) / LEASE_FILE)
 
 
+def witness_words(membership: Membership, slots: Path) -> tuple[str, ...]:
+    """Return the arguments that tell the end recorder where member processes are seen.
+
+    They are empty for containers: their groups are the runtime's, and nothing of the agent outlives its own container.
+    """
+    if isinstance(membership, KernelMembership):
+        return ("--groups", str(membership.base.absolute()))
+    if isinstance(membership, LeaseMembership):
+        return ("--leases", str(slots.absolute()))
+    return ()
+
+
 def group_name(home: Path) -> str:
     """Name of the group of a pool: two pools of one machine never share it."""
     return "calabash-" + hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:8]

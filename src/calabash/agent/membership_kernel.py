@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from calabash.agent.membership_groups import GroupMembership
 from calabash.agent.slot_names import SlotNames, is_slot_name
@@ -24,6 +25,11 @@ class KernelMembership(GroupMembership):
         self._names = names or SlotNames()
         self._base = Cgroup(hierarchy.directory / name)
         self._prefix = f"{hierarchy.top}/{name}/"
+
+    @property
+    def base(self) -> Path:
+        """The group that those of all allocations are in."""
+        return self._base.directory
 
     def works(self) -> bool:
         """Whether groups can be made here, and whether they are found again under their names."""

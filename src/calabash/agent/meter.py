@@ -7,10 +7,14 @@ at the grant plus the offset. Records of an allocation are numbered from 0, slic
 takes each number once. An interval that has been cut is kept until the store has it, and is not cut anew: whoever cannot know
 whether it was written writes the same again.
 
-A pool that starts reads from the store up to where its predecessor has written, and goes on from there. What has no live member
-by then is metered up to the last moment at which it is known to have lived: the last round of the pool before, or its own last
-launch; that a driver takes longer to say that its devices are free adds nothing. No witness of the kernel's outlives a process:
-a program that ends while no pool looks is charged for no time after the pool's death unless its page says that it worked.
+A pool that starts reads from the store up to where its predecessor has written, and goes on from there. An allocation without
+a live member process by then has ended in between: after the last moment at which it is known to have lived, and before the
+first look of this pool. The end recorder (``end_recorder``) says when, if it ran. The last round of the pool before says that
+all lived, and the usage page of the allocation when it launched work last. The page is written by the tenant: it can only make
+the time longer that the tenant is charged for, and not beyond the end that the kernel knows. Where the bounds are further
+apart than ``KNOWN_NS``, the allocation is metered up to the earlier one, and its last record says how much later the end may
+be. That a driver takes longer to say that its devices are free adds nothing.
+
 The monotonic clock ends with the boot of the machine; beyond it the calendar is all there is, and it never takes back what was
 written.
 """
@@ -20,10 +24,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from calabash.agent.end_file import LastSeen
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.tenancy import project_of
 
 SECOND_NS = 1_000_000_000
+KNOWN_NS = SECOND_NS  # an end within bounds that are no further apart is known
+_SHORTEST_NS = 1000  # the ledger's unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,9 @@ class Meter:
 
     Args:
         base_ns: the monotonic clock at offset 0.
-        lived_until_ns: where nobody has seen it since this pool started: the last offset at which it is known to have lived.
+        lived_until_ns: where nobody has seen it since this pool started: the last offset at which a pool has seen it alive.
+        worked_until_ns: the offset of its last work by its own usage page, where nobody has seen it since this pool started.
+        uncertain_ns: how much later than ``until_ns`` its estimated end may be.
         unwritten: the interval that was cut last, until the store has it.
         closed: nothing more is metered.
         anchored: its grant is of this boot.
@@ -64,6 +73,8 @@ class Meter:
     used_ns: list[int] = field(default_factory=list)
     idle_ns: list[int] = field(default_factory=list)
     lived_until_ns: int | None = None
+    worked_until_ns: int = 0
+    uncertain_ns: int = 0
     unwritten: tuple[UsageRecord, ...] = ()
     closed: bool = False
     anchored: bool = True
@@ -79,16 +90,43 @@ class Meter:
 
     def end_ns(self, now_ns: int) -> int:
         """The offset up to which it is metered if it were to end at that moment."""
-        return self.offset_ns(now_ns) if self.lived_until_ns is None else self.lived_until_ns
+        return self.offset_ns(now_ns) if self.lived_until_ns is None else max(self.lived_until_ns, self.worked_until_ns)
 
     def lived(self, at_ns: int, now_offset_ns: int) -> None:
         """It did something at that moment of the monotonic clock, by its own word: this lengthens what it is metered for."""
         if self.lived_until_ns is not None and self.anchored:
-            self.lived_until_ns = max(self.lived_until_ns, min(at_ns - self.base_ns, now_offset_ns))
+            self.worked_until_ns = max(self.worked_until_ns, min(at_ns - self.base_ns, now_offset_ns))
+
+    def bounds(self, seen: LastSeen | None, look_ns: int) -> tuple[int, int]:
+        """The offsets between which an allocation has ended that nobody has seen since this pool started.
+
+        Args:
+            seen: what the end recorder has seen of it; None: nothing.
+            look_ns: when this pool looked first, by the monotonic clock, and saw no live member process.
+        """
+        assert self.lived_until_ns is not None
+        if not self.anchored:  # it ended before the machine was started again, when the monotonic clock was 0
+            low_ns = self.end_ns(0)
+            return low_ns, max(low_ns, -self.base_ns)
+        high_ns = self.offset_ns(look_ns)
+        low_ns = self.lived_until_ns
+        if seen is not None:
+            high_ns = min(high_ns, seen.gone_ns - self.base_ns) if seen.gone_ns else high_ns
+            # A round of a pool after this end has not seen this allocation alive, only others.
+            low_ns = max(low_ns if low_ns <= high_ns else 0, seen.alive_ns - self.base_ns if seen.alive_ns else 0)
+        low_ns = max(self.until_ns, min(max(low_ns, self.worked_until_ns), high_ns))
+        return low_ns, max(low_ns, high_ns)
+
+    def settle(self, low_ns: int, high_ns: int) -> None:
+        """It has ended between these offsets."""
+        self.lived_until_ns, self.uncertain_ns = estimate(low_ns, high_ns)
+        self.worked_until_ns = 0
 
     def preview(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
         """Return the records that ``cut`` would make, and end no interval."""
         elapsed_ns = offset_ns - self.until_ns
+        if self.uncertain_ns:
+            elapsed_ns = max(elapsed_ns, _SHORTEST_NS)  # else there would be no record to say it
         if elapsed_ns <= 0:
             return ()
         return tuple(self._slice(index, elapsed_ns, slice_) for index, slice_ in enumerate(measured))
@@ -101,7 +139,7 @@ class Meter:
         for index, (record, slice_) in enumerate(zip(found, measured, strict=True)):
             self.used_ns[index] += round(record.used_gpu_s * SECOND_NS)
             self.idle_ns[index] = slice_.idle_ns
-        self.until_ns = offset_ns
+        self.until_ns += elapsed_ns
         self.next_sequence += len(found)
         return found
 
@@ -130,7 +168,13 @@ class Meter:
             used_gpu_s=used_s,
             idle_s=idle_s,
             memory_mib_s=elapsed_s * part.memory_mib,
+            uncertain_s=self.uncertain_ns / SECOND_NS,
         )
+
+
+def estimate(low_ns: int, high_ns: int) -> tuple[int, int]:
+    """Return the offset up to which an allocation is metered that has ended between two, and how much later its end may be."""
+    return (high_ns, 0) if high_ns - low_ns <= KNOWN_NS else (low_ns, high_ns - low_ns)
 
 
 def open_meter(record: AllocationRecord, now: Moment) -> Meter:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import PurePath
 
-from calabash.agent.meter import Measured, Meter, Moment, open_meter, resume_meter
+from calabash.agent.end_file import LastSeen
+from calabash.agent.meter import Measured, Meter, Moment, estimate, open_meter, resume_meter
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.request import AllocationId
 from calabash.seams.clock import Clock
@@ -19,12 +21,22 @@ class Meters:
     Args:
         boot: the boot of this machine whose monotonic clock ``clock`` has.
         mark: the last round of the pool before this one.
+        seen: what the end recorder has seen of an allocation while no pool ran.
     """
 
-    def __init__(self, clock: Clock, *, boot: str = "", mark: Moment | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        boot: str = "",
+        mark: Moment | None = None,
+        seen: Callable[[AllocationRecord], LastSeen | None] = lambda _: None,
+    ) -> None:
         self._clock = clock
         self._boot = boot
         self._mark = mark
+        self._seen = seen
+        self._looked_ns: int | None = None  # when this pool looked at all allocations first
         self._lock = threading.RLock()  # whoever measures asks back whether it still may
         self._meters: dict[AllocationId, Meter] = {}
 
@@ -50,6 +62,25 @@ class Meters:
         for name, meter in unseen:
             if lives(name):
                 meter.lived_until_ns = None
+        if self._looked_ns is None:
+            self._looked_ns = self._clock.monotonic_ns()
+
+    def ended(self) -> dict[str, LastSeen]:
+        """Between which moments the allocations have ended that are not closed and that nobody has seen, by their slots: what
+        the next pool is to know if this one does not live to write their ends."""
+        found = {}
+        with self._lock:
+            for meter in self._meters.values():
+                if meter.unseen and meter.anchored:
+                    low_ns, high_ns = self._bounds(meter)
+                    # Never 0, which would mean that it was not looked at.
+                    alive_ns, gone_ns = max(1, low_ns + meter.base_ns), max(1, high_ns + meter.base_ns)
+                    found[PurePath(meter.record.slot).name] = LastSeen(alive_ns=alive_ns, gone_ns=gone_ns)
+        return found
+
+    def _bounds(self, meter: Meter) -> tuple[int, int]:
+        now_ns = self._clock.monotonic_ns()
+        return meter.bounds(self._seen(meter.record), now_ns if self._looked_ns is None else self._looked_ns)
 
     def going_on(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
         """Those that are metered on; what is closed and no longer held is forgotten."""
@@ -74,7 +105,10 @@ class Meters:
                 if meter is not None:
                     found += meter.unwritten
                 if meter is not None and not meter.closed:
-                    found += meter.preview(meter.end_ns(self._clock.monotonic_ns()), measure(record))
+                    end_ns = meter.end_ns(self._clock.monotonic_ns())
+                    if meter.unseen:
+                        end_ns, _ = estimate(*self._bounds(meter))
+                    found += meter.preview(end_ns, measure(record))
         return found
 
     def cut(
@@ -90,7 +124,8 @@ class Meters:
         for record in records:
             with self._lock:
                 meter = self._of(record) if begin else self._known(record)
-                if meter is not None and not meter.closed:
+                # The end of an allocation that nobody has seen is settled once, by ``close``.
+                if meter is not None and not meter.closed and not meter.unseen:
                     offset_ns = meter.end_ns(self._clock.monotonic_ns())
                     meter.unwritten = meter.unwritten or meter.cut(offset_ns, measure(record))
                     due[record.id] = meter.unwritten
@@ -109,6 +144,8 @@ class Meters:
         with self._lock:
             meter = self._of(record)
             if not meter.closed:
+                if meter.unseen:
+                    meter.settle(*self._bounds(meter))
                 until_ns = meter.end_ns(self._clock.monotonic_ns())
                 meter.unwritten = (*meter.unwritten, *meter.cut(until_ns, measure(record)))
                 meter.closed = True

@@ -115,6 +115,8 @@ class NodeAgent:
             for name, executor in parts.modes.items():
                 executor.recover([r for r in records if r.placement.mode == name])
             parts.ledgers.meters.settled(parts.lives)
+            parts.recorded_ends.tend()
+            parts.recorded_ends.take_over(parts.ledgers.meters.ended())
         self._watching.start()
 
     def stop(self) -> None:
@@ -123,6 +125,8 @@ class NodeAgent:
         for executor in self._parts.modes.values():
             executor.stop()
         self._parts.events.flush()
+        membership, records = self._parts.membership, self._parts.allocations.records()
+        self._parts.recorded_ends.stop(needed=any(membership.populated(record.id) for record in records))
         self._parts.last_round.close()
         self._parts.network.close()
         self._parts.membership.close()

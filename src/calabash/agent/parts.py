@@ -15,13 +15,14 @@ from calabash.agent.health_policy import read_policy
 from calabash.agent.inventory import Inventory
 from calabash.agent.last_round import LastRound
 from calabash.agent.ledgers import Ledgers
-from calabash.agent.membership import Membership, choose_membership
+from calabash.agent.membership import Membership, choose_membership, witness_words
 from calabash.agent.meters import Meters
 from calabash.agent.modes.protocol import HostingExecutor, ModeExecutor, NodeTools, WorkerUsers
 from calabash.agent.modes.registry import open_modes
 from calabash.agent.net.protocol import HostPorts, NoPorts
 from calabash.agent.occupancy import Occupancy
 from calabash.agent.own import OwnProcesses
+from calabash.agent.recorded_ends import RecordedEnds
 from calabash.agent.slot_names import SlotNames
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
@@ -50,6 +51,7 @@ class NodeParts:
     inventory: Inventory
     ledgers: Ledgers
     last_round: LastRound
+    recorded_ends: RecordedEnds
     occupancy: Occupancy
     allocations: Allocations
     modes: Mapping[ModeName, ModeExecutor]
@@ -110,12 +112,13 @@ def build_parts(
         settings=settings,
     )
     last_round = LastRound(home)
+    recorded_ends = RecordedEnds(home, boot_id(), witness_words(membership, home / "alloc"))
     ledgers = Ledgers(
         slots,
         clock,
         members=membership.processes,
         model_of=inventory.model_of,
-        meters=Meters(clock, boot=boot_id(), mark=last_round.read()),
+        meters=Meters(clock, boot=boot_id(), mark=last_round.read(), seen=recorded_ends.of),
     )
     occupancy = Occupancy(inventory, membership, clock)
     tenure = tenure or RequesterTenure()
@@ -187,6 +190,7 @@ def build_parts(
         inventory=inventory,
         ledgers=ledgers,
         last_round=last_round,
+        recorded_ends=recorded_ends,
         occupancy=occupancy,
         allocations=allocations,
         modes=open_modes(tools),

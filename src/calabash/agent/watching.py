@@ -132,6 +132,7 @@ class Watching:
 
     def _look(self) -> None:
         parts = self._parts
+        parts.recorded_ends.tend()
         if parts.occupancy.look():
             self._loops.wake("watch")
         for executor in parts.modes.values():

@@ -130,12 +130,16 @@ class UsageQuestion(
 
 class UsageSum(Reply, kw_only=True, frozen=True):
     """Hours of one combination; what it is not summed by is empty. GPU hours, busy hours and idle hours are of whole devices:
-    idle hours are the part of the GPU hours in which no GPU time was measured."""
+    idle hours are the part of the GPU hours in which no GPU time was measured.
+
+    ``uncertain_hours`` is how much longer allocations with an estimated end may have held devices; it is in no other figure.
+    """
 
     gpu_hours: float
     memory_gib_hours: float
     busy_hours: float
     idle_hours: float
+    uncertain_hours: float = 0.0
     tenant: str = ""
     project: str = ""
     user: str = ""
@@ -244,7 +248,8 @@ class ItemPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 class InvoiceItem(Reply, kw_only=True, frozen=True):
     """Use of one device by one allocation under one price; ``amount`` has four more decimals than the currency.
 
-    A commitment has no allocation. The amounts of all items of an invoice add up to its net amount.
+    A commitment has no allocation. The amounts of all items of an invoice add up to its net amount. ``uncertain_s`` is above 0
+    where ``to_s`` is an estimated end: the allocation may have ended up to so many seconds later, which are not charged.
     """
 
     allocation: str
@@ -265,6 +270,7 @@ class InvoiceItem(Reply, kw_only=True, frozen=True):
     hours: str
     unit: str
     amount: str
+    uncertain_s: float = 0.0
 
 
 class InvoiceItems(Reply, kw_only=True, frozen=True):

@@ -23,7 +23,7 @@ _Moment = Annotated[float, Meta(ge=0, le=1e11)]
 _Amount = Annotated[float, Meta(ge=0, le=1e18)]
 
 
-class UsageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UsageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One interval of one slice. ``namespace`` and ``pod`` are whose container had it, ``queue`` what the pod itself named, or
     "default"; times are seconds since 1970 by the node's calendar."""
 
@@ -44,6 +44,7 @@ class UsageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     used_gpu_s: _Amount
     idle_s: _Amount
     memory_mib_s: _Amount
+    uncertain_s: _Amount = 0.0
 
 
 class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -66,7 +66,7 @@ ITEM_COLUMNS = (
     Column(title="DEVICE", text=lambda r: dash(r["device"])),
     Column(title="SHARE", text=lambda r: f"{r['share_percent']}%", right=True),
     Column(title="FROM", text=lambda r: _moment(r["from_s"])),
-    Column(title="TO", text=lambda r: _moment(r["to_s"])),
+    Column(title="TO", text=lambda r: _moment(r["to_s"]) + ("?" if r["uncertain_s"] else "")),
     Column(title="WHAT", text=lambda r: r["measure"]),
     Column(title="PRICE OF", text=lambda r: dash(r["price"])),
     Column(title="HOURS", text=lambda r: r["hours"], right=True),

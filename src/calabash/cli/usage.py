@@ -17,7 +17,7 @@ from calabash.cli.output import Column, Row
 from calabash.model.errors import CalabashError
 
 CURRENT_S = 5.0  # usage that is counted up to so long ago is told of
-AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours")
+AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours", "uncertain_hours")
 
 
 @click.command()

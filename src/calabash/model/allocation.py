@@ -62,6 +62,8 @@ class UsageRecord:
     the compute share, ``used_gpu_s`` the GPU time that was measured, ``idle_s`` the time without any, where that can be
     measured, not multiplied by the share; ``memory_mib_s`` is the time multiplied by the promised memory. ``preemptible``: of a
     priority below 0.
+    ``uncertain_s`` is above 0 where the end of the allocation is estimated: it ended at ``to_s`` at the earliest and so many
+    seconds later at the latest. They are not charged.
     """
 
     allocation: AllocationId
@@ -82,6 +84,7 @@ class UsageRecord:
     project: str = ""
     user: str = ""
     idle_s: float = 0.0
+    uncertain_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

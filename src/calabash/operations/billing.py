@@ -116,6 +116,7 @@ class Billing:
                 memory_gib_hours=(row["memory_mib_s"] or 0.0) / _MIB_PER_GIB / _HOUR_S,
                 busy_hours=(row["used_gpu_s"] or 0.0) / _HOUR_S,
                 idle_hours=(row["idle_gpu_s"] or 0.0) / _HOUR_S,
+                uncertain_hours=(row["uncertain_gpu_s"] or 0.0) / _HOUR_S,
                 **{name: row[name] for name in by},
             )
             for row in rows[:SUMS_MAX]

@@ -4,7 +4,7 @@ Theory of operation. Usage records are read in the order of their numbers. Recor
 same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of the lines
 among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its records that reach
 into the month, up to the last number that was there when the month was rated; a record that comes later is told apart by its
-number.
+number. The mark of an estimated end is covered where there is one, so invoices of versions without the mark still verify.
 
 A released allocation is renamed when its name is granted again (``ALLOCATION~...``). The digest covers the part of the name
 that stays.
@@ -29,6 +29,7 @@ NAME_CHARACTERS = 50
 USAGE, ITEMS = "usage", "items"  # fields of the evidence in an invoice's document
 _ALLOCATION = 11
 _ID = 15
+_UNCERTAIN = 16
 
 
 class UsageEvidence(msgspec.Struct, kw_only=True, frozen=True):
@@ -85,6 +86,7 @@ class UsageDigests:
             if bound is not None and row[_ID] > bound:
                 self.late += 1
                 continue
+            row = row if row[_UNCERTAIN] else row[:_UNCERTAIN]  # noqa: PLW2901 - as it is digested
             kept = allocation.partition("~")[0][:NAME_CHARACTERS]
             taken.setdefault(tenant, []).append(f"{kept} {row!r}" if kept == allocation else _renamed(kept, row))
         self.last_id = max(self.last_id, max((row[_ID] for row in rows), default=0))
@@ -130,6 +132,7 @@ class Item(msgspec.Struct, kw_only=True):
     memory_mib: int
     from_s: float
     to_s: float
+    uncertain_s: float = 0.0
 
 
 class Items:
@@ -158,12 +161,15 @@ class Items:
                 allocation,
                 device,
                 user,
-                *_,
+                _,
+                _,
+                uncertain_s,
             ) = row
             key = (allocation, device, share, memory, tenant, project, user, model, mode, preemptible)
             found = opened.get(key, -1)
             if found >= 0 and items[found].to_s == from_s:
                 items[found].to_s = to_s
+                items[found].uncertain_s += uncertain_s
             else:
                 found = opened[key] = len(items)
                 items.append(
@@ -179,6 +185,7 @@ class Items:
                         memory_mib=memory,
                         from_s=from_s,
                         to_s=to_s,
+                        uncertain_s=uncertain_s,
                     )
                 )
             yield found
@@ -203,6 +210,7 @@ class Items:
             "memory_mib": item.memory_mib,
             "from_s": max(item.from_s, begin_s) if line.item >= 0 else begin_s,
             "to_s": min(item.to_s, end_s) if line.item >= 0 else end_s,
+            "uncertain_s": item.uncertain_s if item.to_s <= end_s else 0.0,
             "measure": line.measure.value,
             "tariff": line.tariff,
             "price": line.price,

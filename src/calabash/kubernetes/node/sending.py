@@ -204,6 +204,7 @@ def _entry(row: NumberedUsage) -> UsageEntry:
         used_gpu_s=one.used_gpu_s,
         idle_s=one.idle_s,
         memory_mib_s=one.memory_mib_s,
+        uncertain_s=one.uncertain_s,
     )
 
 

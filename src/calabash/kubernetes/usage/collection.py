@@ -207,7 +207,7 @@ def _check_order(after: int, entries: Sequence[UsageEntry]) -> None:
 
 
 def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> NumberedUsage:
-    """As it is written: amounts are of its length, and it is not of a time to come."""
+    """As it is written: amounts are of its length, and neither it nor its estimated end is of a time to come."""
     length_s = entry.to_s - entry.from_s
     back_s = entry.to_s - now_s if entry.to_s > now_s + AHEAD_S else 0.0
     used_s = min(entry.used_gpu_s, length_s)
@@ -229,6 +229,7 @@ def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> Numb
         used_gpu_s=used_s,
         idle_s=min(entry.idle_s, length_s - used_s),
         memory_mib_s=_product(entry.memory_mib_s, length_s, entry.memory_mib),
+        uncertain_s=min(entry.uncertain_s, max(0.0, now_s - entry.to_s)),
     )
     return NumberedUsage(number=entry.number, record=record)
 

@@ -58,6 +58,7 @@ ITEM_FIELDS = (
     "preemptible",
     "from",
     "to",
+    "uncertain_s",
     "measure",
     "tariff",
     "price",

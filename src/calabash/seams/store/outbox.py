@@ -25,7 +25,7 @@ from calabash.seams.store.database import Database
 
 _EPOCH = "usage_epoch"
 _MARKS = ("usage_acked", "usage_sent", "usage_folded")
-_SUMMED = ("allocated_gpu_s", "used_gpu_s", "memory_mib_s", "idle_s")
+_SUMMED = ("allocated_gpu_s", "used_gpu_s", "memory_mib_s", "idle_s", "uncertain_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

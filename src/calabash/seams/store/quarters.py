@@ -53,6 +53,10 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
         idle -= idle_us * share
         if length_us:
             found.append(_row(quarter, length_us, share, 0) | {"idle_s": idle_us / _US})
+    uncertain = sum(_us(row["uncertain_s"]) * row["core_percent"] for row in rows)
+    if uncertain:
+        largest = max(found, key=lambda row: row["core_percent"])
+        largest["uncertain_s"] = uncertain / largest["core_percent"] / _US
     found[0] |= _memory(_QUARTER_US, mib) | {"used_gpu_s": used_s}
     if mib_us:
         found.append(_row(quarter, mib_us, 0, 1))
@@ -166,6 +170,7 @@ def _row(quarter: int, length_us: int, core_percent: int, memory_mib: int) -> di
         "allocated_gpu_s": length_us * core_percent / (100 * _US),
         "used_gpu_s": 0.0,
         "idle_s": 0.0,
+        "uncertain_s": 0.0,
         **_memory(length_us, memory_mib),
     }
 

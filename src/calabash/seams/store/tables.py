@@ -67,6 +67,7 @@ usage = sa.Table(
     sa.Column("project", sa.String(128), nullable=False, server_default=""),
     sa.Column("user", sa.String(128), nullable=False, server_default=""),
     sa.Column("idle_s", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("uncertain_s", sa.Float(53), nullable=False, server_default="0"),
     # One record per number: writing again after a crash must not bill it twice.
     sa.UniqueConstraint("allocation", "device", "sequence", name="uq_usage_sequence"),
 )

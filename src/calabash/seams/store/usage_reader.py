@@ -14,7 +14,7 @@ from calabash.seams.store.tables import usage
 PAGE_ROWS = 20_000
 BILLED = ("tenant", "project", "device_model", "mode", "preemptible")
 MEASURED = ("from_s", "to_s", "core_percent", "memory_mib", "used_gpu_s", "idle_s")
-EVIDENCE = ("allocation", "device", "user", "sequence", "id")
+EVIDENCE = ("allocation", "device", "user", "sequence", "id", "uncertain_s")
 DIMENSIONS = {
     "tenant": usage.c.tenant,
     "project": usage.c.project,
@@ -71,6 +71,9 @@ class UsageReader:
         A record that reaches over an end of the time counts with its part within. ``idle_gpu_s`` is idle time multiplied by the
         slice's share of the device, so it is never more than ``allocated_gpu_s``.
 
+        ``uncertain_gpu_s`` is how much longer allocations may have lived whose ends in that time are estimated, multiplied
+        by their shares.
+
         Args:
             tenants: only of these, None: of all. user: also what that user used itself, of any tenant.
             running: records to add. What the store has of their allocations by now is not counted twice.
@@ -90,6 +93,8 @@ class UsageReader:
         amounts = [sa.func.sum(usage.c[name] * part).label(name) for name in SUMMED]
         idle_gpu_s = most(usage.c.idle_s, length) * usage.c.core_percent / 100.0
         amounts.append(sa.func.sum(idle_gpu_s * part).label("idle_gpu_s"))
+        late = sa.case((usage.c.to_s <= to_s, usage.c.uncertain_s * usage.c.core_percent / 100.0), else_=0.0)
+        amounts.append(sa.func.sum(late).label("uncertain_gpu_s"))
         query = sa.select(*columns, *amounts).where(usage.c.to_s > from_s, usage.c.from_s < to_s)
         if tenants is not None:
             seen = usage.c.tenant.in_(sorted(tenants))

@@ -339,10 +339,12 @@ def test_numbers_that_do_not_grow_and_times_that_run_backwards_are_refused(node:
 def test_amounts_are_of_the_length_whatever_a_node_claims(node: NodeSide, server: ServerSide) -> None:
     record = node.grant(0, at_s=BEGIN_S)
     honest = interval(record, BEGIN_S, BEGIN_S + 60, 0)
-    node.store.add_usage([replace(honest, allocated_gpu_s=1e12, memory_mib_s=1e15, used_gpu_s=1e9, idle_s=1e9)])
+    claimed = replace(honest, allocated_gpu_s=1e12, memory_mib_s=1e15, used_gpu_s=1e9, idle_s=1e9, uncertain_s=1e12)
+    node.store.add_usage([claimed])
     node.drain()
     (one,) = server.store.usage()
     assert (one.allocated_gpu_s, one.memory_mib_s, one.used_gpu_s, one.idle_s) == (15.0, 61440.0, 60.0, 0.0)
+    assert one.uncertain_s == max(0.0, server.clock.now_s() - one.to_s)
 
 
 STEPS = ("meter", "meter", "end", "step", "cut request", "cut answer", "restart", "replay", "fold", "join", "drain")

@@ -1,0 +1,137 @@
+"""The files in which the end recorder writes when the member processes of allocations ended.
+
+Theory of operation. Each end recorder has one file in the directory ``ends`` of the pool's home, which only the pool's user can
+read or write. The first line has the boot of the machine and the moment of the last complete look; it is replaced in place, by
+one write of fixed length. Each further line is a change of one allocation: the name of its slot, when it was last seen alive,
+and when it was found without a member process (0: it is alive). All moments are of the monotonic clock. A line that is not
+complete is not read. What a full disk refused is written at the next look.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY = "ends"
+_HEAD = "{boot:<40} {looked_ns:020}\n"
+_HEAD_BYTES = 62
+_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSeen:
+    """When an allocation was last seen with a live member process, by the monotonic clock, and when it was found without one.
+
+    ``alive_ns`` 0: it was never looked at before ``gone_ns``. ``gone_ns`` 0: it was alive at the last look.
+    """
+
+    alive_ns: int
+    gone_ns: int = 0
+
+
+class EndFile:
+    """The file of one end recorder. From one thread."""
+
+    def __init__(self, home: Path, boot: str) -> None:
+        """Raises OSError when the file cannot be made."""
+        directory = home / DIRECTORY
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._boot = boot or "-"
+        self._descriptor = os.open(directory / secrets.token_hex(8), flags, 0o600)
+        self._lines = bytearray()  # not written yet
+        self._end = _HEAD_BYTES
+
+    def add(self, name: str, seen: LastSeen) -> None:
+        """Note a change of an allocation; it is written by ``looked``."""
+        self._lines += f"{name} {seen.alive_ns} {seen.gone_ns}\n".encode()
+
+    def looked(self, at_ns: int) -> bool:
+        """Write what was noted, and that every allocation that is alive was alive at this moment.
+
+        Returns False if the file was removed: another recorder has taken over.
+        """
+        with suppress(OSError):
+            if self._lines:
+                written = os.pwrite(self._descriptor, self._lines, self._end)
+                del self._lines[:written]
+                self._end += written
+            if not self._lines:  # else an end that is not written would be taken for a life
+                os.pwrite(self._descriptor, _HEAD.format(boot=self._boot, looked_ns=at_ns).encode(), 0)
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
+    """What all files of this boot say, by the name of the slot; of two files the one that saw the allocation last."""
+    found: dict[str, LastSeen] = {}
+    for path in _files(home):
+        for name, seen in _read(path, boot).items():
+            before = found.get(name)
+            if before is None or _latest(seen) > _latest(before):
+                found[name] = seen
+    return found
+
+
+def replace_ends(home: Path, boot: str, ends: Mapping[str, LastSeen]) -> None:
+    """Remove all files; ``ends`` are kept in a file of their own. Their recorders end. Raises OSError."""
+    old = _files(home)
+    if ends:
+        file = EndFile(home, boot)
+        for name, seen in ends.items():
+            file.add(name, seen)
+        file.looked(time.monotonic_ns())
+        file.close()
+    for path in old:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def fingerprint(home: Path) -> tuple[tuple[str, int, int], ...]:
+    """Something that changes with the files."""
+    found = []
+    for path in _files(home):
+        with suppress(OSError):
+            status = path.stat()
+            found.append((path.name, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _files(home: Path) -> list[Path]:
+    try:
+        return sorted((home / DIRECTORY).iterdir())
+    except OSError:
+        return []
+
+
+def _latest(seen: LastSeen) -> int:
+    return max(seen.alive_ns, seen.gone_ns)
+
+
+def _read(path: Path, boot: str) -> dict[str, LastSeen]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            head, *lines = file.read(_BYTES_MAX).decode("ascii").split("\n")
+        of_boot, looked = head.split()
+        looked_ns = int(looked)
+    except (OSError, ValueError):
+        return {}
+    if of_boot != (boot or "-"):
+        return {}
+    found: dict[str, LastSeen] = {}
+    for line in lines[:-1]:  # the last one is empty, or not complete
+        with suppress(ValueError):
+            name, alive, gone = line.split()
+            found[name] = LastSeen(alive_ns=int(alive), gone_ns=int(gone))
+    return {
+        name: seen if seen.gone_ns else LastSeen(alive_ns=max(seen.alive_ns, looked_ns)) for name, seen in found.items()
+    }
