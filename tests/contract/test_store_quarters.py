@@ -83,14 +83,12 @@ def trimmed(store: Store, now_s: float = NOW_S) -> None:
 
 def test_a_user_who_makes_slices_without_end_leaves_few_rows_and_every_second(store: Store) -> None:
     dice = random.Random(1)
-    store.add_usage(
-        [
-            used(i, dice.randrange(0, 899_000_000), dice.randrange(1, 900_000), core=dice.randrange(1, 101),
-                 mib=dice.randrange(1, 80_000), busy_us=dice.randrange(0, 900),
-                 idle_us=dice.randrange(0, 900_000))
-            for i in range(2500)
-        ]
-    )  # fmt: skip
+    many = [
+        used(i, dice.randrange(0, 899_000_000), dice.randrange(1, 900_000), core=dice.randrange(1, 101),
+             mib=dice.randrange(1, 80_000), busy_us=dice.randrange(0, 900), idle_us=dice.randrange(0, 900_000))
+        for i in range(2500)
+    ]  # fmt: skip
+    store.add_usage([replace(one, uncertain_s=float(i % 7)) for i, one in enumerate(many)])
     honest = [used(5000 + i, 60_000_000 * i, 60_000_000, user="ann") for i in range(ROWS_MIN)]
     store.add_usage(honest)
     before, billed = units(store.usage()), of_ledger(store)

@@ -344,7 +344,7 @@ def test_amounts_are_of_the_length_whatever_a_node_claims(node: NodeSide, server
     node.drain()
     (one,) = server.store.usage()
     assert (one.allocated_gpu_s, one.memory_mib_s, one.used_gpu_s, one.idle_s) == (15.0, 61440.0, 60.0, 0.0)
-    assert one.uncertain_s == max(0.0, server.clock.now_s() - one.to_s)
+    assert one.uncertain_s == max(0.0, server.now_s - one.to_s)
 
 
 STEPS = ("meter", "meter", "end", "step", "cut request", "cut answer", "restart", "replay", "fold", "join", "drain")
