@@ -124,9 +124,7 @@ class Meter:
 
     def preview(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
         """Return the records that ``cut`` would make, and end no interval."""
-        elapsed_ns = offset_ns - self.until_ns
-        if self.uncertain_ns:
-            elapsed_ns = max(elapsed_ns, _SHORTEST_NS)  # else there would be no record to say it
+        elapsed_ns = self._elapsed_ns(offset_ns)
         if elapsed_ns <= 0:
             return ()
         return tuple(self._slice(index, elapsed_ns, slice_) for index, slice_ in enumerate(measured))
@@ -139,9 +137,13 @@ class Meter:
         for index, (record, slice_) in enumerate(zip(found, measured, strict=True)):
             self.used_ns[index] += round(record.used_gpu_s * SECOND_NS)
             self.idle_ns[index] = slice_.idle_ns
-        self.until_ns += elapsed_ns
+        self.until_ns += self._elapsed_ns(offset_ns)
         self.next_sequence += len(found)
         return found
+
+    def _elapsed_ns(self, offset_ns: int) -> int:
+        """How long the interval is that ends there; an estimated end always has one, else no record would say it."""
+        return max(offset_ns - self.until_ns, _SHORTEST_NS if self.uncertain_ns else 0)
 
     def _slice(self, index: int, elapsed_ns: int, measured: Measured) -> UsageRecord:
         record, part = self.record, self.record.placement.slices[index]

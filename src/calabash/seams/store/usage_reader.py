@@ -138,4 +138,6 @@ def _added(
         idle_gpu_s = min(one.idle_s, length_s) * one.core_percent / 100
         for name, amount in (*((name, getattr(one, name)) for name in SUMMED), ("idle_gpu_s", idle_gpu_s)):
             row[name] = (row.get(name) or 0.0) + amount * within_s / length_s
+        late = one.uncertain_s * one.core_percent / 100 if one.to_s <= to_s else 0.0
+        row["uncertain_gpu_s"] = (row.get("uncertain_gpu_s") or 0.0) + late
     return [found[key] for key in sorted(found)]
