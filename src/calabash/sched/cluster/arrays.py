@@ -79,7 +79,7 @@ class Cluster(Columns):
             memory = sum(min(p.memory_mib, slice_mib * p.slices * p.compute // p.instance_compute) for p in profiles)
             return sum(WHOLE_MILLI * p.compute // geometry.compute for p in profiles), memory
         if shape.whole:
-            return WHOLE_MILLI, int(self.gpu_mib[row, device])
+            return WHOLE_MILLI, self.gpu_mib.item(row, device)
         return shape.gpu_milli, shape.gpu_memory_mib
 
     def slices_max(self, shape: Shape, row: int, device: int) -> int:
@@ -100,15 +100,15 @@ class Cluster(Columns):
         if shape.gpu_count:
             taken = [(device, *self._checked(shape, placement, device, held=held)) for device in placement.devices]
             mode = self.mode_code(shape.mode or (MODE_MIG if shape.mig_profile else ""))
-            total = 0
+            total = whole = 0
             free_milli, free_mib, users = self.gpu_free_milli[row], self.gpu_free_mib[row], self.gpu_users[row]
             for device, milli, mib in taken:
-                if free_milli.item(device) == WHOLE_MILLI and milli:
-                    self.gpu_whole_free[row] -= 1
-                free_milli[device] -= milli
+                free = free_milli.item(device)
+                whole += free == WHOLE_MILLI and milli > 0
+                free_milli[device] = free - milli
                 if mib:
-                    free_mib[device] -= mib
-                users[device] += 1
+                    free_mib[device] = free_mib.item(device) - mib
+                users[device] = users.item(device) + 1
                 if shape.gpu_slices:
                     self.gpu_slices[row, device] += shape.gpu_slices
                 if mode:
@@ -117,6 +117,7 @@ class Cluster(Columns):
                     self.has_modes = True
                 total += milli
             self.gpu_sum_milli[row] -= total
+            self.gpu_whole_free[row] -= whole
             if shape.mig_profile:
                 self.mig_cut(shape, placement, occupied)
                 for name in shape.mig_profiles:
@@ -133,20 +134,21 @@ class Cluster(Columns):
         row = placement.node
         if self.users[row] < 1:
             self._refuse(row, "release of something that was never placed")
-        total = 0
+        total = whole = 0
+        free_milli, free_mib, users = self.gpu_free_milli[row], self.gpu_free_mib[row], self.gpu_users[row]
         for device in placement.devices:
             milli, mib = self.amounts(shape, row, device)
-            if self.gpu_users[row, device] < 1 or self.gpu_free_milli[row, device] + milli > WHOLE_MILLI:
+            left, free = users.item(device) - 1, free_milli.item(device) + milli
+            if left < 0 or free > WHOLE_MILLI:
                 self._refuse(row, f"release of device {device} that was never taken")
-            self.gpu_free_milli[row, device] += milli
-            if self.gpu_free_milli[row, device] == WHOLE_MILLI and milli:
-                self.gpu_whole_free[row] += 1
+            free_milli[device] = free
+            whole += free == WHOLE_MILLI and milli > 0
             if mib:
-                self.gpu_free_mib[row, device] += mib
-            self.gpu_users[row, device] -= 1
+                free_mib[device] = free_mib.item(device) + mib
+            users[device] = left
             if shape.gpu_slices:
                 self.gpu_slices[row, device] -= shape.gpu_slices
-            if self.has_modes and self.gpu_users[row, device] == 0 and not self.gpu_pinned[row, device]:
+            if self.has_modes and not left and not self.gpu_pinned[row, device]:
                 self.gpu_mode[row, device] = MODE_UNSET
             total += milli
         if shape.mig_profile:
@@ -154,6 +156,7 @@ class Cluster(Columns):
         if shape.gpu_count:
             self.kind_users[row, shape.kind] -= 1
         self.gpu_sum_milli[row] += total
+        self.gpu_whole_free[row] += whole
         self.cpu_free_milli[row] += shape.cpu_milli
         self.memory_free_mib[row] += shape.memory_mib
         self.users[row] -= 1
