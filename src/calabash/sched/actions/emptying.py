@@ -95,7 +95,8 @@ class Emptying:
         """Return the units that must leave the best set of devices of a node."""
         bounds = self._devices(node, self._serves[node].tolist(), self._users[node].tolist())
         order = sorted(bounds, key=lambda device: (bounds[device], device))
-        if not 1 < math.comb(len(order), self._count) <= SETS_MAX:
+        alone = len(self._pool.on(node)) == 1  # then the devices without the unit come first
+        if alone or not 1 < math.comb(len(order), self._count) <= SETS_MAX:
             return self._leaving(node, order[: self._count])
         return min(
             (self._leaving(node, chosen) for chosen in itertools.combinations(order, self._count)), key=self._key
