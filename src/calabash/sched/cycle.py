@@ -270,11 +270,12 @@ class Cycle:
         known: dict[tuple[Alike, Reason], dict[Shape, Explanation]] = {}
         promised = {r.gang for r in self._state.reservations}
         for portion, reason in blocked:
+            new = [r for r in portion.requests if reported.get(r.id) is not reason and r.id in portion.gang.waiting]
+            if not new:
+                continue
             alike = None if portion.gang.key in promised else portion.alike
             told = known.setdefault((alike, reason), {}) if alike else {}
-            for request in portion.requests:
-                if reported.get(request.id) is reason or request.id not in portion.gang.waiting:
-                    continue
+            for request in new:
                 reported[request.id] = reason
                 explanation = told.get(request.shape)
                 if explanation is None:
