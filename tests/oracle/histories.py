@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tests.oracle.ledger import CARD_MIB, LATE_MAX_S, SLICES_MAX, Ledger, ViolationError
 
+from calabash.model.errors import CalabashError
 from calabash.sched import UNLIMITED, Amount, GpuSpec, NodeSpec, Options, QueueSpec, Request, Scheduler, Shape
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.rounds import CycleLimit
@@ -57,16 +58,18 @@ class History:
 
     Args:
         limited: let a cycle look at one to four requests only, on a clock that goes on with each look at it.
+        changing: also decide about single requests, adopt and unbind some, cordon nodes, and change queues.
     """
 
-    def __init__(self, seed: int, *, limited: bool = False) -> None:
+    def __init__(self, seed: int, *, limited: bool = False, changing: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         self.simple = seed % 3 == 0
+        self._changing = changing
         self.now_s = 0.0
         self._number = 0
         nodes = [self._node() for _ in range(rng.randint(1, 4))]
-        total = 1000 * sum(len(node.gpus) for node in nodes)
-        queues = self._queues(total)
+        self._total = 1000 * sum(len(node.gpus) for node in nodes)
+        queues = self._queues(self._total)
         self.leaves = [q.name for q in queues if all(c.parent != q.name for c in queues)]
         timed = seed % 7 == 3  # what starts rests for a while, and past use counts
         self.options = Options(
@@ -102,11 +105,7 @@ class History:
         rng = self.rng
 
         def limit(deserved: int) -> Amount:
-            return (
-                UNLIMITED._replace(gpu_milli=max(deserved, rng.randrange(0, total + 1, 500)))
-                if rng.random() < 0.4
-                else UNLIMITED
-            )
+            return self._limit(total, deserved)
 
         names, queues = ["a", "b", "c"][: rng.randint(1, 3)], []
         for name in names:
@@ -117,6 +116,11 @@ class History:
                 children = [f"{name}{number}" for number in range(rng.choice((0, 2)))]
                 queues.extend(QueueSpec(name=child, parent=name, limit=limit(0)) for child in children)
         return queues
+
+    def _limit(self, total: int, deserved: float) -> Amount:
+        if self.rng.random() < 0.4:
+            return UNLIMITED._replace(gpu_milli=max(deserved, self.rng.randrange(0, total + 1, 500)))
+        return UNLIMITED
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +173,50 @@ class History:
         self.ledger.health(name, device, healthy=healthy)
         self.scheduler.set_health(name, device, healthy=healthy)
 
+    def decide(self) -> None:
+        """Submit, and decide about one request that waits before the next cycle."""
+        self.submit()
+        waiting = self.ledger.waiting()
+        if waiting:
+            self.ledger.asked()
+            decisions = self.scheduler.decide(waiting[-1].id, self.now_s)
+            self.ledger.decided(decisions, self.now_s, self.scheduler.wake_at_s())
+
+    def adopt(self) -> None:
+        """Take on one request that runs already where it fits."""
+        if len(self.ledger.requests) >= REQUESTS_MAX:
+            return
+        shape, queue = random_shape(self.rng, simple=self.simple), self.rng.choice(self.leaves)
+        request = Request(id=f"r{self._next()}.0", shape=shape, queue=queue, submitted_at_s=self.now_s)
+        try:
+            running = self.scheduler.adopt(request, started_at_s=self.now_s)
+        except CalabashError:
+            return
+        self.ledger.adopted(request, running.node, running.placement, self.now_s)
+
+    def unbind(self) -> None:
+        """Let a start come to nothing."""
+        if self.ledger.running:
+            name = self.rng.choice(list(self.ledger.running))
+            self.ledger.unbound(name)
+            self.scheduler.unbind(name)
+
+    def cordon(self) -> None:
+        """Cordon a node, or take it back into service."""
+        name = self.rng.choice(list(self.ledger.nodes))
+        schedulable = name in self.ledger.cordoned
+        self.ledger.cordon(name, schedulable=schedulable)
+        self.scheduler.cordon(name, schedulable=schedulable)
+
+    def change_queues(self) -> None:
+        """Give one queue another guarantee and another limit."""
+        queues = list(self.ledger.queues.values())
+        at = self.rng.randrange(len(queues))
+        deserved = self.rng.randrange(0, self._total // len(queues) + 1, 500)
+        queues[at] = replace(queues[at], deserved=Amount(deserved), limit=self._limit(self._total, deserved))
+        self.ledger.queues_set(queues)
+        self.scheduler.set_queues(queues)
+
     # ---- cycles ---------------------------------------------------------------------------------------------------
 
     def cycle(self) -> bool:
@@ -194,6 +242,8 @@ class History:
         """Run the history; returns how many cycles acted."""
         acted = 0
         events: list[Callable[[], None]] = [self.submit] * 8 + [self.end] * 5 + [self.health] + [self.join, self.lose]
+        if self._changing:
+            events += [self.decide] * 4 + [self.adopt, self.unbind, self.cordon, self.change_queues]
         for step in range(cycles):
             self.now_s += self.rng.choice((0.0, 1.0, 30.0, 300.0, 700.0))
             if step % 4 != 3:  # else nothing but time passes

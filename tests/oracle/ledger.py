@@ -5,9 +5,8 @@ The ledger is fed by the requests, by events of nodes and by decisions. It share
 its own.
 
 Left out: the memory that a node keeps for an MPS server or a context, spilled memory, parts of a MIG instance
-(``1c.3g.40gb``), cut instances that stand unused, topology, and requests that name labels or taints. Histories leave out
-changes of queues, ``decide``, ``adopt``, ``unbind`` and ``cordon``. Whether the first request starts is checked without
-reservations only, and whether a reclaim was missed in flat queues with whole devices only.
+(``1c.3g.40gb``), cut instances that stand unused, topology, and requests that name labels or taints. Whether the first
+request starts is checked without reservations only, and whether a reclaim was missed in flat queues with whole devices only.
 """
 
 from __future__ import annotations
@@ -85,6 +84,7 @@ class Ledger:
         self.requests: dict[str, Request] = {}
         self.running: dict[str, Held] = {}
         self.unhealthy: set[tuple[str, int]] = set()
+        self.cordoned: set[str] = set()
         self.owed: list[tuple[Held, Request]] = []
         """Room of evicted requests, each with the request that it was freed for and that has not started."""
         self._broken: set[tuple[str, str]] = set()
@@ -121,6 +121,7 @@ class Ledger:
             del self.running[held.request.id]
         self._note_broken(held.request for held in lost)
         self.unhealthy = {(node, device) for node, device in self.unhealthy if node != name}
+        self.cordoned.discard(name)
         self.owed = [(held, by) for held, by in self.owed if held.node != name]
         return {held.request.id for held in lost}
 
@@ -128,6 +129,33 @@ class Ledger:
         """A device is lost, or is back."""
         self._event = True
         (self.unhealthy.discard if healthy else self.unhealthy.add)((node, device))
+
+    def cordon(self, node: str, *, schedulable: bool) -> None:
+        """A node takes nothing new, or may again."""
+        self._event = True
+        (self.cordoned.discard if schedulable else self.cordoned.add)(node)
+
+    def asked(self) -> None:
+        """The next decisions are about one request that the caller asks about."""
+        self._event = True
+
+    def adopted(self, request: Request, node: str, placement: NodePlacement, started_at_s: float) -> None:
+        """A request runs already, whatever the limits say."""
+        self._event = True
+        self.requests[request.id] = request
+        self._check_placement(request, node, placement)
+        self.running[request.id] = Held(request, node, placement, started_at_s)
+        self.check_room(node)
+
+    def unbound(self, name: str) -> None:
+        """A start could not be carried out: the request waits again."""
+        self._event = True
+        self._note_broken([self.running.pop(name).request])
+
+    def queues_set(self, queues: Sequence[QueueSpec]) -> None:
+        """Queues have other amounts; what runs stays."""
+        self._event = True
+        self.queues = {queue.name: queue for queue in queues}
 
     # ---- a cycle ------------------------------------------------------------------------------------------------
 
@@ -153,7 +181,6 @@ class Ledger:
             else:
                 self._leave(act)
         self.check_room()
-        self.check_limits()
         self.check_gangs(touched)
         self._event, self._cycle_at_s, self._wake_at_s = False, now_s, wake_at_s
         return bool(acts)
@@ -181,7 +208,7 @@ class Ledger:
         self.running[act.id] = Held(request, act.node, act.placement, self._now_s)
         self.owed = [(held, by) for held, by in self.owed if by.id != act.id]
         self.check_room(act.node)
-        self.check_limits()
+        self._check_limits(request)
 
     def _fits_beside(self, request: Request, act: Bind, held: Held) -> bool:
         """Return True if the request fits on its devices with the evicted request still there."""
@@ -216,8 +243,8 @@ class Ledger:
 
     def _check_placement(self, request: Request, node: str, placement: NodePlacement) -> None:
         spec, shape = self.nodes.get(node), request.shape
-        if spec is None:
-            raise ViolationError("room", f"{request.id} is placed on {node}, which is not there")
+        if spec is None or node in self.cordoned:
+            raise ViolationError("room", f"{request.id} is placed on {node}, which is not there or is cordoned")
         devices = placement.devices
         if len(set(devices)) != shape.gpu_count or len(devices) != shape.gpu_count:
             raise ViolationError("room", f"{request.id} asks for {shape.gpu_count} devices and has {devices}")
@@ -298,12 +325,13 @@ class Ledger:
             queue = self.queues[queue].parent
         return path
 
-    def check_limits(self) -> None:
-        """Check the limit of each queue."""
-        for queue, spec in self.queues.items():
-            used = self.used(queue)
-            if any(mine > most for mine, most in zip(used, spec.limit, strict=True)):
-                raise ViolationError("limit", f"queue {queue} has {used} of at most {tuple(spec.limit)}")
+    def _check_limits(self, started: Request) -> None:
+        """Check that a request has started below the limits of its queue and of those above it."""
+        asked = charge(started.shape)
+        for queue in self._path(started.queue):
+            used, limit = self.used(queue), self.queues[queue].limit
+            if any(mine > most for mine, most, amount in zip(used, limit, asked, strict=True) if amount):
+                raise ViolationError("limit", f"queue {queue} has {used} of at most {tuple(limit)}")
 
     def check_gangs(self, touched: Iterable[tuple[str, str]]) -> None:
         """Check that gangs of which something started or stopped run with at least ``min_member`` members, or not at all."""
@@ -384,7 +412,8 @@ class Ledger:
 
         For flat trees whose guarantees fit in the healthy devices and where each request asks for one whole device.
         """
-        healthy = sum(len(n.gpus) for n in self.nodes.values()) - len(self.unhealthy)
+        lost = self.unhealthy | {(name, d) for name in self.cordoned for d in range(len(self.nodes[name].gpus))}
+        healthy = sum(len(n.gpus) for n in self.nodes.values()) - len(lost)
         if sum(q.deserved.gpu_milli for q in self.queues.values()) > healthy * WHOLE:
             return
         for queue, spec in self.queues.items():
@@ -395,8 +424,5 @@ class Ledger:
                 if other == queue or self.used(other)[0] - WHOLE < borrower.deserved.gpu_milli:
                     continue
                 mine = [h for h in self.running.values() if h.request.queue == other]
-                if all(
-                    h.request.evictable and not self.unhealthy & {(h.node, d) for d in h.placement.devices}
-                    for h in mine
-                ):
+                if all(h.request.evictable and not lost & {(h.node, d) for d in h.placement.devices} for h in mine):
                     raise ViolationError("reclaim", f"{first.id} waits below the guarantee of {queue}, {other} borrows")

@@ -62,6 +62,16 @@ def test_random_histories_with_a_limit_per_cycle_break_no_rule_either() -> None:
             pytest.fail(f"{error!r}; replay with CALABASH_ORACLE_SEED={seed}")
 
 
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("limited", [False, True])
+def test_random_histories_with_changes_by_callers_break_no_rule_either(*, limited: bool) -> None:
+    for seed in seeds(0):
+        try:
+            assert History(seed, limited=limited, changing=True).run(CYCLES // 2) > 0
+        except Exception as error:
+            pytest.fail(f"{error!r}; replay with CALABASH_ORACLE_SEED={seed}")
+
+
 @pytest.mark.parametrize("seed", FOUND)
 def test_history_that_once_broke_a_rule_breaks_none(seed: int) -> None:
     assert History(seed).run(FOUND_CYCLES) > 0
@@ -115,6 +125,27 @@ def lost_device() -> None:
     made = ledger(WHOLE)
     made.health("n", 0, healthy=False)
     made.decided([bind("r0")], 0.0, None)
+
+
+def cordoned_node() -> None:
+    made = ledger(WHOLE)
+    made.cordon("n", schedulable=False)
+    made.decided([bind("r0")], 0.0, None)
+
+
+def start_at_a_lowered_limit() -> None:
+    made = ledger(WHOLE, WHOLE, WHOLE)
+    made.decided([bind("r0"), bind("r1", 1)], 0.0, None)
+    limit = UNLIMITED._replace(gpu_milli=1000)
+    made.queues_set([QueueSpec(name="top", limit=limit), QueueSpec(name="a", parent="top")])
+    made.decided([evict("r0", "r2"), bind("r2")], 1.0, None)
+
+
+def start_of_what_runs_already() -> None:
+    made = ledger(WHOLE)
+    request = Request(id="r9", shape=WHOLE, queue="a")
+    made.adopted(request, "n", NodePlacement(node=0, devices=(0,)), 0.0)
+    made.decided([bind("r9", 1)], 0.0, None)
 
 
 def bound_and_evicted() -> None:
@@ -183,6 +214,9 @@ FALSIFIED: dict[str, tuple[str, Callable[[], object]]] = {
         "limit",
         lambda: ledger(WHOLE, limit=Amount(500, 1 << 40, 1 << 40)).decided([bind("r0")], 0.0, None),
     ),
+    "cordoned node": ("room", cordoned_node),
+    "start at a lowered limit": ("limit", start_at_a_lowered_limit),
+    "start of what runs already": ("once", start_of_what_runs_already),
     "partial gang": ("gang", lambda: ledger(WHOLE, WHOLE, gang="g").decided([bind("r0")], 0.0, None)),
     "bind and evict": ("once", bound_and_evicted),
     "bind and move": ("once", bound_and_moved),
