@@ -24,7 +24,7 @@ requests must agree. Amounts are kept to the byte; percentages and fractions of 
 chosen, rounded down to whole thousandths.
 
 Where a system does not limit compute, or the pod does not ask for any, the slice has the policy `best-effort`: it is
-promised no compute and runs in what others leave, in equal parts among such. A fraction of a card, in systems that know
+promised no compute and runs in what others leave, in proportion to their memory. A fraction of a card, in systems that know
 one number for all of it, is that part of the memory and `burst` for the same part of the compute: guaranteed, and idle
 time is lent. An annotation `calabash.dev/policy` or `calabash.dev/mode` says otherwise, in any dialect.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.daemons.terminal import TENANT, Job, Terminal, own_home
+from tests.daemons.terminal import TENANT, Job, Terminal, own_home, own_pool
 from tests.daemons.world import World, until
 
 WHOLE = ("--memory", "39GiB", "--cores", "100")  # a slice that leaves no room beside it
@@ -629,3 +629,41 @@ def test_whoever_does_not_wait_is_refused_although_another_is_just_leaving(world
     short.finish()
     refused = terminal.refused(5, "run", "--gpus", str(cards), "--mode", "exclusive", "--", "true")
     assert "have room" in refused
+
+
+# -- memory alone ------------------------------------------------------------------------------------------------
+
+
+def test_programs_that_name_memory_alone_share_a_device_and_are_told_so(tmp_path: Path) -> None:
+    with own_pool(tmp_path, "1xT4") as own:
+        jobs = [own.holding("-v", "--memory", "3GiB") for _ in range(3)]
+        assert all("3GiB and best-effort compute of device 0 (" in job.text for job in jobs)
+        assert all("mode vgpu" in job.text.splitlines()[0] for job in jobs)
+        promised = own("run", "-v", "--memory", "1GiB", "--cores", "60", "--", "true").stderr
+        assert "1GiB and 60% of compute of device 0 (" in promised
+        burst = own("run", "-v", "--memory", "1GiB", "--cores", "60", "--policy", "burst", "--", "true").stderr
+        assert "1GiB and at least 60% of compute" in burst
+        rows = own.items("ps")
+        assert [row["policy"] for row in rows] == ["best-effort"] * 3
+        assert [part["core_percent"] for row in rows for part in row["slices"]] == [20] * 3  # 3 of 15 GiB
+        shown = own("ps").stdout
+        assert shown.count("best-effort 3GiB") == 3
+        assert "best-effort" in own("top", "--once").stdout
+        assert own.items("smi")[0]["core_allocated_percent"] == 0
+        all_compute = own.holding("-v", "--memory", "1GiB", "--cores", "100")
+        assert "1GiB and 100% of compute" in all_compute.text
+        assert "0% of compute is free" in own.refused(5, "run", "--memory", "1GiB", "--cores", "10", "--", "true")
+        for job in (*jobs, all_compute):
+            assert job.finish() == 0
+
+
+def test_run_says_nothing_of_what_it_got_where_nobody_looks(terminal: Terminal) -> None:
+    assert terminal("run", "--memory", "1GiB", "--", "true").stderr == ""
+    assert terminal("run", "-v", "--gpus", "2", "--mode", "exclusive", "--", "true").stderr.count("all of each of") == 1
+
+
+def test_a_policy_without_the_amount_that_it_needs_is_refused(terminal: Terminal) -> None:
+    assert "--cores" in terminal.refused(2, "run", "--policy", "burst", "--", "true")
+    assert "--cores" in terminal.refused(2, "run", "--policy", "burst", "--memory", "1GiB", "--", "true")
+    assert "--memory" in terminal.refused(2, "run", "--policy", "best-effort", "--", "true")
+    assert "--cores" in terminal.refused(2, "job", "start", "--policy", "burst", "--", "true")

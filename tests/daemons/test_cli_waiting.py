@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -78,7 +79,8 @@ def test_line_is_renewed_in_place_on_a_terminal_and_removed_at_the_end(terminal:
         shown += os.read(own, 4096)
     os.close(other)  # until now, so that what the program wrote last can be read
     os.close(own)
-    assert shown.endswith(b"\r\x1b[Kdone\r\n")
+    last = shown.rpartition(b"\r\x1b[K")[2].decode()
+    assert re.fullmatch(r"\w+: 39GiB and 100% of compute of device 0 \(NVIDIA .*\), mode vgpu\r\ndone\r\n", last)
 
 
 def test_run_waits_for_a_pool_that_restarts_and_says_so_once(make_world: Callable[..., World], tmp_path: Path) -> None:

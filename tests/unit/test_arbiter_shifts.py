@@ -115,3 +115,27 @@ def test_what_the_last_holder_has_in_flight_is_let_finish_and_not_for_ever() -> 
     late = over + DRAIN_NS
     stuck = present(changed.shift, {A: _demand(late, inflight_ns=MS), B: _demand(late)}, late)
     assert _aside(stuck) == {A}
+
+
+def _best_effort(now_ns: int, *, percent: int) -> ComputeDemand:
+    return replace(_demand(now_ns, percent=percent), policy=PagePolicy.BEST_EFFORT)
+
+
+def test_a_best_effort_holder_is_shown_as_best_effort_and_takes_nothing_that_is_promised() -> None:
+    fixed = replace(_demand(1, percent=80, paged_gib=0), policy=PagePolicy.FIXED)
+    shown = present(None, {A: _best_effort(1, percent=40), B: _best_effort(1, percent=20), C: fixed}, 1)
+    assert (shown.demands[A].core_percent, shown.demands[A].policy) == (60, PagePolicy.BEST_EFFORT)
+    assert shown.demands[C] == fixed
+
+
+def test_best_effort_beside_a_promised_share_divides_only_what_all_promises_leave() -> None:
+    demands = {
+        A: replace(_demand(1, percent=50), policy=PagePolicy.FIXED),
+        B: _best_effort(1, percent=90),
+        C: replace(_demand(1, percent=40, paged_gib=0), policy=PagePolicy.FIXED),
+    }
+    shown = present(None, demands, 1)
+    assert (shown.demands[A].core_percent, shown.demands[A].policy) == (60, PagePolicy.BURST)
+    assert shown.shift is not None
+    held, _ = _run(120, {A: replace(_demand(0, percent=80), policy=PagePolicy.FIXED), B: _best_effort(0, percent=90)})
+    assert held[A] == pytest.approx(0.8 * 120 * SECOND, rel=0.2)

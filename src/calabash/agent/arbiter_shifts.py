@@ -66,7 +66,8 @@ def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], 
     if len(members) < 2:
         return Present(shift=None, demands=demands, aside={})
     others = any(is_active(demand, now_ns) for name, demand in demands.items() if name not in members)
-    shift = _next(shift, members, now_ns, idle_percent=0 if others else _unpromised(members))
+    shares = _shares(members, demands)
+    shift = _next(shift, members, shares, now_ns, idle_percent=0 if others else _unpromised(members))
     draining = shift.after is not None and shift.after in demands and demands[shift.after].inflight_ns > 0
     if not draining or now_ns >= shift.drain_until_ns:
         shift = replace(shift, after=None)
@@ -75,14 +76,31 @@ def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], 
     shown = {name: demand for name, demand in demands.items() if name not in stands}
     if shift.holder in shown:
         # With the share of all of them; what is left of it while nobody else is there is lent to it.
-        percent = min(99, sum(demand.core_percent for demand in members.values()))
-        shown[shift.holder] = replace(shown[shift.holder], core_percent=percent, policy=PagePolicy.BURST)
+        percent = min(99, sum(shares.values()))
+        promised = any(demand.policy is not PagePolicy.BEST_EFFORT for demand in members.values())
+        policy = PagePolicy.BURST if promised else PagePolicy.BEST_EFFORT
+        shown[shift.holder] = replace(shown[shift.holder], core_percent=percent, policy=policy)
     return Present(shift=shift, demands=shown, aside=orders)
 
 
 def _wants(demand: ComputeDemand, now_ns: int) -> bool:
     """As ``is_active``, but that a kernel which waits for pages takes many times as long as anybody believes."""
     return is_active(demand, now_ns) or (demand.inflight_ns > 0 and now_ns - demand.demand_ns < DRAIN_NS)
+
+
+def _shares(
+    members: Mapping[AllocationId, ComputeDemand], demands: Mapping[AllocationId, ComputeDemand]
+) -> dict[AllocationId, int]:
+    """Return the share in percent, at least 1, of each member: what it is promised; best-effort members divide what all
+    promises on the device leave, by their weights. Where no member is promised anything, the weights are the shares."""
+    promised = {name: d.core_percent for name, d in demands.items() if d.policy is not PagePolicy.BEST_EFFORT}
+    weights = {name: max(1, d.core_percent) for name, d in members.items() if name not in promised}
+    left, total = max(0, 100 - sum(promised.values())), sum(weights.values())
+    if len(weights) == len(members):
+        return weights
+    return {
+        name: max(1, promised[name] if name in promised else left * weights[name] // total) for name in sorted(members)
+    }
 
 
 def _unpromised(members: Mapping[AllocationId, ComputeDemand]) -> int:
@@ -97,13 +115,18 @@ def _holds(shift: Shift | None, name: AllocationId, demand: ComputeDemand, now_n
 
 
 def _next(
-    shift: Shift | None, members: Mapping[AllocationId, ComputeDemand], now_ns: int, *, idle_percent: int
+    shift: Shift | None,
+    members: Mapping[AllocationId, ComputeDemand],
+    shares: Mapping[AllocationId, int],
+    now_ns: int,
+    *,
+    idle_percent: int,
 ) -> Shift:
     known = shift is not None and (shift.holder in members or (idle_percent > 0 and shift.holder == NOBODY))
     if shift is not None and known and now_ns < shift.until_ns:
         seen = shift.holder in members and _wants(members[shift.holder], now_ns)
         return replace(shift, seen_ns=now_ns) if seen else shift
-    percent = {name: max(1, members[name].core_percent) for name in sorted(members)}
+    percent = {name: shares[name] for name in sorted(members)}
     if idle_percent:
         percent[NOBODY] = idle_percent
     last = shift.holder if shift is not None else None

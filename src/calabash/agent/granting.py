@@ -28,11 +28,15 @@ from calabash.sharing.registry import mode_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A journalled allocation, what its program needs to use it, and what its user should know, one line each."""
+    """A journalled allocation, what its program needs to use it, and what its user should know, one line each.
+
+    ``devices`` are the devices of its slices, as far as they are known.
+    """
 
     record: AllocationRecord
     edits: Edits
     warnings: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
 
 
 class Granting:
@@ -78,7 +82,9 @@ class Granting:
         self._parts.events.tell(
             "granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices())
         )
-        return Grant(record=granted, edits=edits, warnings=executor.warnings(granted))
+        return Grant(
+            record=granted, edits=edits, warnings=executor.warnings(granted), devices=self._devices_of(granted)
+        )
 
     def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
         """Without the lock: others are granted and released meanwhile."""
@@ -144,7 +150,11 @@ class Granting:
                 reason=Reason.CONFLICT,
                 hint="it is tried again when its last process has ended",
             )
-        return Grant(record=known, edits=self._edits(known))
+        return Grant(record=known, edits=self._edits(known), devices=self._devices_of(known))
+
+    def _devices_of(self, record: AllocationRecord) -> tuple[Device, ...]:
+        uuids = {part.device for part in record.placement.slices}
+        return tuple(device for device in self._parts.inventory.devices() if device.uuid in uuids)
 
     def _edits(self, record: AllocationRecord) -> Edits:
         slot = str(self._parts.slots.path(record.id))

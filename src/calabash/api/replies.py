@@ -206,7 +206,10 @@ class TestReply(Reply, kw_only=True, frozen=True):
 
 
 class SliceUseView(Reply, kw_only=True, frozen=True):
-    """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device."""
+    """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device.
+
+    With policy ``best-effort``, ``core_percent`` is not promised: it is the share that the slice is accounted with.
+    """
 
     device: str
     device_index: int
@@ -268,6 +271,8 @@ class SliceView(Reply, kw_only=True, frozen=True):
     start: int = -1
     part: int = -1
     spill_mib: int = 0
+    device_index: int = -1
+    device_model: str = ""
 
 
 class GrantReply(Reply, kw_only=True, frozen=True):
@@ -283,6 +288,7 @@ class GrantReply(Reply, kw_only=True, frozen=True):
     lease: str
     mode: str
     slices: list[SliceView]
+    policy: str = ""
     worker_socket: str = ""
     door: str = ""
     warnings: list[str] = []

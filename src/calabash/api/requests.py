@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from calabash.model.compute import with_compute
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
@@ -60,7 +61,18 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         int,
         Meta(ge=0, le=1 << 40, description="part of the memory that need not lie on the device, where that is allowed"),
     ] = 0
-    cores: Annotated[int, Meta(ge=1, le=100, description="compute share per device in percent")] = 100
+    cores: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=100,
+                description="compute share per device in percent; left out with an amount of memory, the compute is"
+                " `best-effort`",
+            ),
+        ]
+        | None
+    ) = None
     mode: Annotated[
         OptionalName,
         Meta(
@@ -103,7 +115,16 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         OptionalName,
         Meta(description="how strongly tenants are kept apart at least: `cooperative`, `brokered`, `hardware`"),
     ] = ""
-    policy: Annotated[ComputePolicy, Meta(description="what the compute share means")] = ComputePolicy.FIXED
+    policy: (
+        Annotated[
+            ComputePolicy,
+            Meta(
+                description="what the compute share means; left out: `best-effort` where memory is named and `cores` is not,"
+                " else `fixed`"
+            ),
+        ]
+        | None
+    ) = None
     tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
     project: Annotated[
         OptionalName, Meta(description="the part of the tenant; empty: the queue says, or `default`")
@@ -156,18 +177,16 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         """As the core knows it, on that tenant's account, in that queue."""
         if self.gang_size > 1 and not self.gang:
             raise CalabashError(f"gang size {self.gang_size} without a gang", hint="name the gang with --gang")
-        return GpuRequest(
+        request = GpuRequest(
             count=self.gpus,
             memory_mib=self.memory_mib,
             spill_mib=self.spill_mib,
-            core_percent=self.cores,
             mode=ModeName(self.mode),
             mig=self.mig,
             vf=self.vf,
             standing=self.standing,
             keep_s=self.keep_s,
             isolation=_isolation(self.isolation),
-            policy=self.policy,
             priority=self.priority,
             tenant=tenant,
             queue=queue,
@@ -178,6 +197,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             run_time_s=self.run_time_s,
             on_fault=self.on_fault,
         )
+        return with_compute(request, core_percent=self.cores, policy=self.policy)
 
 
 class StartedReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

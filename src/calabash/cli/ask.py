@@ -118,9 +118,8 @@ OPTIONS = (
         "--cores",
         "cores",
         parse_percent,
-        default=100,
         metavar="PERCENT",
-        text="Compute share per device, 1 to 100. Default: 100.",
+        text="Compute share per device, 1 to 100. Default: best-effort with --memory, else 100.",
     ),
     Option(
         "--mode",
@@ -150,9 +149,9 @@ OPTIONS = (
         "--policy",
         "policy",
         _choice("--policy", "fixed", "burst", "best-effort"),
-        default="fixed",
         metavar="POLICY",
-        text="What the share means: fixed, burst, best-effort. Default: fixed.",
+        text="What the share means: fixed, burst (needs --cores), best-effort. Default: best-effort for --memory without"
+        " --cores, else fixed.",
     ),
     Option(
         "--model",
@@ -244,7 +243,8 @@ OPTIONS = (
     ),
 )
 QUIET = "--quiet"
-_WITHOUT_VALUE = {"-q": QUIET, QUIET: QUIET}
+VERBOSE = "--verbose"
+_WITHOUT_VALUE = {"-q": QUIET, QUIET: QUIET, "-v": VERBOSE, VERBOSE: VERBOSE}
 _BY_FLAG = {option.flag: option for option in OPTIONS}
 
 
@@ -281,10 +281,9 @@ def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[
     body: dict[str, Any] = {}
     for option in OPTIONS:
         values = [option.read(value) for value in given.get(option.flag, ())]
-        if option.several:
-            body[option.field] = values
-        else:
-            body[option.field] = values[-1] if values else option.default
+        value = values if option.several else values[-1] if values else option.default
+        if value is not None:  # what was not named is left to the pool
+            body[option.field] = value
     if given.get("--gang") and not given.get("--gang-size"):
         raise CalabashError(
             f"--gang {body['gang']} without --gang-size: a gang of one does not wait for others",

@@ -121,7 +121,7 @@ def _devices(node: GpuNode) -> list[Row]:
             "memory_mib": device.memory_mib,
             # A slice without a cap has the card to itself.
             "given_mib": sum(part.memory_mib - part.spill_mib or device.memory_mib for part in device.slices),
-            "given_percent": sum(part.core_percent for part in device.slices),
+            "given_percent": sum(part.promised_percent for part in device.slices),
             "slices": [{"pod": part.pod, "container": part.container} for part in device.slices],
         }
         for device in node.status.devices

@@ -145,7 +145,7 @@ def _device(node: str, device: GpuNodeDevice) -> Row:
         "memory_used_mib": device.memory_used_mib,
         "memory_mib": device.memory_mib,
         "memory_allocated_mib": sum(part.memory_mib - part.spill_mib or device.memory_mib for part in device.slices),
-        "core_allocated_percent": sum(part.core_percent for part in device.slices),
+        "core_allocated_percent": sum(part.promised_percent for part in device.slices),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from calabash.cli.cluster import age_s
+from calabash.cli.granted import share
 from calabash.cli.output import Row
 from calabash.model.units import format_mib
 
@@ -70,7 +71,7 @@ def runs(pod: Pod) -> bool:
 
 def amounts(slices: Sequence[Row]) -> str:
     """``30% 8GiB`` for each different part, ``2x`` in front when there are several alike."""
-    texts = [f"{s['core_percent']}% {_memory(s)}" for s in slices]
+    texts = [f"{share(s)} {_memory(s)}" for s in slices]
     counted = {text: texts.count(text) for text in texts}
     return ", ".join(f"{count}x {text}" if count > 1 else text for text, count in counted.items()) or "-"
 
@@ -104,6 +105,7 @@ def asked(pod: Pod) -> list[Row]:
             "memory_mib": part.request.memory_mib or 0,
             "memory_milli": part.request.memory_milli or 0,
             "core_percent": part.request.core_percent,
+            "policy": part.request.policy,
         }
         for part in containers
         for _ in range(part.request.count)

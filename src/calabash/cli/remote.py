@@ -161,7 +161,9 @@ def sessions(names: tuple[str, ...], fmt: str) -> None:
 @remote.command()
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Cards.")
 @click.option("--memory", metavar="SIZE", help="Memory of each card. Default: the whole card.")
-@click.option("--cores", default="100", show_default=True, metavar="PERCENT", help="Share of each card.")
+@click.option(
+    "--cores", metavar="PERCENT", help="Compute share of each card. Default: best-effort with --memory, else 100."
+)
 @click.option(
     "--idle", default="10m", show_default=True, metavar="TIME", help="Given back when nobody uses it so long."
 )
@@ -177,7 +179,7 @@ def reserve(
     *,
     gpus: int,
     memory: str | None,
-    cores: str,
+    cores: str | None,
     idle: str,
     wait: str,
     filters: tuple[str, ...],
@@ -194,8 +196,8 @@ def reserve(
         raise CalabashError(f"--idle {idle} is too short", hint="at least 1s")
     order = {
         "gpus": gpus,
-        "memory_mib": parse_memory_mib(memory) if memory else None,
-        "cores": parse_percent(cores),
+        **({"memory_mib": parse_memory_mib(memory)} if memory else {}),
+        **({"cores": parse_percent(cores)} if cores else {}),
         "filters": list(filters),
         "wait_s": parse_duration_s(wait),
         "idle_s": idle_s,

@@ -61,7 +61,7 @@ def start_remote(
     if lease:
         held = [_reserved(given, one, servers, filters) for one in lease.split(",")]
     else:
-        held = keep(leases({**_order(given, command), "filters": list(filters)}, servers, span=span, quiet=quiet))
+        held = keep(leases({**order_of(given, command), "filters": list(filters)}, servers, span=span, quiet=quiet))
     for server, lease_id, grace_s in held:
         keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
     become_with_worker(command, _environment([account().key_file(lease_id) for _, lease_id, _ in held]))
@@ -172,7 +172,7 @@ def _asked(server: ServerContact, order: Mapping[str, Any], wait_s: float) -> An
     return server.call("POST", "/v1/leases", {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
 
 
-def _order(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
+def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
     """What the options ask for. Raises BAD_REQUEST for one that has no meaning on another machine."""
     body = ask.request(given, command)
     for option in ask.OPTIONS:

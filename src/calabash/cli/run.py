@@ -16,6 +16,7 @@ import time
 
 from calabash.cli import ask
 from calabash.cli.failure import say
+from calabash.cli.granted import described
 from calabash.cli.home import client
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.pool.entering import environment_with, hold_lease, outside_of_slices, require_loadable
@@ -42,14 +43,14 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
     try:
         require_loadable(granted["environment"])
         if granted.get("door"):
-            _run_behind(granted, command)
+            _run_behind(granted, command, given)
         if granted["lease"]:
             hold_lease(granted["lease"])
             pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
     except BaseException:
         pool.delete(f"/v1/allocations/{granted['id']}")
         raise
-    _warn(granted)
+    _tell(granted, given)
     _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
 
 
@@ -96,17 +97,21 @@ def _give_back(pool: ApiClient) -> None:
         return  # the pool is still away, or has taken it back itself
 
 
-def _run_behind(granted: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
+def _run_behind(granted: Mapping[str, Any], command: Sequence[str], given: Mapping[str, Sequence[str]]) -> NoReturn:
     """In the network namespace of its ports, which only the pool's keeper may enter; this process waits for its end."""
     from calabash.seams.pool.door import leave, run_behind  # noqa: PLC0415 - only with ports
 
-    _warn(granted)
+    _tell(granted, given)
     brokered = bool(granted["worker_socket"])
     environment = environment_with(os.environ, granted["environment"], brokered=brokered)
     leave(run_behind(granted["door"], command, environment))
 
 
-def _warn(granted: Mapping[str, Any]) -> None:
+def _tell(granted: Mapping[str, Any], given: Mapping[str, Sequence[str]]) -> None:
+    """Say what was granted, on a terminal or where that was asked for, and what its user should know."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if given.get(ask.VERBOSE) or (terminal and not given.get(ask.QUIET)):
+        say(described(granted))
     for text in granted.get("warnings", ()):
         say(f"warning: {text}")
 

@@ -22,7 +22,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
 @_options
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while it waits.")
+@click.option("-q", "--quiet", is_flag=True, help="Say neither what was granted nor why it waits.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what was granted also where standard error is no terminal.")
 @click.option("--remote", is_flag=True, help="On cards of another machine; see `calabash remote`.")
 @click.option(
     "--filter",
@@ -41,6 +42,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND on a slice of a GPU and end with its exit code.
 
     \b
+    calabash run --memory 8GiB -- python train.py
     calabash run --memory 8GiB --cores 30 -- python train.py
     calabash run --gpus 2 --mode exclusive -- ./a.out
     calabash run --remote --gpus 2 --memory 20GiB -- python train.py
@@ -53,6 +55,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
         start_remote(words, command, **far, quiet=given["quiet"])
     if any(far.values()):
         named = {"filters": "--filter", "servers": "--server", "lease": "--lease", "span": "--span"}
-        said = next(named[name] for name, value in far.items() if value)
-        raise CalabashError(f"{said} goes with --remote only", hint="add --remote, or leave it out")
-    start(words | ({ask.QUIET: ("1",)} if given["quiet"] else {}), command)
+        asked = next(named[name] for name, value in far.items() if value)
+        raise CalabashError(f"{asked} goes with --remote only", hint="add --remote, or leave it out")
+    said = {ask.QUIET: given["quiet"], ask.VERBOSE: given["verbose"]}
+    start(words | {flag: ("1",) for flag, value in said.items() if value}, command)

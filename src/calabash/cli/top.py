@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from calabash.cli.granted import share
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash, table
 from calabash.cli.view import strangers
@@ -90,7 +91,7 @@ USED = Column(title="USED", text=_used, right=True)
 REASON = Column(title="REASON", text=lambda r: dash(r.get("reason")))
 SHARE = (
     Column(title="GPU", text=lambda r: str(r["device_index"]), right=True),
-    Column(title="ASKED", text=lambda r: f"{r['core_percent']}%", right=True),
+    Column(title="ASKED", text=share, right=True),
     GOT,
     Column(title="CAP", text=capped, right=True),
     USED,

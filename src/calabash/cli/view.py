@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from calabash.cli import output
+from calabash.cli.granted import share
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash
 from calabash.cli.several import for_each
@@ -20,7 +21,7 @@ _PIDS_SHOWN = 4
 
 
 def amount(row: Any) -> str:
-    """``30% 8GiB`` or ``1g.10gb`` per device of an allocation, ``2x`` in front when there are several."""
+    """``30% 8GiB``, ``best-effort 8GiB`` or ``1g.10gb`` per device of an allocation, ``2x`` in front when there are several."""
     slices = row.get("slices") or []
     if not slices:
         return "-"
@@ -29,7 +30,7 @@ def amount(row: Any) -> str:
         return (f"{len(slices)}x " if len(slices) > 1 else "") + str(first["profile"])
     memory = format_mib(first["memory_mib"]) if first.get("memory_mib") else "whole"
     times = f"{len(slices)}x " if len(slices) > 1 else ""
-    return f"{times}{first['core_percent']}% {memory}"
+    return f"{times}{share({**first, 'policy': row.get('policy')})} {memory}"
 
 
 def used(row: Any) -> str:

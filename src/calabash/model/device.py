@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NewType
 
 from calabash.model.mig import MigGeometry, MigInstance
+from calabash.model.nominal import nominal_memory_mib
 from calabash.model.units import MIB
 
 DeviceUuid = NewType("DeviceUuid", str)
@@ -89,6 +90,11 @@ class Device:
     replicas: int = REPLICAS
     interval: str = ""
     health: Health = Health.HEALTHY
+
+    @property
+    def nominal_memory_mib(self) -> int:
+        """The size that its model is sold with, by which people ask for it."""
+        return nominal_memory_mib(self.memory_mib, self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,8 @@ class Isolation(IntEnum):
 class Selector:
     """Which devices are acceptable; empty fields accept all. Models match as a part and without regard to case.
 
-    What is excluded is not acceptable, whatever else is said of it.
+    ``memory_mib_min`` and ``memory_mib_max`` are compared with the nominal size of a device, ``reported_mib_min`` with what its
+    driver reports. What is excluded is not acceptable, whatever else is said of it.
     """
 
     models: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class Selector:
     uuids_excluded: tuple[DeviceUuid, ...] = ()
     memory_mib_min: int = 0
     memory_mib_max: int = 0
+    reported_mib_min: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

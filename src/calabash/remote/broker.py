@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 import calabash
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import ComputePolicy
 from calabash.remote.book import HeldLease
 from calabash.remote.cards import UUIDS_MAX, acceptable, card_of, memory_bound_mib
 from calabash.remote.filters import parse_filters
 from calabash.remote.holdings import ANSWER_S, COMMAND, Holdings
-from calabash.remote.shapes import LeaseGrant, LeaseOrder, RemoteCard, ServerView
+from calabash.remote.shapes import MODE, LeaseGrant, LeaseOrder, RemoteCard, ServerView
 from calabash.remote.tokens import TokenClaims
 from calabash.seams.pool.doors import items
 
@@ -65,7 +66,7 @@ class Broker:
         wanted = parse_filters(order.filters)
         chosen = acceptable(await self.cards(), order, wanted, server=self.settings.name, driver=self._driver)
         claim = holdings.book.claim(
-            claims, gpus=order.gpus, memory_mib=memory_bound_mib(chosen, order), cores=order.cores
+            claims, gpus=order.gpus, memory_mib=memory_bound_mib(chosen, order), cores=order.request.core_percent
         )
         lease_id = secrets.token_hex(16)
         holdings.asking.add(lease_id)
@@ -73,7 +74,7 @@ class Broker:
         granted: dict[str, Any] | None = None
         try:
             uuids = [c.uuid for c in chosen] if wanted.terms else []
-            body = _request(claims, order, lease_id, uuids, keep_s=holdings.keep_s)
+            body = pool_request(claims, order, lease_id, uuids, keep_s=holdings.keep_s)
             granted = await holdings.pool.call("POST", "/v1/allocations", body, timeout_s=order.wait_s + ANSWER_S)
             held = _lease(claims, order, lease_id, granted, now=holdings.now(), grace_s=self.settings.grace_s)
         except BaseException:
@@ -150,15 +151,15 @@ class Broker:
         )
 
 
-def _request(
+def pool_request(
     claims: TokenClaims, order: LeaseOrder, lease_id: str, uuids: list[str], *, keep_s: float
 ) -> dict[str, Any]:
-    """What the pool is asked."""
+    """Return the body of the request that the pool is asked for a lease with."""
     return {
         "gpus": order.gpus,
         "memory_mib": order.memory_mib,
         "cores": order.cores,
-        "mode": "brokered",
+        "mode": MODE,
         "standing": True,
         "keep_s": keep_s,
         "tenant": claims.name,
@@ -188,7 +189,7 @@ def _lease(
         socket=socket,
         gpus=order.gpus,
         memory_mib=sum(part["memory_mib"] for part in granted["slices"]),
-        cores=order.cores,
+        cores=_cores(order, granted),
         devices=[part["device"] for part in granted["slices"]],
         command=[word[:200] for word in order.command[:16]],
         made_at=now,
@@ -196,3 +197,11 @@ def _lease(
         expires=float(claims.expires),
         reserved=order.idle_s > 0,
     )
+
+
+def _cores(order: LeaseOrder, granted: dict[str, Any]) -> int:
+    """Return the compute share of each card; of a best-effort lease the share that it is accounted with."""
+    request = order.request
+    if request.policy is ComputePolicy.BEST_EFFORT:
+        return int(granted["slices"][0]["core_percent"])
+    return request.core_percent

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.nominal import nominal_memory_mib
 from calabash.model.units import format_mib
 from calabash.remote.filters import CardFacts, CardFilter
 from calabash.remote.shapes import LeaseOrder, RemoteCard
+from calabash.sharing.vgpu import guaranteed_percent
 
 UUIDS_MAX = 64  # that a pool is asked for at a time
 _ROUNDED_MIB = 256  # what a part of a card may be smaller than it, for what the pool keeps beside it
@@ -34,7 +36,7 @@ def card_of(device: Mapping[str, Any], leases: Mapping[str, str]) -> RemoteCard:
 def facts_of(card: RemoteCard, *, server: str, driver: str, cuda: str = "") -> CardFacts:
     """What a filter can ask of it."""
     return CardFacts(
-        memory=card.memory_mib,
+        memory=nominal_memory_mib(card.memory_mib, card.model),
         free_memory=card.memory_free_mib,
         model=card.model,
         compute_capability=card.compute_capability,
@@ -70,9 +72,13 @@ def acceptable(
 
 def fits_now(card: RemoteCard, order: LeaseOrder) -> bool:
     """Whether a card seems to have room for its part of a request; the pool decides."""
-    if card.health != "healthy" or card.cores_free_percent < order.cores:
+    request = order.request
+    promised = guaranteed_percent(request.core_percent, request.policy)
+    if card.health != "healthy" or card.cores_free_percent < promised:
         return False
-    wanted_mib = card.memory_mib * order.cores // 100 - _ROUNDED_MIB if order.memory_mib is None else order.memory_mib
+    wanted_mib = order.memory_mib
+    if wanted_mib is None:
+        wanted_mib = card.memory_mib * request.core_percent // 100 - _ROUNDED_MIB
     return card.memory_free_mib >= wanted_mib
 
 
@@ -81,7 +87,7 @@ def memory_bound_mib(cards: Sequence[RemoteCard], order: LeaseOrder) -> int:
     if order.memory_mib is not None:
         return order.gpus * order.memory_mib
     largest = max((card.memory_mib for card in cards), default=0)
-    return order.gpus * -(-largest * order.cores // 100)
+    return order.gpus * -(-largest * order.request.core_percent // 100)
 
 
 def _listed(cards: Sequence[RemoteCard]) -> str:

@@ -1,8 +1,9 @@
 """Filters of cards: ``memory>=40GiB,model~A100``. Terms are joined by commas, and a card must satisfy all of them.
 
-A term is a key, an operator and a value. Sizes carry their unit. Versions (``compute_capability``, ``driver``, ``cuda``) are
-compared as far as the filter writes them: ``driver=580`` is any 580, ``driver>580`` is 581 and later. Texts are compared
-without regard to case; ``~`` means that the text has that part. What a card does not tell satisfies no term.
+A term is a key, an operator and a value. Sizes carry their unit; ``memory`` is the nominal size of a card, which its model is
+sold with, ``free_memory`` what is free of the size that its driver reports. Versions (``compute_capability``, ``driver``,
+``cuda``) are compared as far as the filter writes them: ``driver=580`` is any 580, ``driver>580`` is 581 and later. Texts
+are compared without regard to case; ``~`` means that the text has that part. What a card does not tell satisfies no term.
 """
 
 from __future__ import annotations

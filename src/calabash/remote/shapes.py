@@ -8,28 +8,39 @@ import msgspec
 from msgspec import Meta
 
 from calabash.api.requests import RUN_TIME_S_MAX, WAIT_S_MAX
+from calabash.model.compute import with_compute
 from calabash.model.errors import CalabashError
+from calabash.model.request import GpuRequest, Isolation, ModeName
 from calabash.remote.filters import FILTER_CHARACTERS_MAX
 
 BODY_BYTES_MAX = 64 * 1024
 IDLE_S_MAX = 30 * 86_400.0
 
+MODE = ModeName("brokered")
+
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Cards are asked for. ``memory_mib`` is for each card, none: all of it, or as much as of compute; ``idle_s`` makes it a
-    reservation, which is kept so long without anybody who uses it; else a program is to renew it."""
+    """Cards are asked for. ``memory_mib`` is for each card, none: all of it, or as much as of compute; memory without ``cores``
+    has best-effort compute; ``idle_s`` makes it a reservation, which is kept so long without anybody who uses it; else a
+    program is to renew it."""
 
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
     memory_mib: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
-    cores: Annotated[int, Meta(ge=1, le=100)] = 100
+    cores: Annotated[int, Meta(ge=1, le=100)] | None = None
     filters: Annotated[list[Annotated[str, Meta(max_length=FILTER_CHARACTERS_MAX)]], Meta(max_length=16)] = []
     models: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)] = []
     command: Annotated[list[str], Meta(max_length=16_384)] = []
     run_time_s: Annotated[float, Meta(ge=0, le=RUN_TIME_S_MAX)] = 0.0
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 0.0
     idle_s: Annotated[float, Meta(ge=0, le=IDLE_S_MAX)] = 0.0
+
+    @property
+    def request(self) -> GpuRequest:
+        """What it asks of each card, as the pool of a server understands it."""
+        amounts = GpuRequest(count=self.gpus, memory_mib=self.memory_mib, mode=MODE, isolation=Isolation.BROKERED)
+        return with_compute(amounts, core_percent=self.cores, policy=None)
 
 
 class DrainServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -112,5 +112,6 @@ def give_back(held: Sequence[tuple[Any, dict[str, Any]]]) -> None:
 
 def _asked(server: LeaseServer, order: LeaseOrder, gpus: int) -> dict[str, Any]:
     part = msgspec.structs.replace(order, gpus=gpus, wait_s=0.0)
-    granted: dict[str, Any] = server.call("POST", "/v1/leases", msgspec.to_builtins(part), timeout_s=_ASK_S)
+    named = {name: value for name, value in msgspec.to_builtins(part).items() if value is not None}
+    granted: dict[str, Any] = server.call("POST", "/v1/leases", named, timeout_s=_ASK_S)
     return granted

@@ -18,6 +18,7 @@ from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigPlace
 from calabash.model.request import CUT_MODES, MIG_MODE, STANDING_MODES, GpuRequest, ModeName, Selector, Slice
+from calabash.model.units import format_mib
 from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode, device_mode
 
 
@@ -119,8 +120,22 @@ def selected(device: Device, selector: Selector) -> Misfit | None:
         return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is among the devices that are excluded")
     if selector.uuids and device.uuid not in selector.uuids:
         return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is not among the devices asked for")
-    if device.memory_mib < selector.memory_mib_min or 0 < selector.memory_mib_max < device.memory_mib:
-        return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"has {device.memory_mib} MiB, outside the asked range")
+    return _sized(device, selector)
+
+
+def _sized(device: Device, selector: Selector) -> Misfit | None:
+    """Return why the selector does not accept the size of the device's memory; None when it does."""
+    nominal_mib = device.nominal_memory_mib
+    if nominal_mib < selector.memory_mib_min or 0 < selector.memory_mib_max < nominal_mib:
+        return Misfit(
+            reason=Reason.SELECTOR_MISMATCH,
+            message=f"is nominally of {format_mib(nominal_mib)}, outside the asked range",
+        )
+    if device.memory_mib < selector.reported_mib_min:
+        return Misfit(
+            reason=Reason.SELECTOR_MISMATCH,
+            message=f"reports {device.memory_mib} MiB, asked at least {selector.reported_mib_min} MiB",
+        )
     return None
 
 

@@ -8,7 +8,9 @@ Theory of operation. Every slice is promised ``memory_mib`` and ``core_percent``
   Where the node allows it a slice may have more than it is promised on the card (``spill_mib``): only what is promised
   counts here, and what is spilled takes memory of the host, which the node bounds.
 * compute: the sum of ``core_percent`` over fixed and burst slices stays within 100. Best-effort slices are promised
-  nothing and run in the time that is left, so they count 0.
+  nothing and run in the time that is left, so they count 0. Their ``core_percent`` is their weight among each other, and the
+  share of the device that they are accounted with: what the request names, else the part of the device's memory that is
+  promised to them. So the accounted shares of best-effort slices do not exceed the device, whatever their number.
 
 A request without a memory amount gets the same fraction of the card's memory as of its compute: a slice without
 a cap would make every neighbour's promise worthless. A fraction includes the reserve, so that equal parts of a card
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from calabash.model.compute import ALL_PERCENT
 from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
@@ -33,6 +36,11 @@ SLICES_MAX = 64
 def guaranteed_percent(core_percent: int, policy: ComputePolicy) -> int:
     """The compute share that is promised: none for best-effort."""
     return 0 if policy is ComputePolicy.BEST_EFFORT else core_percent
+
+
+def best_effort_percent(device: Device, resident_mib: int) -> int:
+    """Return the accounted share of a best-effort slice that names none: its part of the device's memory, at least 1."""
+    return max(1, min(100, 100 * resident_mib // max(1, device.memory_mib)))
 
 
 def _unspilled(device: Device, request: GpuRequest) -> Misfit:
@@ -70,10 +78,11 @@ class Vgpu:
         )
         if misfit is not None:
             return misfit
+        unnamed = request.policy is ComputePolicy.BEST_EFFORT and request.core_percent == ALL_PERCENT
         return Slice(
             device=device.uuid,
             memory_mib=wanted_mib + request.spill_mib,
-            core_percent=request.core_percent,
+            core_percent=best_effort_percent(device, wanted_mib) if unnamed else request.core_percent,
             spill_mib=request.spill_mib,
         )
 

@@ -223,6 +223,7 @@ def granted(
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
     worker = answer.edits.worker_socket
+    known = {device.uuid: device for device in answer.devices}
     return replies.GrantReply(
         id=record.id,
         state=state,
@@ -232,6 +233,7 @@ def granted(
         worker_socket=worker,
         door=door,
         mode=record.placement.mode,
+        policy=record.request.policy,
         warnings=[sight.text(warning) for warning in answer.warnings],
         slices=[
             replies.SliceView(
@@ -242,6 +244,8 @@ def granted(
                 start=part.start,
                 part=part.part,
                 spill_mib=part.spill_mib,
+                device_index=known[part.device].index if part.device in known else -1,
+                device_model=known[part.device].model if part.device in known else "",
             )
             for part in record.placement.slices
         ],

@@ -67,7 +67,9 @@ class MemoryPool:
             "pids": [1, 2],
             "state": "running",
         }
-        slices = [{"device": f"GPU-{n}", "memory_mib": body["memory_mib"] or 40960} for n in range(body["gpus"])]
+        memory_mib = body["memory_mib"] or 40960
+        share = {"memory_mib": memory_mib, "core_percent": body["cores"] or max(1, 100 * memory_mib // 40960)}
+        slices = [{"device": f"GPU-{n}", **share} for n in range(body["gpus"])]
         return {"id": name, "slices": slices, "worker_socket": f"/run/{name}.sock", "warnings": []}
 
     def _device(self, number: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash import sharing
+from calabash.model.compute import with_compute
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector, Slice
@@ -256,3 +257,37 @@ def test_a_new_mode_is_one_new_module_and_nothing_else(
     answer = fits(CARD, None, [], GpuRequest(mode=ModeName("twins"), isolation=Isolation.BROKERED), modes)
     assert isinstance(answer, Slice)
     assert isinstance(modes, types.MappingProxyType)
+
+
+@given(st.lists(st.integers(512, 20_000), min_size=1, max_size=80))
+def test_best_effort_slices_are_accounted_with_their_memory_and_together_with_at_most_the_device(
+    memory_mib: list[int],
+) -> None:
+    held: list[HeldSlice] = []
+    for mib in memory_mib:
+        ask = with_compute(GpuRequest(memory_mib=mib), core_percent=None, policy=None)
+        answer = fits(CARD, ModeName("vgpu") if held else None, held, ask)
+        if isinstance(answer, Slice):
+            assert answer.core_percent == max(1, 100 * mib // CARD.memory_mib)
+            held.append(HeldSlice(slice=answer, policy=ask.policy))
+    assert held
+    assert sum(h.slice.core_percent for h in held) <= 100
+
+
+def test_best_effort_slices_fill_the_memory_of_a_device_beside_one_that_has_all_promised_compute() -> None:
+    promised = with_compute(GpuRequest(memory_mib=1024), core_percent=100, policy=None)
+    alone = with_compute(GpuRequest(memory_mib=1024), core_percent=None, policy=None)
+    held: list[HeldSlice] = []
+    for ask in (promised, *[alone] * 60):
+        answer = fits(CARD, ModeName("vgpu") if held else None, held, ask)
+        if isinstance(answer, Slice):
+            held.append(HeldSlice(slice=answer, policy=ask.policy))
+    assert len(held) == CARD.memory_mib // (1024 + SLICE_RESERVE_MIB)
+    assert isinstance(fits(CARD, ModeName("vgpu"), held[:1], promised), Misfit)
+
+
+def test_named_share_of_a_best_effort_slice_is_its_weight_and_what_it_is_accounted_with() -> None:
+    ask = with_compute(GpuRequest(memory_mib=1024), core_percent=30, policy=ComputePolicy.BEST_EFFORT)
+    answer = fits(CARD, None, [], ask)
+    assert isinstance(answer, Slice)
+    assert answer.core_percent == 30

@@ -21,6 +21,7 @@ from calabash.sharing.brokered import MODE as BROKERED
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.timeslice import MODE as TIMESLICE
 from calabash.sharing.vgpu import MODE as VGPU
+from calabash.sharing.vgpu import best_effort_percent
 
 RESULTS_MAX = 32  # as the API server has it
 _TEXT_MAX = 253
@@ -171,7 +172,7 @@ def _slice(who: str, one: _Given) -> PlannedSlice:
     return PlannedSlice(
         device=device.uuid,
         memory_mib=memory_mib + spill_mib,
-        core_percent=(cores or 100) if found.mode == VGPU.name else cores,
+        core_percent=cores or (best_effort_percent(device, memory_mib) if found.mode == VGPU.name else 0),
         profile=found.profile,
         start=found.start,
         spill_mib=spill_mib,

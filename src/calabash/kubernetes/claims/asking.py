@@ -14,6 +14,7 @@ from calabash.kubernetes.claims.expressions import Demands, demands_of
 from calabash.kubernetes.claims.names import DRIVER, OBSERVED
 from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
 from calabash.kubernetes.quantity import mib_of, parse_quantity, whole
+from calabash.model.compute import with_compute
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 from calabash.seams.kube.claims import (
@@ -131,7 +132,11 @@ def _translated(ask: _Ask) -> GpuRequest:
     model = demands.text((DRIVER, "model"), (_NVIDIA, "productName"))
     base = GpuRequest(
         count=way.count or 1,
-        selector=Selector(models=(model,) if model else (), memory_mib_min=demands.memory_mib_min),
+        selector=Selector(
+            models=(model,) if model else (),
+            memory_mib_min=demands.nominal_mib_min,
+            reported_mib_min=demands.reported_mib_min,
+        ),
         policy=wishes.policy or ComputePolicy.FIXED,
         isolation=wishes.isolation if wishes.isolation is not None else Isolation.COOPERATIVE,
     )
@@ -152,20 +157,20 @@ def _shared(base: GpuRequest, capacity: Mapping[str, int], wishes: SliceWishes) 
     memory_mib, cores = capacity.get(MEMORY), capacity.get(CORES, 0)
     if memory_mib is not None:
         memory_mib = _consumed_mib(memory_mib, base.mode)
-    policy = wishes.policy or (ComputePolicy.FIXED if cores else ComputePolicy.BEST_EFFORT)
+    policy = wishes.policy
     if base.mode != VGPU.name:
         cores, policy = cores if base.mode == MPS_MODE else 0, ComputePolicy.FIXED
     spill_mib = wishes.spill_mib or 0
     if spill_mib and memory_mib is None:
         raise CalabashError("it spills and asks for no memory", hint="say how much of the card in capacity.requests")
-    return replace(
+    amounts = replace(
         base,
         mode=BROKERED.name if base.isolation is Isolation.BROKERED and base.mode == VGPU.name else base.mode,
         memory_mib=None if memory_mib is None else memory_mib + spill_mib,
         spill_mib=spill_mib,
-        core_percent=cores or 100,
-        policy=policy,
     )
+    # Every share of a shared device has an amount of memory; the allocator adds it where the claim names none.
+    return with_compute(amounts, core_percent=cores or None, policy=policy, part=True)
 
 
 def _consumed_mib(asked_mib: int, mode: ModeName) -> int:

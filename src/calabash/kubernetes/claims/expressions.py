@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from calabash.kubernetes.claims.names import NOMINAL_GIB
 from calabash.kubernetes.quantity import mib_of, parse_quantity
 from calabash.model.errors import CalabashError
 
@@ -29,15 +30,18 @@ _ATTRIBUTE = re.compile(
 _CAPACITY = re.compile(
     rf"device\.capacity\s*{_DOMAIN}\s*\.\s*memory\s*\.\s*compareTo\(\s*quantity\(\s*{_TEXT}\s*\)\s*\)\s*(>=|>)\s*0"
 )
+_NOMINAL = re.compile(rf"device\.attributes\s*{_DOMAIN}\s*\.\s*{NOMINAL_GIB}\s*(>=|==|>)\s*([0-9]{{1,6}})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """``driver`` "" where none is named; ``attributes`` by domain and name; ``memory_mib_min`` of each device, 0: any."""
+    """``driver`` "" where none is named; ``attributes`` by domain and name; ``nominal_mib_min`` and ``reported_mib_min`` of
+    each device, 0: any."""
 
     driver: str = ""
     attributes: dict[tuple[str, str], str] = field(default_factory=dict)
-    memory_mib_min: int = 0
+    nominal_mib_min: int = 0
+    reported_mib_min: int = 0
 
     def text(self, *names: tuple[str, str]) -> str:
         """What the first of these attributes that is named must be; "" where none is."""
@@ -46,19 +50,19 @@ class Demands:
 
 def demands_of(expressions: Iterable[str]) -> Demands:
     """What all of them demand together."""
-    driver, least = "", 0
+    driver, nominal_mib, reported_mib = "", 0, 0
     attributes: dict[tuple[str, str], str] = {}
     for expression in expressions:
         found = _demands(expression) if len(expression) <= EXPRESSION_MAX else Demands()
         driver = found.driver or driver
         attributes |= found.attributes
-        least = max(least, found.memory_mib_min)
-    return Demands(driver=driver, attributes=attributes, memory_mib_min=least)
+        nominal_mib, reported_mib = max(nominal_mib, found.nominal_mib_min), max(reported_mib, found.reported_mib_min)
+    return Demands(driver=driver, attributes=attributes, nominal_mib_min=nominal_mib, reported_mib_min=reported_mib)
 
 
 @lru_cache(maxsize=1024)  # those of one class are the same
 def _demands(expression: str) -> Demands:
-    driver, least = "", 0
+    driver, nominal_mib, reported_mib = "", 0, 0
     attributes: dict[tuple[str, str], str] = {}
     for part in _parts(expression):
         if (match := _DRIVER.fullmatch(part)) is not None:
@@ -66,8 +70,10 @@ def _demands(expression: str) -> Demands:
         elif (match := _ATTRIBUTE.fullmatch(part)) is not None:
             attributes[match[1], match[2]] = match[3] or match[4] or ""
         elif (match := _CAPACITY.fullmatch(part)) is not None:
-            least = max(least, _mib(match[2] or match[3] or ""))
-    return Demands(driver=driver, attributes=attributes, memory_mib_min=least)
+            reported_mib = max(reported_mib, _mib(match[2] or match[3] or ""))
+        elif (match := _NOMINAL.fullmatch(part)) is not None:
+            nominal_mib = max(nominal_mib, 1024 * (int(match[3]) + (match[2] == ">")))
+    return Demands(driver=driver, attributes=attributes, nominal_mib_min=nominal_mib, reported_mib_min=reported_mib)
 
 
 def _parts(expression: str, depth: int = _DEPTH_MAX) -> Iterator[str]:

@@ -34,6 +34,8 @@ STRANGER = f"{GROUP}/stranger"
 OTHER_DOOR = f"{GROUP}/other-door"
 KEPT = f"{GROUP}/kept"  # an instance stands on the card that nobody may destroy for this one
 
+NOMINAL_GIB = "memoryGiB"  # attribute: the nominal size of a device's memory
+
 _DIGITS = 8
 _UUID = re.compile(r"GPU-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

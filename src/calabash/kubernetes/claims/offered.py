@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calabash.kubernetes.claims.amounts import CORES, MEMORY, SLICES, STEP_MIB, reserve_mib, turns_mib
-from calabash.kubernetes.claims.names import OBSERVED, ClaimDevice
+from calabash.kubernetes.claims.names import NOMINAL_GIB, OBSERVED, ClaimDevice
 from calabash.model.device import Device
 from calabash.model.mig import MigProfile, run_of
+from calabash.model.nominal import nominal_memory_mib
 from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE
 from calabash.seams.kube.claims import (
     CapacityRange,
@@ -125,7 +126,13 @@ def _attributes(found: ClaimDevice, facts: OfferedCard) -> dict[str, DeviceAttri
             f"{NVIDIA}/driverVersion": versions["driverVersion"],
             f"{NVIDIA}/cudaDriverVersion": versions["cudaDriverVersion"],
         }
-    numbers = {"index": device.index, "numaNode": device.numa_node, "start": found.start}
+    nominal_mib = nominal_memory_mib(profile.memory_mib, profile.name) if profile else device.nominal_memory_mib
+    numbers = {
+        "index": device.index,
+        "numaNode": device.numa_node,
+        "start": found.start,
+        NOMINAL_GIB: nominal_mib // 1024,
+    }
     return (
         {name: DeviceAttribute(string=text[:_TEXT_MAX]) for name, text in texts.items() if text}
         | {name: DeviceAttribute(version=version) for name, version in versions.items() if version}

@@ -11,6 +11,7 @@ from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.protocol import said, words
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.quantity import mib_of, parse_quantity
+from calabash.model.compute import settled, with_policy
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName
@@ -63,11 +64,11 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
     mode, policy, isolation, models, spill = (
         _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS, names.SPILL)
     )
-    return replace(
+    named = _policy(policy) if policy else None
+    complete = replace(
         request,
         mode=mode_named(mode).name if mode else ModeName(request.mode),
         spill_mib=_spill(spill) if spill else request.spill_mib,
-        policy=_policy(policy) if policy else request.policy,
         isolation=isolation_named(isolation) if isolation else request.isolation,
         selector=replace(request.selector, models=words(models)) if models else request.selector,
         priority=facts.priority,
@@ -77,6 +78,7 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
         gang_size=facts.gang_size,
         run_time_s=facts.run_time_s,
     )
+    return with_policy(complete, named) if named is not None else settled(complete)
 
 
 def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.quantity import whole
+from calabash.model.compute import with_compute
 from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, GpuRequest, Selector
 
@@ -134,23 +135,15 @@ def part_of_cards(
     core_percent: int | None = None,
     selector: Selector | None = None,
 ) -> GpuRequest:
-    """Parts of ``count`` cards in a dialect that may leave compute open: whoever asks for none is promised none and has
-    what the others leave, in equal parts among such."""
-    return GpuRequest(
-        count=count,
-        memory_mib=memory_mib,
-        memory_milli=memory_milli,
-        core_percent=core_percent or 100,
-        policy=ComputePolicy.FIXED if core_percent else ComputePolicy.BEST_EFFORT,
-        selector=selector or Selector(),
-    )
+    """Return the request for parts of ``count`` devices, by the rule of ``model.compute``."""
+    amounts = GpuRequest(count=count, memory_mib=memory_mib, memory_milli=memory_milli, selector=selector or Selector())
+    return with_compute(amounts, core_percent=core_percent, policy=None)
 
 
 def fraction_of_cards(count: int, milli: int) -> GpuRequest:
     """The same fraction of memory and of compute, where the system shares compute by need: guaranteed, idle time lent."""
-    return GpuRequest(
-        count=count,
-        memory_milli=milli,
+    return with_compute(
+        GpuRequest(count=count, memory_milli=milli),
         core_percent=max(1, milli // 10),
         policy=ComputePolicy.FIXED if milli == 1000 else ComputePolicy.BURST,
     )

@@ -13,6 +13,7 @@ from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, Asking, Dial
 from calabash.kubernetes.dialects.registry import dialect_of, is_ours_to_translate
 from calabash.kubernetes.plan import MEMORY_MIB_MAX
 from calabash.kubernetes.quantity import Written, parse_quantity
+from calabash.model.compute import settled
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, Isolation
@@ -141,7 +142,7 @@ def with_least_isolation(asked: PodRequest, least: Isolation) -> PodRequest:
         if part.request.isolation >= least:
             parts.append(part)
             continue
-        request = replace(part.request, isolation=least)
+        request = settled(replace(part.request, isolation=least))
         require_possible(request)
         parts.append(replace(part, request=request))
     return replace(asked, containers=tuple(parts))

@@ -10,7 +10,7 @@ from calabash.kubernetes.claims.allocated import ClaimPlan
 from calabash.kubernetes.claims.names import DRIVER, claim_devices
 from calabash.kubernetes.plan import PlannedSlice
 from calabash.model.device import ILL, Device, DeviceUuid
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, ComputePolicy
 from calabash.seams.kube.claims import AllocatedDeviceStatus, ResourceClaim
 
 READY = "Ready"
@@ -76,7 +76,8 @@ def _readiness(
     if plan.admin_access:
         return True, "it may look at the card"
     memory = f"{part.memory_mib} MiB" if part.memory_mib else "memory without a cap"
-    cores = f", {part.core_percent} % of its time" if part.core_percent else ""
+    promised = part.core_percent and plan.policy is not ComputePolicy.BEST_EFFORT
+    cores = f", {part.core_percent} % of its time" if promised else ", best-effort compute" if part.core_percent else ""
     return True, f"{plan.mode}: {part.profile or memory}{cores} of {card.model}"
 
 

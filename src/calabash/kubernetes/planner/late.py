@@ -24,6 +24,7 @@ from calabash.kubernetes.planner.decisions import plan_of
 from calabash.kubernetes.planner.facts import EvictPod, Nominate, WritePlan
 from calabash.kubernetes.planner.wishes import Wishes
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import ComputePolicy, GpuRequest
 
 GIVE_UP_S = 10.0  # a node may still tell of devices that it has back
 _TRIED_MAX = 64  # of those that wait, at one time; the others are next
@@ -208,12 +209,14 @@ class LatePlans:
 def _asked(entry: Entry) -> str:
     assert entry.bundle is not None
     parts = [part.request for part in entry.bundle.parts]
-    return " and ".join(dict.fromkeys(_amount(r.count, r.memory_mib, r.core_percent) for r in parts))
+    return " and ".join(dict.fromkeys(_amount(r) for r in parts))
 
 
-def _amount(count: int, memory_mib: int | None, core_percent: int) -> str:
-    devices = "device" if count == 1 else "devices"
-    if memory_mib is None and core_percent == 100:
-        return f"{count} whole {devices}"
-    memory = f"{memory_mib} MiB and " if memory_mib is not None else ""
-    return f"{memory}{core_percent} % of {count} {devices}"
+def _amount(request: GpuRequest) -> str:
+    devices = "device" if request.count == 1 else "devices"
+    if request.memory_mib is None and request.core_percent == 100:
+        return f"{request.count} whole {devices}"
+    memory = f"{request.memory_mib} MiB and " if request.memory_mib is not None else ""
+    best_effort = request.policy is ComputePolicy.BEST_EFFORT
+    compute = "best-effort compute" if best_effort else f"{request.core_percent} %"
+    return f"{memory}{compute} of {request.count} {devices}"

@@ -67,7 +67,7 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
     device = one.device
     memory_mib = min(device.memory_mib, sum(_resident_mib(part, device) for part in device.slices))
     whole = any(part.mode == EXCLUSIVE.name for part in device.slices)
-    core_percent = 100 if whole else min(100, sum(part.core_percent for part in device.slices))
+    core_percent = 100 if whole else min(100, sum(part.promised_percent for part in device.slices))
     drained = one.care.drained
     return replies.DeviceView(
         uuid=device.uuid,

@@ -116,6 +116,7 @@ class Cluster(Columns):
                         self.gpu_mode[row, device] = mode
                     self.has_modes = True
                 total += milli
+            self.gpu_best_effort[row, list(placement.devices)] += int(shape.best_effort)
             self.gpu_sum_milli[row] -= total
             self.gpu_whole_free[row] -= whole
             if shape.mig_profile:
@@ -154,6 +155,7 @@ class Cluster(Columns):
         if shape.mig_profile:
             self.mig_cut(shape, placement, vacated)
         if shape.gpu_count:
+            self.gpu_best_effort[row, list(placement.devices)] -= int(shape.best_effort)
             self.kind_users[row, shape.kind] -= 1
         self.gpu_sum_milli[row] += total
         self.gpu_whole_free[row] += whole

@@ -9,6 +9,7 @@ import numpy as np
 from calabash.model.mig import MigPlace, open_profiles
 from calabash.model.mig_plan import standing, together
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.best_effort import worth
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Topology
@@ -32,7 +33,9 @@ def choose(compiled: Compiled, row: int, *, known: bool = False) -> NodePlacemen
         return _choose_mig(compiled, row, free.tolist())
     if shape.topology is not Topology.ANY and shape.gpu_count > 1:
         free = _within_island(compiled, rows, free)
-    if not shape.whole:
+    if shape.best_effort:
+        free = free[np.argsort(-worth(compiled.cluster, rows, fits)[0, free], kind="stable")]
+    elif not shape.whole:
         gaps = compiled.cluster.gpu_free_milli[row, free] * (1 << 40) + compiled.cluster.gpu_free_mib[row, free]
         free = free[np.argsort(gaps, kind="stable")]
     if compiled.cluster.has_mixed and shape.gpu_count > 1:
@@ -82,6 +85,7 @@ def device_state(cluster: Cluster, row: int, device: int) -> Hashable:
         cluster.gpu_free_mib[at],
         cluster.gpu_mib[at],
         cluster.gpu_users[at] > 0,
+        cluster.gpu_best_effort[at],
         cluster.gpu_slices[at],
         cluster.gpu_services[at],
         cluster.gpu_mode[at],

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
+from calabash.model.nominal import nominal_memory_mib
 from calabash.sched.cluster.mig_cuts import MigCuts
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
@@ -33,9 +34,11 @@ class Columns(MigCuts):
 
     Attributes (all of them read-only for others; shapes in brackets):
         cpu_free_milli, cpu_milli, memory_free_mib, memory_mib [N]: host resources, free and whole.
-        gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib [N, G]: devices.
+        gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib, gpu_nominal_mib [N, G]: devices, with
+            the memory that is free, that their drivers report, and that their models are sold with.
         gpu_slices, gpu_services [N, G]: slices that placements have of a device, and how many times ``Shape.gpu_slices_max``
             of them it takes (one for each MPS service).
+        gpu_best_effort [N, G]: placements that have memory of a device and no compute is promised to.
         gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G].
         kind_users [N, KINDS]: placements per class of request (``Shape.kind``).
         schedulable [N]: False while cordoned. rack [N].
@@ -86,6 +89,7 @@ class Columns(MigCuts):
     )  # fmt: skip
     _MATRICES: tuple[tuple[str, Any, Any], ...] = (
         ("gpu_free_milli", np.int64, 0), ("gpu_free_mib", np.int64, 0), ("gpu_mib", np.int64, 0),
+        ("gpu_nominal_mib", np.int64, 0), ("gpu_best_effort", np.int32, 0),
         ("gpu_users", np.int32, 0), ("gpu_slices", np.int32, 0), ("gpu_services", np.int32, 1),
         ("gpu_mode", np.int16, MODE_UNSET), ("gpu_pinned", np.bool_, False),
         ("gpu_healthy", np.bool_, True), ("gpu_model", np.int16, 0), ("gpu_card", np.int16, 0),
@@ -104,7 +108,9 @@ class Columns(MigCuts):
     gpu_free_milli: Ints
     gpu_free_mib: Ints
     gpu_mib: Ints
+    gpu_nominal_mib: Ints
     gpu_users: npt.NDArray[np.int32]
+    gpu_best_effort: npt.NDArray[np.int32]
     gpu_slices: npt.NDArray[np.int32]
     gpu_services: npt.NDArray[np.int32]
     gpu_mode: npt.NDArray[np.int16]
@@ -191,6 +197,7 @@ class Columns(MigCuts):
         self.gpu_free_milli[row, :count] = WHOLE_MILLI
         for device, gpu in enumerate(node.gpus):
             self.gpu_free_mib[row, device] = self.gpu_mib[row, device] = gpu.memory_mib
+            self.gpu_nominal_mib[row, device] = nominal_memory_mib(gpu.memory_mib, gpu.card or gpu.model)
             self.gpu_model[row, device] = self.models.setdefault(gpu.model, len(self.models))
             self.gpu_card[row, device] = self.cards.setdefault(gpu.card or gpu.model, len(self.cards))
             self.has_mixed |= bool(self.gpu_card[row, device] != self.gpu_card[row, 0])

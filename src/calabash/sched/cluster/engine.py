@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.best_effort import preferred, worth
 from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.columns import Floats, Rows
 from calabash.sched.cluster.fit import Compiled
@@ -185,6 +186,10 @@ class Engine:
 
     def _renew(self, entry: _Entry, rows: Rows) -> None:
         scores, devices = self.scorer.score(entry.compiled, rows)
+        if entry.compiled.shape.best_effort:
+            fits = entry.compiled.devices(rows)
+            scores = preferred(self.cluster, rows, fits, scores)
+            devices = worth(self.cluster, rows, fits).argmax(axis=1).astype(np.int8)
         scores = scores.round(_DECIMALS)
         if entry.first >= 0 and len(entry.scores) >= _MANY_ROWS:
             before = entry.scores.item(entry.first)
@@ -218,7 +223,9 @@ class Engine:
     def _placement(self, entry: _Entry, row: int, score: float) -> NodePlacement | None:
         shape = entry.compiled.shape
         if entry.devices is not None:
-            device = self.scorer.device(entry.compiled, row, entry.devices.item(row))
+            device = entry.devices.item(row)
+            if not shape.best_effort:
+                device = self.scorer.device(entry.compiled, row, device)
             return NodePlacement(node=row, devices=(device,), score=score)
         if not shape.gpu_count:
             return NodePlacement(node=row, score=score)

@@ -71,9 +71,9 @@ class Compiled:
             wanted = [code for name, code in cluster.models.items() if name in shape.models]
             mask &= np.isin(cluster.gpu_model, wanted)
         if shape.card_memory_mib_min:
-            mask &= cluster.gpu_mib >= shape.card_memory_mib_min
+            mask &= cluster.gpu_nominal_mib >= shape.card_memory_mib_min
         if shape.card_memory_mib_max:
-            mask &= cluster.gpu_mib <= shape.card_memory_mib_max
+            mask &= cluster.gpu_nominal_mib <= shape.card_memory_mib_max
         return mask
 
     @property

@@ -87,6 +87,7 @@ class Releases:
             (cluster.gpu_free_mib, self._mib),
             (cluster.gpu_slices, -self._slices),
             (cluster.gpu_users, np.full(len(self._at), -1)),
+            (cluster.gpu_best_effort, -((self._milli == 0) & (self._mib > 0)).astype(np.int64)),
         ):
             np.add.at(matrix.reshape(-1), at, (sign * amounts[of]).astype(matrix.dtype))
         touched = np.unique(self._device_rows[of])

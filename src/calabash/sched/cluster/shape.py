@@ -39,12 +39,13 @@ class Shape:
     Args:
         cpu_milli, memory_mib: host resources of the whole request.
         gpu_count: devices wanted; 0 is a CPU-only request.
-        gpu_milli: compute of each device, 0..1000; 1000 without ``gpu_memory_mib`` is the whole card, memory included.
+        gpu_milli: compute of each device, 0..1000; 1000 without ``gpu_memory_mib`` is the whole card, memory included; 0 with
+            it is best-effort compute.
         gpu_memory_mib: memory of each device; 0 when only compute is asked for.
         models: acceptable device models by exact name; empty accepts all.
         gpu_slices, gpu_slices_max: slices that each device gives at once, and how many of its sharing mode a device takes; a
             maximum of 0 stands for none.
-        card_memory_mib_min, card_memory_mib_max: size range of the card itself; 0 is open.
+        card_memory_mib_min, card_memory_mib_max: range of the nominal size of the card itself; 0 is open.
         selector: label expressions that must all hold on the node: ``k=v``, ``k!=v``, ``k in (a,b)``,
             ``k notin (a,b)``, ``k``, ``!k``.
         tolerations: taints (``key=value:Effect`` or ``key``) that the request accepts; ``*`` accepts all.
@@ -131,6 +132,11 @@ class Shape:
     def fraction(self) -> bool:
         """Exactly one device is shared: the policy chooses which."""
         return self.gpu_count == 1 and not self.whole and not self.mig_profile
+
+    @property
+    def best_effort(self) -> bool:
+        """Its devices promise it memory and no compute."""
+        return self.gpu_count > 0 and self.gpu_milli == 0 and not self.mig_profile
 
     @property
     def kind(self) -> int:

@@ -63,6 +63,11 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     start: int = -1
     part: int = -1
 
+    @property
+    def promised_percent(self) -> int:
+        """The compute that is promised: none with policy ``best-effort``, of which ``core_percent`` is the accounted share."""
+        return 0 if self.policy == "best-effort" else self.core_percent
+
 
 class GpuNodeOrder(KubeStruct, frozen=True):
     """Something that is to be done with a device, once for each ``id``: ``test``, ``reset`` or ``undrain``."""

@@ -83,6 +83,10 @@ def cel(*expressions: str) -> list[Any]:
         ),
         (
             one("any", selectors=cel('device.capacity["calabash.dev"].memory.compareTo(quantity("40Gi")) >= 0')),
+            GpuRequest(mode=ModeName("exclusive"), selector=Selector(reported_mib_min=40_960)),
+        ),
+        (
+            one("any", selectors=cel('device.attributes["calabash.dev"].memoryGiB >= 40')),
             GpuRequest(mode=ModeName("exclusive"), selector=Selector(memory_mib_min=40_960)),
         ),
         (
@@ -177,7 +181,7 @@ def test_only_what_must_hold_is_demanded() -> None:
     )
     assert found.driver == "calabash.dev"
     assert found.attributes == {("calabash.dev", "model"): "a && b"}
-    assert found.memory_mib_min == 0
+    assert (found.nominal_mib_min, found.reported_mib_min) == (0, 0)
     assert demands_of([OURS + " " * EXPRESSION_MAX]).driver == ""
 
 

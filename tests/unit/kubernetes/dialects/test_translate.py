@@ -50,9 +50,10 @@ def request_of(limits: dict[str, Any], **more: Any) -> GpuRequest:
     ("limits", "expected"),
     [
         ({"calabash.dev/gpus": 1}, {}),
-        ({"calabash.dev/memory": "8Gi"}, {"memory_mib": 8192}),
+        ({"calabash.dev/memory": "8Gi"}, {"memory_mib": 8192, "policy": BEST_EFFORT}),
+        ({"calabash.dev/memory": "8Gi", "calabash.dev/cores": "100"}, {"memory_mib": 8192}),
         ({"calabash.dev/cores": "25"}, {"core_percent": 25}),
-        ({"calabash.dev/gpus": "2", "calabash.dev/memory": "8G"}, {"count": 2, "memory_mib": 7630}),
+        ({"calabash.dev/gpus": "2", "calabash.dev/memory": "8G"}, {"count": 2, "memory_mib": 7630, "policy": BEST_EFFORT}),
         ({"nvidia.com/gpu": "1", "nvidia.com/gpucores": 30}, {"memory_milli": 1000, "core_percent": 30}),
         ({"nvidia.com/gpumem": 4000}, {"memory_mib": 4000, "policy": BEST_EFFORT}),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}, {"memory_milli": 1000}),
