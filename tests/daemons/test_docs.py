@@ -1,4 +1,13 @@
-"""The commands of the pages that a new user follows, run as they stand there."""
+"""The commands of the pages that a new user follows, run as they stand there, at the speed of a person.
+
+A person reads between commands: a minute at least. What a page starts in the background must still be there then. Here a
+pause is shorter, and all durations on the page (how long programs run, how long requests wait) are shorter by the same factor,
+so that a page that holds at one speed holds at the other. ``CALABASH_DOCS_PAUSE_S=60`` runs the pages with the pauses of a
+person.
+
+Each page has a home of its own, which it removes: the tests fail for a page that uses the home of the machine's pool, or leaves
+a process or a file.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +15,20 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PERSON_S = 60.0  # between two commands
+PAUSE_S = float(os.environ.get("CALABASH_DOCS_PAUSE_S", "2"))
+RUN_S = 240.0  # for the commands of a page
 # What sets up the tree itself is what runs this test; a trace that has to be downloaded is not here, nor is a cluster.
 _ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash simulate openb|    --policy pgb,fgd --seeds)")
+_DURATION = re.compile(r"(--(?:seconds|wait|keep|grace) )([0-9.]+)([smhd]?)\b")
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 # Pages, and the commands on them that are there to be refused, with their exit codes.
 PAGES: dict[str, dict[str, int]] = {
     "README.md": {},
@@ -35,47 +51,143 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/how-to/tenants.md": {},
     "docs/how-to/tenant-networks.md": {"calabash net diff -f examples/networks/web.yaml": 1},
 }
+# What must be seen on a page that is followed at the speed of a person.
+SEEN: dict[str, list[str]] = {
+    "docs/tutorial/first-slice.md": ["best-effort 4GiB", "6 devices", "lost", "30%", "50%"],
+    "docs/tutorial/three-teams.md": ["vision/train", "guaranteed", "commitment", "/login#"],
+    "docs/how-to/mig-layouts.md": ["1g.10gb", "1c.3g.40gb", "memory_total_bytes"],
+    "docs/how-to/mps.md": ["50%", "30%", "mps"],
+    "docs/how-to/spill.md": ["17GiB (13GiB)", "memory_total_bytes"],
+    "docs/how-to/time-slices.md": ["timeslice", "memory_total_bytes"],
+}
 
 
 def script(page: str) -> str:
     """All blocks of commands of a page, in their order."""
-    blocks = re.findall(r"^```\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if not _ELSEWHERE.match(line)]
-    # The home is given by the test, not by the page.
-    return re.sub(r" ?CALABASH_HOME=\S+", "", "\n".join(lines))
+    found: list[str] = []
+    fence = ""
+    for line in (ROOT / page).read_text().splitlines():
+        if line.startswith("```"):
+            fence = "" if fence else line
+        elif fence == "```" and not _ELSEWHERE.match(line):  # a fence with a language is for reading
+            found.append(line)
+    return "\n".join(found)
 
 
+def commands(text: str) -> Iterator[str]:
+    """What is typed at once: a line, or the lines of a loop."""
+    typed: list[str] = []
+    for line in text.splitlines():
+        typed.append(line)
+        so_far = "\n".join(typed)
+        parsed = subprocess.run(["bash", "-nc", so_far], capture_output=True, check=False)
+        if parsed.returncode == 0 and not line.endswith("\\"):
+            if so_far.strip() and not so_far.lstrip().startswith("#"):
+                yield so_far
+            typed = []
+    assert not typed, typed
+
+
+def paced(text: str) -> str:
+    """The commands with a pause after each, and with all durations as much shorter as the pauses are than a person's."""
+    factor = PAUSE_S / PERSON_S
+
+    def shorter(found: re.Match[str]) -> str:
+        seconds = float(found[2]) * _UNIT_S[found[3]]
+        unit = "" if found[1] == "--seconds " else "s"
+        return f"{found[1]}{max(0.2, seconds * factor):g}{unit}"
+
+    return "".join(f"{_DURATION.sub(shorter, command)}\npause\n" for command in commands(text))
+
+
+def checkout(place: Path) -> Path:
+    """A directory that looks like this tree, with a ``build`` of its own."""
+    tree = place / "c"
+    (tree / "build").mkdir(parents=True)
+    for entry in ROOT.iterdir():
+        if entry.name not in {"build", ".git"}:
+            (tree / entry.name).symlink_to(entry)
+    return tree
+
+
+def processes_in(place: Path) -> list[str]:
+    """The command lines of processes whose environment or working directory is below a place."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            below = str(place).encode() in (process / "environ").read_bytes()
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+        if below and words and process.name != str(os.getpid()):
+            found.append(words)
+    return found
+
+
+@pytest.mark.timeout(RUN_S + 80 * PAUSE_S)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_the_page_does_what_the_page_says(page: str, tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
-    environment |= {
-        "CALABASH_HOME": str(tmp_path / "home"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    failed = tmp_path / "failed"
-    trap = f"""trap 'echo "$? $BASH_COMMAND" >>{failed}' ERR\n"""
-    output = tmp_path / "output"
-    try:
-        with output.open("wb") as sink:
-            subprocess.run(
-                ["bash", "-uEc", f"{trap}{script(page)}"],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                timeout=240,
-                check=False,
-            )
-    finally:
-        down = [sys.executable, "-m", "calabash.cli.main", "down", "--force"]
-        subprocess.run(down, env=environment, capture_output=True, timeout=60, check=False)
+    failed, output = tmp_path / "failed", tmp_path / "output"
+    trap = f"""trap 'echo "$? $BASH_COMMAND" >>{failed}' ERR\npause() {{ sleep {PAUSE_S:g}; }}\n"""
+    with tempfile.TemporaryDirectory(prefix="d") as short:  # sockets have short names
+        place = Path(short)
+        tree, elsewhere = checkout(place), place / "elsewhere"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
+        environment |= {
+            "HOME": str(place),
+            "CALABASH_HOME": str(elsewhere),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        try:
+            with output.open("wb") as sink:
+                subprocess.run(
+                    ["bash", "-uEc", trap + paced(script(page))],
+                    cwd=tree,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=sink,
+                    timeout=RUN_S + 60 * PAUSE_S,
+                    check=False,
+                )
+            left = processes_in(place)
+            files = sorted(p.name for p in (tree / "build").iterdir())
+            used_the_machines_home = elsewhere.exists()
+        finally:
+            for home in (elsewhere, *(tree / "build").iterdir()):
+                if home.exists():
+                    down = [sys.executable, "-m", "calabash.cli.main", "down", "--force"]
+                    ending = environment | {"CALABASH_HOME": str(home)}
+                    subprocess.run(down, env=ending, capture_output=True, timeout=60, check=False)
     said = output.read_text(errors="replace")
     wrong = failed.read_text().splitlines() if failed.exists() else []
     assert wrong == [f"{code} {command}" for command, code in PAGES[page].items()], said
     assert "Traceback" not in said
     assert "not found" not in said
+    missing = [text for text in SEEN.get(page, []) if text not in said]
+    assert not missing, said
+    assert not used_the_machines_home, "the page uses the home that it found"
+    assert not files, "the page leaves files"
+    assert not left, "the page leaves processes"
 
 
 def test_a_page_that_is_followed_is_not_empty() -> None:
     assert all(script(page).count("calabash ") >= 2 for page in PAGES)
+
+
+def test_pages_show_programs_that_do_something() -> None:
+    """A slice of a program that ends at once shows nothing; ``true`` is for requests that are refused or wait."""
+    for page, refused in PAGES.items():
+        for command in commands(script(page)):
+            if re.search(r"calabash run .*-- true\b", command):
+                assert command in refused or "--wait" in command, (page, command)
+
+
+def test_pauses_shorten_what_runs_and_waits_by_the_same_factor() -> None:
+    text = "calabash run --wait 1h -- python3 examples/tenant.py --seconds 30 &\nfor n in 1 2; do\n  sleep 0\ndone\n"
+    factor = PAUSE_S / PERSON_S
+    run, pause, loop, *_, last = paced(text).splitlines()
+    assert f"--wait {3600 * factor:g}s" in run
+    assert f"--seconds {30 * factor:g} &" in run
+    assert (pause, last) == ("pause", "pause")
+    assert loop.startswith("for n")

@@ -10,6 +10,11 @@ from calabash.cli.home import token_store
 from calabash.model.errors import CalabashError, Reason
 
 
+def login_link(console: str, code: str) -> str:
+    """Return the address that logs a browser in to a console with a login code, which browsers do not send."""
+    return f"{console}/login#{code}"
+
+
 @click.command()
 @click.argument("url", metavar="URL")
 @click.option("--forget", is_flag=True, help="Forget the token instead.")

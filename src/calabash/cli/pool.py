@@ -15,6 +15,7 @@ import click
 
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
+from calabash.cli.login import login_link as link
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 from calabash.seams.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
@@ -128,8 +129,7 @@ def _absolute(url: str) -> str:
 
 def _login_link(pool: ApiClient, console: str) -> str:
     """A link that logs whoever opens it in as this user, once."""
-    code = pool.post("/v1/tokens", {"login": True})["secret"]
-    return f"{console}/login#{code}"
+    return link(console, pool.post("/v1/tokens", {"login": True})["secret"])
 
 
 @click.command("login-link")

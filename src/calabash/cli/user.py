@@ -9,6 +9,7 @@ import click
 
 from calabash.cli import output, settings
 from calabash.cli.home import client
+from calabash.cli.login import login_link
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.tenant import NAME, show
 from calabash.model.tenancy import Role, TokenScope
@@ -138,7 +139,7 @@ def list_tokens(fmt: str) -> None:
 
 @token.command("create")
 @click.option("--user", "whose", default="", metavar="NAME", help="Whose; administrators. Default: yours.")
-@click.option("--login", is_flag=True, help="A code that begins one session of the console within ten minutes.")
+@click.option("--login", is_flag=True, help="A link that begins one session of the console within ten minutes.")
 @click.option("--expires", default="", metavar="TIME", help="How long it is good for. Default: 90d.")
 @click.option(
     "--scope",
@@ -150,15 +151,20 @@ def list_tokens(fmt: str) -> None:
 @click.option("--note", default="", metavar="TEXT", help="What it is for, for people.")
 @output.option
 def create_token(*, whose: str, login: bool, expires: str, scopes: tuple[str, ...], note: str, fmt: str) -> None:
-    """Write a new token's secret to standard output, this once: send it to a file that nobody else reads."""
+    """Write a new token's secret to standard output, this once: send it to a file that nobody else reads.
+
+    With --login it is a link that logs the user in to the console, or where no console is served the code of one.
+    """
     body = {"user": whose, "login": login, "scopes": list(scopes), "note": note}
     body["life_s"] = parse_duration_s(expires) if expires else 0.0
     made = client().post("/v1/tokens", body)
     if fmt in ("json", "yaml"):
         click.echo(output.document("Token", made, fmt))
         return
-    click.echo(made["secret"])
-    click.echo(f"token {made['id']} of user {made['user']}; this is the only time that it is shown", err=True)
+    console = client().get("/v1/status")["console"] if login else ""
+    click.echo(login_link(console, made["secret"]) if console else made["secret"])
+    kind = "one session of the console, begun within ten minutes" if login else f"token {made['id']}"
+    click.echo(f"{kind}, of user {made['user']}; this is the only time that it is shown", err=True)
 
 
 @token.command("revoke")
