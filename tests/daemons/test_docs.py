@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,13 @@ def checkout(place: Path) -> Path:
     return tree
 
 
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 def processes_in(place: Path) -> list[str]:
     """The command lines of processes whose environment or working directory is below a place."""
     found = []
@@ -136,6 +144,7 @@ def test_every_command_of_the_page_does_what_the_page_says(page: str, tmp_path: 
         environment |= {
             "HOME": str(place),
             "CALABASH_HOME": str(elsewhere),
+            "CALABASH_CONSOLE": f"127.0.0.1:{free_port()}",  # pages run beside each other
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         try:

@@ -8,11 +8,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from calabash.api.compute import Cores, Policy
 from calabash.model.compute import with_compute
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
-from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
+from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, GpuRequest, Isolation, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
 LARGE_BODY_BYTES_MAX = 1 << 20  # of what names many things at once
@@ -61,18 +62,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         int,
         Meta(ge=0, le=1 << 40, description="part of the memory that need not lie on the device, where that is allowed"),
     ] = 0
-    cores: (
-        Annotated[
-            int,
-            Meta(
-                ge=1,
-                le=100,
-                description="compute share per device in percent; left out with an amount of memory, the compute is"
-                " `best-effort`",
-            ),
-        ]
-        | None
-    ) = None
+    cores: Cores | None = None
     mode: Annotated[
         OptionalName,
         Meta(
@@ -115,16 +105,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         OptionalName,
         Meta(description="how strongly tenants are kept apart at least: `cooperative`, `brokered`, `hardware`"),
     ] = ""
-    policy: (
-        Annotated[
-            ComputePolicy,
-            Meta(
-                description="what the compute share means; left out: `best-effort` where memory is named and `cores` is not,"
-                " else `fixed`"
-            ),
-        ]
-        | None
-    ) = None
+    policy: Policy | None = None
     tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
     project: Annotated[
         OptionalName, Meta(description="the part of the tenant; empty: the queue says, or `default`")
