@@ -83,7 +83,8 @@ class Loaded:
         command = [sys.executable, str(ROOT / "examples" / "tenant.py"), "--seconds", "3600", "--kernel-us", "20000"]
         while len(self.programs) < CARDS:
             before = {d["index"] for d in self.devices() if d["allocations"]}
-            words = [sys.executable, "-m", "calabash.cli.main", "run", "--memory", "4GiB", "--wait", "60s", "--"]
+            amounts = ["--memory", "4GiB", "--cores", "100", "--wait", "60s"]  # no two of them on a card
+            words = [sys.executable, "-m", "calabash.cli.main", "run", *amounts, "--"]
             program = subprocess.Popen(
                 [*words, *command],
                 env=_environment(self.home),

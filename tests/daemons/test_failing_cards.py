@@ -69,7 +69,7 @@ def load_on_every_card(world: World) -> dict[int, Program]:
     programs: dict[int, Program] = {}
     command = (sys.executable, str(TENANT), "--seconds", "300", "--kernel-us", "20000")
     while len(programs) < 8:
-        program, allocation = world.running(*command, memory_mib=4000)
+        program, allocation = world.running(*command, memory_mib=4000, cores=100)
         programs[allocation["slices"][0]["device_index"]] = program
     until(lambda: len([n for n in busy_ns(world).values() if n]) == 8, what="all cards to be busy")
     return programs
@@ -172,7 +172,7 @@ def test_a_card_whose_links_are_down_takes_nothing_new_until_they_are_up_and_wha
     command = (sys.executable, str(TENANT), "--seconds", "300", "--kernel-us", "2000")
     programs: dict[int, Program] = {}
     while set(programs) != {6, 7}:  # the two that NVLink joins
-        program, allocation = cards.running(*command, memory_mib=4000, models=["A100"])
+        program, allocation = cards.running(*command, memory_mib=4000, cores=100, models=["A100"])
         programs[allocation["slices"][0]["device_index"]] = program
     until(lambda: all(busy_ns(cards).get(p.pid) for p in programs.values()), what="both to be busy")
     cards.inject("6", "nvlink-down", "2")
