@@ -244,7 +244,12 @@ UPLINK = NetKind(
         PHYSICAL,
         NetOption(flag="--vlan", field="vlan", type=VLAN, text="Its tag, 0 none.", fixed=True),
         HOSTS,
-        NetOption(flag="--vpcs-max", field="vpcs_max", type=click.IntRange(1), text="Most VPCs that leave by it."),
+        NetOption(
+            flag="--vpcs-max",
+            field="vpcs_max",
+            type=click.IntRange(0, 100),
+            text="Most VPCs that leave by it; 0: as its addresses allow.",
+        ),
     ),
     columns=(plain("RANGE", "cidr"), plain("GATEWAY", "gateway"), plain("VLAN", "vlan"), listed("HOSTS", "hosts")),
 )

@@ -140,7 +140,7 @@ class Uplink:
         vlan: its tag on the wire, 0 none.
         cidr, gateway: its range, and the next hop in it.
         hosts: gateway hosts, the preferred first; empty: all that are gateway hosts.
-        vpcs_max: most VPCs that leave by it, as each costs all others there.
+        vpcs_max: most VPCs that leave by it; 0: as many as its range has addresses for gateways, at most 100.
         number: 1..255, unique; 0: to be allocated.
     """
 
@@ -150,7 +150,7 @@ class Uplink:
     physical: str = "ext"
     vlan: int = 0
     hosts: tuple[str, ...] = ()
-    vpcs_max: int = 30
+    vpcs_max: int = 0
     number: int = 0
 
 

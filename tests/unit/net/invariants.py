@@ -22,6 +22,7 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import Layer, LoadBalancer, ServiceEndpoint
 from calabash.net.book import Networks
+from calabash.net.checks.outside import vpcs_limit
 from calabash.net.objects import SHARED, VpcObjects
 from calabash.net.standing import peered
 
@@ -58,7 +59,7 @@ def _check_pool(networks: Networks) -> None:
     assert len(set(vlans)) == len(vlans)
     leaving = Counter(gateway.uplink for gateway in networks.all(NetworkGateway))
     for name, count in leaving.items():
-        assert count <= networks.uplinks()[name].vpcs_max
+        assert count <= vpcs_limit(networks.uplinks()[name])
     assert overlapping(uplink.cidr for uplink in networks.uplinks().values()) is None
     macs = [port.mac for port in networks.all(Port) if not port.mac.startswith("0a:bb")]
     assert len(set(macs)) == len(macs)

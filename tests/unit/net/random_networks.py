@@ -206,7 +206,7 @@ class RandomNetworks:
             cidr=ip_network(f"198.51.100.{number * 32}/27"),
             gateway=ip_address(f"198.51.100.{number * 32 + 1}"),
             vlan=self._random.choice((number, number, 100)),
-            vpcs_max=self._random.choice((1, 2, 30)),
+            vpcs_max=self._random.choice((0, 1, 2, 30)),
         )
 
     def _gateway(self, networks: Networks, vpc: str) -> NetworkGateway:

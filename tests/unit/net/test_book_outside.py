@@ -28,11 +28,12 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import TransportProtocol
 from calabash.net.book import Networks
+from calabash.net.checks.outside import vpcs_limit
 
 TCP = TransportProtocol.TCP
 
 
-def uplink(name: str, third: int, *, vpcs: int = 30, vlan: int | None = None) -> Uplink:
+def uplink(name: str, third: int, *, vpcs: int = 0, vlan: int | None = None) -> Uplink:
     cidr = ip_network(f"198.51.{third}.0/28")
     return Uplink(name=name, cidr=cidr, gateway=cidr[1], vlan=third if vlan is None else vlan, vpcs_max=vpcs)
 
@@ -85,7 +86,60 @@ def test_gateways_take_the_uplink_with_the_fewest_vpcs_until_none_has_room() -> 
     error = refused(networks, NetworkGateway(name="v3/out"))
     assert error.reason is Reason.NO_CAPACITY
     assert "none of 2 uplinks has room" in error.message
-    assert "2 VPCs leave by uplink up1" in refused(networks, NetworkGateway(name="v3/out", uplink="up1")).message
+    assert error.message.endswith("they take 3, and 3 leave by them")
+    assert "--vpcs-max`, up to 100" in error.hint
+    error = refused(networks, NetworkGateway(name="v3/out", uplink="up1"))
+    assert error.message == "gateway v3/out: 2 VPCs leave by uplink up1: its limit (vpcs_max)"
+    assert "calabash uplink set up1 --vpcs-max" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("cidr", "asked", "limit"),
+    [
+        ("198.51.100.0/30", 0, 1),
+        ("198.51.100.0/27", 0, 29),
+        ("198.51.100.0/25", 0, 100),
+        ("198.51.100.0/24", 0, 100),
+        ("198.51.100.0/24", 40, 40),
+        ("198.51.100.0/28", 40, 13),
+        ("2001:db8::/64", 0, 100),
+        ("2001:db8::/126", 0, 2),
+    ],
+)
+def test_limit_of_vpcs_of_an_uplink_follows_from_its_addresses_and_is_at_most_100(
+    cidr: str, asked: int, limit: int
+) -> None:
+    network = ip_network(cidr)
+    networks = book(Uplink(name="up", cidr=network, gateway=network[1], vpcs_max=asked))
+    assert vpcs_limit(networks.uplinks()["up"]) == limit
+
+
+def test_an_uplink_takes_a_vpc_for_each_address_and_says_what_its_limit_follows_from() -> None:
+    networks = book(uplink("up", 100), *(vpc(f"v{n}") for n in range(14)))  # a /28 with a router: 13
+    for number in range(13):
+        networks, _ = networks.put(NetworkGateway(name=f"v{number}/out"))
+    error = refused(networks, NetworkGateway(name="v13/out", uplink="up"))
+    assert error.reason is Reason.NO_CAPACITY
+    assert error.message.endswith("13 VPCs leave by uplink up: 198.51.100.0/28 has no more addresses for gateways")
+    assert "adds an uplink with another range" in error.hint
+
+
+def test_a_hundred_vpcs_leave_by_one_uplink_and_no_more() -> None:
+    network = ip_network("198.51.100.0/24")
+    up = Uplink(name="up", cidr=network, gateway=network[1])
+    networks = book(up, *(vpc(f"v{n}") for n in range(101)))
+    for number in range(100):
+        networks, _ = networks.put(NetworkGateway(name=f"v{number}/out"))
+    error = refused(networks, NetworkGateway(name="v100/out", uplink="up"))
+    assert error.message.endswith("100 VPCs leave by uplink up: the most that any uplink takes")
+    for asked in (-1, 101):
+        error = refused(networks, replace(networks.uplinks()["up"], vpcs_max=asked))
+        assert f"{asked} VPCs is not between 0 and 100" in error.message
+        assert "another uplink" in error.hint
+    assert (
+        "100 VPCs leave by it, more than 99"
+        in refused(networks, replace(networks.uplinks()["up"], vpcs_max=99)).message
+    )
 
 
 def test_an_address_says_which_uplink_a_gateway_takes() -> None:
@@ -137,7 +191,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (uplink("up3", 102, vlan=100), Reason.CONFLICT, "VLAN 100 of ext is that of uplink up1"),
         (uplink("up3", 100, vlan=7), Reason.CONFLICT, "overlaps 198.51.100.0/28 of uplink up1"),
         (uplink("up3", 102, vlan=4095), Reason.BAD_REQUEST, "not between 0 and 4094"),
-        (uplink("up3", 102, vpcs=0), Reason.BAD_REQUEST, "not between 1 and 100"),
+        (uplink("up3", 102, vpcs=101), Reason.BAD_REQUEST, "not between 0 and 100"),
         (replace(uplink("up3", 102), gateway=ip_address("198.51.103.1")), Reason.BAD_REQUEST, "is not in"),
         (replace(uplink("up3", 102), hosts=("g1", "G1")), Reason.BAD_REQUEST, "is no name"),
         (replace(uplink("up3", 102), hosts=("g1", "g1")), Reason.BAD_REQUEST, "twice"),

@@ -21,7 +21,7 @@ from calabash.model.network import (
     vpc_of,
 )
 from calabash.model.network_services import LoadBalancer, TransportProtocol
-from calabash.net.allocating import check_station, free_address, number_of
+from calabash.net.allocating import check_station, free_address, number_of, usable
 from calabash.net.bounds import HOSTS_PER_UPLINK, check_count
 from calabash.net.checks.common import (
     NUMBER_MAX,
@@ -39,6 +39,8 @@ from calabash.net.companions import check_companion_names
 from calabash.net.objects import NetworkObjects, VpcObjects
 
 VLAN_MAX = 4094
+# A multicast frame of the provider's network goes to the router of every VPC on the uplink: 38 lookups of Open vSwitch for each
+# router, and 34 for the uplink. Open vSwitch drops a frame that takes more than 4096 (tests/net/test_uplink_multicast.py).
 VPCS_PER_UPLINK_MAX = 100
 UPLINKS_MAX = 255
 PHYSICAL_LENGTH_MAX = 15
@@ -50,14 +52,20 @@ def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> 
     check_station(item.gateway, item.cidr, f"gateway of {titled(item)}")
     check_between(item.vlan, 0, VLAN_MAX, f"VLAN of {titled(item)}")
     check_segment(networks, item)
-    check_between(item.vpcs_max, 1, VPCS_PER_UPLINK_MAX, f"VPCs of {titled(item)}")
+    if not 0 <= item.vpcs_max <= VPCS_PER_UPLINK_MAX:
+        raise CalabashError(
+            f"{titled(item)}: {item.vpcs_max} VPCs is not between 0 and {VPCS_PER_UPLINK_MAX}",
+            hint="0 follows from the addresses of its range; more VPCs need another uplink, with a VLAN of its own",
+        )
     others = [uplink for uplink in networks.uplinks().values() if uplink.name != item.name]
     for other in others:
         if first_overlap((item.cidr,), (other.cidr,)):
             raise conflict(f"{titled(item)}: {item.cidr} overlaps {other.cidr} of {titled(other)}")
     leaving = vpcs_of_uplinks(networks)[item.name]
-    if leaving > item.vpcs_max:
-        raise conflict(f"{titled(item)}: {leaving} VPCs leave by it, more than {item.vpcs_max}")
+    if leaving > vpcs_limit(item):
+        raise conflict(
+            f"{titled(item)}: {leaving} VPCs leave by it, more than {vpcs_limit(item)}", hint="delete gateways first"
+        )
     taken = [uplink.number for uplink in others]
     item = replace(item, number=number_of(item.number, old.number if old else 0, taken, UPLINKS_MAX, titled(item)))
     check_fixed(item, old, "number", *(("cidr", "gateway") if leaving else ()))
@@ -85,6 +93,29 @@ def check_segment(networks: NetworkObjects, item: Uplink | DedicatedLine) -> Non
             )
 
 
+def vpcs_limit(uplink: Uplink) -> int:
+    """Return how many VPCs can leave by an uplink: each has an address of its range, and the provider's router has one."""
+    first, last = usable(uplink.cidr)
+    return min(uplink.vpcs_max or VPCS_PER_UPLINK_MAX, last - first)
+
+
+def _no_room(uplink: Uplink, item: NetworkGateway) -> CalabashError:
+    """Build the error for a gateway whose uplink takes no more VPCs. It names what the limit follows from."""
+    limit = vpcs_limit(uplink)
+    raised = f"raises its limit with `calabash uplink set {uplink.name} --vpcs-max`, or adds an uplink"
+    if limit == uplink.vpcs_max and limit < VPCS_PER_UPLINK_MAX:
+        why, remedy = "its limit (vpcs_max)", raised
+    elif limit < VPCS_PER_UPLINK_MAX:
+        why, remedy = f"{uplink.cidr} has no more addresses for gateways", "adds an uplink with another range"
+    else:
+        why, remedy = "the most that any uplink takes", "adds an uplink"
+    return CalabashError(
+        f"{titled(item)}: {limit} VPCs leave by uplink {uplink.name}: {why}",
+        reason=Reason.NO_CAPACITY,
+        hint=f"leave the uplink out, and one with room is chosen; an administrator {remedy}",
+    )
+
+
 def vpcs_of_uplinks(networks: NetworkObjects) -> Counter[str]:
     """How many VPCs leave by each uplink."""
     return Counter(gateway.uplink for gateway in networks.all(NetworkGateway))
@@ -100,12 +131,8 @@ def check_gateway(networks: NetworkObjects, item: NetworkGateway, old: NetworkGa
     check_fixed(replace(item, uplink=name), old, "kind", "uplink")
     if uplink is None:
         raise CalabashError(f"{titled(item)}: there is no uplink {name[:100]!r}", reason=Reason.NOT_FOUND)
-    if old is None and (leaving := vpcs_of_uplinks(networks)[name]) >= uplink.vpcs_max:
-        raise CalabashError(
-            f"{titled(item)}: {leaving} VPCs leave by uplink {name}, the most there can be",
-            reason=Reason.NO_CAPACITY,
-            hint="leave the uplink out, and one is chosen",
-        )
+    if old is None and vpcs_of_uplinks(networks)[name] >= vpcs_limit(uplink):
+        raise _no_room(uplink, item)
     check_new_reach(networks, vpc, item.name, (f"uplink {name} of {titled(item)}", (uplink.cidr,)))
     for route in objects.all(NetworkRoute).values():
         if route.source is None and route.prefix.prefixlen == 0 and route.prefix.version == uplink.cidr.version:
@@ -135,13 +162,15 @@ def _chosen(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> str:
     free = [
         uplink
         for uplink in uplinks
-        if leaving[uplink.name] < uplink.vpcs_max and not first_overlap(vpc.cidrs, (uplink.cidr,))
+        if leaving[uplink.name] < vpcs_limit(uplink) and not first_overlap(vpc.cidrs, (uplink.cidr,))
     ]
     if not free:
         raise CalabashError(
-            f"{titled(item)}: none of {len(uplinks)} uplinks has room for another VPC",
+            f"{titled(item)}: none of {len(uplinks)} uplinks has room for another VPC: they take"
+            f" {sum(map(vpcs_limit, uplinks))}, and {sum(leaving[uplink.name] for uplink in uplinks)} leave by them",
             reason=Reason.NO_CAPACITY,
-            hint="an administrator adds one with `calabash uplink create`",
+            hint="an administrator adds one with `calabash uplink create`, or raises the limit of one with"
+            f" `calabash uplink set UPLINK --vpcs-max`, up to {VPCS_PER_UPLINK_MAX}",
         )
     return min(free, key=lambda uplink: (leaving[uplink.name], uplink.number)).name
 
