@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from calabash.seams.store.guards import guard, guard_replace, guard_rows
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -78,7 +78,7 @@ USAGE_REMOVING = "usage_removing"
 USAGE_FIXED = "a usage record behind an issued invoice never changes"
 USAGE_MEASURED = (
     'tenant, queue, project, "user", device, device_model, mode, preemptible, from_s, to_s, memory_mib, core_percent,'
-    " allocated_gpu_s, used_gpu_s, memory_mib_s, idle_s, sequence"
+    " allocated_gpu_s, used_gpu_s, memory_mib_s, idle_s, uncertain_s, sequence"
 )  # every column but the allocation, whose name may be granted again
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0014"
-down_revision = "0013"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 
@@ -19,7 +19,7 @@ _AUDIT = "a line of the audit log never changes"
 _USAGE = "a usage record behind an issued invoice never changes"
 _MEASURED = (
     'tenant, queue, project, "user", device, device_model, mode, preemptible, from_s, to_s, memory_mib, core_percent,'
-    " allocated_gpu_s, used_gpu_s, memory_mib_s, idle_s, sequence"
+    " allocated_gpu_s, used_gpu_s, memory_mib_s, idle_s, uncertain_s, sequence"
 )
 _BEGINNING = "(SELECT value FROM meta WHERE key = 'audit_beginning')"
 _NEWEST = "OLD.id >= (SELECT max(id) FROM audit)"
@@ -66,7 +66,7 @@ def upgrade() -> None:
             ("usage_no_update", f"UPDATE OF {_MEASURED} ON usage", invoiced, _USAGE),
         ):
             op.execute(f"CREATE TRIGGER {name} BEFORE {before} WHEN {refused} BEGIN SELECT RAISE(ABORT, '{why}'); END")
-    op.execute("UPDATE meta SET value = '14' WHERE key = 'schema_version'")
+    op.execute("UPDATE meta SET value = '15' WHERE key = 'schema_version'")
 
 
 def _function(name: str, refused: str, why: str) -> None:
@@ -86,4 +86,4 @@ def downgrade() -> None:
         op.execute("DROP TRIGGER usage_fixed ON usage")
         for function in ("calabash_audit_kept", "calabash_usage_invoiced", "calabash_usage_fixed"):
             op.execute(f"DROP FUNCTION {function}()")
-    op.execute("UPDATE meta SET value = '13' WHERE key = 'schema_version'")
+    op.execute("UPDATE meta SET value = '14' WHERE key = 'schema_version'")
