@@ -492,6 +492,18 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
             "5m",
             False,
         ),
+        (
+            "CalabashNetworkDaemonDown",
+            [('calabash_network_affected_vpcs{node="n", reason="northd_down"}', "0 3x20")],
+            "4m",
+            True,
+        ),
+        (  # it is started again soon
+            "CalabashNetworkDaemonDown",
+            [('calabash_network_affected_vpcs{node="n", reason="northd_down"}', "0 3 0x20")],
+            "4m",
+            False,
+        ),
         ("CalabashDeviceHot", [('calabash_device_temperature_celsius{node="n"}', "95x60")], "15m", True),
     ],
 )

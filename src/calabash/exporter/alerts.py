@@ -108,6 +108,20 @@ ALERTS = (
         help="`calabash quota show` has the figures; what happens beyond it is the pool's policy of over-use.",
     ),
     Alert(
+        name="CalabashNetworkDaemonDown",
+        expression=f"{once(c.NETWORK_AFFECTED)} > 0",
+        lasting="1m",
+        severity="critical",
+        summary="OVN does not answer on {{ $labels.node }}: {{ $labels.reason }}, which affects {{ $value }} VPCs",
+        help=(
+            "What stands goes on; no new port, rule or backend is carried out, and nothing passes on a host whose"
+            " ovs-vswitchd is dead. `calabash net doctor` names the daemon or the host, `calabash vpc show` what does not"
+            " answer. northbound_down, southbound_down: start the ovsdb-server of that database. northd_down: start"
+            " ovn-northd. host_silent: start ovsdb-server, ovs-vswitchd and ovn-controller there, in this order. Of a network"
+            " of `calabash net up`, `calabash net up` starts what does not run."
+        ),
+    ),
+    Alert(
         name="CalabashDeviceHot",
         expression=f"{once(c.DEVICE_TEMPERATURE)} > 88",
         lasting="10m",

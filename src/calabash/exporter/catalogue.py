@@ -29,6 +29,7 @@ class Scope(StrEnum):
     REASON = "one for each reason for which requests wait"
     KIND = "one for each kind of event"
     MODE = "one for each sharing mode in use"
+    PART = "one for each part of OVN, while there are VPCs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,13 @@ EVENTS = MetricSpec(
     scope=Scope.KIND,
     labels=("node", "kind", "reason"),
     kind=MetricKind.COUNTER,
+)
+
+NETWORK_AFFECTED = MetricSpec(
+    name="calabash_network_affected_vpcs",
+    help="VPCs for which a part of OVN has not answered for seconds, by the part that matters most.",
+    scope=Scope.PART,
+    labels=("node", "reason"),
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(found for found in list(globals().values()) if isinstance(found, MetricSpec))

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from calabash.api import replies
 from calabash.exporter import catalogue as c
 from calabash.exporter.exposition import Family
-from calabash.exporter.families import family
+from calabash.exporter.families import Row, family
 from calabash.exporter.reading import PoolReading
 from calabash.exporter.tenants import tenant_families
 from calabash.model.device import Health
+from calabash.model.network_status import ConditionKind, VpcReady
 from calabash.model.units import MIB
 
 _PENDING = "pending"
+READY = ConditionKind.READY
 UNEXPLAINED = "queued"
 
 
@@ -26,6 +28,16 @@ def families(reading: PoolReading) -> Iterator[Family]:
     yield from _of_slices(reading)
     yield from _of_queues(reading)
     yield from tenant_families(reading)
+    yield family(c.NETWORK_AFFECTED, _affected(reading))
+
+
+def _affected(reading: PoolReading) -> list[Row]:
+    """How many VPCs each part of OVN affects that does not answer; nothing for a pool without VPCs."""
+    told = Counter(
+        condition.reason for vpc in reading.vpcs for condition in vpc.status.conditions if condition.kind is READY
+    )
+    parts = [reason for reason in VpcReady if reason is not VpcReady.ACTIVE] if reading.vpcs else []
+    return [((reading.status.node, reason.value), told[reason.value]) for reason in parts]
 
 
 def _of_pool(reading: PoolReading) -> Iterator[Family]:

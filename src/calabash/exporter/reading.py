@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from calabash.api import replies, tenancy
+from calabash.api.networks import PATH, NetworkObjectView
 
 EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
 _EVENTS_AT_ONCE = 1000
@@ -32,6 +33,7 @@ class PoolReading:
     queues: list[replies.QueueView]
     quota: list[tenancy.QuotaView] = field(default_factory=list)
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    vpcs: list[NetworkObjectView] = field(default_factory=list)
 
 
 class Reader:
@@ -57,6 +59,7 @@ class Reader:
             queues=queues,
             quota=quota,
             events=dict(self._events),
+            vpcs=msgspec.convert(self._pool.items(f"{PATH}/objects?kind=vpc"), list[NetworkObjectView]),
         )
 
     def _count_events(self) -> None:

@@ -15,6 +15,16 @@ class ConditionKind(StrEnum):
     READY = "ready"
 
 
+class VpcReady(StrEnum):
+    """Reasons of the condition READY of a VPC: what of OVN does not answer, so that nothing new works in it."""
+
+    ACTIVE = "active"
+    NORTHBOUND_DOWN = "northbound_down"
+    SOUTHBOUND_DOWN = "southbound_down"
+    NORTHD_DOWN = "northd_down"
+    HOST_SILENT = "host_silent"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCondition:
     """``reason`` is a stable word; ``holds`` None: not known. ``since_s``: Unix time of the last change."""

@@ -33,12 +33,14 @@ class LocalListeners:
     """Looks at the backends whose ports are on this host, in a thread of its own.
 
     Args:
-        switch: the database of this host's switch.
+        switch: this host's, which is closed at the end.
         changed: called with all closed backends when they are others than before; it must not wait.
     """
 
-    def __init__(self, switch: str, changed: Callable[[ClosedBackends], None], *, look_s: float = LOOK_S) -> None:
-        self._switch = LocalSwitch(switch)
+    def __init__(
+        self, switch: LocalSwitch, changed: Callable[[ClosedBackends], None], *, look_s: float = LOOK_S
+    ) -> None:
+        self._switch = switch
         self._changed, self._look_s = changed, look_s
         self._lock = threading.Lock()
         self._wanted: Mapping[BackendKey, Address] = {}

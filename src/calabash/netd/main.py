@@ -21,6 +21,7 @@ from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connect
 from calabash.netd.source import FileBook, NetworkSource, PoolBook
 from calabash.seams.host.files import lock_exclusive
 from calabash.seams.host.log_stream import log_stream
+from calabash.seams.ovn.local import LocalSwitch
 from calabash.seams.pool.client import PoolClient
 
 LOCK_FILE = "netd.lock"  # whoever holds it is the controller of this home
@@ -81,6 +82,7 @@ def _alone(home: Path) -> int:
 
 def _carry(connection: NetworkConnection, source: NetworkSource, host: HostPlace | None, *, supervised: bool) -> None:
     ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    switch = LocalSwitch(host.switch) if host is not None else None
     reconciler = Reconciler(
         connection.northbound,
         connection.southbound,
@@ -88,10 +90,11 @@ def _carry(connection: NetworkConnection, source: NetworkSource, host: HostPlace
         gateways=tuple(connection.gateways),
         protected=connection.ranges(),
         rest_s=connection.rest_s,
+        own_switch=(host.name, lambda: switch.session.ready) if host is not None and switch is not None else None,
     )
     carrier = Carrier(source, reconciler)
     reconciler.report = carrier.report
-    listeners = LocalListeners(host.switch, reconciler.take_closed) if host is not None else None
+    listeners = LocalListeners(switch, reconciler.take_closed) if switch is not None else None
     if listeners is not None:
         reconciler.watch = listeners.watch
         listeners.start()

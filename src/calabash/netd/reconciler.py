@@ -25,6 +25,7 @@ from calabash.net.closed import NONE_CLOSED, ClosedBackends
 from calabash.net.differing import diff
 from calabash.net.rows import PLATFORM, Change
 from calabash.netd.backoff import Backoff
+from calabash.netd.daemons import OvnDaemons, OwnSwitch
 from calabash.netd.inbox import Inbox
 from calabash.netd.judging import Judge
 from calabash.netd.known import KnownNetworks, backends_of
@@ -59,6 +60,7 @@ class Reconciler:
         gateways: names of the gateway hosts; empty: those that say so of themselves.
         protected: as for ``Surroundings``.
         full_s: how often everything is looked at.
+        own_switch: as for ``OvnDaemons``.
         rest_s: how long a gateway host that returns, or is new, has to be well before it takes traffic.
 
     ``report`` is called with what is newly known of objects, and ``watch`` with the backends of load balancers and the closed
@@ -75,6 +77,7 @@ class Reconciler:
         protected: tuple[Network, ...] = (),
         full_s: float = FULL_S,
         rest_s: float = REST_S,
+        own_switch: OwnSwitch | None = None,
     ) -> None:
         self._inbox = Inbox()
         self._full_s, self._protected = full_s, protected
@@ -93,6 +96,7 @@ class Reconciler:
             northbound, credentials=credentials, touched=self._inbox.touched, synchronized=self._inbox.everything
         )
         self.southbound = Southbound(southbound, credentials=credentials, changed=self._inbox.moved)
+        self._daemons = OvnDaemons(self.northbound, self.southbound, self._statuses, own_switch=own_switch)
         self._judge = Judge(self.northbound, self.southbound, self._statuses, gateways, rest_s)
 
     def close(self) -> None:
@@ -156,6 +160,8 @@ class Reconciler:
             self._judge.look_away()
         if self.northbound.session.has_lock:
             self._judge.look(self._known)
+        if self.northbound.session.has_lock or not self.northbound.session.ready:  # else another controller tells it
+            self._daemons.look(self._known, self._judge.hosts.gateways)
         reports = self._statuses.taken()
         if reports:
             self.report(reports)

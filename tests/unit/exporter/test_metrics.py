@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from calabash.api import replies
+from calabash.api.networks import NetworkConditionView, NetworkObjectView, NetworkStatusView
 from calabash.api.tenancy import QuotaList, QuotaView
 from calabash.exporter import catalogue, native
 from calabash.exporter.catalogue import CATALOGUE, MetricKind
@@ -19,6 +20,8 @@ from calabash.exporter.exposition import Family
 from calabash.exporter.page import COMPATIBLE, MetricsPage
 from calabash.exporter.reading import PoolReading, Reader
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind
+from calabash.model.network_status import ConditionKind
 
 STATUS = replies.Status(
     version="1", pid=1, home="/pool", node="n1", sim="lab", db="", started_at=5.0, uptime_s=1, devices=1, allocations=1,
@@ -187,6 +190,8 @@ class Pool:
         return msgspec.to_builtins(found[path]())
 
     def items(self, path: str) -> list[Any]:
+        if path == "/v1/networks/objects?kind=vpc":
+            return []
         assert path == "/v1/allocations"
         found: list[Any] = msgspec.to_builtins(self.allocations)
         return found
@@ -246,3 +251,21 @@ def test_whatever_names_are_made_of_the_page_can_be_read_back(tenant: str, gang:
     page = MetricsPage(Reader(pool), compatible=COMPATIBLE)
     assert [labels["tenant"] for labels, _ in told(page, "calabash_slice_memory_limit_bytes")] == [tenant]
     assert [labels["gang"] for labels, _ in told(page, "calabash_slice_info")] == [gang]
+
+
+def vpc(name: str, reason: str, *, holds: bool) -> NetworkObjectView:
+    condition = NetworkConditionView(kind=ConditionKind.READY, holds=holds, reason=reason)
+    status = NetworkStatusView(conditions=[condition])
+    return NetworkObjectView(kind=NetworkKind.VPC, name=name, tenant="", generation=1, spec={}, status=status)
+
+
+def test_vpcs_are_counted_by_the_part_of_ovn_that_does_not_answer_and_not_at_all_where_there_are_none() -> None:
+    name = catalogue.NETWORK_AFFECTED.name
+    assert samples(native.families(reading()))[name] == []
+    vpcs = [
+        vpc("red", "northd_down", holds=False),
+        vpc("blue", "host_silent", holds=True),  # a gateway host
+        vpc("green", "active", holds=True),
+    ]
+    found = {labels["reason"]: count for labels, count in samples(native.families(reading(vpcs=vpcs)))[name]}
+    assert found == {"northbound_down": 0, "southbound_down": 0, "northd_down": 1, "host_silent": 1}
