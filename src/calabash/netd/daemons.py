@@ -57,9 +57,15 @@ class OvnDaemons:
         self._told: dict[str, Condition] = {}
         self._seen: object = None
 
-    def look(self, known: KnownNetworks, gateways: Sequence[str]) -> None:
-        """Set the condition READY of every VPC for which it changed."""
+    def look(self, known: KnownNetworks, gateways: Sequence[str], *, leads: bool) -> None:
+        """Set the condition READY of every VPC for which it changed.
+
+        Args:
+            leads: whether this controller writes. Else another one tells, unless the database that says who leads is down.
+        """
         shared = self._shared()
+        if not leads and VpcReady.NORTHBOUND_DOWN not in shared:
+            return
         if self._southbound.session.ready:
             self._dead = self._silent_hosts(gateways)
         port_hosts = self._southbound.hosts_of_ports() if self._dead else {}

@@ -160,8 +160,7 @@ class Reconciler:
             self._judge.look_away()
         if self.northbound.session.has_lock:
             self._judge.look(self._known)
-        if self.northbound.session.has_lock or not self.northbound.session.ready:  # else another controller tells it
-            self._daemons.look(self._known, self._judge.hosts.gateways)
+        self._daemons.look(self._known, self._judge.hosts.gateways, leads=self.northbound.session.has_lock)
         reports = self._statuses.taken()
         if reports:
             self.report(reports)
