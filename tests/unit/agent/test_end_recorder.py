@@ -171,13 +171,16 @@ def _closed(
     worked_s: float = 0.0,
     written_s: float = 0.0,
     rounds_s: Sequence[float] = (),
+    set_by_s: float = 0.0,
 ) -> list[UsageRecord]:
     """What is metered of an allocation that was granted at 0 and that a pool finds without a process at ``restart_s``."""
     clock = VirtualClock()
+    clock.advance(5)
     record = _record(granted_ns=clock.monotonic_ns(), granted_at=clock.now_s())
     base_ns, at_s = record.granted_ns, record.granted_at
     mark = Moment(boot=BOOT, monotonic_ns=base_ns + round(mark_s * S), now_s=at_s + mark_s)
     clock.advance(restart_s)
+    clock.set_calendar(set_by_s)
     shifted = seen and LastSeen(
         alive_ns=seen.alive_ns and base_ns + seen.alive_ns, gone_ns=seen.gone_ns and base_ns + seen.gone_ns
     )
@@ -213,6 +216,14 @@ def test_end_is_what_was_seen_and_is_marked_where_its_bounds_are_far_apart(
     (record,) = _closed(mark_s=30, restart_s=100, seen=seen)
     assert record.to_s - record.from_s == pytest.approx(charged_s)
     assert record.uncertain_s == pytest.approx(uncertain_s)
+
+
+@pytest.mark.parametrize("set_by_s", [-86_400.0, 7200.0])
+@pytest.mark.parametrize("seen", [LastSeen(alive_ns=_at(49.9), gone_ns=_at(50)), None])
+def test_calendar_that_is_set_while_no_pool_runs_moves_no_end(set_by_s: float, seen: LastSeen | None) -> None:
+    (before,) = _closed(mark_s=30, restart_s=100, seen=seen)
+    (after,) = _closed(mark_s=30, restart_s=100, seen=seen, set_by_s=set_by_s)
+    assert after == before
 
 
 @pytest.mark.parametrize("worked_s", [0.0, 10.0, 45.0, 49.95, 70.0, 1e6])
