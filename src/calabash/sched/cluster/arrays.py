@@ -116,7 +116,7 @@ class Cluster(Columns):
                         self.gpu_mode[row, device] = mode
                     self.has_modes = True
                 total += milli
-            self.gpu_best_effort[row, list(placement.devices)] += int(shape.best_effort)
+            self._count_best_effort(shape, placement, 1)
             self.gpu_sum_milli[row] -= total
             self.gpu_whole_free[row] -= whole
             if shape.mig_profile:
@@ -155,7 +155,7 @@ class Cluster(Columns):
         if shape.mig_profile:
             self.mig_cut(shape, placement, vacated)
         if shape.gpu_count:
-            self.gpu_best_effort[row, list(placement.devices)] -= int(shape.best_effort)
+            self._count_best_effort(shape, placement, -1)
             self.kind_users[row, shape.kind] -= 1
         self.gpu_sum_milli[row] += total
         self.gpu_whole_free[row] += whole
@@ -163,6 +163,10 @@ class Cluster(Columns):
         self.memory_free_mib[row] += shape.memory_mib
         self.users[row] -= 1
         self.touch(row)
+
+    def _count_best_effort(self, shape: Shape, placement: NodePlacement, change: int) -> None:
+        if shape.best_effort:
+            self.gpu_best_effort[placement.node, list(placement.devices)] += change
 
     def _checked(self, shape: Shape, placement: NodePlacement, device: int, *, held: bool) -> tuple[int, int]:
         """(milli, MiB) of a device that has them free in the right mode; raises otherwise."""
