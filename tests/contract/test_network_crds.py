@@ -106,6 +106,15 @@ def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, book: Netwo
     write(NetworkKind.SUBNET, f"{vpc}/b", cidrs=["10.0.1.128/25"])
     until(lambda: valid(NetworkKind.SUBNET, f"{vpc}/b")[0] == "False", what="the overlap to be told")
     assert "overlap" in valid(NetworkKind.SUBNET, f"{vpc}/b")[1]
+    dead = {"kind": "ready", "holds": False, "reason": "northd_down", "message": "it is dead", "since_s": 1.0}
+    book.report({("vpc", vpc): {"observed_generation": 1, "conditions": [dead], "host": ""}})
+
+    def ready() -> tuple[str, str, str] | None:
+        found = read(NetworkKind.VPC, vpc)
+        assert found is not None
+        return next(((c.status, c.reason, c.message) for c in found.status.conditions if c.type == "Ready"), None)
+
+    until(lambda: ready() == ("False", "northd_down", "it is dead"), what="what does not answer to be told")
     for kind, path in (
         (NetworkKind.VPC, vpc),
         (NetworkKind.SUBNET, f"{vpc}/a"),
