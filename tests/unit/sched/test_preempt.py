@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from calabash.sched.actions import search as search_module
+from calabash.sched.actions.emptying import Emptying
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.quota import mark_in_quota
 from calabash.sched.actions.search import find_victims
 from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.actions.victims import Right, VictimRules
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.board import Board
+from calabash.sched.cluster.board import Board, Room
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.room import ClusterRoom
@@ -238,3 +240,27 @@ def test_victims_of_one_queue_and_priority_are_sought_once_where_there_are_none(
     decided = scheduler.cycle(2.0)
     assert [d.id for d in decided if isinstance(d, Evict)] == ["r0"]
     assert [d.id for d in decided if isinstance(d, Bind)] == ["z"]
+
+
+def test_shapes_that_differ_in_host_resources_share_the_devices_to_be_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Shape] = []
+
+    class Counted(Emptying):
+        def __init__(self, room: Room, shape: Shape, pool: UnitPool) -> None:
+            made.append(shape)
+            super().__init__(room, shape, pool)
+
+    monkeypatch.setattr(search_module, "Emptying", Counted)
+    nodes = [NodeSpec(name=f"n{i}", cpu_milli=1000, memory_mib=1000, gpus=(GpuSpec(),) * 2) for i in range(9)]
+    queues = [QueueSpec(name="own", deserved=Amount(18_000)), QueueSpec(name="q")]
+    scheduler = Scheduler(nodes, queues)
+    for node in range(9):
+        request = Request(id=f"r{node}", queue="q", shape=Shape(gpu_count=2, gpu_milli=1000))
+        scheduler.adopt(request, node=f"n{node}", started_at_s=0.0)
+    scheduler.cycle(0.0)
+    for number in range(8):
+        shape = Shape(gpu_count=2 - number % 2, gpu_milli=1000, cpu_milli=number)
+        scheduler.submit(Request(id=f"w{number}", queue="own", shape=shape))
+    started = [decision.id for decision in scheduler.cycle(1.0) if isinstance(decision, Bind)]
+    assert started == [f"w{number}" for number in range(8)]
+    assert [shape.gpu_count for shape in made] == [2, 1]

@@ -42,7 +42,6 @@ class Emptying:
 
     def __init__(self, room: Room, shape: Shape, pool: UnitPool) -> None:
         self._room = room
-        self._shape = shape
         self._pool = pool
         self._count = shape.gpu_count
         self._serves, self._users = room.if_idle(shape, range(len(pool.first)))

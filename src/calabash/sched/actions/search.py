@@ -18,14 +18,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from calabash.sched.actions.emptying import Emptying, slices_of
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, largest_first
 from calabash.sched.actions.unit_pool import Trial, UnitPool
 from calabash.sched.cluster.board import Board
-from calabash.sched.cluster.shape import NodePlacement
+from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.decisions import Request
 from calabash.sched.queues.fairshare import EPSILON, Amount
 from calabash.sched.queues.gang import Unit
@@ -155,12 +155,26 @@ class _Search:
 
     def _kept(self, request: Request) -> _Kept:
         """Return what the plans before this one have learned for the shape."""
-        shape, room, pool = request.shape, self.board.room, self.pool
+        shape = request.shape
+        if self._state is None:
+            return _Kept(emptying=self._emptying(shape))
+        return self.pool.kept((shape, self._state), lambda: _Kept(emptying=self._emptying(shape)))
 
-        def make() -> _Kept:
-            return _Kept(emptying=Emptying(room, shape, pool) if shape.whole and shape.gpu_count else None)
+    def _emptying(self, shape: Shape) -> Emptying | None:
+        """Return the devices to be freed for a shape of whole devices.
 
-        return make() if self._state is None else pool.kept((shape, self._state), make)
+        Which devices serve it when they are idle does not depend on what it asks of the host, so shapes that differ in that
+        alone share them.
+        """
+        if not (shape.whole and shape.gpu_count):
+            return None
+
+        def make() -> Emptying:
+            return Emptying(self.board.room, shape, self.pool)
+
+        if self._state is None:
+            return make()
+        return self.pool.kept((Emptying, replace(shape, cpu_milli=0, memory_mib=0), self._state), make)
 
     def _candidates(self, emptying: Emptying | None) -> Iterator[tuple[int, int]]:
         """Yield the nodes to try, each with a lower bound of the slices that must go there."""
