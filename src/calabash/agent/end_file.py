@@ -34,6 +34,11 @@ class LastSeen:
     gone_ns: int = 0
 
 
+def served_name(slot: str) -> str:
+    """Return the name under which a brokered allocation is recorded."""
+    return f"served:{slot}"
+
+
 class EndFile:
     """The file of one end recorder. From one thread."""
 

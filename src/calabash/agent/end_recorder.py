@@ -13,17 +13,18 @@ has written.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from calabash.agent.end_file import EndFile, LastSeen
-from calabash.agent.slot_names import LEASE_FILE, is_slot_name
+from calabash.agent.end_file import EndFile, LastSeen, served_name
+from calabash.agent.slot_names import LEASE_FILE, WORKERS_FILE, is_slot_name
 from calabash.seams.host.cgroups import Cgroup
 from calabash.seams.host.children import end_urgency
 from calabash.seams.host.files import Lease
@@ -47,16 +48,26 @@ class MemberWitness(Protocol):
 
 
 class GroupWitness:
-    """Allocations whose member processes are in a control group below ``base``."""
+    """Allocations whose member processes are in a control group below ``base``.
 
-    def __init__(self, base: Path) -> None:
+    Args:
+        hosts: the processes that serve brokered allocations, by slot. Such a process is a member and outlives the programs that
+            it serves, so it does not count. These allocations are recorded under ``served_name``: so an allocation whose host
+            is not known here is not taken for one that lives.
+    """
+
+    def __init__(self, base: Path, hosts: Mapping[str, int] | None = None) -> None:
         self._base = base
+        self._hosts = {served_name(name): (name, pid) for name, pid in (hosts or {}).items()}
 
     def names(self) -> list[str]:
-        return [name for name in Cgroup(self._base).children() if is_slot_name(name)]
+        found = (name for name in Cgroup(self._base).children() if is_slot_name(name))
+        return [served_name(name) if served_name(name) in self._hosts else name for name in found]
 
     def populated(self, name: str) -> bool:
-        return Cgroup(self._base / name).populated()
+        slot, host = self._hosts.get(name, (name, 0))
+        group = Cgroup(self._base / slot)
+        return any(pid != host for pid in group.pids()) if host else group.populated()
 
 
 class LeaseWitness:
@@ -126,6 +137,15 @@ def record(home: Path, witness: MemberWitness) -> None:
         time.sleep(max(LOOK_S - took_s, COST_RATIO * took_s))
 
 
+def read_hosts(home: Path) -> dict[str, int]:
+    """Return the processes that serve brokered allocations by slot, from the file that the pool keeps of them."""
+    try:
+        hosts = json.loads((home / WORKERS_FILE).read_bytes())
+        return {host.get("name") or host["allocation"]: int(host["pid"]) for host in hosts}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
 def wait_for_end(parent: int, told: int) -> None:
     """Return when the parent process has ended, or has closed its end of the pipe ``told``."""
     poll = select.poll()
@@ -148,7 +168,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_urgency()
     wait_for_end(arguments.parent, 0)
-    record(arguments.home, GroupWitness(arguments.groups) if arguments.groups else LeaseWitness(arguments.leases))
+    if arguments.groups:
+        record(arguments.home, GroupWitness(arguments.groups, read_hosts(arguments.home)))
+    else:
+        record(arguments.home, LeaseWitness(arguments.leases))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 import structlog
 
-from calabash.agent.end_file import LastSeen, fingerprint, read_ends, replace_ends
+from calabash.agent.end_file import LastSeen, fingerprint, read_ends, replace_ends, served_name
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import Isolation
 from calabash.seams.host.children import start_module
@@ -38,15 +38,15 @@ class RecordedEnds:
     def of(self, record: AllocationRecord) -> LastSeen | None:
         """What the kernel said of the member processes of an allocation while no pool ran; None: nothing.
 
-        Of a brokered allocation nothing is said: the process that serves it is its member and outlives its program.
+        Of a brokered allocation it is said of the members other than the process that serves it, which outlives its program.
         """
         mode = SHARING_MODES.get(record.placement.mode)
-        if mode is None or mode.isolation is Isolation.BROKERED:
-            return None
+        brokered = mode is not None and mode.isolation is Isolation.BROKERED
+        slot = PurePath(record.slot).name
         state = fingerprint(self._home)
         if self._read is None or self._read[0] != state:
             self._read = state, read_ends(self._home, self._boot)
-        return self._read[1].get(PurePath(record.slot).name)
+        return self._read[1].get(served_name(slot) if brokered else slot)
 
     def tend(self) -> None:
         """Start the recorder if it does not run, at most once a second."""
@@ -64,10 +64,10 @@ class RecordedEnds:
         except OSError as error:
             log.error("the end recorder cannot be started", error=str(error))
 
-    def take_over(self, kept: Mapping[str, LastSeen]) -> None:
+    def take_over(self, kept: dict[str, LastSeen]) -> None:
         """End the recorders of earlier pools; ``kept`` is what the next pool is to know of what they have recorded."""
         try:
-            replace_ends(self._home, self._boot, kept)
+            replace_ends(self._home, self._boot, kept | {served_name(slot): seen for slot, seen in kept.items()})
         except OSError as error:
             log.error("the files of the end recorder cannot be replaced", error=str(error))
 

@@ -16,6 +16,7 @@ from calabash.model.request import AllocationId
 LIMITS_FILE = "limits"
 USAGE_FILE = "usage"
 LEASE_FILE = "lease"
+WORKERS_FILE = "workers.json"  # in the home: the processes that serve brokered allocations
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _RANDOM_BYTES = 15

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.agent.end_file import DIRECTORY, EndFile, LastSeen, read_ends, replace_ends
-from calabash.agent.end_recorder import LINGER_NS, EndRecorder, LeaseWitness
+from calabash.agent.end_recorder import LINGER_NS, EndRecorder, GroupWitness, LeaseWitness, read_hosts
 from calabash.agent.meter import KNOWN_NS, Measured, Meter, Moment, open_meter, resume_meter
 from calabash.agent.meters import Meters
+from calabash.agent.recorded_ends import RecordedEnds
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.clock import VirtualClock
+from calabash.seams.host.cgroups import Cgroup
 
 BOOT = "b1"
 S = 1_000_000_000
@@ -326,3 +328,44 @@ def test_end_lies_between_what_was_seen_whatever_a_page_says(
     assert low_ns <= charged_ns <= high_ns
     assert meter.uncertain_ns in (0, high_ns - low_ns)
     assert meter.uncertain_ns == 0 or meter.uncertain_ns > KNOWN_NS
+
+
+def test_process_that_serves_a_brokered_allocation_does_not_count_as_its_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {"s1": [7, 8], "s2": [9]}
+    monkeypatch.setattr(Cgroup, "children", lambda _: list(members))
+    monkeypatch.setattr(Cgroup, "pids", lambda group: members[group.directory.name])
+    monkeypatch.setattr(Cgroup, "populated", lambda group: bool(members[group.directory.name]))
+    (tmp_path / "workers.json").write_text('[{"allocation": "a1", "pid": 7, "start_time": 1, "name": "s1"}]')
+    witness = GroupWitness(tmp_path, read_hosts(tmp_path))
+    assert witness.names() == ["served:s1", "s2"]
+    assert witness.populated("served:s1")
+    members["s1"] = [7]
+    assert not witness.populated("served:s1")
+    assert witness.populated("s2")
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", '[{"pid": 7}]', "null"])
+def test_file_of_hosts_that_is_damaged_names_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "workers.json").write_text(content)
+    assert read_hosts(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("mode", "charged_s"), [("brokered", 40), ("vgpu", 50)])
+def test_brokered_allocation_is_charged_by_what_was_recorded_without_its_host(
+    tmp_path: Path, mode: str, charged_s: float
+) -> None:
+    record = _record(granted_ns=5)
+    record = replace(record, placement=replace(record.placement, mode=ModeName(mode)))
+    file = EndFile(tmp_path, BOOT)
+    file.add("s1", LastSeen(alive_ns=_at(49.9) + 5, gone_ns=_at(50) + 5))
+    file.add("served:s1", LastSeen(alive_ns=_at(39.9) + 5, gone_ns=_at(40) + 5))
+    file.looked(_at(51))
+    clock = VirtualClock()
+    clock.advance(100)
+    mark = Moment(boot=BOOT, monotonic_ns=_at(30) + 5, now_s=1030.0)
+    meters = Meters(clock, boot=BOOT, mark=mark, seen=RecordedEnds(tmp_path, BOOT, ()).of)
+    meters.resume(record, None)
+    (usage,) = meters.close(record, lambda _: MEASURED)
+    assert usage.to_s - usage.from_s == pytest.approx(charged_s)

@@ -23,7 +23,7 @@ from calabash.agent.modes.brokered_users import FreeUsers, WorkerUser
 from calabash.agent.modes.protocol import NodeTools
 from calabash.agent.modes.vgpu import VgpuExecutor
 from calabash.agent.slot_content import SlotDevice
-from calabash.agent.slot_names import LEASE_FILE
+from calabash.agent.slot_names import LEASE_FILE, WORKERS_FILE
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -52,7 +52,7 @@ class BrokeredExecutor(VgpuExecutor):
         self._hosts: dict[AllocationId, WorkerHost] = {}
         self._over: list[WorkerHost] = []  # ended, and still to be cleared away
         self._endings = Endings()
-        self._book = HostBook(tools.home / "workers.json")
+        self._book = HostBook(tools.home / WORKERS_FILE)
         self._users = FreeUsers(tools.workers, fallback=tools.home / "worker-users")
         self._images = ImageFiles(tools.home / "images")
         self._bounded_ns = 0
