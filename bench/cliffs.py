@@ -329,6 +329,7 @@ def measure(report: Report) -> None:
     """All cases. Only the full size has goals."""
     size = QUICK if report.quick else FULL
     report.fact("size", f"{size.nodes:,} nodes of {DEVICES} devices, {5 * size.nodes:,} for the last figure")
+    report.fact("what counts", "the ratio to the CPU unit of the same run; a time says how busy the machine was, too")
     for case, full in CASES:
         for step in case(size):
             decided = (
