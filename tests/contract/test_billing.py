@@ -34,7 +34,7 @@ from calabash.operations.billing_rating import RatingOrder, rate_month
 from calabash.operations.billing_verifying import verify
 from calabash.seams.clock import VirtualClock
 from calabash.seams.documents.invoice_csv import items_csv
-from calabash.seams.store import Retention, Store, open_store
+from calabash.seams.store import Retention, Store, open_store, tables
 from calabash.seams.store.again import earlier_name
 from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.billing import note_guarantee
@@ -446,8 +446,7 @@ def test_estimated_end_is_marked_in_usage_and_items_is_not_charged_and_is_sealed
     (row, *_) = [row for row in csv.DictReader(io.StringIO(table)) if row["allocation"] == "a"]
     assert row["uncertain_s"] == "7200.0"
     assert checks(store, number)["usage"] == "ok"
-    with Database(store.url).transaction() as connection:
-        connection.execute(sa.text("UPDATE usage SET uncertain_s = 0 WHERE allocation = 'a'"))
+    changed(store, "UPDATE usage SET uncertain_s = 0 WHERE allocation = 'a'")
     assert checks(store, number)["usage"] == "changed"
 
 
@@ -716,10 +715,16 @@ USAGE_STATEMENTS = (
     "UPDATE usage SET used_gpu_s = used_gpu_s + 1 WHERE allocation = 'a'",
     "UPDATE usage SET tenant = 'speech' WHERE allocation = 'a'",
     "UPDATE usage SET idle_s = 1 WHERE allocation = 'b' AND sequence = 4",
+    "UPDATE usage SET uncertain_s = 1 WHERE allocation = 'b' AND sequence = 4",
     """UPDATE usage SET "user" = 'eve'""",
     "DELETE FROM usage WHERE allocation = 'a'",
     "DELETE FROM usage",
 )
+
+
+def test_every_column_of_a_usage_record_but_its_number_and_name_is_guarded() -> None:
+    guarded = {name.strip(' "') for name in tables.USAGE_MEASURED.split(",")}
+    assert guarded == set(tables.usage.columns.keys()) - {"id", "allocation"}
 
 
 @pytest.mark.parametrize("statement", USAGE_STATEMENTS)
