@@ -32,6 +32,10 @@ from calabash.seams.store import Store
 from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import mode_of_device
 
+LOOK_AT_ALL_NS = (
+    5_000_000_000  # what no member tells, such as a slot that an operator has removed, is found after so long
+)
+
 
 @dataclass(slots=True)
 class _Held:
@@ -46,6 +50,7 @@ class _Held:
     adopted: bool = False  # granted by a pool before this one, which may not have lived to write its start down
     start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
     final_usage: Sequence[UsageRecord] | None = None
+    settled: bool = False  # the last look led to no step, and only news of its members or a call can lead to one
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
         """Asked once: a store that failed is given the same."""
@@ -129,6 +134,7 @@ class Allocations:
         self._tenure = tenure or RequesterTenure()
         self._held: dict[AllocationId, _Held] = {}
         self._orphans, self._doubtful = Orphans(slots, membership), DoubtfulEntries(store, clock)
+        self._look_at_all_ns = 0
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
@@ -204,6 +210,7 @@ class Allocations:
         its programs are about to end by themselves and are not to be told."""
         if (entry := self._held.get(allocation)) is None:
             return False
+        entry.settled = False
         entry.gently = gently and (entry.ending is None or entry.gently)
         entry.ending = entry.ending or (reason, explanation)
         return True
@@ -220,7 +227,7 @@ class Allocations:
         if entry.record.state is AllocationState.GRANTED:
             # Whoever starts does not wait for the disk: that it runs is seen again after a crash.
             entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=self._clock.now_s())
-            entry.start_unwritten = True
+            entry.start_unwritten, entry.settled = True, False
         return entry.record
 
     def learn_names(self, entered: Iterable[AllocationRecord]) -> None:
@@ -245,9 +252,9 @@ class Allocations:
         return self.sweep()
 
     def sweep(self) -> Changes:
-        """Look at every witness again and take the steps that follow."""
+        """Look at the witnesses again that may have changed, and take the steps that follow."""
         changes = Changes(failures=self._doubtful.close())
-        for entry in list(self._held.values()):
+        for entry in self._to_look_at():
             try:
                 self._settle(entry, changes)
             except CalabashError as error:
@@ -255,14 +262,23 @@ class Allocations:
         self._orphans.sweep()
         return changes
 
+    def _to_look_at(self) -> list[_Held]:
+        """Return what is not settled or has news of its members; everything now and then, and where there are no news."""
+        news, now_ns, entries = self._membership.news(), self._clock.monotonic_ns(), list(self._held.values())
+        if news is None or now_ns >= self._look_at_all_ns:
+            self._look_at_all_ns = now_ns + LOOK_AT_ALL_NS
+            return entries
+        return [entry for entry in entries if not entry.settled or entry.record.id in news]
+
     def _settle(self, entry: _Held, changes: Changes) -> None:
+        entry.settled = False
         if entry.making:
             return  # whoever makes it goes on: grant or give_up follows
         if entry.start_unwritten:
             self._store.start(entry.record.id, at=entry.record.started_at)
             entry.start_unwritten = False
         while True:
-            step = next_step(self._look(entry))
+            step = next_step(seen := self._look(entry))
             if step is LifecycleStep.MARK_RUNNING:
                 now_s = self._clock.now_s()
                 self._store.start(entry.record.id, at=now_s)
@@ -280,6 +296,8 @@ class Allocations:
                 changes.released.append(self._close(entry))
                 return
             else:
+                # What only waits for its requester or for a driver has other witnesses than its members.
+                entry.settled = entry.record.request.standing or (seen.in_use and self._populated(entry))
                 return
 
     def _close(self, entry: _Held) -> AllocationRecord:
@@ -291,9 +309,12 @@ class Allocations:
         self._names.retire(name)
         return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
 
+    def _populated(self, entry: _Held) -> bool:
+        return self._membership.populated(entry.record.id)
+
     def _look(self, entry: _Held) -> Seen:
         record = entry.record
-        in_use = self._membership.populated(record.id)
+        in_use = self._populated(entry)
         if in_use:
             self._occupancy.forget(record.id)
         elif record.state is AllocationState.RUNNING and self._slots.exists(record.id):
@@ -315,17 +336,27 @@ class Allocations:
         return True
 
 
-def slices_on(
-    records: Iterable[AllocationRecord], device: DeviceUuid
-) -> tuple[list[HeldSlice], list[AllocationId], ModeName | None]:
-    """What is held of a device, whose it is, and the mode that it gave the device; None when it is idle."""
-    held: list[HeldSlice] = []
-    names: list[AllocationId] = []
+@dataclass(slots=True)
+class DeviceHeld:
+    """What is held of a device, whose each slice is, and the mode that it gave the device; None when it is idle."""
+
+    slices: list[HeldSlice] = field(default_factory=list)
+    allocations: list[AllocationId] = field(default_factory=list)
     mode: ModeName | None = None
+
+
+def slices_by_device(records: Iterable[AllocationRecord]) -> dict[DeviceUuid, DeviceHeld]:
+    """Return what is held of each device of which anything is held."""
+    found: dict[DeviceUuid, DeviceHeld] = {}
     for record in records:
         for part in record.placement.slices:
-            if part.device == device:
-                held.append(HeldSlice(slice=part, policy=record.request.policy))
-                names.append(record.id)
-                mode = mode_of_device(record.placement.mode)
-    return held, names, mode
+            held = found.setdefault(part.device, DeviceHeld())
+            held.slices.append(HeldSlice(slice=part, policy=record.request.policy))
+            held.allocations.append(record.id)
+            held.mode = mode_of_device(record.placement.mode)
+    return found
+
+
+def holders_of(records: Iterable[AllocationRecord], device: DeviceUuid) -> list[AllocationId]:
+    """Return the allocation of each slice of a device, in the order of the records."""
+    return [record.id for record in records for part in record.placement.slices if part.device == device]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from calabash.agent.audit import Audit, Throttle, Window, check, throttle
+from calabash.agent.audit import IGNORED_NS, Audit, Throttle, Window, check, throttle
 from calabash.agent.believed import MS, Believed
 from calabash.agent.inventory import Inventory
 from calabash.agent.pacing import due_ns
@@ -92,24 +92,26 @@ class Auditor:
         self._next_ns = 0
         self._had: dict[AllocationId, dict[int, _Had]] = {}  # in the windows that end now, by device
         self._paced: dict[AllocationId, LimitsPage] = {}
+        self._keepings: tuple[Keeping, ...] = ()
+        self._pages: dict[AllocationId, Keeping] = {}
+        self._by_device: dict[DeviceUuid, list[tuple[Keeping, int]]] = {}
+        self._worked_ns: dict[AllocationId, int] = {}  # when the driver last saw it at work
+        self._restless: set[AllocationId] = set()  # stopped, suspended or paced
         self._relieved: set[AllocationId] = set()  # go on although they are to be stopped, until the next look at them
 
     def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
         """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
-        pages = {keeping.limits.allocation: keeping for keeping in keepings}
-        self._forget(pages.keys())
+        if keepings is not self._keepings:
+            self._take_over(keepings if isinstance(keepings, tuple) else tuple(keepings))
         self._had.clear()
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + (PACED_WINDOW_NS if self._paced else WINDOW_NS)
-            by_device: dict[DeviceUuid, list[tuple[Keeping, int]]] = {}
-            for keeping in pages.values():
-                for index, uuid in enumerate(keeping.limits.uuids):
-                    by_device.setdefault(uuid, []).append((keeping, index))
-            for uuid, parts in by_device.items():
-                self._window(uuid, parts, now_ns)
+            for uuid, parts in self._by_device.items():
+                if not self._inventory.is_unused(uuid):
+                    self._window(uuid, parts, now_ns)
         if self._freeze is not None:
-            for name, keeping in pages.items():
-                self._hold(name, keeping.limits, now_ns)
+            for name in self._to_hold(now_ns):
+                self._hold(name, self._pages[name].limits, now_ns)
             self._had.clear()
 
     def step(self, now_ns: int) -> float | None:
@@ -138,12 +140,34 @@ class Auditor:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
+    def _take_over(self, keepings: tuple[Keeping, ...]) -> None:
+        """Look at these allocations from now on, and forget all others."""
+        self._keepings = keepings
+        self._pages = {keeping.limits.allocation: keeping for keeping in keepings}
+        self._by_device = {}
+        for keeping in self._pages.values():
+            for index, uuid in enumerate(keeping.limits.uuids):
+                self._by_device.setdefault(uuid, []).append((keeping, index))
+        self._forget(self._pages.keys())
+
+    def _to_hold(self, now_ns: int) -> list[AllocationId]:
+        """Return the allocations that may have to be stopped or let go: those that are new here, that the driver saw at work
+        a while ago, or that were stopped or suspended at the last look. Whoever does nothing needs no look."""
+        for name, had in self._had.items():
+            if any(h.seen_ns > 0 for h in had.values()):
+                self._worked_ns[name] = now_ns
+        self._worked_ns = {name: at for name, at in self._worked_ns.items() if now_ns - at < IGNORED_NS}
+        watched = {*self._worked_ns, *self._relieved, *self._restless, *(self._pages.keys() - self._throttles.keys())}
+        return [name for name in self._pages if name in watched] if watched else []
+
     def _forget(self, held: Iterable[AllocationId]) -> None:
         names = set(held)
         self._slices = {key: slice_ for key, slice_ in self._slices.items() if key[0] in names}
         self._throttles = {name: state for name, state in self._throttles.items() if name in names}
         self._paced = {name: limits for name, limits in self._paced.items() if name in names}
         self._told_at_ns = {name: at for name, at in self._told_at_ns.items() if name in names}
+        self._worked_ns = {name: at for name, at in self._worked_ns.items() if name in names}
+        self._restless &= names
 
     def _window(self, uuid: DeviceUuid, parts: list[tuple[Keeping, int]], now_ns: int) -> None:
         device = self._devices.setdefault(uuid, _Device(read_ns=now_ns))
@@ -230,6 +254,10 @@ class Auditor:
             self._relieved.discard(name)
             self._freeze(name, after.frozen)
         self._throttles[name] = after
+        if after.suspended_ns or after.frozen or after.pace is not None:
+            self._restless.add(name)
+        else:
+            self._restless.discard(name)
         if after.pace is not None:
             self._paced[name] = limits
         else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from calabash.agent import view
-from calabash.agent.allocations import slices_on
+from calabash.agent.allocations import holders_of
 from calabash.agent.card_settings import Wanted, require_possible
 from calabash.agent.census import described
 from calabash.agent.health import HealthEvent
@@ -162,5 +162,5 @@ class Care:
     def holders(self, device: DeviceUuid) -> list[AllocationId]:
         """Allocations that are on a card, or were and are not off it yet."""
         with self._parts.lock:
-            held = slices_on(self._parts.allocations.records(), device)[1]
+            held = holders_of(self._parts.allocations.records(), device)
             return [*dict.fromkeys(held), *self._parts.allocations.orphaned(device)]

@@ -16,6 +16,7 @@ from calabash.model.request import AllocationId
 from calabash.seams.host.processes import Process, command_name, identify, owner, send_signal, user_name
 
 PERIOD_NS = 400_000_000
+LISTING_AGE_NS = 200_000_000  # a list of processes that the reaper has just asked for will do
 
 Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
 Views = Mapping[AllocationId, Collection[DeviceUuid]]
@@ -72,24 +73,33 @@ class Census:
         """Those that are on a device, by pid."""
         return tuple(s for s in self._strangers.get(device, ()) if s.confirmed)
 
-    def tick(self, caps: Caps, now_ns: int, *, views: Callable[[], Views] = dict) -> None:
-        """One look at all devices, when it is due. ``caps``: how much memory each may hold, where that is limited;
-        ``views``: what each may see, asked only where a device is cut into parts."""
+    def tick(self, caps: Callable[[], Caps], now_ns: int, *, views: Callable[[], Views] = dict) -> None:
+        """Look at all devices once, when it is due.
+
+        Args:
+            caps: how much memory each allocation may hold, where that is limited; asked only if one is on a device.
+            views: what each may see; asked only where a device is cut into parts.
+        """
         if now_ns < self._next_ns:
             return
         self._next_ns = now_ns + PERIOD_NS
         pids: dict[int, Process] = {}
         uses: list[OverUse] = []
+        known_caps: Caps | None = None
         for device in self._inventory.devices():
             try:
-                processes = self._inventory.driver_of(device.uuid).processes(device.uuid)
+                processes = self._inventory.processes(device.uuid, within_ns=LISTING_AGE_NS)
             except CalabashError:
                 continue  # nothing is known of it now: those that were there count on
+            if not processes and not self._strangers.get(device.uuid):
+                continue
             allowed = views() if any(process.part for process in processes) else {}
             listed = [self._listed(process, allowed) for process in processes]
             pids.update((entry.process.pid, entry.process) for entry in listed)
             self._judge(device.uuid, listed)
-            uses += _uses(device.uuid, listed, caps)
+            if any(entry.allocation is not None for entry in listed):
+                known_caps = caps() if known_caps is None else known_caps
+                uses += _uses(device.uuid, listed, known_caps)
         self._pids = pids
         self._owners = {process: name for process, name in self._owners.items() if pids.get(process.pid) == process}
         self._over = self._over.look(uses, now_ns)
@@ -134,13 +144,15 @@ def _is_elsewhere(part: str, allowed: Collection[DeviceUuid] | None) -> bool:
 
 
 def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUse]:
-    found = []
-    for (allocation, device), cap_mib in caps.items():
-        held = [entry.used_mib for entry in listed if entry.allocation == allocation]
-        if held and device == uuid:
-            use = OverUse(allocation=allocation, device=uuid, used_mib=sum(held), cap_mib=cap_mib, processes=len(held))
-            found.append(use)
-    return found
+    held: dict[AllocationId, list[int]] = {}
+    for entry in listed:
+        if entry.allocation is not None:
+            held.setdefault(entry.allocation, []).append(entry.used_mib)
+    return [
+        OverUse(allocation=name, device=uuid, used_mib=sum(used), cap_mib=caps[name, uuid], processes=len(used))
+        for name, used in held.items()
+        if (name, uuid) in caps
+    ]
 
 
 def described(stranger: Stranger) -> str:

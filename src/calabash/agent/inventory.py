@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from calabash.agent.card import Card, HealthChange
 from calabash.agent.card_health import CardHealth, entry_at_start, with_figures
@@ -19,12 +19,23 @@ from calabash.agent.health_book import CardEntry, HealthBook
 from calabash.agent.health_policy import HealthPolicy
 from calabash.agent.lent import Lent
 from calabash.agent.readings import Readings
-from calabash.model.device import Device, DeviceReading, DeviceUuid, VfProfile
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, VfProfile
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import Clock, SteadyClock, SystemClock
 from calabash.seams.gpu.protocol import GpuDriver
 
 FIRST_ANSWER_S = 10.0
+LISTED_NS = 1_000_000_000
+UNUSED_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """The processes on a card as a driver last told them, and when it last told of any, or was first asked."""
+
+    processes: tuple[DeviceProcess, ...]
+    at_ns: int
+    used_ns: int
 
 
 def answers(driver: GpuDriver, device: Device) -> bool:
@@ -60,13 +71,15 @@ class Inventory:
         self.policy = policy or HealthPolicy()
         self.settings = settings or CardSettings()
         self._book = book or HealthBook(None)
+        self._clock = clock or SystemClock()
+        self._listings: dict[DeviceUuid, _Listing] = {}
         self._lock = threading.Lock()
         self._cards: dict[DeviceUuid, Card] = {}
         self.divisions = Divisions()
         self.drivers = tuple(drivers)
         self.lent = Lent()
         known = self._book.read()
-        self._steady = steady = SteadyClock(clock or SystemClock(), self._book.clock)
+        self._steady = steady = SteadyClock(self._clock, self._book.clock)
         self._book.clock = steady.start
         for driver in drivers:
             for device in driver.devices():
@@ -122,6 +135,29 @@ class Inventory:
         """Who speaks to the card, or to the card that a part is of."""
         card = self._cards.get(uuid) or self._cards[self.divisions.card_of(uuid)]
         return card.driver
+
+    def processes(self, uuid: DeviceUuid, *, within_ns: int = 0) -> tuple[DeviceProcess, ...]:
+        """Return the processes that the driver lists on a card or a part.
+
+        Args:
+            within_ns: an answer that is no older will do; 0: ask the driver.
+
+        Raises:
+            CalabashError: the driver does not answer.
+            KeyError: there is no such card.
+        """
+        now_ns, known = self._clock.monotonic_ns(), self._listings.get(uuid)
+        if known is not None and within_ns and now_ns - known.at_ns <= within_ns:
+            return known.processes
+        found = self.driver_of(uuid).processes(uuid)
+        used_ns = now_ns if found or known is None else known.used_ns
+        self._listings[uuid] = _Listing(processes=found, at_ns=now_ns, used_ns=used_ns)
+        return found
+
+    def is_unused(self, uuid: DeviceUuid) -> bool:
+        """Return True if the driver has listed no process on a card for some time, the last second included."""
+        now_ns, known = self._clock.monotonic_ns(), self._listings.get(uuid)
+        return known is not None and now_ns - known.at_ns <= LISTED_NS and now_ns - known.used_ns > UNUSED_NS
 
     def observe(self, *, idle: Callable[[DeviceUuid], bool], within_s: float | None = None) -> list[HealthChange]:
         """Read every card once and let its health follow.

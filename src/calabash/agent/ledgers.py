@@ -84,6 +84,10 @@ class Ledgers:
         self._model_of = model_of
         self.meters = meters or Meters(clock)
         self._ledgers: dict[AllocationId, _Ledger] = {}
+        self._changes = 0  # how often a ledger was opened or closed
+        self._opened: tuple[int, tuple[Keeping, ...]] | None = None  # and the count of changes that it is of
+        self._capped: tuple[tuple[Keeping, ...], tuple[Keeping, ...]] | None = None
+        self._next_tick_ns = 0
         self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
 
     def use(self, record: AllocationRecord) -> list[SliceUse]:
@@ -107,9 +111,15 @@ class Ledgers:
             )
         return found
 
+    @property
+    def is_due(self) -> bool:
+        """Whether ``tick`` has something to do: rates are those of whole windows."""
+        return self._clock.monotonic_ns() >= self._next_tick_ns
+
     def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
         """Look at every ledger; the allocations whose tenant has spoilt its page, and how."""
         now_ns = self._clock.monotonic_ns()
+        self._next_tick_ns = now_ns + RATE_WINDOW_NS
         spoilt: dict[AllocationId, str] = {}
         for record in self.meters.going_on(records):
             try:
@@ -143,13 +153,20 @@ class Ledgers:
                     ledger.sampled_mib[index] = reading.memory_used_mib
                     ledger.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
 
-    def keepings(self) -> list[Keeping]:
-        """Pages of the allocations whose memory is capped."""
-        return [keeping for keeping in self.opened() if keeping.is_capped]
+    def keepings(self) -> tuple[Keeping, ...]:
+        """Pages of the allocations whose memory is capped. The same object as long as no ledger is opened or closed."""
+        known = self._capped
+        opened = self.opened()
+        if known is None or known[0] is not opened:
+            known = self._capped = (opened, tuple(keeping for keeping in opened if keeping.is_capped))
+        return known[1]
 
-    def opened(self) -> list[Keeping]:
-        """Pages of all allocations, those that only have a view of devices included."""
-        return [ledger.keeping for ledger in list(self._ledgers.values())]
+    def opened(self) -> tuple[Keeping, ...]:
+        """Pages of all allocations, those that only have a view of devices included. The same object as for ``keepings``."""
+        changes, known = self._changes, self._opened
+        if known is None or known[0] != changes:
+            known = self._opened = (changes, tuple(ledger.keeping for ledger in list(self._ledgers.values())))
+        return known[1]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
         """Write the intervals of everything that runs, once a minute, so that a crash loses little."""
@@ -174,6 +191,7 @@ class Ledgers:
         """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""
         usage = self.meters.close(record, self._measured)
         self._ledgers.pop(record.id, None)
+        self._changes += 1
         return usage
 
     def restore(self, record: AllocationRecord, so_far: UsageSoFar | None) -> None:
@@ -235,9 +253,11 @@ class Ledgers:
                 idle_from_ns=[self._clock.monotonic_ns()] * count,
             )
             self._ledgers[record.id] = ledger
+            self._changes += 1
             if not self.meters.is_metered(record):  # closed meanwhile, and perhaps taken out before it was put in
                 if self._ledgers.get(record.id) is ledger:
                     del self._ledgers[record.id]
+                    self._changes += 1
                 ledger = None
         if ledger is None:
             raise CalabashError(f"allocation {record.id!r} is not metered any more", reason=Reason.NOT_FOUND)
@@ -262,7 +282,7 @@ class Ledgers:
 def _charged_ns(ledger: _Ledger, index: int) -> int:
     """GPU time so far: what the tenant's page has told, at its highest, and what the driver saw beyond that; or sampled
     from outside."""
-    ledger.told_ns[index] = max(ledger.told_ns[index], ledger.keeping.usage.device(index).charged_ns)
+    ledger.told_ns[index] = max(ledger.told_ns[index], ledger.keeping.usage.charged_ns(index))
     unreported_ns = ledger.keeping.limits.device(index).unreported_ns
     told_ns = (ledger.told_ns[index] + unreported_ns) * ledger.parts_percent[index] // 100
     return told_ns + ledger.sampled_ns[index]
@@ -270,7 +290,7 @@ def _charged_ns(ledger: _Ledger, index: int) -> int:
 
 def _see_part(ledger: _Ledger, index: int, busy_ns: int | None) -> None:
     """What the driver saw of an instance beyond what the library has told since it is looked at."""
-    told_ns = max(ledger.told_ns[index], ledger.keeping.usage.device(index).charged_ns)
+    told_ns = max(ledger.told_ns[index], ledger.keeping.usage.charged_ns(index))
     mark = ledger.part_mark[index]
     if busy_ns is None or mark is None or busy_ns < mark[0]:
         ledger.part_mark[index] = None if busy_ns is None else (busy_ns, told_ns)

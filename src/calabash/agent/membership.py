@@ -50,6 +50,13 @@ class Membership(Protocol):
         """Whether any member lives."""
         ...
 
+    def news(self) -> Collection[AllocationId] | None:
+        """Return the allocations for which ``populated`` may answer otherwise than before the last call of ``news``.
+
+        None: this form cannot tell. From one thread.
+        """
+        ...
+
     def processes(self, allocation: AllocationId) -> list[Process]:
         """Its live members by pid, as far as this process may see them."""
         ...

@@ -24,6 +24,9 @@ class GroupMembership(ABC):
     def populated(self, allocation: AllocationId) -> bool:
         return any(group.populated() for group in self._groups(allocation))
 
+    def news(self) -> Collection[AllocationId] | None:
+        return None
+
     def processes(self, allocation: AllocationId) -> list[Process]:
         pids = [pid for group in self._groups(allocation) for pid in group.pids()]
         return [process for pid in pids if (process := identify(pid)) is not None]

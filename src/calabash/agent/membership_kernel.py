@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from calabash.agent.membership_groups import GroupMembership
@@ -13,7 +13,8 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, group_of
-from calabash.seams.host.failures import failure
+from calabash.seams.host.failures import failure, require_told
+from calabash.seams.host.file_watch import FileWatch
 from calabash.seams.host.processes import Process, alive, identify, parent_of
 
 
@@ -25,6 +26,9 @@ class KernelMembership(GroupMembership):
         self._names = names or SlotNames()
         self._base = Cgroup(hierarchy.directory / name)
         self._prefix = f"{hierarchy.top}/{name}/"
+        self._watch: FileWatch | None = None
+        self._watched: dict[Path, AllocationId] = {}
+        self._unwatched: set[AllocationId] = set()  # the kernel gave no watch for these
 
     @property
     def base(self) -> Path:
@@ -43,9 +47,30 @@ class KernelMembership(GroupMembership):
         try:
             self._base.create()
             self._group(allocation).create()
+            self._follow(allocation)
         except OSError as error:
             hint = "the pool must be able to make groups below " + str(self._base.directory.parent)
             raise failure(error, f"cannot make the control group of {allocation}", hint=hint) from error
+
+    def _follow(self, allocation: AllocationId) -> None:
+        """Have the kernel report when the first process of a group comes and when the last one ends."""
+        path = self._group(allocation).events_path
+        if path in self._watched:
+            return
+        try:
+            self._watch = self._watch or FileWatch()
+            self._watch.add(path)
+        except OSError as error:
+            require_told(error)
+            self._unwatched.add(allocation)
+        else:
+            self._watched[path] = allocation
+
+    def news(self) -> Collection[AllocationId] | None:
+        changed = self._watch.changed() if self._watch is not None else set()
+        if changed is None:
+            return None
+        return {self._watched[path] for path in changed if path in self._watched} | self._unwatched
 
     def group(self, allocation: AllocationId) -> int:
         return self._group(allocation).number()
@@ -89,9 +114,13 @@ class KernelMembership(GroupMembership):
         if group.populated():
             return False
         try:
-            return group.remove()
+            removed = group.remove()
         except OSError:
             return False
+        if removed:
+            self._unwatched.discard(allocation)
+            self._watched.pop(group.events_path, None)
+        return removed
 
     def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
         del records
@@ -108,6 +137,8 @@ class KernelMembership(GroupMembership):
         return found
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         if not self._base.populated():
             with contextlib.suppress(OSError):
                 self._base.remove()

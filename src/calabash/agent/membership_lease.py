@@ -56,6 +56,9 @@ class LeaseMembership:
         lease = self._lease(allocation)
         return (lease is not None and lease.held()) or bool(self._alive(allocation))
 
+    def news(self) -> Collection[AllocationId] | None:
+        return None
+
     def processes(self, allocation: AllocationId) -> list[Process]:
         path = self._path_of(allocation)
         programs = self._alive(allocation)

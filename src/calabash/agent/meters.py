@@ -39,6 +39,7 @@ class Meters:
         self._looked_ns: int | None = None  # when this pool looked at all allocations first
         self._lock = threading.RLock()  # whoever measures asks back whether it still may
         self._meters: dict[AllocationId, Meter] = {}
+        self._all_seen = True  # none that an earlier pool has granted is still to be seen living
 
     def now(self) -> Moment:
         """This moment, by both clocks."""
@@ -47,6 +48,7 @@ class Meters:
     def resume(self, record: AllocationRecord, so_far: UsageSoFar | None) -> Meter:
         """Go on where an earlier pool stopped writing."""
         meter = self._meters[record.id] = resume_meter(record, self.now(), so_far, self._mark)
+        self._all_seen = False
         return meter
 
     def begin(self, record: AllocationRecord) -> None:
@@ -57,8 +59,11 @@ class Meters:
     def settled(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
         """What this pool sees living is metered on. The rest, which may be held until a driver says that its devices are free,
         has ended when it was last known to live; who comes back is seen at a later round. Costs nothing once all is clear."""
+        if self._all_seen:
+            return
         with self._lock:
             unseen = [(name, meter) for name, meter in self._meters.items() if meter.unseen]
+            self._all_seen = not unseen
         for name, meter in unseen:
             if lives(name):
                 meter.lived_until_ns = None

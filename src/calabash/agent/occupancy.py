@@ -67,6 +67,6 @@ class Occupancy:
 
     def _listed(self, uuid: DeviceUuid) -> list[int]:
         try:
-            return [process.pid for process in self._inventory.driver_of(uuid).processes(uuid)]
+            return [process.pid for process in self._inventory.processes(uuid)]
         except (CalabashError, KeyError):
             return []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,10 @@ def _words(offset: int, count: int) -> slice:
 _DEVICES_OFFSET: int = UsageStruct.device.offset  # type: ignore[attr-defined]
 _PROCS_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]
 _DEMAND_OFFSET: int = UsageDeviceStruct.demand_ns.offset  # type: ignore[attr-defined]
+_CHARGED_OFFSET: int = UsageDeviceStruct.charged_ns.offset  # type: ignore[attr-defined]
 _KERNEL_OFFSET: int = UsageDeviceStruct.kernel_ns_max.offset  # type: ignore[attr-defined]
 _DEVICE_BYTES = ctypes.sizeof(UsageDeviceStruct)
+_MEMORY_MARK_BYTES = 16  # used_bytes and used_tag, the pair that every transaction moves
 _LIMITS_DEVICES_OFFSET: int = LimitsStruct.device.offset  # type: ignore[attr-defined]
 _LIMITS_DEVICE_BYTES = ctypes.sizeof(LimitsDeviceStruct)
 _RESIDUAL_OFFSET: int = LimitsDeviceStruct.residual_bytes.offset  # type: ignore[attr-defined]
@@ -311,6 +314,10 @@ class UsagePage:
         """When the container last launched, or last waited to: the cheapest look, for those who look often."""
         return int.from_bytes(self._read(_device_offset(index) + _DEMAND_OFFSET, 8), "little")
 
+    def charged_ns(self, index: int) -> int:
+        """Cumulative GPU time, as the container tells it."""
+        return int.from_bytes(self._read(_device_offset(index) + _CHARGED_OFFSET, 8), "little")
+
     def take_kernel_ns_max(self, index: int) -> int:
         """The longest kernel since the last call."""
         offset = _device_offset(index) + _KERNEL_OFFSET
@@ -319,15 +326,37 @@ class UsagePage:
             os.pwrite(self._descriptor, bytes(8), offset)
         return min(longest, KERNEL_NS_MAX)
 
+    def memory_mark(self, devices: int) -> tuple[bytes, ...]:
+        """Return bytes that change whenever a process of the container reserves or frees memory of one of its devices."""
+        return tuple(self._read(_device_offset(index), _MEMORY_MARK_BYTES) for index in range(devices))
+
     def procs(self) -> list[ProcUsage]:
         """Every entry that is not free, in order of index."""
-        data = self._read(_PROCS_OFFSET, PROCS_MAX * _PROC_BYTES)
-        states = range(0, len(data), _PROC_BYTES)
-        return [_proc(i, data[at : at + _PROC_BYTES]) for i, at in enumerate(states) if any(data[at : at + 4])]
+        table = _process_table()
+        found = os.preadv(self._descriptor, [table], _PROCS_OFFSET)
+        if found < len(table):  # what was cut off reads as zeros
+            table[found:] = bytes(len(table) - found)
+        with memoryview(table) as whole, whole.cast("I") as words:
+            states = words[:: _PROC_BYTES // 4].tolist()
+        if not any(states):
+            return []
+        taken = [index for index, state in enumerate(states) if state]
+        return [_proc(i, bytes(table[i * _PROC_BYTES : (i + 1) * _PROC_BYTES])) for i in taken]
 
     def proc(self, index: int) -> ProcUsage:
         """One bounded look at a process entry; an unknown state reads as taken."""
         return _proc(index, self._read(_PROCS_OFFSET + index * _PROC_BYTES, _PROC_BYTES))
+
+
+_buffers = threading.local()
+
+
+def _process_table() -> bytearray:
+    """Return the buffer of this thread for the process entries of one page: it is a mebibyte, too large to make it anew."""
+    table: bytearray | None = getattr(_buffers, "table", None)
+    if table is None:
+        table = _buffers.table = bytearray(PROCS_MAX * _PROC_BYTES)
+    return table
 
 
 def _proc(index: int, data: bytes) -> ProcUsage:

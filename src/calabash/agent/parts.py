@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calabash.agent.allocations import Allocations, slices_on
+from calabash.agent.allocations import Allocations, holders_of
 from calabash.agent.card_settings import CardSettings
 from calabash.agent.events import Events
 from calabash.agent.health_book import HealthBook
@@ -141,7 +141,7 @@ def build_parts(
     hooks = Hooks(
         keepings=ledgers.keepings,
         views=ledgers.opened,
-        entitled=lambda device: {*slices_on(allocations.records(), device)[1], *allocations.orphaned(device)},
+        entitled=lambda device: {*holders_of(allocations.records(), device), *allocations.orphaned(device)},
         tell=lambda kind, reason, allocation, device, message: events.tell(
             kind, reason=reason, allocation=allocation, device=device, message=message
         ),

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from calabash.agent import pages
@@ -21,7 +21,7 @@ from calabash.agent.inventory import Inventory
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.pages import ProcUsage
 from calabash.agent.pages_layout import ProcState
-from calabash.agent.residual import ProcessKey, ProcessLook, Residual
+from calabash.agent.residual import NOISY_LOOKS, ProcessKey, ProcessLook, Residual
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.units import MIB
@@ -37,10 +37,42 @@ from calabash.seams.host.processes import (
 )
 
 CONTEXT_BYTES_MAX = 4096 * MIB
+SAME_LOOKS = NOISY_LOOKS + 1  # after so many looks that saw the same, the residual is what it will be
+AGAIN_S = 2.0  # a slice with processes of which nothing changes is looked at again after so long
+AGAIN_EMPTY_S = 120.0  # and one without processes
 PASS_SHARE = 0.05  # of the time, that passes over all processes take at most, whatever tenants write
 
 HostBytes = dict[int, int]  # pid in our namespace -> bytes
 Entries = dict[ProcessKey, ProcUsage]
+
+
+@dataclass(slots=True)
+class Looked:
+    """What the reaper saw of a slice at its last look, by which it knows whether another look would see anything new.
+
+    ``same`` counts the looks in a row that saw the same; ``pids`` are the processes in the host's namespace.
+    """
+
+    at_s: float = float("-inf")
+    mark: tuple[bytes, ...] = ()
+    entries: Entries = field(default_factory=dict)
+    has_entries: bool = False
+    pids: frozenset[int] = frozenset()
+    same: int = 0
+
+    def note(
+        self, *, at_s: float, seen: tuple[tuple[bytes, ...], Entries, Entries], pids: set[int], settled: bool
+    ) -> None:
+        """Take over what a look saw: the mark, and the entries before and after the driver was asked.
+
+        Args:
+            settled: nothing of it was changed by the look, and all processes are known.
+        """
+        mark, before, after = seen
+        same = settled and mark == self.mark and before == after == self.entries and pids == self.pids
+        self.same = self.same + 1 if same else 0
+        self.at_s, self.mark, self.entries, self.pids = at_s, mark, after, frozenset(pids)
+        self.has_entries = bool(before or after)
 
 
 @dataclass(slots=True)
@@ -52,6 +84,7 @@ class Keeping:
     lease: Path
     residuals: list[Residual]
     members: Callable[[], list[Process]] | None = None  # who belongs to it, where no lease says so
+    looked: Looked = field(default_factory=Looked)  # what the reaper saw at its last look
 
     @property
     def is_capped(self) -> bool:
@@ -59,8 +92,49 @@ class Keeping:
         return self.limits.device(0).memory_limit_bytes != 0
 
 
+@dataclass(slots=True)
+class SlicesOfDevices:
+    """The slices that the reaper looks at, by the devices that they are of."""
+
+    keepings: tuple[Keeping, ...]
+    by_device: dict[DeviceUuid, list[Keeping]]
+
+    @classmethod
+    def of(cls, keepings: tuple[Keeping, ...]) -> SlicesOfDevices:
+        by_device: dict[DeviceUuid, list[Keeping]] = {}
+        for keeping in keepings:
+            for uuid in dict.fromkeys(keeping.limits.uuids):
+                by_device.setdefault(uuid, []).append(keeping)
+        return cls(keepings, by_device)
+
+    def known(self, uuid: DeviceUuid) -> set[int]:
+        """Return the processes that the slices of a device had at the last look at each."""
+        return {pid for keeping in self.by_device[uuid] if keeping.looked.pids for pid in keeping.looked.pids}
+
+    def affected(self, moved: Mapping[DeviceUuid, Collection[int]]) -> list[Keeping]:
+        """Return the slices that have one of the moved processes, or whose memory has changed beside them."""
+        found: dict[int, Keeping] = {}
+        for uuid, pids in moved.items():
+            for keeping in self.by_device[uuid]:
+                if not keeping.looked.pids.isdisjoint(pids) or keeping.looked.mark != _mark(keeping):
+                    found[id(keeping)] = keeping
+        return list(found.values())
+
+
+def is_due(keeping: Keeping, now_s: float) -> bool:
+    """Return True if a slice is to be looked at whatever drivers say: it is new, it changes, or the last look is long ago."""
+    looked = keeping.looked
+    if not looked.has_entries:
+        return now_s >= looked.at_s + AGAIN_EMPTY_S
+    return looked.same < SAME_LOOKS or now_s >= looked.at_s + AGAIN_S or looked.mark != _mark(keeping)
+
+
+def _mark(keeping: Keeping) -> tuple[bytes, ...]:
+    return keeping.usage.memory_mark(keeping.limits.device_count)
+
+
 class Reaper:
-    """One look at every ledger per call of ``tick``; asks each driver once per device and look."""
+    """Looks at the ledgers of slices that may have changed; asks each driver once or twice per device and ``tick``."""
 
     def __init__(
         self,
@@ -75,6 +149,9 @@ class Reaper:
         self._now_s = now_s
         self._next_pass_s = 0.0
         self._own_namespace = pid_namespace()
+        self._slices = SlicesOfDevices.of(())
+        self._truth: dict[DeviceUuid, HostBytes | None] = {}  # at the last look
+        self._looks = 0
         self._context_bytes = contexts if contexts is not None else {}  # by model: cards of a model cost the same
 
     def learn_context(self, model: str, context_bytes: int) -> None:
@@ -92,28 +169,60 @@ class Reaper:
             limits.set_context_bytes(index, self.context_bytes_of(uuid))
 
     def tick(self, keepings: Iterable[Keeping]) -> None:
-        """Look at all. Drivers are asked for the devices that are used only."""
-        everything = list(keepings)
-        before = [_entries(keeping) for keeping in everything]
-        used = {uuid for keeping in everything for uuid in keeping.limits.uuids}
-        truth = {uuid: self._driver_bytes(uuid) for uuid in used}
+        """Look at every slice that may have changed. Drivers are asked for the devices that are used only."""
+        if keepings is not self._slices.keepings:
+            self._slices = SlicesOfDevices.of(keepings if isinstance(keepings, tuple) else tuple(keepings))
+        now_s, slices = self._now_s(), self._slices
+        due = [keeping for keeping in slices.keepings if is_due(keeping, now_s)]
+        before = {id(keeping): _entries(keeping) for keeping in due}
+        truth = self._listed(due)
+        moved = self._moved(truth)
+        late = [keeping for keeping in slices.affected(moved) if id(keeping) not in before]
+        if late:  # the ledger is read before and after the driver, so that both can be compared
+            before |= {id(keeping): _entries(keeping) for keeping in late}
+            truth |= {uuid: self._driver_bytes(uuid) for keeping in late for uuid in keeping.limits.uuids}
+        self._truth = truth
         missing: list[tuple[Keeping, ProcUsage]] = []
-        for keeping, entries in zip(everything, before, strict=True):
+        for keeping in (*due, *late):
             with contextlib.suppress(CalabashError):
-                missing += ((keeping, proc) for proc in self._look(keeping, entries, truth))
+                missing += ((keeping, proc) for proc in self._look(keeping, before[id(keeping)], truth))
         if missing and self._now_s() >= self._next_pass_s:
             self._reap_missing(missing)
+
+    def _listed(self, due: Sequence[Keeping]) -> dict[DeviceUuid, HostBytes | None]:
+        """Ask the drivers; a device without processes, where no slice is due, at every other look only."""
+        self._looks += 1
+        wanted = {uuid for keeping in due for uuid in keeping.limits.uuids}
+        return {
+            uuid: {}
+            if self._looks % 2 and uuid not in wanted and self._truth.get(uuid) == {}
+            else self._driver_bytes(uuid)
+            for uuid in self._slices.by_device
+        }
+
+    def _moved(self, truth: Mapping[DeviceUuid, HostBytes | None]) -> dict[DeviceUuid, set[int]]:
+        """Return the processes of each device whose memory has changed since the last look, and those that nobody knows."""
+        moved: dict[DeviceUuid, set[int]] = {}
+        for uuid, held in truth.items():
+            last = self._truth.get(uuid)
+            if held == last and (held is None or held.keys() <= self._slices.known(uuid)):
+                continue
+            now, then = held or {}, last or {}
+            changed = {pid for pid in now.keys() | then.keys() if now.get(pid) != then.get(pid)}
+            moved[uuid] = changed | (now.keys() - self._slices.known(uuid))
+        return moved
 
     def _driver_bytes(self, uuid: DeviceUuid) -> HostBytes | None:
         """Bytes per process of a device; None when it does not answer: then nothing is known, and nothing is held."""
         try:
-            found = self._inventory.driver_of(uuid).processes(uuid)
+            found = self._inventory.processes(uuid)
         except (CalabashError, KeyError):
             return None
         return {p.pid: p.used_bytes for p in found}
 
     def _look(self, keeping: Keeping, before: Entries, truth: dict[DeviceUuid, HostBytes | None]) -> list[ProcUsage]:
         """Returns the entries whose process is nobody that is known."""
+        mark = keeping.usage.memory_mark(keeping.limits.device_count)
         after = _entries(keeping)
         members = functools.cache(lambda: _members(keeping))  # asked once, however many entries name nobody
         known = {key: self._host_process(keeping, proc, members) for key, proc in after.items()}
@@ -134,10 +243,19 @@ class Reaper:
             for key, look in looks.items():
                 self._learn(uuid, after[key], index, look)
             keeping.limits.set_residual(index, keeping.residuals[index].see(looks))
+        reaped = False
         for key, process in known.items():
             if process is not None and not alive(process) and process.pid not in listed:
+                reaped = True
                 self._library.reap(keeping.usage, after[key])
-        return [after[key] for key, process in known.items() if process is None]
+        missing = [after[key] for key, process in known.items() if process is None]
+        keeping.looked.note(
+            at_s=self._now_s(),
+            seen=(mark, before, after),
+            pids={process.pid for process in known.values() if process is not None},
+            settled=not reaped and not missing,
+        )
+        return missing
 
     def _reap_missing(self, missing: Iterable[tuple[Keeping, ProcUsage]]) -> None:
         """Those that no process of the machine is."""

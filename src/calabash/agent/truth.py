@@ -98,7 +98,7 @@ class Truth:
         self._asking_since_ns = now_ns
         try:
             self._auditor.tick(keepings, now_ns)
-            self._census.tick(_caps(keepings), now_ns, views=lambda: _views(self._hooks.views()))
+            self._census.tick(lambda: _caps(keepings), now_ns, views=lambda: _views(self._hooks.views()))
         finally:
             self._asking_since_ns = 0
         now_ns = self._clock.monotonic_ns()

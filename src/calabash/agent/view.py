@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from calabash.agent.allocations import slices_on
+from calabash.agent.allocations import DeviceHeld, slices_by_device
 from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
@@ -18,7 +18,10 @@ from calabash.sharing.registry import SHARING_MODES
 def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
     """All devices with what is on them, of one moment."""
     with parts.lock:
-        return tuple(_device(parts, device) for device in parts.inventory.devices())
+        held = slices_by_device(parts.allocations.records())
+        return tuple(
+            _device(parts, device, held.get(device.uuid, DeviceHeld())) for device in parts.inventory.devices()
+        )
 
 
 def ill_parts(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
@@ -51,13 +54,12 @@ def snapshot(
     )
 
 
-def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
-    held, names, mode = slices_on(parts.allocations.records(), device.uuid)
+def _device(parts: NodeParts, device: Device, held: DeviceHeld) -> DeviceSnapshot:
     return DeviceSnapshot(
         device=device,
-        mode=mode,
-        held=tuple(held),
-        allocations=tuple(names),
+        mode=held.mode,
+        held=tuple(held.slices),
+        allocations=tuple(held.allocations),
         reading=parts.inventory.reading(device.uuid),
         cause=parts.inventory.health.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),

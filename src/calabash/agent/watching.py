@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from calabash.agent.allocations import Changes, slices_on
+from calabash.agent.allocations import Changes
 from calabash.agent.arbiter_process import ArbiterProcess
 from calabash.agent.care import Care
 from calabash.agent.loops import Loops
@@ -102,12 +102,13 @@ class Watching:
         parts.ledgers.meters.settled(parts.lives)
         self._sweep()
         parts.last_round.write(began)
-        records = parts.allocations.records()
-        # What is just being made has no slot yet; it could get one between a look that fails and the judgement of it.
-        made = [record for record in records if not parts.allocations.making(record.id)]
-        for allocation, how in parts.ledgers.tick(made).items():
-            self._end_spoilt(allocation, how)
-        parts.ledgers.checkpoint(records, parts.store)
+        if parts.ledgers.is_due:
+            records = parts.allocations.records()
+            # What is just being made has no slot yet; it could get one between a look that fails and the judgement of it.
+            made = [record for record in records if not parts.allocations.making(record.id)]
+            for allocation, how in parts.ledgers.tick(made).items():
+                self._end_spoilt(allocation, how)
+            parts.ledgers.checkpoint(records, parts.store)
         parts.events.flush()
 
     def _sweep(self) -> None:
@@ -156,7 +157,7 @@ class Watching:
 
     def _idle(self, device: DeviceUuid) -> bool:
         with self._parts.lock:
-            held = slices_on(self._parts.allocations.records(), device)[0]
+            held = any(p.device == device for r in self._parts.allocations.records() for p in r.placement.slices)
             return not held and not self._parts.allocations.orphaned(device)
 
 

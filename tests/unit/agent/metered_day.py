@@ -120,6 +120,9 @@ class Living:
     def __init__(self, programs: dict[AllocationId, Program]) -> None:
         self._programs = programs
 
+    def news(self) -> None:
+        return None
+
     def populated(self, allocation: AllocationId) -> bool:
         program = self._programs.get(allocation)
         return program is not None and program.ended_s is None

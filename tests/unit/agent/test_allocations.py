@@ -14,7 +14,7 @@ from tests.examples import examples
 from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
-from calabash.agent.allocations import Allocations
+from calabash.agent.allocations import LOOK_AT_ALL_NS, Allocations
 from calabash.agent.gone import gone
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership_lease import LeaseMembership
@@ -109,12 +109,22 @@ class FakeMembership:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.told: dict[AllocationId, bool] = {}
+        self.looks = 0
 
     def prepare(self, allocation: AllocationId) -> None:
         self.world.may_fail()
         self.world.step()
 
+    def news(self) -> set[AllocationId]:
+        """Return the allocations whose first member came or whose last member ended, and no others."""
+        now = {name: count > 0 for name, count in self.world.holders.items()}
+        changed = {name for name, populated in now.items() if populated != self.told.get(name, False)}
+        self.told = now
+        return changed
+
     def populated(self, allocation: AllocationId) -> bool:
+        self.looks += 1
         return self.world.holders.get(allocation, 0) > 0
 
     def group(self, allocation: AllocationId) -> int:
@@ -547,3 +557,50 @@ def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go(
     landlord.let = False
     assert [r.id for r in again.sweep().released] == [name]
     assert world.slots == set()
+
+
+def _running(world: World, count: int) -> tuple[Allocations, FakeMembership, VirtualClock]:
+    """Return a pool with so many allocations whose programs run, after it has looked at all of them."""
+    clock, membership = VirtualClock(), FakeMembership(world)
+    store, slots = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots))
+    allocations = Allocations(
+        store=store, slots=slots, membership=cast("Any", membership), clock=clock, occupancy=NothingListed()
+    )
+    for number in range(count):
+        allocations.hold(_record(f"a{number}"))
+        allocations.grant(_spec(f"a{number}"))
+        world.holders[AllocationId(f"a{number}")] = 1
+    allocations.sweep()
+    allocations.sweep()
+    return allocations, membership, clock
+
+
+def test_sweep_looks_only_at_allocations_with_news() -> None:
+    world = World()
+    allocations, membership, clock = _running(world, 100)
+    membership.looks = 0
+    for _ in range(40):
+        clock.advance(0.1)
+        assert allocations.sweep().released == []
+    assert membership.looks == 0
+    world.holders[AllocationId("a7")] = 0
+    assert [record.id for record in allocations.sweep().released] == ["a7"]
+    assert membership.looks < 5
+
+
+def test_sweep_looks_at_everything_every_few_seconds() -> None:
+    world = World()
+    allocations, _, clock = _running(world, 10)
+    world.slots.discard(AllocationId("a3"))  # nothing tells of it
+    for _ in range(int(LOOK_AT_ALL_NS / 1e9 / 0.5) + 1):
+        clock.advance(0.5)
+        if changes := allocations.sweep().to_end:
+            break
+    assert [record.id for record in changes] == ["a3"]
+
+
+def test_end_of_an_allocation_that_rests_is_seen_at_the_next_sweep() -> None:
+    allocations, _, _ = _running(World(), 10)
+    allocations.end(AllocationId("a3"), reason="released", explanation="")
+    for _ in range(3):  # as long as its programs live
+        assert [record.id for record in allocations.sweep().to_end] == ["a3"]

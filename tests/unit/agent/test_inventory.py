@@ -16,7 +16,7 @@ from calabash.agent.health_policy import FaultClass, HealthPolicy, LinkRules, Me
 from calabash.agent.inventory import Inventory
 from calabash.agent.probe import Probed
 from calabash.agent.recovery import Recovery
-from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, Slowdown
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.past import PastFault
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind
@@ -51,6 +51,8 @@ class Cards:
         self.hanging: threading.Event | None = None
         self.joined = joined
         self.resets: list[DeviceUuid] = []
+        self.asked: list[DeviceUuid] = []
+        self.listed: tuple[DeviceProcess, ...] = ()
 
     def devices(self) -> tuple[Device, ...]:
         peers = {ONE: (TWO,), TWO: (ONE,)} if self.joined else {ONE: (), TWO: ()}
@@ -71,6 +73,10 @@ class Cards:
 
     def reset(self, uuid: DeviceUuid) -> None:
         self.resets.append(uuid)
+
+    def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
+        self.asked.append(uuid)
+        return self.listed
 
     def says(self, uuid: DeviceUuid, **fields: Any) -> None:
         found = self.readings[uuid]
@@ -406,3 +412,27 @@ def test_fault_that_was_reported_is_not_reported_again_when_the_calendar_was_set
     node.begin()
     assert node.inventory.health.missed([PastFault(event=fault, at_s=happened_s + 3600)]) == []
     assert node.health() is Health.HEALTHY
+
+
+def test_list_of_processes_serves_those_who_take_a_recent_one(node: Node) -> None:
+    node.inventory.processes(ONE)
+    node.clock.at_s += 0.1
+    for within_ns in (200_000_000, 100_000_000, 50_000_000, 0):
+        node.inventory.processes(ONE, within_ns=within_ns)
+    assert node.cards.asked == [ONE] * 3
+
+
+def test_card_is_unused_only_while_its_driver_keeps_listing_nobody(node: Node) -> None:
+    assert not node.inventory.is_unused(ONE), "nobody has asked yet"
+    node.cards.listed = (DeviceProcess(pid=1, used_bytes=1),)
+    node.inventory.processes(ONE)
+    node.cards.listed = ()
+    node.inventory.processes(ONE)
+    assert not node.inventory.is_unused(ONE), "somebody was there a moment ago"
+    for _ in range(3):
+        node.clock.at_s += 0.9
+        node.inventory.processes(ONE)
+    assert node.inventory.is_unused(ONE)
+    assert not node.inventory.is_unused(TWO)
+    node.clock.at_s += 1.1
+    assert not node.inventory.is_unused(ONE), "the last answer is old"

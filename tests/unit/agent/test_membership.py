@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -18,6 +19,7 @@ from calabash.agent.membership_lease import LeaseMembership
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, find_hierarchy, group_of
+from calabash.seams.host.file_watch import FileWatch
 from calabash.seams.host.mounts import mounts
 from calabash.seams.host.processes import Process, alive, identify
 
@@ -376,3 +378,55 @@ def test_a_lease_that_waits_in_a_socket_is_void_once_its_allocation_is_ended(
     assert lease.remove(A)
     near.close()
     far.close()
+
+
+def _heard(kernel: KernelMembership, wanted: AllocationId) -> bool:
+    news = kernel.news()
+    assert news is not None
+    return wanted in news
+
+
+def test_kernel_tells_of_the_first_and_the_last_member_and_of_nothing_else(kernel: KernelMembership) -> None:
+    for allocation in (A, B):
+        kernel.prepare(allocation)
+    assert kernel.news() == set()
+    first, second = _child(_nothing), _child(_nothing)
+    kernel.enter(A, first)
+    until(lambda: _heard(kernel, A))
+    kernel.enter(A, second)
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)
+    time.sleep(0.1)  # for a report that must not come
+    assert kernel.news() == set()
+    os.kill(second.pid, signal.SIGKILL)
+    os.waitpid(second.pid, 0)
+    until(lambda: _heard(kernel, A))
+    assert not kernel.populated(A)
+    for allocation in (A, B):
+        assert kernel.remove(allocation)
+
+
+def test_group_that_is_made_again_under_its_name_is_told_of_too(kernel: KernelMembership) -> None:
+    kernel.prepare(A)
+    assert kernel.remove(A)
+    kernel.prepare(A)
+    program = _child(_nothing)
+    kernel.enter(A, program)
+    until(lambda: _heard(kernel, A))
+    os.kill(program.pid, signal.SIGKILL)
+    os.waitpid(program.pid, 0)
+    until(lambda: _heard(kernel, A) and not kernel.populated(A))
+    assert kernel.remove(A)
+
+
+def test_allocation_without_a_watch_is_always_looked_at(
+    kernel: KernelMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(watch: FileWatch, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no watches are left")
+
+    monkeypatch.setattr(FileWatch, "add", none_left)
+    kernel.prepare(A)
+    assert kernel.news() == {A} == kernel.news()
+    assert kernel.remove(A)
+    assert kernel.news() == set()

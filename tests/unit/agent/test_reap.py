@@ -43,6 +43,9 @@ class Inventory:
     def driver_of(self, uuid: DeviceUuid) -> Driver:
         return self.driver
 
+    def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
+        return self.driver.processes(uuid)
+
     def model_of(self, uuid: DeviceUuid) -> str:
         return "A100"
 
@@ -302,3 +305,97 @@ def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_
         setup.now_s += 0.25
     assert elsewhere.passes <= 10.0 * reap.PASS_SHARE / 0.1
     assert setup.used_mib == 500
+
+
+class Counted:
+    """Counts the reads of process entries of a slice and the questions to its driver."""
+
+    def __init__(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tables = self.questions = 0
+        read, ask = pages.UsagePage.procs, setup.driver.processes
+
+        def counted_read(page: pages.UsagePage) -> list[pages.ProcUsage]:
+            self.tables += 1
+            return read(page)
+
+        def counted_ask(uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
+            self.questions += 1
+            return ask(uuid)
+
+        monkeypatch.setattr(pages.UsagePage, "procs", counted_read)
+        monkeypatch.setattr(setup.driver, "processes", counted_ask)
+
+    def of(self, setup: Setup, looks: int) -> tuple[int, int]:
+        """Return the reads and the questions of some looks at one unchanged list of slices, 0.2 s apart."""
+        self.tables = self.questions = 0
+        keepings = (setup.keeping,)
+        for _ in range(looks):
+            setup.now_s += 0.2
+            setup.reaper.tick(keepings)
+        return self.tables, self.questions
+
+
+def test_slice_without_processes_costs_a_question_to_its_driver_at_every_other_look(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.look()
+    assert Counted(setup, monkeypatch).of(setup, 100) == (0, 50)
+
+
+def test_process_that_only_an_old_look_could_see_is_found_in_time(setup: Setup) -> None:
+    setup.look()
+    setup.keeping.usage._page.proc[900].state = ProcState.TAKEN  # neither memory nor the driver tells of it
+    setup.keeping.usage._page.proc[900].pid = _dead_pid()
+    setup.now_s += reap.AGAIN_EMPTY_S
+    setup.look()
+    assert setup.keeping.usage.procs() == []
+
+
+def test_idle_process_is_looked_at_every_other_second_only(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.tenant(0, os.getpid(), used_mib=500)
+    setup.driver.held = {os.getpid(): 540, 1: 700}
+    for _ in range(reap.SAME_LOOKS + 1):
+        setup.look()
+    tables, questions = Counted(setup, monkeypatch).of(setup, 100)
+    assert tables <= 2 * 0.2 * 100 / reap.AGAIN_S
+    assert questions <= 100 + 0.2 * 100 / reap.AGAIN_S
+
+
+@pytest.mark.parametrize("told_by", ["driver", "ledger"])
+def test_change_of_an_idle_process_is_seen_at_the_next_look(setup: Setup, told_by: str) -> None:
+    setup.tenant(0, os.getpid(), used_mib=500)
+    setup.driver.held = {os.getpid(): 540}
+    for _ in range(2 * reap.SAME_LOOKS):
+        setup.look()
+    assert setup.residual_mib == 40
+    if told_by == "driver":
+        setup.driver.held = {os.getpid(): 600}
+    else:
+        page = setup.keeping.usage._page
+        page.proc[0].share[0].used_bytes -= 60 * MIB
+        page.proc[0].share[0].sequence += 1
+        page.device[0].used_bytes -= 60 * MIB
+    setup.look()
+    setup.look()
+    assert setup.residual_mib == 100
+
+
+def test_process_that_ends_while_its_slice_rests_is_reaped_when_the_driver_lets_go(setup: Setup) -> None:
+    with subprocess.Popen(["sleep", "600"]) as program:
+        setup.tenant(0, program.pid, used_mib=500)
+        setup.driver.held = {program.pid: 500}
+        for _ in range(2 * reap.SAME_LOOKS):
+            setup.look()
+        program.kill()
+    setup.driver.held = {}
+    setup.look()
+    assert setup.used_mib == 0
+
+
+def test_first_process_of_a_slice_is_seen_when_the_driver_lists_it(setup: Setup) -> None:
+    setup.look()
+    setup.tenant(700, os.getpid(), used_mib=500)
+    setup.driver.held = {os.getpid(): 540}
+    for _ in range(3):  # every other look asks the driver of an unused card
+        setup.look()
+    assert setup.residual_mib == 40

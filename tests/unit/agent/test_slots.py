@@ -250,6 +250,9 @@ class _NobodyIsIn:
 
     def prepare(self, allocation: AllocationId) -> None: ...
 
+    def news(self) -> None:
+        return None
+
     def populated(self, allocation: AllocationId) -> bool:
         return False
 

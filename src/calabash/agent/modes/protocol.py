@@ -108,7 +108,7 @@ class NodeTools:
     library: Path
     environment: Mapping[str, str]
     driver_files: DriverFiles = OWN_FILES
-    keepings: Callable[[], list[Keeping]] = list
+    keepings: Callable[[], Sequence[Keeping]] = tuple
     device_root: Path | None = None
     one_process: bool = False
     end: Callable[[AllocationId, str, str], None] = _ends_nothing

@@ -19,6 +19,8 @@ class DriverGate:
 
     def wait_open(self, within_s: float) -> bool:
         """Wait outside until it is open; False when it is still shut by then."""
+        if not self._shut:  # ``inside`` asks again, under the lock
+            return True
         with self._moved:
             return self._moved.wait_for(lambda: not self._shut, within_s)
 
@@ -26,14 +28,16 @@ class DriverGate:
     def inside(self) -> Iterator[None]:
         """Be inside, as soon as it is open."""
         with self._moved:
-            self._moved.wait_for(lambda: not self._shut)
+            if self._shut:
+                self._moved.wait_for(lambda: not self._shut)
             self._inside += 1
         try:
             yield
         finally:
             with self._moved:
                 self._inside -= 1
-                self._moved.notify_all()
+                if self._shut:  # else nobody waits for this
+                    self._moved.notify_all()
 
     @contextmanager
     def shut(self, within_s: float) -> Iterator[None]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from calabash.seams.host.failures import require_told
 from calabash.seams.host.mounts import Mounted, mount, mounts
 
+_EVENTS, _EVENTS_BYTES_MAX = "cgroup.events", 4096
 _NESTED_MAX = 10_000  # groups inside a group that are looked at; a tenant who is root may make more
 
 
@@ -98,11 +99,22 @@ class Cgroup:
     def populated(self) -> bool:
         """Whether a live process is in it; a zombie is none."""
         try:
-            text = (self.directory / "cgroup.events").read_text()
+            descriptor = os.open(f"{self.directory}/{_EVENTS}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             require_told(error)
             return False
-        return "populated 1" in text.splitlines()
+        try:
+            return b"populated 1" in os.read(descriptor, _EVENTS_BYTES_MAX).split(b"\n")
+        except OSError as error:  # the group has just been removed
+            require_told(error)
+            return False
+        finally:
+            os.close(descriptor)
+
+    @property
+    def events_path(self) -> Path:
+        """The file that the kernel reports as modified when the group gets its first process or loses its last one."""
+        return self.directory / _EVENTS
 
     def freeze(self, frozen: bool) -> None:
         """Stop everybody where they are, or let them go on."""
