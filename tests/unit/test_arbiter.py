@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from calabash.agent.arbiter import BEAT_NS, TICK_CONTENDED_S, TICK_IDLE_S, Arbiter
+from calabash.agent import arbiter_device
+from calabash.agent.arbiter import BEAT_NS, LOOK_AT_ALL_NS, TICK_CONTENDED_S, TICK_IDLE_S, TICK_REST_S, Arbiter
 from calabash.agent.believed import MS
 from calabash.agent.pages import LimitsPage, UsagePage
 from calabash.agent.pages_layout import Gate, PagePolicy
@@ -165,3 +167,109 @@ def test_a_share_that_is_lowered_gives_way_to_others_and_comes_back(tmp_path: Pa
     first.set_policy(0, PagePolicy.FIXED)
     assert share() == pytest.approx(0.5, abs=0.05)
     assert second.device(0).policy == PagePolicy.BURST
+
+
+class Decisions:
+    """Counts the decisions about devices, and the looks at shares that are more than one word."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = self.looks = 0
+        decide, demand = arbiter_device.decide, arbiter_device.DeviceShare.demand
+
+        def counted_decide(*given: Any) -> Any:
+            self.count += 1
+            return decide(*given)
+
+        def counted_demand(share: arbiter_device.DeviceShare, now_ns: int) -> Any:
+            self.looks += 1
+            return demand(share, now_ns)
+
+        monkeypatch.setattr(arbiter_device, "decide", counted_decide)
+        monkeypatch.setattr(arbiter_device.DeviceShare, "demand", counted_demand)
+
+
+def _rested(arbiter: Arbiter, now_ns: int, *, for_ns: int) -> int:
+    """Let so much time pass in which nobody wants anything; the time then."""
+    end_ns = now_ns + for_ns
+    while now_ns < end_ns:
+        now_ns += int(arbiter.step(now_ns) * 1e9)
+    return now_ns
+
+
+def test_device_that_nobody_uses_costs_no_decision_and_few_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [_slot(tmp_path, name, 30) for name in "abc"]
+    arbiter, decisions = Arbiter(tmp_path), Decisions(monkeypatch)
+    now = _rested(arbiter, 10_000 * MS, for_ns=10_000 * MS)
+    assert decisions.count < 10
+    assert arbiter.step(now) == TICK_REST_S
+    decisions.count = decisions.looks = 0
+    before_ns = now
+    now = _rested(arbiter, now, for_ns=10_000 * MS)
+    assert (decisions.count, decisions.looks) == (0, 0)
+    assert all(limits.heartbeat_ns > now - 400 * MS for limits, _ in pages), "signs of life go on"
+    assert before_ns < now
+
+
+def test_demand_ends_the_rest_of_a_device_at_the_next_round(tmp_path: Path) -> None:
+    (first, first_usage), (second, second_usage) = _slot(tmp_path, "a", 30), _slot(tmp_path, "b", 70)
+    arbiter = Arbiter(tmp_path)
+    now = _rested(arbiter, 10_000 * MS, for_ns=20_000 * MS)
+    for usage in (first_usage, second_usage):
+        _wants(usage, now)
+    assert arbiter.step(now) == TICK_CONTENDED_S
+    assert {first.device(0).gate, second.device(0).gate} == {Gate.TURN}
+    assert {first.heartbeat_ns, second.heartbeat_ns} == {now}, "or the order would be taken for an old one"
+
+
+def test_accounts_after_a_rest_are_those_of_a_device_that_was_always_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = []
+    for rests in (True, False):
+        home = tmp_path / str(rests)
+        slots = [_slot(home, "a", 30), _slot(home, "b", 70)]
+        arbiter = Arbiter(home)
+        if not rests:
+            monkeypatch.setattr(arbiter_device, "_is_steady", lambda *_: False)
+        now = 10_000 * MS
+        while now < 15_000 * MS:
+            arbiter.step(now)
+            now += 20 * MS
+        for step in range(200):
+            for _, usage in slots:
+                usage._page.device[0].demand_ns = now
+                usage._page.device[0].waiting_count = 1
+                usage._page.device[0].charged_ns += 400_000 + 100_000 * (step % 3)
+            arbiter.step(now)
+            now += 2 * MS
+        plans.append([(bytes(limits.device(0).plan), limits.device(0).gate) for limits, _ in slots])
+    assert plans[0] == plans[1]
+
+
+def test_use_that_only_the_driver_saw_ends_the_rest_of_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, _ = _slot(tmp_path, "a", 30)
+    _slot(tmp_path, "b", 70)
+    arbiter, decisions = Arbiter(tmp_path), Decisions(monkeypatch)
+    now = _rested(arbiter, 10_000 * MS, for_ns=5_000 * MS)
+    decisions.count = 0
+    limits.add_seen(0, 50 * MS, unreported_ns=50 * MS)
+    now = _rested(arbiter, now, for_ns=200 * MS)
+    assert decisions.count > 1
+
+
+def test_unchanged_directory_of_slots_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        _slot(tmp_path, name, 30)
+    arbiter, found = Arbiter(tmp_path), []
+    now = _rested(arbiter, 10_000 * MS, for_ns=2_000 * MS)
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: found.append(path) or scan(path))
+    now = _rested(arbiter, now, for_ns=10_000 * MS)
+    assert len(found) <= 10_000 * MS // LOOK_AT_ALL_NS + 1
+    late, _ = _slot(tmp_path, "d", 20)
+    _rested(arbiter, now, for_ns=SCAN_NS)
+    assert late.heartbeat_ns > now

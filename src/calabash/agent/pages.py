@@ -62,6 +62,8 @@ _LIMITS_DEVICES_OFFSET: int = LimitsStruct.device.offset  # type: ignore[attr-de
 _LIMITS_DEVICE_BYTES = ctypes.sizeof(LimitsDeviceStruct)
 _RESIDUAL_OFFSET: int = LimitsDeviceStruct.residual_bytes.offset  # type: ignore[attr-defined]
 _CONTEXT_OFFSET: int = LimitsDeviceStruct.context_bytes.offset  # type: ignore[attr-defined]
+_UNREPORTED_OFFSET: int = LimitsDeviceStruct.unreported_ns.offset  # type: ignore[attr-defined]
+_SEEN_OFFSET: int = LimitsDeviceStruct.seen_ns.offset  # type: ignore[attr-defined]
 _WORD_OFFSET: int = LimitsDeviceStruct.word.offset  # type: ignore[attr-defined]
 _PROC_BYTES = ctypes.sizeof(UsageProcStruct)  # the state is its first word
 _SHARES = _words(UsageProcStruct.share.offset, 2 * DEVICES_MAX)  # type: ignore[attr-defined]  # used_bytes, sequence
@@ -202,6 +204,12 @@ class LimitsPage:
         """When the arbiter last showed itself."""
         return self._page.heartbeat_ns
 
+    def charges_text(self, index: int) -> bytes:
+        """Return bytes that change with ``unreported_ns`` and ``seen_ns``, to be compared with those of another look."""
+        start = _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES + _UNREPORTED_OFFSET
+        seen = _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES + _SEEN_OFFSET
+        return self._map[start : start + 8] + self._map[seen : seen + 8]
+
     def set_residual(self, index: int, residual_bytes: int) -> None:
         """Publish what the device holds for this allocation beyond its ledger."""
         self._words.store(self._device(index) + _RESIDUAL_OFFSET, max(0, min(residual_bytes, BYTES_MAX)))
@@ -313,6 +321,10 @@ class UsagePage:
     def demand_ns(self, index: int) -> int:
         """When the container last launched, or last waited to: the cheapest look, for those who look often."""
         return int.from_bytes(self._read(_device_offset(index) + _DEMAND_OFFSET, 8), "little")
+
+    def demand_place(self, index: int) -> tuple[int, int]:
+        """Return a descriptor, open as long as this page, and the offset of ``demand_ns`` behind it, for many short looks."""
+        return self._descriptor, _device_offset(index) + _DEMAND_OFFSET
 
     def charged_ns(self, index: int) -> int:
         """Cumulative GPU time, as the container tells it."""

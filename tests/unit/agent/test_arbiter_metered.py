@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calabash.agent import pages, slot_content
-from calabash.agent.arbiter import DeviceShare
+from calabash.agent.arbiter_device import DeviceShare
 from calabash.agent.arbiter_policy import is_active
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_files import FileSlots
