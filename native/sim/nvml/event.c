@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define LOOK_EVERY_NS 5000000ull
+#define LOOK_EVERY_NS 20000000ull
 #define SUPPORTED                                                                                      \
     (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypeXidCriticalError | \
      nvmlEventTypePState | nvmlEventTypeClock)

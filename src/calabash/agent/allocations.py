@@ -9,7 +9,7 @@ Changes are not safe for threads by themselves: the agent makes them under its l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Protocol
@@ -50,7 +50,7 @@ class _Held:
     adopted: bool = False  # granted by a pool before this one, which may not have lived to write its start down
     start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
     final_usage: Sequence[UsageRecord] | None = None
-    settled: bool = False  # the last look led to no step, and only news of its members or a call can lead to one
+    populated: bool = False  # it had a live member at the last look
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
         """Asked once: a store that failed is given the same."""
@@ -135,10 +135,19 @@ class Allocations:
         self._held: dict[AllocationId, _Held] = {}
         self._orphans, self._doubtful = Orphans(slots, membership), DoubtfulEntries(store, clock)
         self._look_at_all_ns = 0
+        self._unsettled: set[AllocationId] = set()
+        self._changes = 0  # how often an allocation came or went
+        self._devices: tuple[int, dict[DeviceUuid, DeviceHeld]] | None = None  # and the count of changes that it is of
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
         return [e.record for e in list(self._held.values())]
+
+    def by_device(self) -> Mapping[DeviceUuid, DeviceHeld]:
+        """Return what is held of each device of which anything is held. Under the lock."""
+        if self._devices is None or self._devices[0] != self._changes:
+            self._devices = (self._changes, _by_device(self.records()))
+        return self._devices[1]
 
     def get(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held."""
@@ -175,6 +184,7 @@ class Allocations:
             self._withdraw(record.id, error)
             raise
         self._held[record.id] = _Held(record, now_ns, making=True)
+        self._came_or_went(record.id)
         return record
 
     def grant(self, spec: SlotSpec) -> AllocationRecord:
@@ -196,6 +206,7 @@ class Allocations:
     def give_up(self, allocation: AllocationId, error: BaseException) -> None:
         """What it needs could not be made: it is released."""
         del self._held[allocation]
+        self._came_or_went(allocation)
         self._withdraw(allocation, error)
 
     def _withdraw(self, allocation: AllocationId, error: BaseException) -> None:
@@ -210,7 +221,7 @@ class Allocations:
         its programs are about to end by themselves and are not to be told."""
         if (entry := self._held.get(allocation)) is None:
             return False
-        entry.settled = False
+        self._unsettled.add(allocation)
         entry.gently = gently and (entry.ending is None or entry.gently)
         entry.ending = entry.ending or (reason, explanation)
         return True
@@ -227,7 +238,8 @@ class Allocations:
         if entry.record.state is AllocationState.GRANTED:
             # Whoever starts does not wait for the disk: that it runs is seen again after a crash.
             entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=self._clock.now_s())
-            entry.start_unwritten, entry.settled = True, False
+            entry.start_unwritten = True
+            self._unsettled.add(allocation)
         return entry.record
 
     def learn_names(self, entered: Iterable[AllocationRecord]) -> None:
@@ -245,6 +257,7 @@ class Allocations:
         for record in entered.values():
             ending = (record.reason, record.explanation) if record.reason else None
             self._held[record.id] = _Held(record, now_ns, ending, end_noted=ending is not None, adopted=True)
+            self._came_or_went(record.id)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
                 self._slots.bind(record.id, self._membership.group(record.id))
@@ -263,22 +276,33 @@ class Allocations:
         return changes
 
     def _to_look_at(self) -> list[_Held]:
-        """Return what is not settled or has news of its members; everything now and then, and where there are no news."""
-        news, now_ns, entries = self._membership.news(), self._clock.monotonic_ns(), list(self._held.values())
+        """Return what is not settled or has news of its members; everything now and then, and where there are no news.
+
+        An allocation is settled if the last look led to no step, and only news of its members or a call can lead to one.
+        """
+        news, now_ns = self._membership.news(), self._clock.monotonic_ns()
         if news is None or now_ns >= self._look_at_all_ns:
             self._look_at_all_ns = now_ns + LOOK_AT_ALL_NS
-            return entries
-        return [entry for entry in entries if not entry.settled or entry.record.id in news]
+            return list(self._held.values())
+        wanted = self._unsettled.union(news)
+        return [self._held[name] for name in sorted(wanted) if name in self._held]
+
+    def _came_or_went(self, allocation: AllocationId) -> None:
+        self._changes += 1
+        if allocation in self._held:
+            self._unsettled.add(allocation)
+        else:
+            self._unsettled.discard(allocation)
 
     def _settle(self, entry: _Held, changes: Changes) -> None:
-        entry.settled = False
+        self._unsettled.add(entry.record.id)
         if entry.making:
             return  # whoever makes it goes on: grant or give_up follows
         if entry.start_unwritten:
             self._store.start(entry.record.id, at=entry.record.started_at)
             entry.start_unwritten = False
         while True:
-            step = next_step(seen := self._look(entry))
+            step = next_step(self._look(entry))
             if step is LifecycleStep.MARK_RUNNING:
                 now_s = self._clock.now_s()
                 self._store.start(entry.record.id, at=now_s)
@@ -297,7 +321,8 @@ class Allocations:
                 return
             else:
                 # What only waits for its requester or for a driver has other witnesses than its members.
-                entry.settled = entry.record.request.standing or (seen.in_use and self._populated(entry))
+                if entry.record.request.standing or entry.populated:
+                    self._unsettled.discard(entry.record.id)
                 return
 
     def _close(self, entry: _Held) -> AllocationRecord:
@@ -305,16 +330,14 @@ class Allocations:
         name, released = entry.record.id, AllocationState.RELEASED
         self._store.release(name, at=at, reason=reason, explanation=why, usage=usage)
         del self._held[name]
+        self._came_or_went(name)
         self._occupancy.forget(name)
         self._names.retire(name)
         return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
 
-    def _populated(self, entry: _Held) -> bool:
-        return self._membership.populated(entry.record.id)
-
     def _look(self, entry: _Held) -> Seen:
         record = entry.record
-        in_use = self._populated(entry)
+        in_use = entry.populated = self._membership.populated(record.id)
         if in_use:
             self._occupancy.forget(record.id)
         elif record.state is AllocationState.RUNNING and self._slots.exists(record.id):
@@ -336,25 +359,25 @@ class Allocations:
         return True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DeviceHeld:
     """What is held of a device, whose each slice is, and the mode that it gave the device; None when it is idle."""
 
-    slices: list[HeldSlice] = field(default_factory=list)
-    allocations: list[AllocationId] = field(default_factory=list)
+    slices: tuple[HeldSlice, ...] = ()
+    allocations: tuple[AllocationId, ...] = ()
     mode: ModeName | None = None
 
 
-def slices_by_device(records: Iterable[AllocationRecord]) -> dict[DeviceUuid, DeviceHeld]:
-    """Return what is held of each device of which anything is held."""
-    found: dict[DeviceUuid, DeviceHeld] = {}
+def _by_device(records: Iterable[AllocationRecord]) -> dict[DeviceUuid, DeviceHeld]:
+    slices: dict[DeviceUuid, list[HeldSlice]] = {}
+    names: dict[DeviceUuid, list[AllocationId]] = {}
+    modes: dict[DeviceUuid, ModeName | None] = {}
     for record in records:
         for part in record.placement.slices:
-            held = found.setdefault(part.device, DeviceHeld())
-            held.slices.append(HeldSlice(slice=part, policy=record.request.policy))
-            held.allocations.append(record.id)
-            held.mode = mode_of_device(record.placement.mode)
-    return found
+            slices.setdefault(part.device, []).append(HeldSlice(slice=part, policy=record.request.policy))
+            names.setdefault(part.device, []).append(record.id)
+            modes[part.device] = mode_of_device(record.placement.mode)
+    return {uuid: DeviceHeld(tuple(slices[uuid]), tuple(names[uuid]), modes[uuid]) for uuid in slices}
 
 
 def holders_of(records: Iterable[AllocationRecord], device: DeviceUuid) -> list[AllocationId]:

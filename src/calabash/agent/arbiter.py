@@ -28,13 +28,13 @@ from calabash.model.request import AllocationId
 TICK_CONTENDED_S = 0.0015
 TICK_SHARED_S = 0.003  # one is active, others may come back
 TICK_IDLE_S = 0.02
-TICK_REST_S = 0.08  # nobody has wanted anything for long: all are held to their own rates meanwhile
-REST_RATIO = 0.01  # of the time for which nobody has wanted anything
+TICK_REST_S = 0.15  # nobody has wanted anything for long: all are held to their own rates meanwhile
+REST_RATIO = 0.02  # of the time for which nobody has wanted anything
 SCAN_S = 0.1
 SETTLING_NS = 1_000_000_000  # from a change of the slots on all are looked at for so long
 LOOK_AT_ALL_NS = 2_000_000_000  # what the directory does not tell is found after so long
 BEAT_NS = 50_000_000
-REST_BEAT_NS = 250_000_000
+REST_BEAT_NS = 400_000_000  # programs wait a second for a sign of life before they take the arbiter for dead
 
 
 class OpenSlots:

@@ -23,7 +23,7 @@ from calabash.model.request import AllocationId
 
 KERNEL_WINDOW_NS = 250 * MS
 KERNEL_WINDOWS = 4
-CHARGES_NS = 100 * MS  # how often a device that rests is asked whether the driver saw use
+CHARGES_NS = 250 * MS  # how often a device that rests is asked whether the driver saw use
 
 
 class DeviceShare:

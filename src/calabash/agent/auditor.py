@@ -114,6 +114,11 @@ class Auditor:
                 self._hold(name, self._pages[name].limits, now_ns)
             self._had.clear()
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether an allocation worked of late, or is stopped or suspended."""
+        return bool(self._worked_ns or self._restless or self._relieved)
+
     def step(self, now_ns: int) -> float | None:
         """What is due of pacing; in how many seconds it is again, None when nobody is paced."""
         waits_s = []

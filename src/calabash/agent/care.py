@@ -138,6 +138,16 @@ class Care:
         self.evict()
         self.recovery.round()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether all cards are well and none is to be emptied, so that only a change of their health makes a step due."""
+        health = self._parts.inventory.health
+        return all(
+            device.health is Health.HEALTHY and not entry.evict_at_s and entry.condition.step is None
+            for device in self._parts.inventory.devices()
+            for entry in (health.entry(device.uuid),)
+        )
+
     def evict(self) -> None:
         """End whoever is on a card that was to be empty by now."""
         now_s = self._parts.inventory.health.steady.now_s()

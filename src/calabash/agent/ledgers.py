@@ -36,6 +36,7 @@ Members = Callable[[AllocationId], list[Process]]
 
 CHECKPOINT_NS = 60_000_000_000
 RATE_WINDOW_NS = 1_000_000_000
+IDLE_NS, IDLE_TICKS = 5_000_000_000, 2  # an allocation without GPU time for so long is looked at every other time
 UNTOLD_NS = 250_000_000  # the library tells late what has run; what it never tells is more than this soon
 
 
@@ -88,6 +89,7 @@ class Ledgers:
         self._opened: tuple[int, tuple[Keeping, ...]] | None = None  # and the count of changes that it is of
         self._capped: tuple[tuple[Keeping, ...], tuple[Keeping, ...]] | None = None
         self._next_tick_ns = 0
+        self._ticks = 0
         self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
 
     def use(self, record: AllocationRecord) -> list[SliceUse]:
@@ -120,10 +122,13 @@ class Ledgers:
         """Look at every ledger; the allocations whose tenant has spoilt its page, and how."""
         now_ns = self._clock.monotonic_ns()
         self._next_tick_ns = now_ns + RATE_WINDOW_NS
+        self._ticks += 1
         spoilt: dict[AllocationId, str] = {}
         for record in self.meters.going_on(records):
             try:
                 ledger = self._open(record)
+                if self._ticks % IDLE_TICKS and not any(ledger.rate) and now_ns - max(ledger.idle_from_ns) > IDLE_NS:
+                    continue
                 ledger.keeping.usage.require_intact()
             except CalabashError as error:
                 if self._slots.exists(record.id):  # else it was released just now
@@ -136,9 +141,8 @@ class Ledgers:
         """Measure what runs without the library, where a device is one allocation's alone: by its utilisation."""
         now_ns = self._clock.monotonic_ns()
         for record in records:
-            ledger = self._ledger(record)
             mode = SHARING_MODES.get(record.placement.mode)
-            if ledger is None or mode is None or mode.isolation is not Isolation.HARDWARE:
+            if mode is None or mode.isolation is not Isolation.HARDWARE or (ledger := self._ledger(record)) is None:
                 continue
             elapsed_ns, ledger.sampled_at_ns = now_ns - ledger.sampled_at_ns, now_ns
             for index, part in enumerate(record.placement.slices):

@@ -61,6 +61,10 @@ class Membership(Protocol):
         """Its live members by pid, as far as this process may see them."""
         ...
 
+    def pids(self, allocation: AllocationId) -> list[int]:
+        """Return the numbers of its live members, in order, without a look at each."""
+        ...
+
     def allocation_of(self, pid: int) -> AllocationId | None:
         """The allocation that a process belongs to; None for a stranger and for a process that is gone."""
         ...

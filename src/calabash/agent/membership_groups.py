@@ -28,8 +28,10 @@ class GroupMembership(ABC):
         return None
 
     def processes(self, allocation: AllocationId) -> list[Process]:
-        pids = [pid for group in self._groups(allocation) for pid in group.pids()]
-        return [process for pid in pids if (process := identify(pid)) is not None]
+        return [process for pid in self.pids(allocation) if (process := identify(pid)) is not None]
+
+    def pids(self, allocation: AllocationId) -> list[int]:
+        return [pid for group in self._groups(allocation) for pid in group.pids()]
 
     def signal(
         self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None

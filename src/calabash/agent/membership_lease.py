@@ -56,6 +56,9 @@ class LeaseMembership:
         lease = self._lease(allocation)
         return (lease is not None and lease.held()) or bool(self._alive(allocation))
 
+    def pids(self, allocation: AllocationId) -> list[int]:
+        return [process.pid for process in self.processes(allocation)]
+
     def news(self) -> Collection[AllocationId] | None:
         return None
 

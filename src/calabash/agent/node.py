@@ -154,7 +154,9 @@ class NodeAgent:
         The reason says what is missing: UNHEALTHY when a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
         MODE_CONFLICT when others are still on it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
         """
-        return self._granting.grant(record, instead_of=instead_of)
+        granted = self._granting.grant(record, instead_of=instead_of)
+        self._watching.granted()
+        return granted
 
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
         """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.
@@ -191,9 +193,21 @@ class NodeAgent:
         self._watching.wake()
         return known
 
-    def snapshot(self, *, processes: bool = False, only: Collection[AllocationId] | None = None) -> NodeSnapshot:
-        """Everything about the node now, or ``only`` those of what is held. ``processes``: of each too, which takes longer."""
-        return view.snapshot(self._parts, self.node, processes=processes, only=only)
+    def snapshot(
+        self, *, processes: bool = False, pids: bool = False, only: Collection[AllocationId] | None = None
+    ) -> NodeSnapshot:
+        """Return everything about the node now.
+
+        Args:
+            processes: of each allocation too, which takes longer.
+            pids: the numbers of these processes alone.
+            only: leave out all other allocations.
+        """
+        return view.snapshot(self._parts, self.node, processes=processes, pids=pids, only=only)
+
+    def is_anybody_leaving(self) -> bool:
+        """Return True if the programs of an allocation have ended, so that it will be released in a moment."""
+        return view.is_anybody_leaving(self._parts)
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Its devices and what is on them, without a look at anybody's pages: for whoever asks often."""

@@ -98,6 +98,8 @@ class SlicesOfDevices:
 
     keepings: tuple[Keeping, ...]
     by_device: dict[DeviceUuid, list[Keeping]]
+    busy: dict[int, Keeping]  # those that may be due at any look: they have processes, or were not looked at yet
+    next_all_s: float = float("-inf")  # when the first of the others is due
 
     @classmethod
     def of(cls, keepings: tuple[Keeping, ...]) -> SlicesOfDevices:
@@ -105,7 +107,23 @@ class SlicesOfDevices:
         for keeping in keepings:
             for uuid in dict.fromkeys(keeping.limits.uuids):
                 by_device.setdefault(uuid, []).append(keeping)
-        return cls(keepings, by_device)
+        return cls(keepings, by_device, {id(k): k for k in keepings})
+
+    def due(self, now_s: float) -> list[Keeping]:
+        """Return the slices that are to be looked at whatever drivers say."""
+        if now_s >= self.next_all_s:
+            self.busy = {id(k): k for k in self.keepings if k.looked.has_entries or is_due(k, now_s)}
+            rests = (k.looked.at_s for k in self.keepings if id(k) not in self.busy)
+            self.next_all_s = min(rests, default=now_s) + AGAIN_EMPTY_S
+        return [keeping for keeping in self.busy.values() if is_due(keeping, now_s)]
+
+    def looked_at(self, keeping: Keeping) -> None:
+        """Take over whether a slice has processes now."""
+        if keeping.looked.has_entries:
+            self.busy[id(keeping)] = keeping
+        else:
+            self.busy.pop(id(keeping), None)
+            self.next_all_s = min(self.next_all_s, keeping.looked.at_s + AGAIN_EMPTY_S)
 
     def known(self, uuid: DeviceUuid) -> set[int]:
         """Return the processes that the slices of a device had at the last look at each."""
@@ -173,7 +191,7 @@ class Reaper:
         if keepings is not self._slices.keepings:
             self._slices = SlicesOfDevices.of(keepings if isinstance(keepings, tuple) else tuple(keepings))
         now_s, slices = self._now_s(), self._slices
-        due = [keeping for keeping in slices.keepings if is_due(keeping, now_s)]
+        due = slices.due(now_s)
         before = {id(keeping): _entries(keeping) for keeping in due}
         truth = self._listed(due)
         moved = self._moved(truth)
@@ -205,7 +223,7 @@ class Reaper:
         moved: dict[DeviceUuid, set[int]] = {}
         for uuid, held in truth.items():
             last = self._truth.get(uuid)
-            if held == last and (held is None or held.keys() <= self._slices.known(uuid)):
+            if held == last and (not held or held.keys() <= self._slices.known(uuid)):
                 continue
             now, then = held or {}, last or {}
             changed = {pid for pid in now.keys() | then.keys() if now.get(pid) != then.get(pid)}
@@ -255,6 +273,7 @@ class Reaper:
             pids={process.pid for process in known.values() if process is not None},
             settled=not reaped and not missing,
         )
+        self._slices.looked_at(keeping)
         return missing
 
     def _reap_missing(self, missing: Iterable[tuple[Keeping, ProcUsage]]) -> None:

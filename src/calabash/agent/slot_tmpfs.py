@@ -109,7 +109,7 @@ class TmpfsSlots(SlotPages):
 
     def exists(self, allocation: AllocationId) -> bool:
         """Whether there is a whole slot of that name."""
-        return (self.path(allocation) / LIMITS_FILE).is_file()
+        return os.path.isfile(f"{self.path(allocation)}/{LIMITS_FILE}")
 
     def all(self) -> list[AllocationId]:
         """All whole slots."""

@@ -74,14 +74,13 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSnapshot:
-    """A held allocation: what it uses of each slice, its live processes, whether its end was asked for, and whether its
-    programs have ended, so that it will be released in a moment."""
+    """A held allocation: what it uses of each slice, its live processes, and whether its end was asked for."""
 
     record: AllocationRecord
     use: tuple[SliceUse, ...]
     processes: tuple[Process, ...] = ()
+    pids: tuple[int, ...] = ()
     ending: bool = False
-    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from calabash.seams.clock import Clock
 
 PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for somebody who was stopped
 ROUND_S = 0.1
+REST_S = 0.2  # nobody who has a slice did anything of late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,9 @@ class Truth:
             self._auditor.relieve()
 
     def _until_next(self, paced_s: float | None, now_ns: int) -> float | None:
-        return None if paced_s is None else min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
+        if paced_s is None:
+            return None if self._auditor.is_watching else REST_S
+        return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
         """Let everybody go on who was stopped: nobody is there to continue them later."""

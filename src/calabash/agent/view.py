@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from calabash.agent.allocations import DeviceHeld, slices_by_device
+from calabash.agent.allocations import DeviceHeld
 from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
@@ -18,7 +18,7 @@ from calabash.sharing.registry import SHARING_MODES
 def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
     """All devices with what is on them, of one moment."""
     with parts.lock:
-        held = slices_by_device(parts.allocations.records())
+        held = parts.allocations.by_device()
         return tuple(
             _device(parts, device, held.get(device.uuid, DeviceHeld())) for device in parts.inventory.devices()
         )
@@ -38,9 +38,18 @@ def ill_parts(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
 
 
 def snapshot(
-    parts: NodeParts, node: NodeName, *, processes: bool, only: Collection[AllocationId] | None = None
+    parts: NodeParts,
+    node: NodeName,
+    *,
+    processes: bool,
+    pids: bool = False,
+    only: Collection[AllocationId] | None = None,
 ) -> NodeSnapshot:
-    """The whole node. What is held is of one moment; figures and processes are looked up after it, of ``only`` those."""
+    """The whole node. What is held is of one moment; figures and processes are looked up after it, of ``only`` those.
+
+    Args:
+        pids: look up no more of processes than their numbers, which takes a fraction of the time.
+    """
     with parts.lock:
         found, records = devices(parts), parts.allocations.records()
     if only is not None:
@@ -48,7 +57,7 @@ def snapshot(
     return NodeSnapshot(
         node=node,
         devices=found,
-        allocations=tuple(_allocation(parts, record, processes=processes) for record in records),
+        allocations=tuple(_allocation(parts, record, processes=processes, pids=pids) for record in records),
         membership=parts.membership.form,
         slots=parts.slots.form,
     )
@@ -58,8 +67,8 @@ def _device(parts: NodeParts, device: Device, held: DeviceHeld) -> DeviceSnapsho
     return DeviceSnapshot(
         device=device,
         mode=held.mode,
-        held=tuple(held.slices),
-        allocations=tuple(held.allocations),
+        held=held.slices,
+        allocations=held.allocations,
         reading=parts.inventory.reading(device.uuid),
         cause=parts.inventory.health.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),
@@ -77,16 +86,25 @@ def _tenants(record: AllocationRecord) -> tuple[Process, ...]:
     return (asker,) if alive(asker) else ()
 
 
-def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool) -> AllocationSnapshot:
+def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool, pids: bool) -> AllocationSnapshot:
+    found = (*_tenants(record), *parts.membership.processes(record.id)) if processes else ()
+    numbers: tuple[int, ...] = tuple(process.pid for process in found)
+    if pids and not processes:
+        numbers = (*(process.pid for process in _tenants(record)), *parts.membership.pids(record.id))
     return AllocationSnapshot(
         record=record,
         use=tuple(parts.ledgers.use(record)),
-        processes=(*_tenants(record), *parts.membership.processes(record.id)) if processes else (),
+        processes=found,
+        pids=numbers,
         ending=parts.allocations.ending(record.id) is not None,
-        leaving=_leaving(parts, record),
     )
 
 
-def _leaving(parts: NodeParts, record: AllocationRecord) -> bool:
-    runs = record.state is AllocationState.RUNNING and not record.request.standing
-    return runs and not parts.membership.populated(record.id)
+def is_anybody_leaving(parts: NodeParts) -> bool:
+    """Return True if the programs of an allocation have ended, so that it will be released in a moment."""
+    return any(
+        record.state is AllocationState.RUNNING
+        and not record.request.standing
+        and not parts.membership.populated(record.id)
+        for record in parts.allocations.records()
+    )

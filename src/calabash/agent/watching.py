@@ -30,6 +30,8 @@ LOOK_PERIOD_S = 0.2
 READ_PERIOD_S = 0.8  # with the longest time for an answer, a silent card is found out within two seconds
 ROUNDS_PERIOD_S = 1.0
 RECOVERY_PERIOD_S = 0.2
+REST_PERIOD_S = 1.0  # of rounds that have nothing to do
+EMPTY_PERIOD_S = 0.5  # of ``watch`` while nothing is held: events wait for the journal so long at most
 PORTS_PERIOD_S = 1.0
 EVENT_WAIT_S = 1.0
 
@@ -45,6 +47,7 @@ class Watching:
         self._terminator = Terminator(parts.membership)
         self._arbiter = ArbiterProcess(home)
         self._next_round_ns = 0
+        self._is_empty = False  # nobody had a slice at the last look
         self.care = Care(parts)
         self._loops = Loops(parts.clock, complain=parts.events.complain)
         parts.occupancy.asked = lambda: self._loops.wake("look")
@@ -53,7 +56,8 @@ class Watching:
         self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
         self._loops.add("truth", parts.truth.round, every_s=ROUND_S)
         self._loops.add("health", self._observe, every_s=READ_PERIOD_S)
-        self._loops.add("recovery", self.care.round, every_s=RECOVERY_PERIOD_S)
+        self._loops.add("recovery", self._recover, every_s=RECOVERY_PERIOD_S)
+        parts.tidings.subscribe(lambda: self._loops.wake("recovery"))
         self._loops.add("ports", self._keep_ports, every_s=PORTS_PERIOD_S)
         for driver in parts.inventory.drivers:
             self._loops.add("events", _waiting_for(driver, parts), every_s=0.0)
@@ -65,6 +69,13 @@ class Watching:
     def wake(self) -> None:
         """Settle soon."""
         self._loops.wake("watch")
+
+    def granted(self) -> None:
+        """Somebody has a slice now: go on with the rounds that rest while nobody has."""
+        if self._is_empty:
+            self._is_empty = False
+            self._loops.wake("look")
+            self._loops.wake("watch")
 
     def stop(self) -> None:
         self._loops.stop()
@@ -92,7 +103,12 @@ class Watching:
         if not changes.failures:
             events.settled()
 
-    def _watch(self) -> None:
+    def _watch(self) -> float | None:
+        """Settle allocations; less often while there are none. A grant or an end wakes it up."""
+        self._settle()
+        return None if self._parts.allocations.records() else EMPTY_PERIOD_S
+
+    def _settle(self) -> None:
         parts = self._parts
         parts.truth.relieve()
         for executor in parts.modes.values():
@@ -131,7 +147,13 @@ class Watching:
     def _keep_ports(self) -> None:
         self._parts.network.round(self._parts.allocations.records())
 
-    def _look(self) -> None:
+    def _look(self) -> float | None:
+        """Look at the cards; seldom while nobody has a slice, and nobody has asked for a look."""
+        self._look_at_cards()
+        self._is_empty = not self._parts.allocations.records()
+        return REST_PERIOD_S if self._is_empty else None
+
+    def _look_at_cards(self) -> None:
         parts = self._parts
         parts.recorded_ends.tend()
         if parts.occupancy.look():
@@ -148,6 +170,11 @@ class Watching:
             for mended in executor.verify([r for r in records if r.placement.mode == name]):
                 parts.events.tell("mended", message=mended)
         self._changed()
+
+    def _recover(self) -> float | None:
+        """What is due of recovery; seldom while all cards are well and stay in service. News of their health wakes it up."""
+        self.care.round()
+        return REST_PERIOD_S if self.care.is_resting else None
 
     def _observe(self) -> float:
         """Read all cards; when to do so again."""

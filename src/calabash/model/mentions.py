@@ -47,7 +47,12 @@ def render(text: str, shown: Callable[[str, str], bool]) -> str:
     """The text for one reader; ``shown`` is given the kind and the name of each mention."""
     if _BEGIN in text:
         text = _MENTION.sub(lambda found: (found[2] or "") if shown(found[1], found[2] or "") else ANOTHERS, text)
-    return text.translate(_MARKS)
+    return _unmarked(text)
+
+
+def _unmarked(text: str) -> str:
+    """The text without marks that belong to no mention. Most texts have none, and to search is faster than to translate."""
+    return text.translate(_MARKS) if _BEGIN in text or _BETWEEN in text or _END in text else text
 
 
 def plain(text: str) -> str:
@@ -65,4 +70,4 @@ def render_lists(text: str, words: Callable[[list[tuple[str, str]]], str]) -> st
     those that it does not name. A list is what ``mentions`` makes; a single mention is a list of one."""
     if _BEGIN in text:
         text = _RUN.sub(lambda run: words([(m[1], m[2] or "") for m in _MENTION.finditer(run[0])]), text)
-    return text.translate(_MARKS)
+    return _unmarked(text)

@@ -2,9 +2,10 @@
 
 Theory of operation. One thread serves everybody, so what a user costs is bounded before it is worked on. Connections
 beyond the bound are closed when they are accepted. Requests beyond the rate are not refused but begin later (a token
-bucket per user: who comes too fast waits for its own tokens only). At most ``WORK_AT_ONCE`` calls of one user are in
-the worker threads at a time, and at most ``REPLIES_AT_ONCE`` replies of one user lie in buffers; a reply that is not read
-within ``REPLY_S`` ends its connection. Administrators are not slowed down, but their connections are counted too.
+bucket per user: who comes too fast waits for its own tokens only). At most ``WORK_AT_ONCE`` calls of one user that read,
+and as many that do not, are in the worker threads at a time, so that a question does not wait for a crowd of requests; and
+at most ``REPLIES_AT_ONCE`` replies of one user lie in buffers; a reply that is not read within ``REPLY_S`` ends its
+connection. Administrators are not slowed down, but their connections are counted too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _User:
     at_s: float
     connections: int = 0
     work: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WORK_AT_ONCE))
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WORK_AT_ONCE))
     replies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPLIES_AT_ONCE))
 
 
@@ -92,9 +94,14 @@ class Fairness:
         return max(0.0, -user.tokens / rate)
 
     @asynccontextmanager
-    async def work(self, uid: int | str) -> AsyncIterator[None]:
-        """Room for one call in the worker threads."""
-        async with self._user(uid).work:
+    async def work(self, uid: int | str, *, reads: bool = False) -> AsyncIterator[None]:
+        """Room for one call in the worker threads.
+
+        Args:
+            reads: the call changes nothing.
+        """
+        user = self._user(uid)
+        async with user.reads if reads else user.work:
             yield
 
     @asynccontextmanager

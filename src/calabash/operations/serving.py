@@ -23,13 +23,14 @@ from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.caller import Caller
 from calabash.operations.fairness import REPLY_S, Fairness
-from calabash.operations.turns import Turns
+from calabash.operations.turns import CONNECTIONS_AT_ONCE, Turns
 from calabash.seams.host.failures import EXHAUSTED
 from calabash.seams.host.processes import identify, peer_of
 from calabash.seams.host.readable import readable
 from calabash.seams.http11 import StrictProtocol
 
 HEADER_S = 10.0
+DATE_S = 1.0  # the resolution of the header Date
 ACCEPTED_AT_ONCE = 16
 WATCHED = "/v1/changes"  # it waits for what is to be told, and then tells little
 DESCRIPTORS_KEPT = 128
@@ -144,7 +145,7 @@ class Protocol(StrictProtocol):
     """uvicorn's HTTP/1.1 that knows the process at the other end and does not wait for it for ever."""
 
     fairness: Fairness  # set on a subclass, one per pool, like the next
-    turns: Turns
+    turns: Turns  # of connections
     token_socket = ""  # where it is not enough to be a process of this machine
     token_required = False
     caller: Caller | None = None
@@ -267,7 +268,7 @@ class Fair:
             uid = _shown_token(scope)
         else:
             admitted = await self._fairness.admit(connection.caller.peer.uid, gone=connection.hung_up)
-            await self._turns.turn(connection.caller.peer.uid)
+            await self._turns.turn(connection.caller.peer.uid, reads=scope["method"] == "GET")
             if not admitted or connection.hung_up():
                 connection.drop()
                 return
@@ -305,9 +306,31 @@ def _shown_token(scope: Any) -> str:
 
 
 class _EndingServer(uvicorn.Server):
-    """Says that it ends before it waits for requests that are under way."""
+    """Says that it ends before it waits for requests that are under way, and sleeps until it is to end.
+
+    uvicorn's own loop wakes up ten times a second to see whether it is to end.
+    """
 
     ending: Callable[[], None] = staticmethod(lambda: None)
+    _should_exit = False
+    _exits: asyncio.Event | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def should_exit(self) -> bool:
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._should_exit = value
+        if value and self._loop is not None and self._exits is not None:
+            self._loop.call_soon_threadsafe(self._exits.set)  # from a handler of a signal, too
+
+    async def main_loop(self) -> None:
+        self._exits, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        while not await self.on_tick(0):  # sets the header Date
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._exits.wait(), DATE_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.ending()
@@ -346,10 +369,10 @@ class Server:
             listener.keep_descriptors(descriptors_kept())
 
     def run(self, application: Application) -> None:
-        turns = Turns()
+        turns = Turns(at_once=CONNECTIONS_AT_ONCE)
         bounds = {"fairness": self._fairness, "turns": turns, "token_socket": self._token_socket}
         config = uvicorn.Config(
-            Fair(application, self._fairness, turns),
+            Fair(application, self._fairness, Turns()),
             http=type("PoolProtocol", (Protocol,), bounds),
             ws="none",
             lifespan="off",

@@ -3,14 +3,15 @@ back, and tenants that get no new ones."""
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import structlog
 
 from calabash.agent.node import NodeAgent
-from calabash.agent.snapshot import NodeSnapshot
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import Stranger
 from calabash.binder.binder import Binder
 from calabash.model.audit import AuditLine
@@ -21,7 +22,15 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.billing import Spent
 from calabash.operations.people import People
 from calabash.seams.clock import Clock
-from calabash.standalone.overuse import HeldUse, OverUseFinding, OverUseState, PolicyOf, TenantUse, judge_use
+from calabash.standalone.overuse import (
+    HeldUse,
+    OverUseAnswer,
+    OverUseFinding,
+    OverUseState,
+    PolicyOf,
+    TenantUse,
+    judge_use,
+)
 
 PERIOD_S = 1.0
 
@@ -55,6 +64,7 @@ class OverUseWatch:
         self._held_back: Mapping[str, OverUseFinding] = {}
         self._strangers: frozenset[Stranger] = frozenset()
         self._taken: set[str] = set()
+        self._lowered: bool | None = None  # whether shares were lowered at the last look; None: not known
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="over-use", daemon=True)
 
@@ -73,16 +83,19 @@ class OverUseWatch:
 
     def round(self) -> None:
         """Look once and act."""
-        node = self._agent.snapshot()
-        people = self._people()
+        people, policy_of = self._people(), functools.cache(self._policy_of)
         tenants = [
             TenantUse(name=t.name, limit=t.limit, budget=t.budget, spent=self._spent_by(t.name) if t.budget else None)
             for t in people.tenants.values()
         ]
-        held = list(_held(node))
-        self._state, verdict = judge_use(
-            self._state, self._policy_of, tenants, held, now_s=self._clock.monotonic_ns() / 1e9
-        )
+        bounded = {t.name for t in tenants if t.limit is not None or t.budget is not None}
+        judged = [
+            record.id
+            for record in self._agent.records()
+            if record.request.tenant in bounded or policy_of(record.request.tenant).idle is not OverUseAnswer.OFF
+        ]
+        held = list(_held(self._agent.snapshot(only=frozenset(judged)))) if judged else []
+        self._state, verdict = judge_use(self._state, policy_of, tenants, held, now_s=self._clock.monotonic_ns() / 1e9)
         for finding in verdict.tell:
             self._tell("over_use", finding)
         self._held_back = dict(verdict.held_back)
@@ -90,13 +103,15 @@ class OverUseWatch:
             held_back = self._held_back.get(waiting.request.tenant)
             if held_back is not None:
                 self._binder.withdraw(waiting, why=held_back.message, error=_refusal(held_back))
-        self._lower(verdict.lowered)
+        if verdict.lowered or self._lowered is not False:  # an earlier pool may have lowered some
+            self._lower(verdict.lowered)
+        self._lowered = bool(verdict.lowered)
         for finding in verdict.take_back:
             if finding.allocation not in self._taken:
                 self._agent.end(AllocationId(finding.allocation), reason=finding.reason, explanation=finding.message)
                 self._tell("taken_back", finding)
         self._taken = {finding.allocation for finding in verdict.take_back}
-        self._note_strangers(node)
+        self._note_strangers(self._agent.devices())
 
     def _lower(self, lowered: Mapping[AllocationId, OverUseFinding]) -> None:
         """Whose share falls to best-effort, and whose is what it was granted again."""
@@ -136,9 +151,9 @@ class OverUseWatch:
         )
         self._told(kind, finding)
 
-    def _note_strangers(self, node: NodeSnapshot) -> None:
+    def _note_strangers(self, devices: Iterable[DeviceSnapshot]) -> None:
         """The agent has told of them and done what its policy says; the audit log keeps who it was."""
-        present = frozenset(stranger for device in node.devices for stranger in device.strangers)
+        present = frozenset(stranger for device in devices for stranger in device.strangers)
         known = {(s.device, s.process) for s in self._strangers}
         for stranger in present:
             if (stranger.device, stranger.process) not in known:

@@ -18,7 +18,6 @@ from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.operations.sight import Sight
-from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
 from calabash.sharing.registry import SHARING_MODES
 from calabash.standalone.pool import Pool
@@ -171,7 +170,7 @@ def _live(
     explained = 0
     for begin in range(0, len(wanted), LOOKED_AT_ONCE):
         names = wanted[begin : begin + LOOKED_AT_ONCE]
-        snapshot = pool.agent.snapshot(processes=True, only=frozenset(names))
+        snapshot = pool.agent.snapshot(pids=True, only=frozenset(names))
         held = {a.record.id: a for a in snapshot.allocations}
         for name in names:
             if name in held:
@@ -260,7 +259,7 @@ def held(agent: NodeAgent, sight: Sight) -> list[replies.AllocationView]:
 
 
 def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int]) -> replies.AllocationView:
-    shown = _allocation(held.record, held.processes, index, held.use)
+    shown = _allocation(held.record, held.pids, index, held.use)
     if held.ending:
         return msgspec.structs.replace(shown, reason="ending", explanation="its programs are being ended")
     for part in held.record.placement.slices:
@@ -272,7 +271,7 @@ def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[Devic
 
 
 def _allocation(
-    record: AllocationRecord, processes: Sequence[Process], index: Mapping[DeviceUuid, int], use: Sequence[SliceUse]
+    record: AllocationRecord, pids: Sequence[int], index: Mapping[DeviceUuid, int], use: Sequence[SliceUse]
 ) -> replies.AllocationView:
     request = record.request
     slices = record.placement.slices
@@ -294,7 +293,7 @@ def _allocation(
         created_at=record.created_at,
         started_at=record.started_at or None,
         ended_at=record.ended_at or None,
-        pids=[p.pid for p in processes],
+        pids=list(pids),
         slices=[
             replies.SliceUseView(
                 device=part.device,

@@ -39,3 +39,22 @@ def test_who_hangs_up_while_it_waits_for_its_token_gives_it_back() -> None:
     assert asyncio.run(fair.admit(EVE, gone=lambda: False))
     assert not asyncio.run(fair.admit(EVE, gone=lambda: True))
     assert fair.delay_s(EVE) == pytest.approx(1.0), "as if it had not asked"
+
+
+def test_question_does_not_wait_for_calls_of_the_same_user_that_change_something() -> None:
+    async def scene() -> bool:
+        fair, hold = fairness([0.0]), asyncio.Event()
+
+        async def change() -> None:
+            async with fair.work(EVE):
+                await hold.wait()
+
+        crowd = [asyncio.ensure_future(change()) for _ in range(200)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60), fair.work(EVE, reads=True):
+            waiting = sum(not task.done() for task in crowd)
+        hold.set()
+        await asyncio.gather(*crowd)
+        return waiting == 200
+
+    assert asyncio.run(scene())

@@ -52,3 +52,21 @@ def test_somebody_who_gave_up_waiting_for_a_turn_does_no_harm() -> None:
         return len(done)
 
     assert asyncio.run(scene()) == 2
+
+
+def test_what_reads_goes_before_a_crowd_of_the_same_user_and_holds_it_up_never_for_good() -> None:
+    async def scene() -> list[str]:
+        turns, order = Turns(at_once=3, period_s=0.001), list[str]()
+        for _ in range(100):
+            turns.begin(CROWD, lambda: order.append("change"))
+        for _ in range(10):
+            turns.begin(CROWD, lambda: order.append("read"), reads=True)
+        async with asyncio.timeout(60):
+            while len(order) < 110:
+                await asyncio.sleep(0.001)
+        return order
+
+    order = asyncio.run(scene())
+    assert order[:9] == ["change"] * 3 + ["read", "read", "change"] * 2
+    assert order.index("read") == 3
+    assert len(order) - order[::-1].index("read") <= 3 + 15, "the last of them after five periods"

@@ -222,8 +222,10 @@ class MigExecutor(ViewOnly):
 
     def _yield(self, card: MigCard) -> None:
         """A card that its operator keeps in another mode is one card again, as soon as nothing is left on it."""
+        if not card.layout.enabled:
+            return
         shown = next(d for d in self._tools.inventory.devices() if d.uuid == card.device.uuid)
-        if shown.pinned not in ("", MIG_MODE) and card.layout.enabled:
+        if shown.pinned not in ("", MIG_MODE):
             with suppress(CalabashError):  # not yet
                 card.vacate(self._uuids())
 

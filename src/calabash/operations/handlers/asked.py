@@ -118,7 +118,7 @@ async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args
     token = caller.principal.token
     who: int | str = caller.principal.key if token else caller.peer.uid
     with structlog.contextvars.bound_contextvars(uid=who, **({"token": token} if token else {})):
-        async with operations_of(request).fairness.work(who):
+        async with operations_of(request).fairness.work(who, reads=request.method == "GET"):
             return await asyncio.to_thread(call, *given, **named)
 
 

@@ -19,6 +19,7 @@ from calabash.seams.host.failures import require_told
 from calabash.seams.host.mounts import Mounted, mount, mounts
 
 _EVENTS, _EVENTS_BYTES_MAX = "cgroup.events", 4096
+_LINKS_WITHOUT_GROUPS = 2  # of a directory: its name and its own "."; every group inside adds one
 _NESTED_MAX = 10_000  # groups inside a group that are looked at; a tenant who is root may make more
 
 
@@ -91,7 +92,8 @@ class Cgroup:
         found: set[int] = set()
         for directory in self._directories():
             try:
-                found.update(int(word) for word in (directory / "cgroup.procs").read_text().split())
+                with open(f"{directory}/cgroup.procs", "rb", buffering=0) as file:
+                    found.update(map(int, file.readall().split()))
             except OSError as error:
                 require_told(error)
         return sorted(found - {0})  # 0: of a namespace that we cannot see into
@@ -162,6 +164,9 @@ class Cgroup:
 
     def _directories(self) -> list[Path]:
         found = [self.directory]
+        with contextlib.suppress(OSError):
+            if os.stat(self.directory).st_nlink == _LINKS_WITHOUT_GROUPS:
+                return found
         for directory, names, _ in os.walk(self.directory):
             found += [Path(directory, name) for name in names]
             if len(found) > _NESTED_MAX:
