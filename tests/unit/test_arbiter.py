@@ -15,6 +15,7 @@ import pytest
 
 from calabash.agent import arbiter_device
 from calabash.agent.arbiter import BEAT_NS, LOOK_AT_ALL_NS, TICK_CONTENDED_S, TICK_IDLE_S, TICK_REST_S, Arbiter
+from calabash.agent.arbiter_policy import decide
 from calabash.agent.believed import MS
 from calabash.agent.pages import LimitsPage, UsagePage
 from calabash.agent.pages_layout import Gate, PagePolicy
@@ -174,7 +175,7 @@ class Decisions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = self.looks = 0
-        decide, demand = arbiter_device.decide, arbiter_device.DeviceShare.demand
+        demand = arbiter_device.DeviceShare.demand
 
         def counted_decide(*given: Any) -> Any:
             self.count += 1
@@ -264,10 +265,15 @@ def test_use_that_only_the_driver_saw_ends_the_rest_of_a_device(
 def test_unchanged_directory_of_slots_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         _slot(tmp_path, name, 30)
-    arbiter, found = Arbiter(tmp_path), []
+    arbiter, found = Arbiter(tmp_path), list[Path]()
     now = _rested(arbiter, 10_000 * MS, for_ns=2_000 * MS)
     scan = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: found.append(path) or scan(path))
+
+    def counted(path: Path) -> Any:
+        found.append(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
     now = _rested(arbiter, now, for_ns=10_000 * MS)
     assert len(found) <= 10_000 * MS // LOOK_AT_ALL_NS + 1
     late, _ = _slot(tmp_path, "d", 20)
