@@ -59,7 +59,7 @@ class Meters:
     def settled(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
         """What this pool sees living is metered on. The rest, which may be held until a driver says that its devices are free,
         has ended when it was last known to live; who comes back is seen at a later round. Costs nothing once all is clear."""
-        if self._all_seen:
+        if self._all_seen and self._looked_ns is not None:
             return
         with self._lock:
             unseen = [(name, meter) for name, meter in self._meters.items() if meter.unseen]
