@@ -39,6 +39,9 @@ SLICE: dict[str, Any] = {"memory_mib": 700, "cores": 2, "mode": "vgpu", "policy"
 EMPTY_PERCENT, IDLE_PERCENT = 0.5, 2.0
 LIST_MS, PS_MS, STATUS_MS = 100.0, 300.0, 100.0
 STATUS_PERIOD_S = 0.02
+SETTLED_S = (
+    12.0  # the pool puts its journal in order some seconds after its start; what is idle is looked at less and less
+)
 WITHIN_S = 300.0
 
 
@@ -75,7 +78,7 @@ def _switches(pid: int) -> int:
 
 def measure_idle(report: Report, world: World, what: str, *, at_most: float | None, seconds: float) -> None:
     """Measure the share of a core that daemon and arbiter use while nothing happens."""
-    time.sleep(5.0)  # what the start or the last grant has left to do
+    time.sleep(SETTLED_S)
     pids = _processes(world)
     before = {name: (processor_s(pid), _switches(pid)) for name, pid in pids.items()}
     began = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from calabash.agent.auditor import Auditor
-from calabash.agent.census import Caps, Census, CensusListener, Views, described
+from calabash.agent.census import PERIOD_NS, Caps, Census, CensusListener, Views, described
 from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
 from calabash.agent.own import OwnProcesses
@@ -22,6 +22,7 @@ from calabash.seams.clock import Clock
 PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for somebody who was stopped
 ROUND_S = 0.1
 REST_S = 0.2  # nobody who has a slice did anything of late
+EMPTY_S = PERIOD_NS / 1e9  # nobody has a slice, and only strangers are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,9 @@ class Truth:
 
     def _until_next(self, paced_s: float | None, now_ns: int) -> float | None:
         if paced_s is None:
-            return None if self._auditor.is_watching else REST_S
+            if self._auditor.is_watching:
+                return None
+            return REST_S if self._hooks.keepings() else EMPTY_S
         return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
