@@ -65,7 +65,8 @@ def command_line(row: Row) -> str:
 
 def printable(text: str) -> str:
     """Without line breaks and control characters: what one user typed must not move another user's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
 
 
 def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *, name: str = "id") -> None:
