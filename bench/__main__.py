@@ -22,6 +22,7 @@ BENCHES = (
     "memory",
     "recovery",
     "pool",
+    "pool_scale",
     "cli",
     "placement",
     "cpu_scarce",

@@ -30,6 +30,7 @@ ABSOLUTE = {
     "net_gateways": 3,  # BFD, advertisements of keepalived
     "pool": 1,  # the pool's poll intervals
     "pool_recovery": 2,  # what operators were promised, on a machine that is named beside the figures
+    "pool_scale": 3,  # what a person waits for, beside the processor time of the daemon
     "recovery": 3,  # the interval at which the agent reaps; and work in flight, which must be zero
     "shares": 4,  # virtual time; real cards
 }
