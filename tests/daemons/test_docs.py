@@ -29,6 +29,7 @@ RUN_S = 240.0  # for the commands of a page
 # What sets up the tree itself is what runs this test; a trace that has to be downloaded is not here, nor is a cluster.
 _ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash simulate openb|    --policy pgb,fgd --seeds)")
 _DURATION = re.compile(r"(--(?:seconds|wait|keep|grace) )([0-9.]+)([smhd]?)\b")
+_BACKGROUND = re.compile(r"[^&]&[ ]*(#.*)?$", re.MULTILINE)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 # Pages, and the commands on them that are there to be refused, with their exit codes.
 PAGES: dict[str, dict[str, int]] = {
@@ -90,7 +91,10 @@ def commands(text: str) -> Iterator[str]:
 
 
 def paced(text: str) -> str:
-    """The commands with a pause after each, and with all durations as much shorter as the pauses are than a person's."""
+    """The commands with pauses, and with all durations as much shorter as the pauses are than a person's.
+
+    There are pauses from the first command on that leaves something running: before, nothing depends on time.
+    """
     factor = PAUSE_S / PERSON_S
 
     def shorter(found: re.Match[str]) -> str:
@@ -98,7 +102,12 @@ def paced(text: str) -> str:
         unit = "" if found[1] == "--seconds " else "s"
         return f"{found[1]}{max(0.2, seconds * factor):g}{unit}"
 
-    return "".join(f"{_DURATION.sub(shorter, command)}\npause\n" for command in commands(text))
+    typed: list[str] = []
+    running = False
+    for command in commands(text):
+        running = running or _BACKGROUND.search(command) is not None
+        typed += [_DURATION.sub(shorter, command), *(["pause"] if running else [])]
+    return "\n".join(typed) + "\n"
 
 
 def checkout(place: Path) -> Path:
@@ -193,9 +202,13 @@ def test_pages_show_programs_that_do_something() -> None:
 
 
 def test_pauses_shorten_what_runs_and_waits_by_the_same_factor() -> None:
-    text = "calabash run --wait 1h -- python3 examples/tenant.py --seconds 30 &\nfor n in 1 2; do\n  sleep 0\ndone\n"
+    text = (
+        "calabash ps && true\ncalabash run --wait 1h -- python3 examples/tenant.py --seconds 30 &    # an hour\n"
+        "for n in 1 2; do\n  sleep 0\ndone\n"
+    )
     factor = PAUSE_S / PERSON_S
-    run, pause, loop, *_, last = paced(text).splitlines()
+    before, run, pause, loop, *_, last = paced(text).splitlines()
+    assert before == "calabash ps && true"
     assert f"--wait {3600 * factor:g}s" in run
     assert f"--seconds {30 * factor:g} &" in run
     assert (pause, last) == ("pause", "pause")

@@ -111,7 +111,11 @@ SLICE_INFO = _slice(
 )
 SLICE_MEMORY_LIMIT = _slice("memory_limit_bytes", "Memory that the slice has.", "bytes")
 SLICE_MEMORY_USED = _slice("memory_used_bytes", "Memory of the slice that is in use.", "bytes")
-SLICE_CORE_LIMIT = _slice("core_limit_ratio", "Compute share that the slice has of its device.", "ratio")
+SLICE_CORE_LIMIT = _slice(
+    "core_limit_ratio",
+    "Compute share that the slice has of its device; with policy best-effort the share that it is accounted with.",
+    "ratio",
+)
 SLICE_CORE_USED = _slice("core_used_ratio", "Compute of the device that it used over the last second.", "ratio")
 SLICE_THROTTLED = _slice(
     "throttled_seconds_total",
