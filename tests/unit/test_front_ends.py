@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,8 +29,11 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 from calabash.remote.broker import pool_request
 from calabash.remote.shapes import LeaseOrder
 from calabash.remote.tokens import TokenClaims
+from calabash.scenario.reader import parse_scenario
+from calabash.scenario.statements import AsksLine
 from calabash.seams.kube.claims import DeviceClass, ResourceClaimSpec
 from calabash.server.web.form_jobs import JOBS
+from calabash.sim.trace import read_nodes, read_requests
 
 FIXED, BURST, BEST_EFFORT = ComputePolicy.FIXED, ComputePolicy.BURST, ComputePolicy.BEST_EFFORT
 STEP_MIB = 128  # claims are rounded up to whole steps
@@ -262,3 +266,20 @@ def test_the_command_line_leaves_to_the_pool_what_was_not_named() -> None:
     body = ask.request({"--memory": ["1GiB"]}, shlex.split("python3 train.py"))
     assert not body.keys() & {"cores", "policy"}
     assert ask.request({"--cores": ["30"]}, ["true"])["cores"] == 30
+
+
+def test_a_trace_and_a_scenario_ask_best_effort_compute_by_memory_alone(tmp_path: Path) -> None:
+    nodes, requests = tmp_path / "nodes.csv", tmp_path / "requests.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu_count,gpu_model,gpu_memory_mib\nn,1000,1024,1,T4,15360\n")
+    requests.write_text(
+        "name,cpu_milli,memory_mib,gpu_count,gpu_milli,gpu_memory_mib\n"
+        "alone,0,0,1,,1024\nall,0,0,1,1000,1024\nwhole,0,0,1,1000,\n"
+    )
+    found = read_requests(requests, read_nodes(nodes)).requests
+    assert [request.shape.best_effort for request in found] == [True, False, False]
+    written = parse_scenario(
+        "rule   memory alone\nnodes  gpu-1: 1 x T4\nqueues q\nasks   q/alone: 1GiB\nasks   q/all: 1 gpu 1GiB\n"
+        "then   bind q/alone -> gpu-1\n"
+    )
+    asked = [line.request for _, line in written.statements if isinstance(line, AsksLine)]
+    assert [request.shape.best_effort for request in asked] == [True, False]
