@@ -2,9 +2,9 @@
 
 A pool on a simulated node of 16 cards. Its processor time is taken while it holds nothing, and again while 800 slices are held
 by programs that do nothing. 200 requests that wait are then added, and the 1,000 entries are listed. Shares are processor time
-of the daemon and of the arbiter over elapsed time; other programs of the machine do not change them much. Of the share at 800
-slices a part is that of the 16 cards, which are read whether anything is held or not; it is measured beside it. Times of answers
-have goals in milliseconds, for a person waits for them; beside them stands the processor time of the daemon, or the time of a bare
+of the daemon and of the arbiter over elapsed time; other programs of the machine do not change them much. A part of the share
+at 800 slices is that of the 16 cards, which are read whether anything is held or not; it is measured too. Times of answers have
+goals in milliseconds, for a person waits for them; beside them stands the processor time of the daemon, or the time of a bare
 interpreter.
 """
 
