@@ -17,6 +17,7 @@ class Walk:
         self.starts = 0
         self._state = state
         self._fairest = FairestFirst(state.tree)
+        self._orders: dict[str, QueueOrder] = {}
 
     def started(self, queue: str) -> None:
         """A portion of the queue was started."""
@@ -24,19 +25,30 @@ class Walk:
         self._fairest.started(queue)
 
     def stopped(self, queue: str) -> None:
-        """Something of the queue was evicted."""
+        """Something of the queue was evicted: its use is smaller, and another of its owners may go first."""
         self._fairest.stopped(queue)
+        if order := self._orders.get(queue):
+            order.renew()
+            if len(self._orders) > 1:
+                self._charge(queue)
+
+    def _charge(self, queue: str) -> None:
+        """Let the queue go by what its first portion is charged."""
+        amount = self._state.need(self._orders[queue].head().requests)
+        if queue not in self._fairest or amount != self._fairest.amount(queue):
+            self._fairest.put(queue, amount)
 
     def portions(self) -> Iterator[Portion]:
         """Portions to start, the fairest queue first; shares and turns move while the walk goes on."""
         waiting: dict[str, list[Portion]] = {}
         for gang in self._state.registry.queued.values():
             waiting.setdefault(gang.queue, []).extend(portions_of(gang))
-        orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
+        orders = self._orders
+        orders.update((queue, QueueOrder(portions, self._state.turns)) for queue, portions in waiting.items())
         fairest, need = self._fairest, self._state.need
         if len(orders) > 1:
-            for queue, order in orders.items():
-                fairest.put(queue, need(order.head().requests))
+            for queue in orders:
+                self._charge(queue)
         while len(orders) > 1:
             queue = fairest.first()
             order, amount = orders[queue], fairest.amount(queue)
@@ -51,8 +63,8 @@ class Walk:
             if not order:
                 del orders[queue]
                 fairest.take_out(queue)
-            elif (amount_now := need(order.head().requests)) != amount:
-                fairest.put(queue, amount_now)
+            else:
+                self._charge(queue)
         for order in orders.values():  # the last one has nobody to be compared with
             while order:
                 portion = order.head()

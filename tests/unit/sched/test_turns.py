@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -25,6 +27,9 @@ from calabash.sched import (
 from calabash.sched.cluster import engine, room
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.explain import verdicts
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.gang import Gang, portions_of
+from calabash.sched.queues.turns import OwnerTurns, QueueOrder
 
 ONE = Shape(gpu_count=1, gpu_milli=1000)
 MANY = 4000
@@ -182,3 +187,32 @@ def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: p
         scheduler.finished("w")
     assert scheduler.room.engine.memory_bytes <= 100 * kept_max
     assert len(scheduler.state.verdicts) <= kept_max
+
+
+@settings(max_examples=examples(100))
+@given(seed=st.integers(0, 2**32))
+def test_portions_come_in_the_order_of_turns_whatever_starts_and_is_evicted_meanwhile(seed: int) -> None:
+    chance, turns = random.Random(seed), OwnerTurns()
+    owners = [f"o{number}" for number in range(chance.randrange(2, 6))]
+    gangs = []
+    for number in range(chance.randrange(5, 30)):
+        request = replace(ask(f"r{number}", chance.choice(owners)), priority=chance.choice((0, 0, 1)))
+        gang = Gang(key=(request.owner, "q", request.id), queue="q", owner=request.owner, waiting={request.id: request})
+        gang.refresh()
+        turns.join("q", request.owner)
+        gangs.append(gang)
+    left = [portion for gang in gangs for portion in portions_of(gang)]
+    order, amount = QueueOrder(left, turns), Amount(gpu_milli=1000)
+    holding: list[str] = []
+    while left:
+        portion = order.head()
+        assert portion is min(left, key=turns.place)
+        order.pop()
+        left.remove(portion)
+        if chance.random() < 0.5:
+            turns.start("q", portion.gang.owner, amount)
+            holding.append(portion.gang.owner)
+        if holding and chance.random() < 0.2:
+            turns.stop("q", holding.pop(chance.randrange(len(holding))), amount)
+            order.renew()
+    assert not order

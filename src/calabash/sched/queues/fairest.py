@@ -55,8 +55,8 @@ class FairestFirst:
         self._leaves: dict[str, _Branch] = {}
         self._at: dict[int, dict[Amount, _Branch]] = {}
 
-    def __len__(self) -> int:
-        return len(self._leaves)
+    def __contains__(self, queue: str) -> bool:
+        return queue in self._leaves
 
     def amount(self, queue: str) -> Amount:
         """Return the amount that was given for a leaf last."""

@@ -18,6 +18,7 @@ from calabash.sched.queues.gang import Portion
 
 Turn = tuple[float, int, int]
 _RANK = attrgetter("rank")
+_UNKNOWN = -1
 
 
 @dataclass(slots=True)
@@ -81,7 +82,11 @@ class OwnerTurns:
 
 
 class QueueOrder:
-    """The waiting portions of one queue, next first; turns move while the cycle starts something."""
+    """The waiting portions of one queue, next first; turns move while the cycle starts something.
+
+    A start moves the turn of its owner back, so that places in the heap are bounds from before: the first one is compared with
+    what it is now, and sorted in anew if it has moved. After an eviction (``renew``) all places are computed anew.
+    """
 
     def __init__(self, portions: Iterable[Portion], turns: OwnerTurns) -> None:
         self._turns = turns
@@ -93,7 +98,7 @@ class QueueOrder:
         # Where each owner's next portion stands, the owner, and what the owner has waiting, next last.
         self._heap = [(turns.place(waiting[-1]), owner, waiting) for owner, waiting in of.items()]
         heapq.heapify(self._heap)
-        self._true_at = turns.version
+        self._all_true_at = self._true_at = turns.version  # versions for which all places, and the first one, are right
 
     def __bool__(self) -> bool:
         return bool(self._heap)
@@ -113,9 +118,17 @@ class QueueOrder:
     def pop(self) -> None:
         """Take away the head, which was looked at."""
         heap = self._heap
+        if self._all_true_at != self._turns.version:
+            self._true_at = _UNKNOWN
         _, owner, waiting = heap[0]
         waiting.pop()
         if not waiting:
             heapq.heappop(heap)
         elif len(heap) > 1:
             heapq.heapreplace(heap, (self._turns.place(waiting[-1]), owner, waiting))
+
+    def renew(self) -> None:
+        """Compute all places anew: something that an owner held is gone."""
+        self._heap = [(self._turns.place(waiting[-1]), owner, waiting) for _, owner, waiting in self._heap]
+        heapq.heapify(self._heap)
+        self._all_true_at = self._true_at = self._turns.version
