@@ -15,7 +15,7 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,6 +333,58 @@ def test_panels_show_the_same_with_one_exporter_and_with_two_exporters_and_two_j
                     assert once == twice, f"{panel.title}: {query.expression}"
 
 
+def _sum(server: Prometheus, expression: str) -> float:
+    result = server.result(f"sum({expression})")
+    return round(float(result[0]["value"][1]), 3) if result else -1.0
+
+
+def _equals(told: Callable[[], float], truth: float) -> bool:
+    return told() == truth
+
+
+def test_sums_of_queue_tenant_and_project_series_are_the_truth(
+    programs: Path, world: World, exporter: Exporter, tmp_path: Path
+) -> None:
+    """A parent queue holds what its child holds, and a tenant what its project holds."""
+    parent, leaf = "summed-parent", "summed-parent/summed-leaf"
+    world.client.put(f"/v1/queues/{parent}", {"deserved": 1})
+    world.client.put(f"/v1/queues/{leaf}", {"deserved": 0.5})
+    world.client.put("/v1/tenants/summed", {"guarantee": 1})
+    world.client.put("/v1/tenants/summed/projects/train", {"guarantee": 0.5})
+    server = Prometheus(programs, tmp_path, calabash=[exporter.address])
+    held = [
+        world.running("cat", memory_mib=8192, cores=20, queue=leaf)[0],
+        world.running("cat", memory_mib=8192, cores=20, tenant="summed", project="train")[0],
+        world.running("cat", memory_mib=8192, cores=20, tenant="summed")[0],
+        world.run("cat", gpus=2, queue=leaf, wait_s=600),
+    ]
+    try:
+        until(lambda: any(a["state"] == "pending" for a in world.allocations()), what="a request to wait")
+        queues = {q["name"]: q for q in world.client.get("/v1/queues")["items"]}
+        tops = [q for q in queues.values() if q["parent"] not in queues]
+        truth = {key: round(sum(q[key] for q in tops), 3) for key in ("allocated", "pending", "deserved")}
+        assert truth["allocated"] == pytest.approx(3 * queues[leaf]["allocated"], abs=0.002)
+        assert truth["pending"] == 2
+        own = queues["summed"]["allocated"], queues["summed/train"]["allocated"]
+        for key in ("allocated", "pending", "deserved"):
+            told = partial(_sum, server, f"calabash_queue_{key}_devices")
+            until(partial(_equals, told, truth[key]), what=f"the sum of {key}: {truth[key]}")
+        assert _sum(server, "calabash_tenant_allocated_devices") == own[0]
+        assert _sum(server, "calabash_project_allocated_devices") == own[0]
+        assert _sum(server, 'calabash_project_allocated_devices{project="train"}') == own[1]
+        of_root = "* on (node, queue) group_left (root) calabash_queue_info"
+        tree = server.result(f"sum by (root) (calabash_queue_allocated_devices {of_root})")
+        found = {one["metric"]["root"]: round(float(one["value"][1]), 3) for one in tree}
+        assert (found[parent], found["summed"]) == (queues[parent]["allocated"], own[0])
+    finally:
+        server.close()
+        for program in held:
+            program.kill()
+        until(lambda: not world.allocations(), what="everything to end")
+        for path in ("tenants/summed/projects/train", "tenants/summed", f"queues/{leaf}", f"queues/{parent}"):
+            world.client.delete(f"/v1/{path}")
+
+
 def test_promtool_finds_no_fault_in_the_page_and_the_rules(
     programs: Path, world: World, exporter: Exporter, tmp_path: Path
 ) -> None:
@@ -437,9 +489,9 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
         (
             "CalabashTenantBelowGuarantee",
             [
-                ('calabash_tenant_pending_devices{tenant="t",project=""}', "1x60"),
-                ('calabash_tenant_allocated_devices{tenant="t",project=""}', "1x60"),
-                ('calabash_tenant_guarantee_devices{tenant="t",project=""}', "2x60"),
+                ('calabash_tenant_pending_devices{tenant="t"}', "1x60"),
+                ('calabash_tenant_allocated_devices{tenant="t"}', "1x60"),
+                ('calabash_tenant_guarantee_devices{tenant="t"}', "2x60"),
             ],
             "40m",
             True,
@@ -447,9 +499,9 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
         (
             "CalabashTenantBelowGuarantee",
             [
-                ('calabash_tenant_pending_devices{tenant="t",project=""}', "1x60"),
-                ('calabash_tenant_allocated_devices{tenant="t",project=""}', "3x60"),
-                ('calabash_tenant_guarantee_devices{tenant="t",project=""}', "2x60"),
+                ('calabash_tenant_pending_devices{tenant="t"}', "1x60"),
+                ('calabash_tenant_allocated_devices{tenant="t"}', "3x60"),
+                ('calabash_tenant_guarantee_devices{tenant="t"}', "2x60"),
             ],
             "40m",
             False,
@@ -457,9 +509,9 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
         (  # right after the start of the pool, and of Prometheus
             "CalabashTenantBelowGuarantee",
             [
-                ('calabash_tenant_pending_devices{tenant="t",project=""}', "1x60"),
-                ('calabash_tenant_allocated_devices{tenant="t",project=""}', "1x60"),
-                ('calabash_tenant_guarantee_devices{tenant="t",project=""}', "2x60"),
+                ('calabash_tenant_pending_devices{tenant="t"}', "1x60"),
+                ('calabash_tenant_allocated_devices{tenant="t"}', "1x60"),
+                ('calabash_tenant_guarantee_devices{tenant="t"}', "2x60"),
             ],
             "10m",
             False,
@@ -467,9 +519,12 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
         (  # a project is part of its tenant
             "CalabashTenantBelowGuarantee",
             [
-                (f'calabash_tenant_{what}_devices{{tenant="t",project="{project}"}}', f"{value}x60")
-                for project in ("", "p")
+                (f"calabash_{labels}", f"{value}x60")
                 for what, value in (("pending", 1), ("allocated", 1), ("guarantee", 2))
+                for labels in (
+                    f'tenant_{what}_devices{{tenant="t"}}',
+                    f'project_{what}_devices{{tenant="t",project="p"}}',
+                )
             ],
             "40m",
             True,

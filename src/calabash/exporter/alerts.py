@@ -14,9 +14,7 @@ from calabash.exporter import catalogue as c
 from calabash.exporter.once import once
 
 WAITING_LONG_S = 1800
-_TENANT = ("node", "tenant")
 _ALLOCATION = ("node", "tenant", "allocation")
-_WHOLE = 'project=""'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +88,7 @@ ALERTS = (
     ),
     Alert(
         name="CalabashTenantBelowGuarantee",
-        expression=(
-            f"({once(c.TENANT_PENDING, _WHOLE, by=_TENANT)} > 0) and"
-            f" ({once(c.TENANT_ALLOCATED, _WHOLE, by=_TENANT)} < {once(c.TENANT_GUARANTEE, _WHOLE, by=_TENANT)})"
-        ),
+        expression=(f"({once(c.TENANT_PENDING)} > 0) and ({once(c.TENANT_ALLOCATED)} < {once(c.TENANT_GUARANTEE)})"),
         lasting="15m",
         severity="warning",
         summary="Tenant {{ $labels.tenant }} waits, and holds less than it is guaranteed",

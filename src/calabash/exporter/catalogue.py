@@ -15,6 +15,7 @@ class MetricKind(StrEnum):
 
     GAUGE = "gauge"
     COUNTER = "counter"
+    HISTOGRAM = "histogram"
 
 
 class Scope(StrEnum):
@@ -24,8 +25,9 @@ class Scope(StrEnum):
     DEVICE = "one for each device"
     SLICE = "one for each slice that is held"
     QUEUE = "one for each queue"
-    TENANT = "one for each tenant, and one for each of its first 50 projects"
-    BUDGET = "one for each tenant"
+    WAITS = "for each queue without child queues, two outcomes with one for each bucket, the sum and the count"
+    TENANT = "one for each tenant"
+    PROJECT = "one for each of the first 50 projects of a tenant"
     REASON = "one for each reason for which requests wait"
     KIND = "one for each kind of event"
     MODE = "one for each sharing mode in use"
@@ -47,7 +49,8 @@ class MetricSpec:
 DEVICE = ("node", "device_uuid", "device_index")
 SLICE = ("node", "allocation", "device_uuid", "tenant", "queue")
 QUEUE = ("node", "queue")
-TENANT = ("node", "tenant", "project")
+TENANT = ("node", "tenant")
+PROJECT = ("node", "tenant", "project")
 BUDGET = ("node", "tenant", "currency")
 
 
@@ -65,13 +68,23 @@ def _queue(name: str, text: str) -> MetricSpec:
     return MetricSpec(name=f"calabash_queue_{name}", help=text, scope=Scope.QUEUE, labels=QUEUE, unit="devices")
 
 
-def _tenant(name: str, text: str) -> MetricSpec:
-    said = f"{text} Of a tenant as a whole, project is empty."
-    return MetricSpec(name=f"calabash_tenant_{name}", help=said, scope=Scope.TENANT, labels=TENANT, unit="devices")
+def _tenant(
+    name: str,
+    text: str,
+    unit: str = "devices",
+    *,
+    labels: tuple[str, ...] = TENANT,
+    kind: MetricKind = MetricKind.GAUGE,
+) -> MetricSpec:
+    return MetricSpec(
+        name=f"calabash_tenant_{name}", help=text, scope=Scope.TENANT, labels=labels, unit=unit, kind=kind
+    )
 
 
-def _budget(name: str, text: str, labels: tuple[str, ...] = BUDGET) -> MetricSpec:
-    return MetricSpec(name=f"calabash_tenant_{name}", help=text, scope=Scope.BUDGET, labels=labels)
+def _project(name: str, text: str, unit: str = "devices", *, kind: MetricKind = MetricKind.GAUGE) -> MetricSpec:
+    return MetricSpec(
+        name=f"calabash_project_{name}", help=text, scope=Scope.PROJECT, labels=PROJECT, unit=unit, kind=kind
+    )
 
 
 def _pool(name: str, text: str, unit: str = "", labels: tuple[str, ...] = ("node",)) -> MetricSpec:
@@ -128,12 +141,22 @@ SLICE_DENIED = _slice(
 )
 
 QUEUE_INFO = MetricSpec(
-    name="calabash_queue_info", help="The queue: always 1.", scope=Scope.QUEUE, labels=(*QUEUE, "parent")
+    name="calabash_queue_info",
+    help="The queue: always 1. parent is its parent queue, root the topmost queue above it or itself.",
+    scope=Scope.QUEUE,
+    labels=(*QUEUE, "parent", "root"),
 )
-QUEUE_DESERVED = _queue("deserved_devices", "Devices that the queue is guaranteed.")
-QUEUE_LIMIT = _queue("limit_devices", "Devices that it may hold at most; +Inf without a limit.")
-QUEUE_ALLOCATED = _queue("allocated_devices", "Devices that it holds, in parts of devices.")
-QUEUE_PENDING = _queue("pending_devices", "Devices for which requests wait in it and in its child queues.")
+QUEUE_DESERVED = _queue("deserved_devices", "Devices that the queue is guaranteed beyond those of its child queues.")
+QUEUE_LIMIT = _queue(
+    "limit_devices",
+    "Devices that it and its child queues may hold at most; +Inf without a limit. A bound: not to be added.",
+)
+QUEUE_ALLOCATED = _queue(
+    "allocated_devices", "Devices that the queue itself holds, in parts of devices, without its child queues."
+)
+QUEUE_PENDING = _queue(
+    "pending_devices", "Devices for which requests wait in the queue itself, without its child queues."
+)
 QUEUE_LONGEST_WAIT = MetricSpec(
     name="calabash_queue_longest_wait_seconds",
     help="Age of the oldest request that waits in the queue itself, not in a child queue; 0 while none waits.",
@@ -142,19 +165,30 @@ QUEUE_LONGEST_WAIT = MetricSpec(
     unit="seconds",
 )
 
-TENANT_GUARANTEE = _tenant("guarantee_devices", "Devices that it is guaranteed.")
-TENANT_LIMIT = _tenant("limit_devices", "Devices that it may hold at most; +Inf without a limit.")
-TENANT_ALLOCATED = _tenant("allocated_devices", "Devices that it holds, in parts of devices.")
+TENANT_GUARANTEE = _tenant("guarantee_devices", "Devices that the tenant is guaranteed.")
+TENANT_LIMIT = _tenant("limit_devices", "Devices that it may hold at most; +Inf without a limit. Not to be added.")
+TENANT_ALLOCATED = _tenant("allocated_devices", "Devices that it holds, in parts of devices, its projects included.")
 TENANT_BORROWED = _tenant("borrowed_devices", "Devices that it holds above its guarantee.")
-TENANT_PENDING = _tenant("pending_devices", "Devices for which its requests wait.")
-TENANT_PROJECTS = _budget("projects", "Projects that it has, also those that have no series.", ("node", "tenant"))
-TENANT_BUDGET = _budget(
-    "budget", "What it may spend in a month, in the currency of the label; only where it has a budget."
+TENANT_PENDING = _tenant("pending_devices", "Devices for which its requests wait, its projects included.")
+TENANT_PROJECTS = _tenant("projects", "Projects that it has, also those that have no series.", "")
+TENANT_BUDGET = _tenant(
+    "budget",
+    "What it may spend in a month, in the currency of the label; only where it has a budget.",
+    "",
+    labels=BUDGET,
 )
-TENANT_SPENT = _budget(
+TENANT_SPENT = _tenant(
     "spent",
     "What its use of this month costs without tax, as of a count of the last minutes; only where it has a budget.",
+    "",
+    labels=BUDGET,
 )
+
+PROJECT_GUARANTEE = _project("guarantee_devices", "Devices that the project is guaranteed, of those of its tenant.")
+PROJECT_LIMIT = _project("limit_devices", "Devices that it may hold at most; +Inf without a limit. Not to be added.")
+PROJECT_ALLOCATED = _project("allocated_devices", "Devices that it holds, in parts of devices.")
+PROJECT_BORROWED = _project("borrowed_devices", "Devices that it holds above its guarantee.")
+PROJECT_PENDING = _project("pending_devices", "Devices for which its requests wait.")
 
 WAITING = MetricSpec(
     name="calabash_requests_waiting",

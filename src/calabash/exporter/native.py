@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -10,13 +9,13 @@ from calabash.api import replies
 from calabash.exporter import catalogue as c
 from calabash.exporter.exposition import Family
 from calabash.exporter.families import Row, family
-from calabash.exporter.reading import PoolReading
+from calabash.exporter.queues import queue_families
+from calabash.exporter.reading import PENDING, PoolReading
 from calabash.exporter.tenants import tenant_families
 from calabash.model.device import Health
 from calabash.model.network_status import ConditionKind, VpcReady
 from calabash.model.units import MIB
 
-_PENDING = "pending"
 READY = ConditionKind.READY
 UNEXPLAINED = "queued"
 
@@ -26,7 +25,7 @@ def families(reading: PoolReading) -> Iterator[Family]:
     yield from _of_pool(reading)
     yield from _of_devices(reading)
     yield from _of_slices(reading)
-    yield from _of_queues(reading)
+    yield from queue_families(reading)
     yield from tenant_families(reading)
     yield family(c.NETWORK_AFFECTED, _affected(reading))
 
@@ -45,9 +44,9 @@ def _of_pool(reading: PoolReading) -> Iterator[Family]:
     simulated = "true" if status.sim else "false"
     yield family(c.POOL_INFO, [((node, status.version, status.driver, simulated), 1)])
     yield family(c.POOL_START, [((node,), status.started_at)])
-    held = Counter((node, a.mode, a.state) for a in reading.allocations if a.state != _PENDING)
+    held = Counter((node, a.mode, a.state) for a in reading.allocations if a.state != PENDING)
     yield family(c.HELD, [(labels, count) for labels, count in sorted(held.items())])
-    waiting = Counter((node, a.queue, a.reason or UNEXPLAINED) for a in reading.allocations if a.state == _PENDING)
+    waiting = Counter((node, a.queue, a.reason or UNEXPLAINED) for a in reading.allocations if a.state == PENDING)
     yield family(c.WAITING, [(labels, count) for labels, count in sorted(waiting.items())])
     yield family(c.EVENTS, [((node, *key), count) for key, count in sorted(reading.events.items())])
 
@@ -76,7 +75,7 @@ def _of_devices(reading: PoolReading) -> Iterator[Family]:
 def slices(reading: PoolReading) -> Iterator[tuple[replies.AllocationView, replies.SliceUseView]]:
     """Every slice that is held. Two instances of one device in one allocation are one row: see ``joined``."""
     for allocation in reading.allocations:
-        if allocation.state != _PENDING:
+        if allocation.state != PENDING:
             for part in joined(allocation.slices):
                 yield allocation, part
 
@@ -117,24 +116,3 @@ def _of_slices(reading: PoolReading) -> Iterator[Family]:
     yield family(c.SLICE_CORE_USED, [(key, part.core_used_percent / 100) for key, _, part in held])
     yield family(c.SLICE_THROTTLED, [(key, part.throttled_s) for key, _, part in held])
     yield family(c.SLICE_DENIED, [(key, part.denied) for key, _, part in held])
-
-
-def _of_queues(reading: PoolReading) -> Iterator[Family]:
-    queues = [((reading.status.node, q.name), q) for q in reading.queues]
-    waits = _longest_waits(reading)
-    yield family(c.QUEUE_INFO, [((*key, q.parent), 1.0) for key, q in queues])
-    yield family(c.QUEUE_DESERVED, [(key, q.deserved) for key, q in queues])
-    yield family(c.QUEUE_LIMIT, [(key, math.inf if q.limit is None else q.limit) for key, q in queues])
-    yield family(c.QUEUE_ALLOCATED, [(key, q.allocated) for key, q in queues])
-    yield family(c.QUEUE_PENDING, [(key, q.pending) for key, q in queues])
-    yield family(c.QUEUE_LONGEST_WAIT, [(key, waits.get(q.name, 0.0)) for key, q in queues])
-
-
-def _longest_waits(reading: PoolReading) -> dict[str, float]:
-    """Return the age in seconds of the oldest waiting request of each queue, by the clock of the pool."""
-    now_s = reading.status.started_at + reading.status.uptime_s
-    found: dict[str, float] = {}
-    for one in reading.allocations:
-        if one.state == _PENDING:
-            found[one.queue] = max(found.get(one.queue, 0.0), now_s - one.created_at)
-    return found

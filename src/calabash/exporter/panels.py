@@ -52,9 +52,7 @@ _NODE = 'node=~"$node"'
 _DEVICE = "{{node}} {{device_index}}"
 _SLICE = "{{tenant}} {{allocation}}"
 _HELD = ("node", "allocation", "device_uuid", "tenant")
-_OF_TENANT = f'{_NODE}, tenant=~"$tenant"'
-_TENANT = f'{_OF_TENANT}, project=""'
-_PROJECT = f'{_OF_TENANT}, project!=""'
+_TENANT = f'{_NODE}, tenant=~"$tenant"'
 
 
 def _sum(labels: str, spec: MetricSpec, selector: str = _NODE) -> str:
@@ -205,11 +203,11 @@ TENANTS = Dashboard(
             width=12,
             queries=(
                 Query(
-                    expression=_sum("tenant, currency", c.TENANT_BUDGET, _OF_TENANT),
+                    expression=_sum("tenant, currency", c.TENANT_BUDGET, _TENANT),
                     legend="{{tenant}}: budget in {{currency}}",
                 ),
                 Query(
-                    expression=_sum("tenant, currency", c.TENANT_SPENT, _OF_TENANT),
+                    expression=_sum("tenant, currency", c.TENANT_SPENT, _TENANT),
                     legend="{{tenant}}: spent in {{currency}}",
                 ),
             ),
@@ -220,7 +218,7 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=_one(
-                _sum("tenant, project", c.TENANT_ALLOCATED, _PROJECT),
+                _sum("tenant, project", c.PROJECT_ALLOCATED, _TENANT),
                 "{{tenant}} {{project}}",
             ),
             text="In devices.",
@@ -229,7 +227,7 @@ TENANTS = Dashboard(
             title="Compute used, by tenant",
             unit="none",
             width=12,
-            queries=_one(_sum("tenant", c.SLICE_CORE_USED, _OF_TENANT), "{{tenant}}"),
+            queries=_one(_sum("tenant", c.SLICE_CORE_USED, _TENANT), "{{tenant}}"),
             text="In devices.",
         ),
         Panel(
@@ -237,7 +235,7 @@ TENANTS = Dashboard(
             unit="none",
             width=12,
             queries=_one(
-                _sum("tenant", c.SLICE_CORE_LIMIT, _OF_TENANT) + " - " + _sum("tenant", c.SLICE_CORE_USED, _OF_TENANT),
+                _sum("tenant", c.SLICE_CORE_LIMIT, _TENANT) + " - " + _sum("tenant", c.SLICE_CORE_USED, _TENANT),
                 "{{tenant}}",
             ),
             text="In devices: what is promised less what is used.",
@@ -247,9 +245,9 @@ TENANTS = Dashboard(
             unit="percentunit",
             width=12,
             queries=_one(
-                _sum("tenant, allocation", c.SLICE_MEMORY_USED, _OF_TENANT)
+                _sum("tenant, allocation", c.SLICE_MEMORY_USED, _TENANT)
                 + " / "
-                + _sum("tenant, allocation", c.SLICE_MEMORY_LIMIT, _OF_TENANT),
+                + _sum("tenant, allocation", c.SLICE_MEMORY_LIMIT, _TENANT),
                 _SLICE,
             ),
         ),
@@ -257,7 +255,7 @@ TENANTS = Dashboard(
             title="Waiting for their turn",
             unit="percentunit",
             width=12,
-            queries=_one(once(c.SLICE_THROTTLED, _OF_TENANT, by=("tenant", "allocation"), over="rate 5m"), _SLICE),
+            queries=_one(once(c.SLICE_THROTTLED, _TENANT, by=("tenant", "allocation"), over="rate 5m"), _SLICE),
             text="Part of the time in which launches were held back.",
         ),
         Panel(
@@ -268,14 +266,14 @@ TENANTS = Dashboard(
                 Query(expression=_sum("queue", c.QUEUE_ALLOCATED), legend="{{queue}} holds"),
                 Query(expression=_sum("queue", c.QUEUE_DESERVED), legend="{{queue}} is guaranteed"),
             ),
-            text="In devices; a parent queue includes its child queues.",
+            text="In devices; each queue without its child queues.",
         ),
         Panel(
             title="Queues: waiting",
             unit="none",
             width=12,
             queries=_one(_sum("queue", c.QUEUE_PENDING), "{{queue}}"),
-            text="In devices; a parent queue includes its child queues.",
+            text="In devices; each queue without its child queues.",
         ),
         Panel(
             title="Queues: longest wait",

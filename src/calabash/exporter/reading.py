@@ -14,6 +14,7 @@ from calabash.api.networks import PATH, NetworkObjectView
 
 EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
 _EVENTS_AT_ONCE = 1000
+PENDING = "pending"  # the state of a request that waits
 
 
 class PoolSource(Protocol):

@@ -29,18 +29,22 @@ def tenant_families(reading: PoolReading) -> Iterator[Family]:
     for one in reading.quota:
         if one.project:
             projects[one.tenant].append(one)
-    shown = list(wholes)
-    for found in projects.values():
-        shown += sorted(found, key=lambda one: one.project)[:PROJECTS_MAX]
-    rows = [((node, one.tenant, one.project), one) for one in shown]
-    yield family(c.TENANT_GUARANTEE, [(key, one.guarantee) for key, one in rows])
-    yield family(c.TENANT_LIMIT, [(key, math.inf if one.limit is None else one.limit) for key, one in rows])
-    yield family(c.TENANT_ALLOCATED, [(key, one.allocated) for key, one in rows])
-    yield family(c.TENANT_BORROWED, [(key, one.borrowed) for key, one in rows])
-    yield family(c.TENANT_PENDING, [(key, one.pending) for key, one in rows])
+    whole_rows = [((node, one.tenant), one) for one in wholes]
+    yield family(c.TENANT_GUARANTEE, [(key, one.guarantee) for key, one in whole_rows])
+    yield family(c.TENANT_LIMIT, [(key, math.inf if one.limit is None else one.limit) for key, one in whole_rows])
+    yield family(c.TENANT_ALLOCATED, [(key, one.allocated) for key, one in whole_rows])
+    yield family(c.TENANT_BORROWED, [(key, one.borrowed) for key, one in whole_rows])
+    yield family(c.TENANT_PENDING, [(key, one.pending) for key, one in whole_rows])
     yield family(c.TENANT_PROJECTS, [((node, one.tenant), len(projects[one.tenant])) for one in wholes])
     yield family(c.TENANT_BUDGET, [row for one in wholes for row in _money(node, one.tenant, one.budget)])
     yield family(c.TENANT_SPENT, [row for one in wholes for row in _money(node, one.tenant, one.spent)])
+    shown = [one for found in projects.values() for one in sorted(found, key=lambda one: one.project)[:PROJECTS_MAX]]
+    rows = [((node, one.tenant, one.project), one) for one in shown]
+    yield family(c.PROJECT_GUARANTEE, [(key, one.guarantee) for key, one in rows])
+    yield family(c.PROJECT_LIMIT, [(key, math.inf if one.limit is None else one.limit) for key, one in rows])
+    yield family(c.PROJECT_ALLOCATED, [(key, one.allocated) for key, one in rows])
+    yield family(c.PROJECT_BORROWED, [(key, one.borrowed) for key, one in rows])
+    yield family(c.PROJECT_PENDING, [(key, one.pending) for key, one in rows])
 
 
 def _money(node: str, tenant: str, text: str) -> Iterator[Row]:

@@ -115,7 +115,9 @@ def test_figures_are_in_base_units() -> None:
 def test_tenants_are_told_with_their_projects_and_money_with_its_currency() -> None:
     found = samples(native.families(reading()))
     assert found["calabash_tenant_borrowed_devices"] == [
-        ({"node": "n1", "tenant": "vision", "project": ""}, 0.5),
+        ({"node": "n1", "tenant": "vision"}, 0.5),
+    ]
+    assert found["calabash_project_borrowed_devices"] == [
         ({"node": "n1", "tenant": "vision", "project": "train"}, 0.5),
     ]
     assert found["calabash_tenant_limit_devices"][0][1] == float("inf")
@@ -127,7 +129,8 @@ def test_tenants_are_told_with_their_projects_and_money_with_its_currency() -> N
 def test_a_tenant_with_a_thousand_projects_has_series_of_fifty_and_says_how_many_there_are() -> None:
     many = [quota(), *(quota(f"p{i:04}") for i in range(1000)), quota("own", tenant="speech")]
     found = samples(native.families(reading(quota=many)))
-    assert len(found["calabash_tenant_allocated_devices"]) == 1 + 50 + 1
+    assert len(found["calabash_tenant_allocated_devices"]) == 1
+    assert len(found["calabash_project_allocated_devices"]) == 50 + 1
     assert [value for _, value in found["calabash_tenant_projects"]] == [1000]
 
 
@@ -149,6 +152,41 @@ def test_longest_wait_of_a_queue_is_that_of_its_own_oldest_request_and_not_of_a_
     )
     ages = {labels["queue"]: value for labels, value in found["calabash_queue_longest_wait_seconds"]}
     assert ages == {"all": 0, "prod": 60, "idle": 0}
+
+
+def test_sums_of_queue_series_count_a_device_once_at_every_depth_of_the_tree() -> None:
+    def queue(name: str, parent: str, deserved: float, allocated: float, pending: float) -> replies.QueueView:
+        return msgspec.structs.replace(
+            QUEUE, name=name, parent=parent, deserved=deserved, allocated=allocated, pending=pending
+        )
+
+    queues = [
+        queue("all/a/x", "all/a", 1, 0.3, 1),
+        queue("all/a/y", "all/a", 2, 0.1, 0),
+        queue("all", "", 8, 2.4, 7),
+        queue("all/a", "all", 2, 1.4, 3),  # its children are guaranteed more
+        queue("all/b", "all", 0, 0.7, 4),
+        queue("lone", "", 1, 0.25, 2),
+        queue("seen", "unseen", 0.5, 0.5, 0.5),
+    ]
+    found = {
+        name: {labels["queue"]: value for labels, value in rows}
+        for name, rows in samples(native.families(reading(queues=queues))).items()
+        if name.startswith("calabash_queue_") and name != "calabash_queue_info"
+    }
+    allocated, pending = found["calabash_queue_allocated_devices"], found["calabash_queue_pending_devices"]
+    assert allocated == {
+        "all/a/x": 0.3, "all/a/y": 0.1, "all": 0.3, "all/a": 1.0, "all/b": 0.7, "lone": 0.25, "seen": 0.5,
+    }  # fmt: skip
+    assert sum(allocated.values()) == pytest.approx(2.4 + 0.25 + 0.5)
+    assert sum(pending.values()) == pytest.approx(7 + 2 + 0.5)
+    assert found["calabash_queue_deserved_devices"]["all/a"] == 0
+    assert sum(found["calabash_queue_deserved_devices"].values()) == pytest.approx(8 + 1 + 0.5)
+    roots = {
+        labels["queue"]: labels["root"]
+        for labels, _ in samples(native.families(reading(queues=queues)))["calabash_queue_info"]
+    }
+    assert roots == {name: "all" if name.startswith("all") else name for name in allocated}
 
 
 def test_no_command_line_is_told() -> None:

@@ -1,0 +1,86 @@
+"""Series of queues, of which ``sum()`` counts every device and every request once.
+
+The pool tells of a parent queue what it and its child queues hold. A series has what the queue itself holds, so the sum over
+any set of queues is right, and the sum over a queue and its descendants is what the pool tells of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from calabash.api.replies import QueueView
+from calabash.exporter import catalogue as c
+from calabash.exporter.exposition import Family
+from calabash.exporter.families import family
+from calabash.exporter.reading import PENDING, PoolReading
+
+_DIGITS = 6
+
+
+def queue_families(reading: PoolReading) -> Iterator[Family]:
+    """All metrics of queues."""
+    queues = [((reading.status.node, q.name), q) for q in reading.queues]
+    tree = _QueueTree(reading.queues)
+    waits = _longest_waits(reading)
+    deserved, allocated = tree.own(lambda q: q.deserved), tree.own(lambda q: q.allocated)
+    pending = tree.own(lambda q: q.pending)
+    yield family(c.QUEUE_INFO, [((*key, q.parent, tree.root(q.name)), 1.0) for key, q in queues])
+    yield family(c.QUEUE_DESERVED, [(key, deserved[q.name]) for key, q in queues])
+    yield family(c.QUEUE_LIMIT, [(key, math.inf if q.limit is None else q.limit) for key, q in queues])
+    yield family(c.QUEUE_ALLOCATED, [(key, allocated[q.name]) for key, q in queues])
+    yield family(c.QUEUE_PENDING, [(key, pending[q.name]) for key, q in queues])
+    yield family(c.QUEUE_LONGEST_WAIT, [(key, waits.get(q.name, 0.0)) for key, q in queues])
+
+
+class _QueueTree:
+    """The queues of a reading. The parent of a queue need not be in it."""
+
+    def __init__(self, queues: Sequence[QueueView]) -> None:
+        self._queues = {q.name: q for q in queues}
+        self._children: dict[str, list[QueueView]] = defaultdict(list)
+        for q in queues:
+            if q.parent in self._queues:
+                self._children[q.parent].append(q)
+
+    def leaves(self) -> list[str]:
+        """Return the names of the queues without child queues."""
+        return [name for name in self._queues if name not in self._children]
+
+    def root(self, name: str) -> str:
+        """Return the topmost queue above a queue, or the queue itself."""
+        for _ in range(len(self._queues)):
+            parent = self._queues[name].parent
+            if parent not in self._queues:
+                break
+            name = parent
+        return name
+
+    def own(self, amount: Callable[[QueueView], float]) -> dict[str, float]:
+        """Return each queue's amount without those of its child queues.
+
+        Child queues may have more than their parent where an amount is a setting: a guarantee. Nothing is then left of the
+        parent's own.
+        """
+        found: dict[str, float] = {}
+
+        def total(q: QueueView) -> float:
+            below = sum(total(child) for child in self._children.get(q.name, ()))
+            found[q.name] = round(max(0.0, amount(q) - below), _DIGITS)
+            return max(amount(q), below)
+
+        for q in self._queues.values():
+            if q.parent not in self._queues:
+                total(q)
+        return found
+
+
+def _longest_waits(reading: PoolReading) -> dict[str, float]:
+    """Return the age in seconds of the oldest waiting request of each queue, by the clock of the pool."""
+    now_s = reading.status.started_at + reading.status.uptime_s
+    found: dict[str, float] = {}
+    for one in reading.allocations:
+        if one.state == PENDING:
+            found[one.queue] = max(found.get(one.queue, 0.0), now_s - one.created_at)
+    return found
