@@ -80,7 +80,7 @@ def _switches(pid: int) -> int:
 
 def measure_idle(report: Report, world: World, what: str, *, at_most: float | None, seconds: float) -> None:
     """Measure the share of a core that daemon and arbiter use while nothing happens."""
-    time.sleep(3.0 if report.quick else SETTLED_S)
+    time.sleep(7.0 if report.quick else SETTLED_S)
     pids = _processes(world)
     before = {name: (processor_s(pid), _switches(pid)) for name, pid in pids.items()}
     began = time.monotonic()

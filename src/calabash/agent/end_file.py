@@ -89,6 +89,7 @@ def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
 def replace_ends(home: Path, boot: str, ends: Mapping[str, LastSeen]) -> None:
     """Remove all files; ``ends`` are kept in a file of their own. Their recorders end. Raises OSError."""
     old = _files(home)
+    (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)  # so that a pool that was killed leaves nothing new in its home
     if ends:
         file = EndFile(home, boot)
         for name, seen in ends.items():
