@@ -643,6 +643,7 @@ def test_programs_that_name_memory_alone_share_a_device_and_are_told_so(tmp_path
         assert "1GiB and 60% of compute of device 0 (" in promised
         burst = own("run", "-v", "--memory", "1GiB", "--cores", "60", "--policy", "burst", "--", "true").stderr
         assert "1GiB and at least 60% of compute" in burst
+        until(lambda: len(own.items("ps")) == 3, what="the slices of what has ended to come back")
         rows = own.items("ps")
         assert [row["policy"] for row in rows] == ["best-effort"] * 3
         assert [part["core_percent"] for row in rows for part in row["slices"]] == [20] * 3  # 3 of 15 GiB
