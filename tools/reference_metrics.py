@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from calabash.api.part_metrics import EVERY, PART_METRICS
 from calabash.exporter.alerts import ALERTS
 from calabash.exporter.catalogue import CATALOGUE, Scope
 from calabash.exporter.dcgm import FIELDS
 from calabash.exporter.panels import BOARDS
-from calabash.kubernetes.planner.status import METRICS
 
 _HEAD = """\
 # Metrics
@@ -46,12 +46,16 @@ def metrics_page() -> str:
     )
     lines += ["that a pool knows; the tenant stands for the namespace, the allocation for the pod.", ""]
     lines += [
-        "## Planner of a cluster\n",
-        "`calabash planner --status :7071` serves these at `/metrics`, and `/readyz` for probes.\n",
-        "| metric | type | labels | meaning |",
-        "|---|---|---|---|",
+        "## Programs of a cluster\n",
+        "Each program of a cluster serves `/metrics`, without a credential and without a name of any tenant's object: the",
+        "planner at port 7071, admission and the adapter for autoscalers at their `probePort` (8081), the agent at 7072,",
+        "the server at 7073. [Monitor a cluster](../how-to/monitor-a-cluster.md) has them scraped.\n",
+        "| metric | served by | type | labels | meaning |",
+        "|---|---|---|---|---|",
     ]
-    lines += [f"| `{m.name}` | {m.kind} | {', '.join(f'`{n}`' for n in m.labels)} | {m.help} |" for m in METRICS]
+    for m in PART_METRICS:
+        parts = "all" if m.parts == EVERY else ", ".join(sorted(m.parts))
+        lines.append(f"| `{m.name}` | {parts} | {m.kind} | {', '.join(f'`{n}`' for n in m.labels)} | {m.help} |")
     lines.append("")
     lines += [
         "## Dashboards and alerts\n",

@@ -63,8 +63,9 @@ def test_helm_finds_nothing_to_complain_about() -> None:
         {"namespace": {"create": True}, "imagePullSecrets": [{"name": "registry"}]},
         {"priorityClasses": [{"name": "urgent", "value": 1000, "description": "now: or never"}]},
         {"metrics": {"enabled": True}},
+        {"metrics": {"enabled": True, "serviceMonitor": {"enabled": True}}, "server": {"enabled": True}},
     ],
-    ids=["defaults", "simulated", "cert-manager", "namespace", "priorities", "metrics"],
+    ids=["defaults", "simulated", "cert-manager", "namespace", "priorities", "metrics", "monitoring"],
 )
 def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values: Manifest) -> None:
     manifests = [m for m in render(values) if m["kind"] != "CustomResourceDefinition"]
@@ -99,6 +100,9 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"planner": {"shards": ["Not a name"]}}, "/planner/shards/0"),
         ({"planner": {"shards": ["a"], "handshake": "affinity"}}, "planner.shards"),
         ({"metrics": {"enabled": "yes"}}, "/metrics/enabled"),
+        ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "/metrics/serviceMonitor/interval"),
+        ({"networkPolicies": {"prometheus": [{"pods": {}}]}}, "/networkPolicies/prometheus/0"),
+        ({"networkPolicies": {"prometheus": [{}]}}, "/networkPolicies/prometheus/0"),
         ({"agent": {"useEverySeconds": -1}}, "/agent/useEverySeconds"),
         ({"agent": {"serveNvidiaNames": "yes"}}, "/agent/serveNvidiaNames"),
         ({"agent": {"workers": {"firstUser": 0}}}, "/agent/workers/firstUser"),
@@ -207,6 +211,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         unguarded=frozenset({"kube-system", "gpu-operator", NAMESPACE}),
         relay=True,
         serve_nvidia_names=True,
+        metrics_port=7072,
     )
     for wanted in (values, {}):
         assert gpu_node_verbs(wanted) == ["create", "patch", "get", "list", "watch"], (

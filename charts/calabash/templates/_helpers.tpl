@@ -78,6 +78,15 @@ tolerations: {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end -}}
 
+{{- /* The rule by which Prometheus reaches the metrics of a component; empty where no peer is named. */ -}}
+{{- define "calabash.scraping" -}}
+{{- with .Values.networkPolicies.prometheus -}}
+- ports:
+    - {port: metrics, protocol: TCP}
+  from: {{- toYaml . | nindent 4 }}
+{{- end -}}
+{{- end -}}
+
 {{- define "calabash.spread" -}}
 topologySpreadConstraints:
   - maxSkew: 1

@@ -141,6 +141,13 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: i
     metavar="PORT",
     help="Where agents of nodes send what was used. Default: nowhere.",
 )
+@click.option(
+    "--metrics-port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where metrics are served to Prometheus, without a credential. Default: nowhere.",
+)
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
 def cluster(
     *,
@@ -154,6 +161,7 @@ def cluster(
     certificate_dir: Path | None,
     insecure: bool,
     usage_port: int,
+    metrics_port: int,
     identity: str,
 ) -> None:
     """Serve the API and the console of a cluster, and keep its tenants.
@@ -183,6 +191,7 @@ def cluster(
         settings=settings,
         identity=identity,
         usage_port=usage_port,
+        metrics_port=metrics_port or None,
     )
     run_cluster(load_client(kubeconfig, agent="calabash-server"), order)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calabash.exporter.catalogue import MetricSpec
-from calabash.exporter.exposition import Family
+from calabash.seams.exposition import Family
 
 Row = tuple[tuple[str, ...], float]
 

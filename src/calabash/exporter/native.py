@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from calabash.api import replies
 from calabash.exporter import catalogue as c
-from calabash.exporter.exposition import Family
 from calabash.exporter.families import Row, family
 from calabash.exporter.queues import queue_families
 from calabash.exporter.reading import PENDING, PoolReading
@@ -15,6 +14,7 @@ from calabash.exporter.tenants import tenant_families
 from calabash.model.device import Health
 from calabash.model.network_status import ConditionKind, VpcReady
 from calabash.model.units import MIB
+from calabash.seams.exposition import Family
 
 READY = ConditionKind.READY
 UNEXPLAINED = "queued"

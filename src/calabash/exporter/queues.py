@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from calabash.api.replies import QueueView
 from calabash.exporter import catalogue as c
-from calabash.exporter.exposition import Family
 from calabash.exporter.families import family
 from calabash.exporter.reading import PENDING, PoolReading
+from calabash.seams.exposition import Family
 
 _DIGITS = 6
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import h11
 
-from calabash.exporter.exposition import CONTENT_TYPE
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.connections import Activity, Connection, Connections
+from calabash.seams.exposition import CONTENT_TYPE
 from calabash.seams.host.tcp_peers import local_peer
 from calabash.seams.listening import Acceptor
 

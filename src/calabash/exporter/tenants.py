@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from calabash.api.tenancy import QuotaView
 from calabash.exporter import catalogue as c
-from calabash.exporter.exposition import Family
 from calabash.exporter.families import Row, family
 from calabash.exporter.reading import PoolReading
 from calabash.model.errors import CalabashError
 from calabash.model.money import Money, parse_money
+from calabash.seams.exposition import Family
 
 PROJECTS_MAX = 50  # of one tenant, by name
 

@@ -16,12 +16,12 @@ from calabash.api.networks import NetworkConditionView, NetworkObjectView, Netwo
 from calabash.api.tenancy import QuotaList, QuotaView
 from calabash.exporter import catalogue, native
 from calabash.exporter.catalogue import CATALOGUE, MetricKind
-from calabash.exporter.exposition import Family
 from calabash.exporter.page import COMPATIBLE, MetricsPage
 from calabash.exporter.reading import PoolReading, Reader
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind
+from calabash.seams.exposition import Family
 
 STATUS = replies.Status(
     version="1", pid=1, home="/pool", node="n1", sim="lab", db="", started_at=5.0, uptime_s=1, devices=1, allocations=1,

@@ -20,6 +20,7 @@ from typing import cast
 
 import pytest
 
+from calabash.api.part_metrics import ClusterPart
 from calabash.exporter import serving
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
@@ -29,6 +30,7 @@ from calabash.kubernetes.admission.https import BOUNDS, HttpsServer
 from calabash.kubernetes.admission.run import PROBE_BOUNDS, listen, probe_server, server_context
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.planner.http import SmallServer
+from calabash.kubernetes.telemetry import Telemetry
 from calabash.seams.host.tcp_peers import local_peer
 
 FLOODER, OTHER = "127.0.0.2", "127.0.0.1"
@@ -96,7 +98,7 @@ def metrics() -> Iterator[Target]:
 
 @contextlib.contextmanager
 def probes() -> Iterator[Target]:
-    server = probe_server(listen("", 0), lambda: True)
+    server = probe_server(listen("", 0), lambda: True, Telemetry(ClusterPart.ADMISSION).reply)
     server.start()
     try:
         port = server.port

@@ -150,3 +150,8 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Key
 def _pem(certificate: x509.Certificate) -> bytes:
     text: bytes = certificate.public_bytes(serialization.Encoding.PEM)
     return text
+
+
+def ends_at_s(certificate: bytes) -> float:
+    """When a certificate ends, in seconds since 1970."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import os
@@ -10,7 +11,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -19,11 +20,12 @@ from typing import Any
 
 import structlog
 
+from calabash.api.part_metrics import ADMISSION_REQUESTS, ADMISSION_SECONDS, CERTIFICATE_EXPIRY, ClusterPart
 from calabash.kubernetes.admission.by_claims import look_up
-from calabash.kubernetes.admission.certificates import KeyPair
+from calabash.kubernetes.admission.certificates import KeyPair, ends_at_s
 from calabash.kubernetes.admission.https import HttpsServer
 from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
-from calabash.kubernetes.admission.service import AdmissionService
+from calabash.kubernetes.admission.service import AdmissionService, ReviewResult
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
 from calabash.kubernetes.clients import TrustedClients
@@ -31,6 +33,8 @@ from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.names import POOL, TENANT
 from calabash.kubernetes.shards import pool_of_queue
 from calabash.kubernetes.skipped import SkippedObjects
+from calabash.kubernetes.telemetry import PATH as METRICS_PATH
+from calabash.kubernetes.telemetry import Sample, Telemetry
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
 from calabash.seams.kube.objects import NAMESPACE, Namespace
@@ -107,6 +111,7 @@ class AdmissionProgram:
             asked=self._asked,
             claimed=partial(look_up, client),
             on_denied=_tell_denied,
+            on_answered=self._answered,
         )
         self.server = HttpsServer(
             listener if listener is not None else listen(settings.host, settings.port),
@@ -115,7 +120,8 @@ class AdmissionProgram:
             report=lambda error: _log.error("a question failed", error=repr(error)),
             admits=self._admits if settings.client_authority else None,
         )
-        self.probes = probe_server(probes, self.ready) if probes is not None else None
+        self.figures = Telemetry(ClusterPart.ADMISSION)
+        self.probes = probe_server(probes, self.ready, self._metrics) if probes is not None else None
         self._leaving = False
         self._stopping = threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
@@ -159,6 +165,13 @@ class AdmissionProgram:
             self.server.renew(server_context(*wanted))
             first, self._loaded = self._loaded is None, wanted
             _log.info("certificate loaded", first=first)
+
+    def _answered(self, path: str, result: ReviewResult, seconds: float) -> None:
+        self.figures.count(ADMISSION_REQUESTS, path, result.value)
+        self.figures.observe(ADMISSION_SECONDS, seconds, path)
+
+    def _metrics(self, question: HttpQuestion) -> HttpReply:
+        return self.figures.reply(question, lambda: expiry(self._loaded[0] if self._loaded is not None else None))
 
     def _admits(self, certificate: Mapping[str, Any] | None) -> bool:
         clients = self._loaded[1] if self._loaded is not None else None
@@ -267,11 +280,21 @@ def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
         os.close(descriptor)
 
 
-def probe_server(listener: socket.socket, ready: Callable[[], bool]) -> HttpsServer:
-    """A server of the kubelet's probes, over plain HTTP: ``/healthz`` and ``/readyz``. It has a thread and connections of its
-    own, which those of other clients cannot use up."""
+def expiry(pair: KeyPair | None) -> Iterable[Sample]:
+    """The sample of when a certificate ends; none where there is no certificate yet."""
+    if pair is not None:
+        yield CERTIFICATE_EXPIRY, (), ends_at_s(pair.certificate)
+
+
+def probe_server(
+    listener: socket.socket, ready: Callable[[], bool], metrics: Callable[[HttpQuestion], HttpReply]
+) -> HttpsServer:
+    """A server of the kubelet's probes and of Prometheus, over plain HTTP: ``/healthz``, ``/readyz`` and ``/metrics``. It has a
+    thread and connections of its own, which those of other clients cannot use up."""
 
     async def answer(question: HttpQuestion) -> HttpReply:
+        if question.path == METRICS_PATH:
+            return await asyncio.to_thread(metrics, question)
         if question.method != "GET" or question.path not in ("/healthz", "/readyz"):
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.path == "/readyz" and not ready():

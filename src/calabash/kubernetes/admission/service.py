@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from http import HTTPStatus
 
 from calabash.kubernetes.admission.by_claims import asked_by_name
@@ -35,6 +37,16 @@ _UNKNOWN_CLASSES = CalabashError(
     "the device classes are not known, because the API server did not answer", hint="create the pod again"
 )
 
+
+class ReviewResult(StrEnum):
+    """How a review ended."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    UNREADABLE = "unreadable"
+    FAILED = "failed"
+
+
 Lookup = Callable[[str], NamespaceTerms | None]
 ClaimLookup = Callable[[str, Sequence[AskingClaim], Mapping[str, int]], ClaimsAsked]
 
@@ -48,7 +60,8 @@ class AdmissionService:
         asked: the same from the API server, when it is not known; may block, and is given two seconds.
         claimed: what claims of a namespace ask, from the API server; may block, and is given two seconds. Without it pods that
             name claims are left alone.
-        denied: told of every denial: namespace, name, error.
+        on_denied: told of every denial: namespace, name, error.
+        on_answered: told of every review: path without its slash, result, seconds.
     """
 
     def __init__(
@@ -59,12 +72,14 @@ class AdmissionService:
         asked: Lookup,
         claimed: ClaimLookup | None = None,
         on_denied: Callable[[str, str, CalabashError], None] | None = None,
+        on_answered: Callable[[str, ReviewResult, float], None] = lambda *_: None,
     ) -> None:
         self._settings = settings
         self._cached = cached
         self._asked = asked
         self._claimed = claimed
         self._on_denied = on_denied
+        self._on_answered = on_answered
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """One request."""
@@ -72,25 +87,31 @@ class AdmissionService:
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.method != "POST":
             return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
-        return await self._review(question)
+        began_s, result = time.monotonic(), ReviewResult.FAILED
+        try:
+            result, reply = await self._review(question)
+        finally:
+            self._on_answered(question.path[1:], result, time.monotonic() - began_s)
+        return reply
 
-    async def _review(self, question: HttpQuestion) -> HttpReply:
+    async def _review(self, question: HttpQuestion) -> tuple[ReviewResult, HttpReply]:
         try:
             review = read_review(question.body)
         except CalabashError as error:
-            return HttpReply(status=HTTPStatus.BAD_REQUEST, body=str(error).encode(), content_type="text/plain")
+            reply = HttpReply(status=HTTPStatus.BAD_REQUEST, body=str(error).encode(), content_type="text/plain")
+            return ReviewResult.UNREADABLE, reply
         facts = with_name(await self._namespace(review.namespace), review)
         try:
             facts = replace(facts, claims=await self._claims(review))
         except CalabashError as error:
-            return HttpReply(body=denied(review, error))
+            return ReviewResult.DENIED, HttpReply(body=denied(review, error))
         answer = _ANSWERS[question.path]
         try:
-            return HttpReply(body=allowed(review, answer(review, facts, self._settings)))
+            return ReviewResult.ALLOWED, HttpReply(body=allowed(review, answer(review, facts, self._settings)))
         except CalabashError as error:
             if self._on_denied is not None:
                 self._on_denied(review.namespace, review.name, error)
-            return HttpReply(body=denied(review, error))
+            return ReviewResult.DENIED, HttpReply(body=denied(review, error))
 
     async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
         """Return what the claims of a pod ask that is created, and what its containers ask by names of device classes.

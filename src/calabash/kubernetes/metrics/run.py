@@ -10,21 +10,25 @@ import datetime
 import signal
 import socket
 import threading
+import time
+from http import HTTPStatus
 from typing import Any
 
 import structlog
 
+from calabash.api.part_metrics import ADAPTER_REQUESTS, ADAPTER_SECONDS, ClusterPart
 from calabash.kubernetes.admission.certificates import KeyPair
 from calabash.kubernetes.admission.https import HttpsServer
-from calabash.kubernetes.admission.run import listen, probe_server, server_context
+from calabash.kubernetes.admission.run import expiry, listen, probe_server, server_context
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
 from calabash.kubernetes.clients import TrustedClients
-from calabash.kubernetes.http1 import Bounds
+from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.metrics.frontproxy import read_front_proxy
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
 from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
 from calabash.kubernetes.skipped import SkippedObjects
+from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, ObjectMeta
 
@@ -89,7 +93,8 @@ class MetricsProgram:
         self._context = server_context()
         self._loaded: KeyPair | None = None
         self._proxy: TrustedClients | None = None
-        self._probes = probe_server(probes, self.ready) if probes is not None else None
+        self.figures = Telemetry(ClusterPart.METRICS)
+        self._probes = probe_server(probes, self.ready, self._metrics) if probes is not None else None
         self._server: HttpsServer | None = None
         self._nodes: Mirror[UsedNode] = Mirror(
             client,
@@ -139,6 +144,19 @@ class MetricsProgram:
                 self._server.renew(self._context)
             self._loaded, self._proxy = pair, proxy
 
+    async def _handle(self, question: HttpQuestion) -> HttpReply:
+        began_s, status = time.monotonic(), HTTPStatus.INTERNAL_SERVER_ERROR
+        try:
+            reply = await self._service.handle(question)
+            status = reply.status
+        finally:
+            self.figures.count(ADAPTER_REQUESTS, str(status.value))
+            self.figures.observe(ADAPTER_SECONDS, time.monotonic() - began_s)
+        return reply
+
+    def _metrics(self, question: HttpQuestion) -> HttpReply:
+        return self.figures.reply(question, lambda: expiry(self._loaded))
+
     def _changed(self, _: Any) -> None:
         self._service.changed()
 
@@ -164,7 +182,7 @@ class MetricsProgram:
         self._server = HttpsServer(
             listener,
             self._context,
-            self._service.handle,
+            self._handle,
             admits=proxy.admits,
             report=lambda error: log.error("a question failed", error=repr(error)),
             bounds=Bounds(body_bytes=0),

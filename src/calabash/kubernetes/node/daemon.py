@@ -112,7 +112,22 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
     )
+    made.add_argument(
+        "--metrics-port",
+        type=_port,
+        default=None,
+        metavar="PORT",
+        help="where metrics are served to Prometheus, without a credential; default: nowhere",
+    )
     return made
+
+
+def _port(text: str) -> int | None:
+    """A port, or None for 0. Raises ValueError."""
+    found = int(text)
+    if not 0 <= found < 1 << 16:
+        raise ValueError(text)
+    return found or None
 
 
 def _seconds(text: str) -> float:
@@ -175,6 +190,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         unguarded=frozenset(read.unguarded),
         relay=read.relay,
         serve_nvidia_names=read.serve_nvidia_names,
+        metrics_port=read.metrics_port,
     )
 
 

@@ -107,6 +107,7 @@ class UsageSending:
         self._begun = outbox.youngest()
         self._full: CalabashError | None = None
         self._fault = ""
+        self.waiting = 0  # intervals that were not acknowledged when it was last looked
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
 
@@ -162,6 +163,7 @@ class UsageSending:
         if waiting > self._waiting_max:
             self._outbox.join()
             waiting = self._outbox.waiting()
+        self.waiting = waiting
         full = waiting > self._waiting_max
         self._full = _too_many(waiting, self._waiting_max, self._fault) if full else None
 

@@ -30,6 +30,7 @@ from calabash.kubernetes.node.departed import DepartedPods, pod_exists
 from calabash.kubernetes.node.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
 from calabash.kubernetes.node.disk_room import DiskRoom
 from calabash.kubernetes.node.edits import EditsMaker, NodeEdits, device_nodes
+from calabash.kubernetes.node.figures import AgentFigures
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.hostdriver import (
     HostDriver,
@@ -93,6 +94,8 @@ class AgentService:
         self._client: KubeClient = load_client(settings.kubeconfig or "")
         self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
         self._happenings = NodeHappenings(self._client, settings.node)
+        self._figures = AgentFigures()
+        self.metrics_address = ("", 0)
         self._taint = StartupTaint(self._client, settings.node)
 
     def stop(self) -> None:
@@ -102,7 +105,7 @@ class AgentService:
 
     def run(self) -> None:
         """Until ``stop``. Raises CalabashError only for what waiting cannot mend: another agent of this node."""
-        with _only_one(self._settings.home, self._stop):
+        with _only_one(self._settings.home, self._stop), self._serving_metrics():
             while not self._stop.is_set():
                 try:
                     with ExitStack() as stack:
@@ -112,11 +115,32 @@ class AgentService:
                 except OSError as error:  # a file system that is full or for reading
                     self._failed(CalabashError(f"the agent cannot work on this node: {error}"))
 
+    @contextmanager
+    def _serving_metrics(self) -> Iterator[None]:
+        """Serve metrics while the agent runs, also while it cannot serve its devices. Raises CalabashError."""
+        port = self._settings.metrics_port
+        if port is None:
+            yield
+            return
+        server = self._figures.server(host="", port=port)
+        try:
+            server.start()
+        except OSError as error:
+            raise CalabashError(
+                f"metrics cannot be served at port {port}: {error.strerror}", hint="choose another --metrics-port"
+            ) from error
+        self.metrics_address = server.address
+        try:
+            yield
+        finally:
+            server.stop()
+
     def _failed(self, error: CalabashError) -> None:
         """Say why nothing is served, and wait before it is tried again."""
         log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
-        facts = self._facts(error=error, door=self._settings.door)
-        self._tell(_empty(self._settings.node), NodePods(self._fetch), facts, error)
+        facts, empty = self._facts(error=error, door=self._settings.door), _empty(self._settings.node)
+        self._figures.observe(empty, ready=False)
+        self._tell(empty, NodePods(self._fetch), facts, error)
         self._stop.wait(RETRY_S)
 
     def _serve(self, stack: ExitStack) -> None:
@@ -200,6 +224,12 @@ class AgentService:
             )
             starting = refusal is None and not plugins.followed
             self._tell(snapshot, pods, _starting(facts) if starting else facts, refusal)
+            self._figures.observe(
+                snapshot,
+                ready=refusal is None and not starting,
+                registrations=plugins.registrations,
+                waiting=usage.waiting,
+            )
             if refusal is None and plugins.registered:
                 self._taint.tend(plugins.registrations, time.monotonic())
             self._news.wait(TICK_S)

@@ -38,6 +38,7 @@ class AgentSettings:
         unguarded: namespaces whose pods' device access is left alone (``device_guard``); "*": all.
         relay: whether the device plug-ins register with the relay of this home instead of the kubelet (``relay.py``).
         usage: where intervals of usage are sent; None: nowhere, and they are not kept.
+        metrics_port: where metrics are served, on all addresses; 0: any port, None: nowhere.
     """
 
     node: str
@@ -59,6 +60,7 @@ class AgentSettings:
     unguarded: frozenset[str] = frozenset()
     relay: bool = False
     usage: UsageServer | None = None
+    metrics_port: int | None = None
 
     @property
     def device_plugins(self) -> Path:

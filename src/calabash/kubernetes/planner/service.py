@@ -20,6 +20,7 @@ from enum import StrEnum
 import msgspec
 import structlog
 
+from calabash.api.part_metrics import PLANNER_BINDINGS
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.apart import ApartFromOthers, Neighbours
 from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
@@ -258,6 +259,7 @@ class PlannerService(CoreOfTerm):
             refusal = error.message if is_final(error) else ""
             raise
         finally:
+            self.figures.count(PLANNER_BINDINGS, "ok" if ok else "failed")
             with self._lock:
                 if self._core is not None:
                     self._core.answers.bound(pod.uid, plan.id, ok=ok)
@@ -344,7 +346,7 @@ class PlannerService(CoreOfTerm):
             if core is None:
                 return
             now_s = self._clock.now_s()
-            with deciding():
+            with deciding(self.figures):
                 core.decide(now_s)
             due_in_s = core.book.scheduler.due_in_s(now_s)
             self._wait_s = DECIDE_EVERY_S if due_in_s is None else min(due_in_s, DECIDE_EVERY_S)

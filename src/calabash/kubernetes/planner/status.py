@@ -8,48 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Protocol
 
+from calabash.api.part_metrics import PLANNER_LEADS, PLANNER_NODES, PLANNER_PODS, PLANNER_READY, PLANNER_SKIPPED
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.kubernetes.planner.book import Stage
+from calabash.kubernetes.telemetry import Sample, Telemetry
 from calabash.model.errors import CalabashError
+from calabash.seams.exposition import CONTENT_TYPE
 
 BOUNDS = Bounds(body_bytes=0, connections=64, idle_s=30.0)
 LOOK_S = 5.0  # how long it is believed that some planner leads
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannerMetric:
-    """A metric of the planner, for ``/metrics`` and the reference."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    help: str
-
-
-LEADS = PlannerMetric(
-    name="calabash_planner_leads",
-    kind="gauge",
-    labels=(),
-    help="1 while this planner leads and decides, 0 while it does not.",
-)
-READY = PlannerMetric(
-    name="calabash_planner_ready",
-    kind="gauge",
-    labels=(),
-    help="1 while this planner leads, or has read all objects and another planner leads; 0 otherwise.",
-)
-SKIPPED = PlannerMetric(
-    name="calabash_planner_skipped_objects_total",
-    kind="counter",
-    labels=("kind",),
-    help="Versions of objects that cannot be read, or on which the planner fails, and that it leaves out.",
-)
-METRICS = (LEADS, READY, SKIPPED)
 
 
 class PlannerState(Protocol):
@@ -66,6 +37,19 @@ class PlannerState(Protocol):
         ...
 
     def skipped_counts(self) -> Mapping[str, int]: ...
+
+    def pods_by_stage(self) -> Mapping[str, int]:
+        """Pods by their stage, while this planner leads."""
+        ...
+
+    def nodes(self) -> int:
+        """Nodes on which pods are placed."""
+        ...
+
+    @property
+    def figures(self) -> Telemetry:
+        """What is counted while it runs."""
+        ...
 
 
 class PlannerStatus:
@@ -95,8 +79,8 @@ class PlannerStatus:
                 fault = await asyncio.to_thread(self.fault)
                 return _text(HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK, fault or "ok")
             case "/metrics":
-                body = await asyncio.to_thread(self._metrics)
-                return HttpReply(body=body.encode(), content_type=_CONTENT_TYPE)
+                body = await asyncio.to_thread(self._planner.figures.page, self._gather)
+                return HttpReply(body=body, content_type=CONTENT_TYPE)
         return _text(HTTPStatus.NOT_FOUND, "livez, readyz and metrics are answered here")
 
     def fault(self) -> str:
@@ -120,17 +104,16 @@ class PlannerStatus:
         except CalabashError as error:
             return f"whether any planner leads is not known: {error.message}"
 
-    def _metrics(self) -> str:
-        lines: list[str] = []
-        samples: list[tuple[PlannerMetric, dict[str, int]]] = [
-            (LEADS, {"": int(self._planner.leads())}),
-            (READY, {"": int(not self.fault())}),
-            (SKIPPED, {f'{{kind="{kind}"}}': count for kind, count in sorted(self._planner.skipped_counts().items())}),
-        ]
-        for metric, values in samples:
-            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            lines += [f"{metric.name}{labels} {value}" for labels, value in values.items()]
-        return "\n".join(lines) + "\n"
+    def _gather(self) -> Iterable[Sample]:
+        planner = self._planner
+        yield PLANNER_LEADS, (), int(planner.leads())
+        yield PLANNER_READY, (), int(not self.fault())
+        yield PLANNER_NODES, (), planner.nodes()
+        for kind, count in planner.skipped_counts().items():
+            yield PLANNER_SKIPPED, (kind,), count
+        stages = planner.pods_by_stage()
+        for stage in Stage:
+            yield PLANNER_PODS, (stage.value,), stages.get(stage.value, 0)
 
 
 def _text(status: HTTPStatus, text: str) -> HttpReply:

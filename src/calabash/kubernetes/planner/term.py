@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import structlog
 
+from calabash.api.part_metrics import PLANNER_DECISIONS, PLANNER_FAILURES, ClusterPart
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.facts import PodName, Report
 from calabash.kubernetes.planner.lead import Lead
@@ -18,6 +20,7 @@ from calabash.kubernetes.planner.orders import COMPONENT
 from calabash.kubernetes.planner.wishes import SYSTEM_NAMESPACES
 from calabash.kubernetes.shards import ALL, Shard
 from calabash.kubernetes.skipped import SkippedObjects
+from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import Reason
 from calabash.sched import CycleLimit, Options
 from calabash.seams.clock import Clock
@@ -36,12 +39,15 @@ class DecisionFailedError(Exception):
 
 
 @contextmanager
-def deciding() -> Iterator[None]:
-    """Begin a block in which the core decides."""
+def deciding(figures: Telemetry | None = None) -> Iterator[None]:
+    """Begin a block in which the core decides. With ``figures`` it is a cycle, whose time is measured."""
+    began_s = time.monotonic()
     try:
         yield
     except Exception as error:
         raise DecisionFailedError from error
+    if figures is not None:
+        figures.observe(PLANNER_DECISIONS, time.monotonic() - began_s)
 
 
 class CoreOfTerm:
@@ -81,6 +87,7 @@ class CoreOfTerm:
         self._set_aside: list[Report] = []  # to be written when a term runs
         self._not_before = 0.0
         self._decided_at = self._waited_at = time.monotonic()
+        self.figures = Telemetry(ClusterPart.PLANNER)
         self.lead = lead
         self.skipped = SkippedObjects(COMPONENT, client)
         self.mirrors = Mirrors(
@@ -89,6 +96,17 @@ class CoreOfTerm:
 
     def leads(self) -> bool:
         return self._core is not None and self._may_write()
+
+    def pods_by_stage(self) -> Mapping[str, int]:
+        """Pods that the core knows, by their stage; none while this planner does not lead."""
+        with self._lock:
+            entries = self._core.book.entries.values() if self._core is not None else ()
+            return Counter(entry.stage.value for entry in entries)
+
+    def nodes(self) -> int:
+        """Nodes on which the core places pods."""
+        with self._lock:
+            return len(self._core.book.scheduler.nodes) if self._core is not None else 0
 
     def _may_write(self) -> bool:
         """Whether the term in which the core was built runs on."""
@@ -131,6 +149,7 @@ class CoreOfTerm:
         fails as well, the pods without a node are searched for those without which it succeeds, by halves: 17 new cores for
         100,000 pods. What is being written for the old core ends before the new one reads the pods.
         """
+        self.figures.count(PLANNER_FAILURES)
         with self._lock:
             for pod in self._culprits():
                 self.mirrors.set_aside(pod, error)

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S, Election
 from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.devices import DeviceOrders
+from calabash.kubernetes.server.figures import ServerFigures
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
 from calabash.kubernetes.server.keeping import COMPONENT, TenantKeeper
 from calabash.kubernetes.server.networking import KubeNetworkKeeper
@@ -32,6 +34,7 @@ from calabash.kubernetes.server.settings import ClusterOrder
 from calabash.kubernetes.server.state import ClusterState
 from calabash.kubernetes.server.tenancy import ClusterTenancy
 from calabash.kubernetes.usage.program import UsageProgram
+from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.auditing import AuditTrail
 from calabash.operations.billing import Billing
@@ -106,6 +109,7 @@ class ClusterProgram:
         self._order = order
         self._server: Server | None = None
         self._ended = threading.Event()
+        self.metrics_address = ("", 0)
 
     def run(self) -> None:
         """Wait for the lead and serve until ``stop``. Raises CalabashError for what keeps it from serving."""
@@ -123,6 +127,21 @@ class ClusterProgram:
         self._ended.set()
         if self._server is not None:
             self._server.stop()
+
+    def _serve_metrics(self, figures: ServerFigures, stack: ExitStack) -> None:
+        port = self._order.metrics_port
+        if port is None:
+            return
+        server = figures.server(host="", port=port)
+        try:
+            server.start()
+        except OSError as error:
+            raise CalabashError(
+                f"metrics cannot be served at port {port}: {error.strerror}", hint="choose another --metrics-port"
+            ) from error
+        stack.callback(server.stop)
+        self.metrics_address = server.address
+        log.info("serves metrics", port=server.address[1])
 
     def _lead(self, stack: ExitStack) -> Lead | None:
         """The lead, when it is had; None when it is waited for no more."""
@@ -150,6 +169,8 @@ class ClusterProgram:
         woken = threading.Event()
         state = ClusterState(client, changed=woken.set)
         _watch(client, state, stack)
+        figures = ServerFigures(lambda: [node.metadata.name for node in state.nodes()])
+        self._serve_metrics(figures, stack)
         tables = ClusterTenancy(store.tenancy, client, state)
         tenancy = TenancyBook(tables)
         keeper = TenantKeeper(client, state, tables=tables, tenancy=tenancy, due=woken)
@@ -195,6 +216,11 @@ class ClusterProgram:
             networks=networks,
             certificates=certificates,
         )
+
+        def taken(records: Sequence[UsageRecord]) -> None:
+            figures.taken(records)
+            running.taken(records)
+
         if order.usage_port:
             usage = UsageProgram(
                 client,
@@ -202,8 +228,9 @@ class ClusterProgram:
                 namespace=order.namespace,
                 port=order.usage_port,
                 attribute=cluster.tenant_of_queue,
-                taken=running.taken,
+                taken=taken,
             )
+            figures.collects(lambda: usage.collection.seen_at_s, usage.expiry)
             usage.start()
             stack.callback(usage.stop)
         recorder = ClusterRecorder(cluster, store, clock, looked=running.look)
@@ -228,7 +255,7 @@ class ClusterProgram:
         more = {"cluster": cluster, "context": context, "queues": QueueWriter(client, state)}
         more["orders"] = DeviceOrders(client, state, cluster)
         log.info("serves the cluster", home=str(order.home), console=door.url)
-        server.run(served(operations, handlers(), more))
+        server.run(figures.counting(served(operations, handlers(), more)))
         if watch.lost:
             raise CalabashError("another server leads", reason=Reason.CONFLICT, hint="it is started again and waits")
 

@@ -25,7 +25,7 @@ class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOrder:
     """``database`` is a URL; ``identity`` is unique among replicas, empty: one of its own. ``usage_port`` is where nodes send
-    what was used, 0: nowhere."""
+    what was used, 0: nowhere. ``metrics_port``: where metrics are served, 0: any port, None: nowhere."""
 
     home: Path
     namespace: str
@@ -33,6 +33,7 @@ class ClusterOrder:
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     identity: str = ""
     usage_port: int = 0
+    metrics_port: int | None = None
 
 
 def read_cluster_settings(path: Path | None) -> ClusterSettings:

@@ -123,6 +123,11 @@ class UsageCollection:
             seen_at_s=dict(self._seen),
         )
 
+    @property
+    def seen_at_s(self) -> Mapping[str, float]:
+        """When each node has sent last since this program began, in seconds since 1970."""
+        return dict(self._seen)
+
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """One request."""
         loop = asyncio.get_running_loop()

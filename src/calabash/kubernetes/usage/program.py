@@ -9,14 +9,15 @@ import base64
 import datetime
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
 from calabash.kubernetes.admission.certificates import KeyPair
-from calabash.kubernetes.admission.run import listen, server_context
+from calabash.kubernetes.admission.run import expiry, listen, server_context
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.telemetry import Sample
 from calabash.kubernetes.usage.attribution import TenantOfQueue
 from calabash.kubernetes.usage.collection import UsageCollection
 from calabash.model.allocation import UsageRecord
@@ -87,6 +88,10 @@ class UsageProgram:
         """End; what is being committed is finished."""
         self._stop.set()
         self._thread.join()
+
+    def expiry(self) -> Iterable[Sample]:
+        """The sample of when the certificate ends."""
+        return expiry(self._loaded)
 
     def _run(self) -> None:
         serving = threading.Thread(target=self.collection.run, args=(self._stop,), name="usage-server", daemon=True)

@@ -24,6 +24,7 @@ from typing import Any, Generic
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube.cache import MirrorCache, MirrorChange, ObjectKey
+from calabash.seams.kube.counts import KUBE_COUNTS
 from calabash.seams.kube.errors import Expired, KubeError
 from calabash.seams.kube.meta import Kind, KubeObject, T
 from calabash.seams.kube.protocol import KubeClient, SkippedObject, Watch, WatchEvent, WatchEventType
@@ -88,11 +89,13 @@ class Mirror(Generic[T]):
 
     def start(self) -> None:
         """Begin; once."""
+        KUBE_COUNTS.begin(self, self._kind.plural, self.silent_s)
         self._thread.start()
 
     def stop(self) -> None:
         """End, and wait for the thread (unless called from it)."""
         self._stopping.set()
+        KUBE_COUNTS.end(self)
         self._cut()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -194,6 +197,7 @@ class Mirror(Generic[T]):
         self._version = version
         self._answered = asked
         self.lists += 1
+        KUBE_COUNTS.listed(self._kind.plural)
         self._synced.set()
 
     def _wants_more(self) -> bool:
@@ -209,6 +213,7 @@ class Mirror(Generic[T]):
         watch = self._client.watch(
             self._kind, self._version, self._namespace, label_selector=self._labels, field_selector=self._fields
         )
+        KUBE_COUNTS.watched(self._kind.plural)
         with self._lock:
             self._watch = watch
         try:

@@ -13,10 +13,12 @@ from http import HTTPStatus
 
 from calabash.model.errors import Reason
 from calabash.seams.kube.access import ApiAccess
+from calabash.seams.kube.counts import KUBE_COUNTS
 from calabash.seams.kube.errors import AnswerTooLarge, KubeError
 from calabash.seams.kube.http1 import HttpConnection, HttpError
 
 ANSWER_BYTES_MAX = 256 << 20
+_WATCH = "WATCH"
 _IDLE_S = 45.0  # API servers close idle connections after 90 s
 
 
@@ -70,7 +72,11 @@ class Transport:
             answer = self._attempts(order, deadline, refused=False)
             if answer.status == HTTPStatus.UNAUTHORIZED:
                 answer = self._attempts(order, deadline, refused=True)
+            KUBE_COUNTS.request(order.method, answer.status)
             return answer
+        except KubeError:
+            KUBE_COUNTS.request(order.method, 0)
+            raise
         finally:
             self._slots.release()
 
@@ -83,7 +89,9 @@ class Transport:
                 connection.close()
                 connection = self._opened(order, deadline, refused=True)
         except (OSError, HttpError) as error:
+            KUBE_COUNTS.request(_WATCH, 0)
             raise down(order, _words(error)) from error
+        KUBE_COUNTS.request(_WATCH, connection.status)
         return HttpStream(connection, order, silence_s)
 
     def close(self) -> None:

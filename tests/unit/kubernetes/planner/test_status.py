@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import re
 from typing import Any
 
 import pytest
 from tests.unit.kubernetes.planner.world import World, until
+from tests.unit.kubernetes.test_part_metrics import check
 
+from calabash.api.part_metrics import ClusterPart
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.status import METRICS, PlannerStatus
+from calabash.kubernetes.planner.status import PlannerStatus
+from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import SkippedObject
 from calabash.seams.kube.memory import MemoryKube
@@ -40,8 +44,10 @@ def test_planner_that_leads_is_ready_and_says_what_it_skipped(world: World) -> N
     assert "calabash_planner_leads 1\n" in text
     assert "calabash_planner_ready 1\n" in text
     assert 'calabash_planner_skipped_objects_total{kind="pods"} 1\n' in text
-    for metric in METRICS:
-        assert f"# TYPE {metric.name} {metric.kind}\n" in text
+    check(ClusterPart.PLANNER, text)
+    assert re.search(r"^calabash_planner_decision_seconds_count [1-9]", text, re.MULTILINE)
+    assert 'calabash_planner_pods{stage="waiting"} 0\n' in text
+    assert re.search(r'^calabash_kube_lists_total{kind="pods"} [1-9]', text, re.MULTILINE)
 
 
 def test_follower_is_ready_while_another_planner_leads(world: World) -> None:
@@ -86,8 +92,16 @@ class Planner:
     def unsynced(self) -> list[str]:
         return []
 
+    figures = Telemetry(ClusterPart.PLANNER)
+
     def skipped_counts(self) -> dict[str, int]:
         return {}
+
+    def pods_by_stage(self) -> dict[str, int]:
+        return {}
+
+    def nodes(self) -> int:
+        return 0
 
 
 def test_planner_is_not_ready_when_nobody_leads_or_that_is_not_known() -> None:

@@ -60,7 +60,7 @@ class ServedCluster:
     def database(self) -> str:
         return f"sqlite:///{self.home / 'pool.db'}"
 
-    def start(self, settings: ClusterSettings = OFF, *, usage_port: int = 0) -> None:
+    def start(self, settings: ClusterSettings = OFF, *, usage_port: int = 0, metrics_port: int | None = None) -> None:
         order = ClusterOrder(
             home=self.home,
             namespace=SYSTEM,
@@ -68,11 +68,18 @@ class ServedCluster:
             settings=settings,
             identity="one",
             usage_port=usage_port,
+            metrics_port=metrics_port,
         )
         self._program = ClusterProgram(self.kube, order)
         self._thread = threading.Thread(target=self._program.run, daemon=True)
         self._thread.start()
         until(self._answers, "the server to answer")
+
+    @property
+    def metrics_port(self) -> int:
+        """Port at which the server's metrics are answered."""
+        assert self._program is not None
+        return self._program.metrics_address[1]
 
     def stop(self) -> None:
         if self._program is not None and self._thread is not None:

@@ -17,7 +17,10 @@ _HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 @dataclass(slots=True, kw_only=True)
 class Family:
-    """One metric and its series: values of its labels, in their order, with the figure."""
+    """One metric and its series: values of its labels, in their order, with the figure.
+
+    ``kind`` is empty where the lines belong to the family before: those of a histogram.
+    """
 
     name: str
     help: str
@@ -35,7 +38,8 @@ def exposition(families: Iterable[Family]) -> bytes:
     written: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
     for family in families:
         name, names = family.name, family.labels
-        lines.append(f"# HELP {name} {family.help.translate(_HELP_ESCAPED)}\n# TYPE {name} {family.kind}")
+        if family.kind:
+            lines.append(f"# HELP {name} {family.help.translate(_HELP_ESCAPED)}\n# TYPE {name} {family.kind}")
         for values, figure in family.rows:
             key = names, values
             labels = written.get(key)

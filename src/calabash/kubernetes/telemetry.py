@@ -1,0 +1,157 @@
+"""Counters, histograms and gauges of one program of the cluster, and the page that Prometheus reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+
+import calabash
+from calabash.api import part_metrics as m
+from calabash.api.part_metrics import ClusterPart, PartMetric, metrics_of
+from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.kubernetes.planner.http import SmallServer
+from calabash.seams.exposition import CONTENT_TYPE, Family, exposition
+from calabash.seams.kube.counts import KUBE_COUNTS
+
+PATH = "/metrics"
+BOUNDS = Bounds(
+    body_bytes=0, connections=32, per_peer=8, idle_s=120.0
+)  # Prometheus keeps its connection between scrapes
+
+Labels = tuple[str, ...]
+Sample = tuple[PartMetric, Labels, float]
+Gather = Callable[[], Iterable[Sample]]
+
+
+@dataclass(slots=True)
+class _Distribution:
+    """How many values were at most each bound, one after the other, and those above the last; their sum."""
+
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass(slots=True)
+class _Series:
+    figures: dict[Labels, float] = field(default_factory=dict)
+    distributions: dict[Labels, _Distribution] = field(default_factory=dict)
+
+
+class Telemetry:
+    """Keeps the figures of one program. Safe for threads.
+
+    Args:
+        part: the program; it serves the metrics that ``part_metrics`` says it does, and no others.
+    """
+
+    def __init__(self, part: ClusterPart) -> None:
+        self._part = part
+        self._lock = threading.Lock()
+        self._series: dict[PartMetric, _Series] = {metric: _Series() for metric in metrics_of(part)}
+        for metric, series in self._series.items():
+            if metric.labels:
+                continue
+            if metric.kind == "counter":
+                series.figures[()] = 0.0
+            elif metric.kind == "histogram":
+                series.distributions[()] = _empty(metric)
+
+    def count(self, metric: PartMetric, *labels: str, by: float = 1.0) -> None:
+        """Add to a counter."""
+        with self._lock:
+            figures = self._series[metric].figures
+            figures[labels] = figures.get(labels, 0.0) + by
+
+    def observe(self, metric: PartMetric, value: float, *labels: str) -> None:
+        """Add a value to a histogram."""
+        with self._lock:
+            distributions = self._series[metric].distributions
+            found = distributions.get(labels)
+            if found is None:
+                found = distributions[labels] = _empty(metric)
+            found.counts[bisect_left(metric.buckets, value)] += 1
+            found.total += value
+
+    def page(self, gather: Gather = tuple) -> bytes:
+        """The figures as they are now, in Prometheus' text format; ``gather`` gives those that are read at each scrape."""
+        found: dict[PartMetric, dict[Labels, float]] = {}
+        for metric, labels, figure in (*_common(self._part), *gather()):
+            found.setdefault(metric, {})[labels] = figure
+        with self._lock:
+            families = [
+                family
+                for metric, series in self._series.items()
+                for family in _families(metric, series, found.pop(metric, {}))
+            ]
+        if found:
+            raise KeyError(f"{self._part} does not serve {', '.join(metric.name for metric in found)}")
+        return exposition(families)
+
+    def reply(self, question: HttpQuestion, gather: Gather = tuple) -> HttpReply:
+        """Answer a request for ``/metrics``, and refuse any other."""
+        if question.path != PATH:
+            return HttpReply(status=HTTPStatus.NOT_FOUND)
+        if question.method != "GET":
+            return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
+        return HttpReply(body=self.page(gather), content_type=CONTENT_TYPE)
+
+
+def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) -> SmallServer:
+    """Make a server of ``/metrics`` alone; the caller starts and stops it."""
+
+    async def answer(question: HttpQuestion) -> HttpReply:
+        return await asyncio.to_thread(figures.reply, question, gather)
+
+    return SmallServer(answer, host=host, port=port, bounds=BOUNDS)
+
+
+def _empty(metric: PartMetric) -> _Distribution:
+    return _Distribution(counts=[0] * (len(metric.buckets) + 1))
+
+
+def _families(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) -> list[Family]:
+    head = Family(name=metric.name, help=metric.help, labels=metric.labels, kind=metric.kind)
+    if metric.kind != "histogram":
+        head.rows += sorted((series.figures | gathered).items())
+        return [head]
+    buckets, total, count = (
+        Family(name=f"{metric.name}_{suffix}", help="", labels=labels, kind="")
+        for suffix, labels in (("bucket", (*metric.labels, "le")), ("sum", metric.labels), ("count", metric.labels))
+    )
+    for labels, one in sorted(series.distributions.items(), key=lambda item: item[0]):
+        below = 0
+        for bound, more in zip((*map(str, metric.buckets), "+Inf"), one.counts, strict=True):
+            below += more
+            buckets.add((*labels, bound), below)
+        total.add(labels, one.total)
+        count.add(labels, below)
+    return [head, buckets, total, count]
+
+
+def _common(part: ClusterPart) -> Iterable[Sample]:
+    """The figures of every program."""
+    yield m.BUILD_INFO, (part.value, calabash.__version__), 1
+    for (method, status), count in KUBE_COUNTS.requests().items():
+        yield m.KUBE_REQUESTS, (method, str(status)), count
+    for metric, counts in ((m.KUBE_LISTS, KUBE_COUNTS.lists()), (m.KUBE_WATCHES, KUBE_COUNTS.watches())):
+        for plural, count in counts.items():
+            yield metric, (plural,), count
+    for plural, silent_s in KUBE_COUNTS.silent_s().items():
+        yield m.KUBE_SILENT, (plural,), silent_s
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield m.PROCESS_CPU, (), used.ru_utime + used.ru_stime
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    yield m.PROCESS_MEMORY, (), pages * os.sysconf("SC_PAGE_SIZE")
+    yield m.PROCESS_FDS, (), len(os.listdir("/proc/self/fd"))
+    yield m.PROCESS_FDS_MAX, (), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    lived_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    yield m.PROCESS_START, (), time.time() - lived_s

@@ -1,0 +1,73 @@
+"""Counts of this process' requests to the API server, and of its lists and watches.
+
+They belong to the process: a program has several clients and mirrors, and its operator asks how all of them fare.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+
+class KubeCounts:
+    """Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._lists: Counter[str] = Counter()
+        self._watches: Counter[str] = Counter()
+        self._silent: dict[object, tuple[str, Callable[[], float]]] = {}
+
+    def request(self, method: str, status: int) -> None:
+        """Count a request by the status of its answer; 0: there was none."""
+        with self._lock:
+            self._requests[method, status] += 1
+
+    def listed(self, plural: str) -> None:
+        """Count a complete list."""
+        with self._lock:
+            self._lists[plural] += 1
+
+    def watched(self, plural: str) -> None:
+        """Count a watch that begins."""
+        with self._lock:
+            self._watches[plural] += 1
+
+    def begin(self, mirror: object, plural: str, silent_s: Callable[[], float]) -> None:
+        """Add a mirror, to be asked for how long the API server has said nothing to it."""
+        with self._lock:
+            self._silent[mirror] = (plural, silent_s)
+
+    def end(self, mirror: object) -> None:
+        """Remove a mirror that was stopped."""
+        with self._lock:
+            self._silent.pop(mirror, None)
+
+    def requests(self) -> dict[tuple[str, int], int]:
+        """Requests by method and status."""
+        with self._lock:
+            return dict(self._requests)
+
+    def lists(self) -> dict[str, int]:
+        """Complete lists by the plural of the kind."""
+        with self._lock:
+            return dict(self._lists)
+
+    def watches(self) -> dict[str, int]:
+        """Watches that were begun, by the plural of the kind."""
+        with self._lock:
+            return dict(self._watches)
+
+    def silent_s(self) -> dict[str, float]:
+        """The longest silence of the mirrors of each kind, in seconds."""
+        with self._lock:
+            mirrors = list(self._silent.values())
+        longest: dict[str, float] = {}
+        for plural, silent_s in mirrors:
+            longest[plural] = max(longest.get(plural, 0.0), silent_s())
+        return longest
+
+
+KUBE_COUNTS = KubeCounts()
