@@ -5,6 +5,8 @@ from __future__ import annotations
 from calabash.api.part_metrics import EVERY, PART_METRICS
 from calabash.exporter.alerts import ALERTS
 from calabash.exporter.catalogue import CATALOGUE, Scope
+from calabash.exporter.cluster_alerts import CLUSTER_ALERTS
+from calabash.exporter.cluster_panels import CLUSTER
 from calabash.exporter.dcgm import FIELDS
 from calabash.exporter.panels import BOARDS
 
@@ -64,9 +66,10 @@ def metrics_page() -> str:
         "| dashboard | panels |",
         "|---|---|",
     ]
-    lines += [f"| {board.title} | {', '.join(panel.title for panel in board.panels)} |" for board in BOARDS]
+    lines += [f"| {board.title} | {', '.join(panel.title for panel in board.panels)} |" for board in (*BOARDS, CLUSTER)]
+    every = (*ALERTS, *CLUSTER_ALERTS)
     lines += ["", "| alert | severity | fires after | when |", "|---|---|---|---|"]
     lines += [
-        f"| `{a.name}` | {a.severity} | {a.lasting} | `{a.expression.replace('|', chr(92) + '|')}` |" for a in ALERTS
+        f"| `{a.name}` | {a.severity} | {a.lasting} | `{a.expression.replace('|', chr(92) + '|')}` |" for a in every
     ]
     return "\n".join(lines) + "\n"

@@ -79,17 +79,20 @@ def dashboards() -> None:
 @dashboards.command("export")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 def export(directory: Path) -> None:
-    """Write them into DIRECTORY: one JSON file for each dashboard, and alerts.yaml."""
+    """Write them into DIRECTORY: a JSON file for each dashboard, alerts.yaml, and cluster-alerts.yaml for a cluster."""
     import json  # noqa: PLC0415
 
     import yaml  # noqa: PLC0415
 
     from calabash.exporter.alerts import rules  # noqa: PLC0415
+    from calabash.exporter.cluster_alerts import cluster_rules  # noqa: PLC0415
+    from calabash.exporter.cluster_panels import CLUSTER  # noqa: PLC0415
     from calabash.exporter.grafana import grafana  # noqa: PLC0415
     from calabash.exporter.panels import BOARDS  # noqa: PLC0415
 
-    files = {f"{board.name}.json": json.dumps(grafana(board), indent=2) + "\n" for board in BOARDS}
+    files = {f"{board.name}.json": json.dumps(grafana(board), indent=2) + "\n" for board in (*BOARDS, CLUSTER)}
     files["alerts.yaml"] = yaml.safe_dump(rules(), sort_keys=False, width=120)
+    files["cluster-alerts.yaml"] = yaml.safe_dump(cluster_rules(), sort_keys=False, width=120)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

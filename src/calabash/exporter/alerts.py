@@ -7,6 +7,7 @@ the first scrape. Every rule reduces the series of several exporters of one pool
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +130,15 @@ ALERTS = (
 
 def rules() -> dict[str, Any]:
     """A rule file, before it becomes YAML."""
+    return rules_of("calabash", ALERTS)
+
+
+def rules_of(group: str, alerts: Sequence[Alert]) -> dict[str, Any]:
+    """A rule file with one group of alerts."""
     return {
         "groups": [
             {
-                "name": "calabash",
+                "name": group,
                 "rules": [
                     {
                         "alert": alert.name,
@@ -141,7 +147,7 @@ def rules() -> dict[str, Any]:
                         "labels": {"severity": alert.severity},
                         "annotations": {"summary": alert.summary, "description": alert.help},
                     }
-                    for alert in ALERTS
+                    for alert in alerts
                 ],
             }
         ]

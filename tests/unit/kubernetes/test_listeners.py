@@ -30,7 +30,8 @@ from calabash.kubernetes.admission.https import BOUNDS, HttpsServer
 from calabash.kubernetes.admission.run import PROBE_BOUNDS, listen, probe_server, server_context
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.planner.http import SmallServer
-from calabash.kubernetes.telemetry import Telemetry
+from calabash.kubernetes.telemetry import BOUNDS as FIGURES_BOUNDS
+from calabash.kubernetes.telemetry import Telemetry, metrics_server
 from calabash.seams.host.tcp_peers import local_peer
 
 FLOODER, OTHER = "127.0.0.2", "127.0.0.1"
@@ -108,6 +109,17 @@ def probes() -> Iterator[Target]:
 
 
 @contextlib.contextmanager
+def figures() -> Iterator[Target]:
+    server = metrics_server(Telemetry(ClusterPart.AGENT), tuple, host="0.0.0.0", port=0)
+    server.start()
+    try:
+        port = server.address[1]
+        yield Target(port, FIGURES_BOUNDS.connections, False, "GET", "/metrics", lambda: accepted(port))
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
 def extender() -> Iterator[Target]:
     bounds = Bounds(connections=64, per_peer=64)
     server = SmallServer(answer, host="0.0.0.0", port=0, bounds=bounds)
@@ -138,6 +150,7 @@ LISTENERS: dict[str, Callable[[], contextlib.AbstractContextManager[Target]]] = 
     "admission": admission,
     "metrics": metrics,
     "probes": probes,
+    "metrics of an agent": figures,
     "extender": extender,
     "exporter": lambda: exporter(None),
     "exporter-tls": lambda: exporter(tls_context()),
