@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calabash.api.part_metrics import EVERY, PART_METRICS
+from calabash.binder.wait_times import BOUNDS_S
 from calabash.exporter.alerts import ALERTS
 from calabash.exporter.catalogue import CATALOGUE, Scope
 from calabash.exporter.cluster_alerts import CLUSTER_ALERTS
@@ -41,6 +42,7 @@ def metrics_page() -> str:
     counts = {scope: sum(spec.scope is scope for spec in CATALOGUE) for scope in Scope}
     rows = "\n".join(f"| {scope.value} | {count} |" for scope, count in counts.items() if count)
     example = counts[Scope.POOL] + 8 * counts[Scope.DEVICE] + 40 * counts[Scope.SLICE] + 5 * counts[Scope.QUEUE]
+    example += 5 * 2 * (len(BOUNDS_S) + 3)
     lines.append(_SERIES.format(rows=rows, example=f"about {example}"))
     lines += ["## Names of others\n", "`--compatible dcgm`: " + ", ".join(f"`{name}`" for name in FIELDS) + ".", ""]
     lines.append(

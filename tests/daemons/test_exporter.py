@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -383,6 +384,55 @@ def test_sums_of_queue_tenant_and_project_series_are_the_truth(
         until(lambda: not world.allocations(), what="everything to end")
         for path in ("tenants/summed/projects/train", "tenants/summed", f"queues/{leaf}", f"queues/{parent}"):
             world.client.delete(f"/v1/{path}")
+
+
+def _told(exporter: Exporter, series: str) -> float:
+    """The sum of the series whose names and labels begin so."""
+    lines = [line for line in with_token(exporter).splitlines() if line.startswith(series)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def _grows(told: Callable[[], float], beyond: float) -> bool:
+    return told() > beyond
+
+
+def test_counters_of_gpu_time_and_waits_agree_with_usage_and_survive_a_killed_pool(
+    programs: Path, world: World, exporter: Exporter, tmp_path: Path
+) -> None:
+    """The sum over tenants is what ``/v1/usage`` has; a new pool begins at 0 and goes on."""
+    series = "calabash_tenant_gpu_seconds_total"
+    seconds = partial(_told, exporter, f"{series}{{")
+    began_s, counted, answered = time.time(), seconds(), _granted_in(exporter)
+    program, _ = world.running("cat", memory_mib=1024, cores=50)
+    until(lambda: _granted_in(exporter) == answered + 1, what="the grant to be counted")
+    server = Prometheus(programs, tmp_path, calabash=[exporter.address])
+    try:
+        until(lambda: _grows(seconds, counted + 1.5), what="three seconds with half a device")
+        usage = partial(_used_since, world, began_s)
+        before, told, after = usage(), seconds() - counted, usage()
+        # The exporter's reading is up to a second old, and so is what the pool has measured.
+        assert before - 1.5 <= told <= after + 1.5
+        until(lambda: server.result(f"rate({series}[10s]) > 0.4"), what="the rate of half a device")
+        world.kill()
+        world.up()
+        until(lambda: _grows(seconds, 0.5), what="the counter to begin again")
+        until(lambda: server.result(f"sum(resets({series}[5m])) > 0"), what="the reset to be scraped")
+        increase = float(server.result(f"sum(increase({series}[5m]))")[0]["value"][1])
+        assert increase < 2 * (_used_since(world, began_s) + 5)  # Prometheus extrapolates
+    finally:
+        server.close()
+        program.kill()
+
+
+def _granted_in(exporter: Exporter) -> float:
+    page = with_token(exporter)
+    found = re.findall(r'calabash_queue_wait_seconds_count{[^}]*queue="default",outcome="granted"} (\d+)', page)
+    return float(found[0])
+
+
+def _used_since(world: World, began_s: float) -> float:
+    items = world.client.get(f"/v1/usage?by=tenant&from={began_s}&to={time.time() + 60}")["items"]
+    return float(sum(one["gpu_hours"] for one in items) * 3600)
 
 
 def test_promtool_finds_no_fault_in_the_page_and_the_rules(

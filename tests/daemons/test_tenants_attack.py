@@ -86,6 +86,7 @@ ROWS: dict[str, Row] = {
     "GET /v1/audit": (None, "after=0"),
     "GET /v1/audit/verify": NOTHING,
     "GET /v1/overview": NOTHING,
+    "GET /v1/counters": NOTHING,
     "GET /v1/tenants": NOTHING,
     "GET /v1/tenants/{tenant}": NOTHING,
     "PUT /v1/tenants/{tenant}": ({"limit": 0, "users": ["mallory"]}, ""),

@@ -22,6 +22,7 @@ from calabash.agent.residual import Residual
 from calabash.agent.slot_names import LEASE_FILE
 from calabash.agent.slots import Slots
 from calabash.agent.snapshot import SliceUse
+from calabash.agent.usage_totals import GpuTime, Key
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -190,6 +191,10 @@ class Ledgers:
     def preview(self, records: Iterable[AllocationRecord]) -> list[UsageRecord]:
         """Return what the store may not have of these allocations, up to now; from any thread."""
         return self.meters.preview(records, self._measured)
+
+    def totals(self, records: Iterable[AllocationRecord]) -> Mapping[Key, GpuTime]:
+        """Return the GPU time of tenants and projects up to now; from any thread."""
+        return self.meters.totals(records, self._measured)
 
     def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
         """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""

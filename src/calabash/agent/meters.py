@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from calabash.agent.end_file import LastSeen
 from calabash.agent.meter import Measured, Meter, Moment, estimate, open_meter, resume_meter
+from calabash.agent.usage_totals import GpuTime, Key, UsageTotals
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.request import AllocationId
 from calabash.seams.clock import Clock
@@ -39,6 +40,7 @@ class Meters:
         self._looked_ns: int | None = None  # when this pool looked at all allocations first
         self._lock = threading.RLock()  # whoever measures asks back whether it still may
         self._meters: dict[AllocationId, Meter] = {}
+        self._totals = UsageTotals(0.0 if mark is None else mark.now_s)
         self._all_seen = True  # none that an earlier pool has granted is still to be seen living
 
     def now(self) -> Moment:
@@ -110,10 +112,7 @@ class Meters:
                 if meter is not None:
                     found += meter.unwritten
                 if meter is not None and not meter.closed:
-                    end_ns = meter.end_ns(self._clock.monotonic_ns())
-                    if meter.unseen:
-                        end_ns, _ = estimate(*self._bounds(meter))
-                    found += meter.preview(end_ns, measure(record))
+                    found += meter.preview(self._open_until_ns(meter), measure(record))
         return found
 
     def cut(
@@ -132,9 +131,29 @@ class Meters:
                 # The end of an allocation that nobody has seen is settled once, by ``close``.
                 if meter is not None and not meter.closed and not meter.unseen:
                     offset_ns = meter.end_ns(self._clock.monotonic_ns())
-                    meter.unwritten = meter.unwritten or meter.cut(offset_ns, measure(record))
+                    meter.unwritten = meter.unwritten or self._cut(meter, offset_ns, measure(record))
                     due[record.id] = meter.unwritten
         return due
+
+    def totals(self, records: Iterable[AllocationRecord], measure: Measure) -> Mapping[Key, GpuTime]:
+        """Return the GPU time of tenants and projects up to now. No interval is cut or begun meanwhile, else it would count
+        twice or not at all."""
+        with self._lock:
+            found: list[UsageRecord] = []
+            for record in records:
+                meter = self._known(record)
+                if meter is not None and not meter.closed:
+                    found += meter.preview(self._open_until_ns(meter), measure(record))
+            return self._totals.with_open(found)
+
+    def _open_until_ns(self, meter: Meter) -> int:
+        """Return the offset up to which an allocation is metered if its open interval ends now."""
+        return estimate(*self._bounds(meter))[0] if meter.unseen else meter.end_ns(self._clock.monotonic_ns())
+
+    def _cut(self, meter: Meter, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
+        records = meter.cut(offset_ns, measured)
+        self._totals.add(records)
+        return records
 
     def written(self, due: Mapping[AllocationId, tuple[UsageRecord, ...]]) -> None:
         """The store has them."""
@@ -152,7 +171,7 @@ class Meters:
                 if meter.unseen:
                     meter.settle(*self._bounds(meter))
                 until_ns = meter.end_ns(self._clock.monotonic_ns())
-                meter.unwritten = (*meter.unwritten, *meter.cut(until_ns, measure(record)))
+                meter.unwritten = (*meter.unwritten, *self._cut(meter, until_ns, measure(record)))
                 meter.closed = True
             return meter.unwritten
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from calabash.agent.ledgers import Ledgers
+from calabash.agent.usage_totals import GpuTime, Key
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.seams.clock import Clock
 from calabash.seams.store import Store
@@ -45,6 +46,10 @@ class OpenUsage:
                 self._measured = self._ledgers.preview(self._held()), until_s
                 self._measured_ns = now_ns
             return self._measured
+
+    def totals(self) -> Mapping[Key, GpuTime]:
+        """Return the GPU time of tenants and projects since the start of the pool; reads no record of the store."""
+        return self._ledgers.totals(self._held())
 
     def write(self) -> tuple[float, Mapping[str, float]]:
         """Write the records of all open intervals. Return the moment up to which all usage is in the store, and tenants of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from calabash.api.audit_routes import AUDIT
 from calabash.api.billing_routes import BILLING
 from calabash.api.changes import CHANGES
+from calabash.api.counters import COUNTERS
 from calabash.api.fabric import FABRIC
 from calabash.api.jobs_routes import JOBS
 from calabash.api.network_routes import NETWORKS
@@ -18,6 +19,7 @@ from calabash.api.tenancy_routes import TENANCY
 
 ROUTES: tuple[Route, ...] = (
     *POOL,
+    *COUNTERS,
     *AUDIT,
     *OVERVIEW,
     *TENANCY,

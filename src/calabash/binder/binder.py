@@ -13,11 +13,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 from structlog.contextvars import bound_contextvars
 
-from calabash.agent.node import NodeAgent
+from calabash.agent.node import Grant, NodeAgent
 from calabash.binder.admission import WINDOW
 from calabash.binder.local import LocalScheduler, Start, Stop
 from calabash.binder.order import WaitingRequests
@@ -34,6 +36,7 @@ from calabash.binder.requests import (
 from calabash.binder.starts import Starts
 from calabash.binder.survey import surveyed
 from calabash.binder.tracking import Tracker
+from calabash.binder.wait_times import WaitOutcome, WaitTimes
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
@@ -79,6 +82,7 @@ class Binder:
         limit: CycleLimit | None = None,
     ) -> None:
         self.granting: Granting = lambda _: nullcontext()
+        self.wait_times = WaitTimes()
         self._agent = agent
         self._clock = clock
         self._lock = threading.RLock()
@@ -111,6 +115,7 @@ class Binder:
             command=short_command(tuple(command)),
             created_at=self._clock.now_s(),
         )
+        waiting.answer.add_done_callback(partial(self._count_wait, waiting, wait, self._clock.monotonic_ns()))
         with self._lock:
             if self._closed:
                 raise CalabashError("the pool is going down", reason=Reason.POOL_DOWN, hint="start it: calabash up")
@@ -199,6 +204,14 @@ class Binder:
             yield self._tracker.scheduler
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _count_wait(self, waiting: WaitingRequest, wait: bool, since_ns: int, answer: Future[Grant]) -> None:
+        """Count how long a request waited; one that was not to wait and got nothing did not wait."""
+        granted = not answer.cancelled() and answer.exception() is None
+        if granted or wait:
+            outcome = WaitOutcome.GRANTED if granted else WaitOutcome.NOT_GRANTED
+            waited_s = (self._clock.monotonic_ns() - since_ns) / 1e9
+            self.wait_times.add(waiting.request.queue, outcome, waited_s)
 
     def _may_be_decided(self, waiting: WaitingRequest) -> bool:
         """Return True if the last cycle has ended before it looked at the request."""

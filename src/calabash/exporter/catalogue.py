@@ -165,11 +165,35 @@ QUEUE_LONGEST_WAIT = MetricSpec(
     unit="seconds",
 )
 
+QUEUE_WAIT = MetricSpec(
+    name="calabash_queue_wait_seconds",
+    help="How long requests waited from their submission until they were granted, or ended without (outcome not_granted).",
+    scope=Scope.WAITS,
+    labels=(*QUEUE, "outcome"),
+    unit="seconds",
+    kind=MetricKind.HISTOGRAM,
+)
+
 TENANT_GUARANTEE = _tenant("guarantee_devices", "Devices that the tenant is guaranteed.")
 TENANT_LIMIT = _tenant("limit_devices", "Devices that it may hold at most; +Inf without a limit. Not to be added.")
 TENANT_ALLOCATED = _tenant("allocated_devices", "Devices that it holds, in parts of devices, its projects included.")
 TENANT_BORROWED = _tenant("borrowed_devices", "Devices that it holds above its guarantee.")
 TENANT_PENDING = _tenant("pending_devices", "Devices for which its requests wait, its projects included.")
+TENANT_GPU_SECONDS = _tenant(
+    "gpu_seconds_total",
+    "Seconds of whole devices that it was allocated since the start of the pool, its projects included.",
+    "seconds",
+    kind=MetricKind.COUNTER,
+)
+TENANT_GPU_USED = _tenant(
+    "gpu_used_seconds_total", "Seconds of whole devices that it used.", "seconds", kind=MetricKind.COUNTER
+)
+TENANT_GPU_IDLE = _tenant(
+    "gpu_idle_seconds_total",
+    "Seconds of whole devices that it was allocated in which no kernel of the slice ran, where that is measured.",
+    "seconds",
+    kind=MetricKind.COUNTER,
+)
 TENANT_PROJECTS = _tenant("projects", "Projects that it has, also those that have no series.", "")
 TENANT_BUDGET = _tenant(
     "budget",
@@ -189,6 +213,21 @@ PROJECT_LIMIT = _project("limit_devices", "Devices that it may hold at most; +In
 PROJECT_ALLOCATED = _project("allocated_devices", "Devices that it holds, in parts of devices.")
 PROJECT_BORROWED = _project("borrowed_devices", "Devices that it holds above its guarantee.")
 PROJECT_PENDING = _project("pending_devices", "Devices for which its requests wait.")
+PROJECT_GPU_SECONDS = _project(
+    "gpu_seconds_total",
+    "Seconds of whole devices that it was allocated since the start of the pool.",
+    "seconds",
+    kind=MetricKind.COUNTER,
+)
+PROJECT_GPU_USED = _project(
+    "gpu_used_seconds_total", "Seconds of whole devices that it used.", "seconds", kind=MetricKind.COUNTER
+)
+PROJECT_GPU_IDLE = _project(
+    "gpu_idle_seconds_total",
+    "Seconds of whole devices that it was allocated in which no kernel of the slice ran, where that is measured.",
+    "seconds",
+    kind=MetricKind.COUNTER,
+)
 
 WAITING = MetricSpec(
     name="calabash_requests_waiting",

@@ -198,6 +198,23 @@ TENANTS = Dashboard(
             text="In devices.",
         ),
         Panel(
+            title="GPU time: allocated, used, idle",
+            unit="none",
+            width=12,
+            queries=tuple(
+                Query(
+                    expression=f"sum by (tenant) ({once(spec, _TENANT, over='rate 5m')})",
+                    legend=f"{{{{tenant}}}} {what}",
+                )
+                for spec, what in (
+                    (c.TENANT_GPU_SECONDS, "is allocated"),
+                    (c.TENANT_GPU_USED, "uses"),
+                    (c.TENANT_GPU_IDLE, "has idle"),
+                )
+            ),
+            text="In devices, on average over five minutes.",
+        ),
+        Panel(
             title="Budget and what is spent of it",
             unit="none",
             width=12,
@@ -281,6 +298,16 @@ TENANTS = Dashboard(
             width=12,
             queries=_one(once(c.QUEUE_LONGEST_WAIT, _NODE, by=("queue",)), "{{queue}}"),
             text="Age of the oldest request that waits in the queue itself.",
+        ),
+        Panel(
+            title="Queues: waiting time of nine in ten",
+            unit="s",
+            width=12,
+            queries=_one(
+                f"histogram_quantile(0.9, sum by (queue, outcome, le) ({once(c.QUEUE_WAIT, _NODE, over='rate 1h')}))",
+                "{{queue}} {{outcome}}",
+            ),
+            text="Of the requests that were answered within the last hour.",
         ),
     ),
 )

@@ -14,8 +14,9 @@ from calabash.api.replies import QueueView
 from calabash.exporter import catalogue as c
 from calabash.exporter.families import family
 from calabash.exporter.reading import PENDING, PoolReading
-from calabash.seams.exposition import Family
+from calabash.seams.exposition import Family, Histogram
 
+OUTCOMES = ("granted", "not_granted")
 _DIGITS = 6
 
 
@@ -32,6 +33,30 @@ def queue_families(reading: PoolReading) -> Iterator[Family]:
     yield family(c.QUEUE_ALLOCATED, [(key, allocated[q.name]) for key, q in queues])
     yield family(c.QUEUE_PENDING, [(key, pending[q.name]) for key, q in queues])
     yield family(c.QUEUE_LONGEST_WAIT, [(key, waits.get(q.name, 0.0)) for key, q in queues])
+    waited = family(c.QUEUE_WAIT, [])
+    waited.histograms = _wait_times(reading, tree.leaves())
+    yield waited
+
+
+def _wait_times(reading: PoolReading, leaves: Sequence[str]) -> list[Histogram]:
+    """Return the waiting times of the queues that there are: of each without child queues, and of each that was asked.
+
+    A queue of which nothing is known has zeros: a series that begins with 1 shows no increase.
+    """
+    bounds = tuple(reading.counters.wait_bounds_s)
+    if not bounds:
+        return []  # a pool that does not count
+    known = {(one.queue, one.outcome): one for one in reading.counters.waits}
+    asked = {name for name, _ in known}
+    names = [q.name for q in reading.queues if q.name in asked.union(leaves)]
+    found = []
+    for key in ((name, outcome) for name in names for outcome in OUTCOMES):
+        one = known.get(key)
+        counts = tuple(one.counts) if one else (0,) * (len(bounds) + 1)
+        found.append(
+            Histogram(labels=(reading.status.node, *key), bounds=bounds, counts=counts, total=one.sum_s if one else 0.0)
+        )
+    return found
 
 
 class _QueueTree:

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import msgspec
 
 from calabash.api import replies, tenancy
+from calabash.api.counters import NO_COUNTERS, PoolCounters
 from calabash.api.networks import PATH, NetworkObjectView
+from calabash.model.errors import CalabashError, Reason
 
 EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
 _EVENTS_AT_ONCE = 1000
@@ -35,6 +37,7 @@ class PoolReading:
     quota: list[tenancy.QuotaView] = field(default_factory=list)
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)
     vpcs: list[NetworkObjectView] = field(default_factory=list)
+    counters: PoolCounters = NO_COUNTERS
 
 
 class Reader:
@@ -61,7 +64,17 @@ class Reader:
             quota=quota,
             events=dict(self._events),
             vpcs=msgspec.convert(self._pool.items(f"{PATH}/objects?kind=vpc"), list[NetworkObjectView]),
+            counters=self._counters(),
         )
+
+    def _counters(self) -> PoolCounters:
+        """Return the pool's counters; none of a pool that has none, or does not show them to this user."""
+        try:
+            return msgspec.convert(self._pool.get("/v1/counters"), PoolCounters)
+        except CalabashError as error:
+            if error.reason not in {Reason.NOT_FOUND, Reason.NOT_PERMITTED}:
+                raise
+            return NO_COUNTERS
 
     def _count_events(self) -> None:
         """Those since the last scrape. At the first, those that were there are passed over: they count from here on."""

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
+from calabash.api.counters import GpuTimeView
 from calabash.api.tenancy import QuotaView
 from calabash.exporter import catalogue as c
 from calabash.exporter.families import Row, family
@@ -19,6 +20,7 @@ from calabash.model.money import Money, parse_money
 from calabash.seams.exposition import Family
 
 PROJECTS_MAX = 50  # of one tenant, by name
+_NONE = GpuTimeView(tenant="", project="", allocated_s=0.0, used_s=0.0, idle_s=0.0)
 
 
 def tenant_families(reading: PoolReading) -> Iterator[Family]:
@@ -35,6 +37,12 @@ def tenant_families(reading: PoolReading) -> Iterator[Family]:
     yield family(c.TENANT_ALLOCATED, [(key, one.allocated) for key, one in whole_rows])
     yield family(c.TENANT_BORROWED, [(key, one.borrowed) for key, one in whole_rows])
     yield family(c.TENANT_PENDING, [(key, one.pending) for key, one in whole_rows])
+    times = {one.tenant: one for one in reading.counters.tenants}
+    names = sorted({*times, *(one.tenant for one in wholes)}) if reading.counters.wait_bounds_s else []
+    tenant_times = [((node, name), times.get(name, _NONE)) for name in names]
+    yield family(c.TENANT_GPU_SECONDS, [(key, one.allocated_s) for key, one in tenant_times])
+    yield family(c.TENANT_GPU_USED, [(key, one.used_s) for key, one in tenant_times])
+    yield family(c.TENANT_GPU_IDLE, [(key, one.idle_s) for key, one in tenant_times])
     yield family(c.TENANT_PROJECTS, [((node, one.tenant), len(projects[one.tenant])) for one in wholes])
     yield family(c.TENANT_BUDGET, [row for one in wholes for row in _money(node, one.tenant, one.budget)])
     yield family(c.TENANT_SPENT, [row for one in wholes for row in _money(node, one.tenant, one.spent)])
@@ -45,6 +53,12 @@ def tenant_families(reading: PoolReading) -> Iterator[Family]:
     yield family(c.PROJECT_ALLOCATED, [(key, one.allocated) for key, one in rows])
     yield family(c.PROJECT_BORROWED, [(key, one.borrowed) for key, one in rows])
     yield family(c.PROJECT_PENDING, [(key, one.pending) for key, one in rows])
+    parts = {(one.tenant, one.project): one for one in reading.counters.projects}
+    counted = rows if reading.counters.wait_bounds_s else []
+    project_times = [(key, parts.get((one.tenant, one.project), _NONE)) for key, one in counted]
+    yield family(c.PROJECT_GPU_SECONDS, [(key, one.allocated_s) for key, one in project_times])
+    yield family(c.PROJECT_GPU_USED, [(key, one.used_s) for key, one in project_times])
+    yield family(c.PROJECT_GPU_IDLE, [(key, one.idle_s) for key, one in project_times])
 
 
 def _money(node: str, tenant: str, text: str) -> Iterator[Row]:

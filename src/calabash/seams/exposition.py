@@ -15,11 +15,22 @@ _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """The observations with one set of values of the labels: ``counts`` up to each of ``bounds`` and above the one before, and
+    last those above all bounds; ``total`` is their sum."""
+
+    labels: tuple[str, ...]
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Family:
-    """One metric and its series: values of its labels, in their order, with the figure.
+    """One metric and its series: values of its labels, in their order, with the figure; of a histogram ``histograms``.
 
-    ``kind`` is empty where the lines belong to the family before: those of a histogram.
+    ``kind`` is empty where the lines belong to the family before: those of a histogram that are written one by one.
     """
 
     name: str
@@ -27,6 +38,7 @@ class Family:
     labels: tuple[str, ...]
     kind: str = "gauge"
     rows: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
+    histograms: list[Histogram] = field(default_factory=list)
 
     def add(self, labels: tuple[str, ...], value: float) -> None:
         self.rows.append((labels, value))
@@ -46,8 +58,21 @@ def exposition(families: Iterable[Family]) -> bytes:
             if labels is None:
                 labels = written[key] = _labels(names, values)
             lines.append(f"{name}{labels} {_figure(figure)}")
+        for histogram in family.histograms:
+            lines += _histogram_lines(name, names, histogram)
     lines.append("")
     return "\n".join(lines).encode(errors="replace")
+
+
+def _histogram_lines(name: str, names: tuple[str, ...], found: Histogram) -> list[str]:
+    up_to = 0
+    lines = []
+    for bound, count in zip((*found.bounds, math.inf), found.counts, strict=True):
+        up_to += count
+        le = _figure(bound)
+        lines.append(f"{name}_bucket{_labels((*names, 'le'), (*found.labels, le))} {up_to}")
+    labels = _labels(names, found.labels)
+    return [*lines, f"{name}_sum{labels} {_figure(found.total)}", f"{name}_count{labels} {up_to}"]
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:

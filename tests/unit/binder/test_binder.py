@@ -11,9 +11,11 @@ from tests.unit.binder.test_local import device
 
 from calabash.agent.granting import Grant
 from calabash.agent.snapshot import DeviceSnapshot
+from calabash.binder import wait_times
 from calabash.binder.binder import Binder
 from calabash.binder.local import Start, Stop
 from calabash.binder.requests import Requester
+from calabash.binder.wait_times import BOUNDS_S, WaitOutcome
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
@@ -162,3 +164,38 @@ def test_pool_decides_again_at_the_time_that_the_scheduler_names(monkeypatch: py
     for _ in range(3):
         assert passes.acquire(timeout=60)
     binder.close()
+
+
+def test_waiting_times_are_counted_by_queue_and_outcome_and_a_request_that_is_not_to_wait_is_not_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent: Any = Agent()
+    clock = VirtualClock()
+    binder = Binder(agent=agent, queues=lambda: [QueueSpec(name="default")], clock=clock)
+    starts: list[Start] = []
+    monkeypatch.setattr(binder._tracker, "decide", lambda: [starts.pop()] if starts else [])
+    monkeypatch.setattr(agent, "grant", lambda record: Grant(record=record, edits=Edits()))
+    request, requester = GpuRequest(memory_mib=1, core_percent=1), Requester(uid=1, user="ann")
+    granted, withdrawn = (binder.submit(request, requester=requester, command=(), wait=True) for _ in range(2))
+    at_once = binder.submit(request, requester=requester, command=(), wait=False)
+    assert binder.withdraw(at_once, why="it did not want to wait")
+    clock.advance(15)
+    starts.append(Start(id=granted.id, placement=PLACE))
+    binder.schedule()
+    clock.advance(86_400)
+    assert binder.withdraw(withdrawn, why="it waited long enough")
+    binder.withdraw(withdrawn, why="once more")  # counts once
+    found = {(queue, outcome): counts for queue, outcome, counts in binder.wait_times.all()}
+    assert set(found) == {("default", WaitOutcome.GRANTED), ("default", WaitOutcome.NOT_GRANTED)}
+    granted_counts = found["default", WaitOutcome.GRANTED]
+    assert dict(zip(BOUNDS_S, granted_counts.counts, strict=False)) == {b: int(b == 15) for b in BOUNDS_S}
+    assert granted_counts.sum_s == pytest.approx(15)
+    assert found["default", WaitOutcome.NOT_GRANTED].counts == [0] * len(BOUNDS_S) + [1]
+
+
+def test_waiting_times_are_kept_of_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wait_times, "KEYS_MAX", 10)
+    times = wait_times.WaitTimes()
+    for number in range(100):
+        times.add(f"q{number}", WaitOutcome.GRANTED, 1)
+    assert [queue for queue, _, _ in times.all()] == [f"q{number}" for number in range(90, 100)]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from calabash.api import replies
+from calabash.api.counters import NO_COUNTERS, GpuTimeView, PoolCounters, QueueWaitView
 from calabash.api.networks import NetworkConditionView, NetworkObjectView, NetworkStatusView
 from calabash.api.tenancy import QuotaList, QuotaView
 from calabash.exporter import catalogue, native
@@ -69,6 +70,14 @@ def quota(project: str = "", **changes: Any) -> QuotaView:
     return msgspec.structs.replace(base, **changes)
 
 
+COUNTERS = PoolCounters(
+    tenants=[GpuTimeView(tenant="vision", project="", allocated_s=90.0, used_s=30.0, idle_s=45.0)],
+    projects=[GpuTimeView(tenant="vision", project="train", allocated_s=60.0, used_s=20.0, idle_s=30.0)],
+    wait_bounds_s=[1.0, 60.0],
+    waits=[QueueWaitView(queue="prod", outcome="granted", counts=[2, 1, 4], sum_s=901.5)],
+)
+
+
 def reading(**changes: Any) -> PoolReading:
     waits = allocation("w1", state="pending", slices=[], reason="no_room")
     given: dict[str, Any] = {
@@ -77,6 +86,7 @@ def reading(**changes: Any) -> PoolReading:
         "allocations": [allocation(), waits],
         "queues": [QUEUE],
         "quota": [quota(), quota("train")],
+        "counters": COUNTERS,
     }
     return PoolReading(**(given | {"events": {("granted", ""): 3}} | changes))
 
@@ -189,6 +199,45 @@ def test_sums_of_queue_series_count_a_device_once_at_every_depth_of_the_tree() -
     assert roots == {name: "all" if name.startswith("all") else name for name in allocated}
 
 
+def test_waiting_times_are_a_cumulative_histogram_of_every_leaf_queue() -> None:
+    buckets = {
+        (labels["queue"], labels["outcome"], labels["le"]): value
+        for labels, value in told(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_bucket")
+    }
+    granted = {le: buckets["prod", "granted", le] for le in ("1.0", "60.0", "+Inf")}
+    assert granted == {"1.0": 2, "60.0": 3, "+Inf": 7}
+    assert {value for key, value in buckets.items() if key[1] == "not_granted"} == {0}
+    assert told(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_sum")[0][1] == 901.5
+    assert told(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_count")[0][1] == 7
+    parent = msgspec.structs.replace(QUEUE, name="all")
+    leaf = msgspec.structs.replace(QUEUE, name="all/leaf", parent="all")
+    gone = QueueWaitView(queue="deleted", outcome="granted", counts=[1, 0, 0], sum_s=0.5)
+    counters = msgspec.structs.replace(COUNTERS, waits=[gone])
+    families = {f.name: f for f in native.families(reading(queues=[parent, leaf], counters=counters))}
+    shown = {h.labels[1] for h in families["calabash_queue_wait_seconds"].histograms}
+    assert shown == {"all/leaf"}
+
+
+def test_gpu_time_of_tenants_and_of_projects_are_counters_of_their_own() -> None:
+    idle = quota(tenant="speech")  # nothing yet: it begins at 0, so that its first use is an increase
+    found = samples(native.families(reading(quota=[quota(), quota("train"), quota("test"), idle])))
+    assert found["calabash_tenant_gpu_seconds_total"] == [
+        ({"node": "n1", "tenant": "speech"}, 0.0),
+        ({"node": "n1", "tenant": "vision"}, 90.0),
+    ]
+    assert found["calabash_tenant_gpu_idle_seconds_total"][1][1] == 45.0
+    used = {labels["project"]: value for labels, value in found["calabash_project_gpu_used_seconds_total"]}
+    assert used == {"train": 20.0, "test": 0.0}
+
+
+def test_a_pool_without_counters_is_told_without_them() -> None:
+    page = MetricsPage(Reader(Pool(counts=False)))
+    assert told(page, "calabash_up") == [({}, 1.0)]
+    for name in ("calabash_queue_wait_seconds_count", "calabash_tenant_gpu_seconds_total"):
+        assert told(page, name) == []
+    assert samples(native.families(reading(counters=NO_COUNTERS)))["calabash_project_gpu_seconds_total"] == []
+
+
 def test_no_command_line_is_told() -> None:
     names = [native.families, *COMPATIBLE.values()]
     for families in names:
@@ -206,8 +255,9 @@ def test_names_of_others_tell_the_same_figures(name: str) -> None:
 class Pool:
     """A pool's API with these answers; ``events`` is its list of events."""
 
-    def __init__(self, *, down: bool = False) -> None:
+    def __init__(self, *, down: bool = False, counts: bool = True) -> None:
         self.down = down
+        self.counts = counts
         self.events: list[dict[str, Any]] = []
         self.allocations = [allocation()]
         self.asked = 0
@@ -216,6 +266,8 @@ class Pool:
         self.asked += 1
         if self.down:
             raise CalabashError("no pool answers", reason=Reason.POOL_DOWN)
+        if path == "/v1/counters" and not self.counts:
+            raise CalabashError("there is no such route", reason=Reason.NOT_FOUND)
         if path.startswith("/v1/events"):
             after = int(path.partition("after=")[2].partition("&")[0])
             return {"items": [e for e in self.events if e["id"] > after][:1000]}
@@ -223,6 +275,7 @@ class Pool:
             "/v1/status": lambda: STATUS,
             "/v1/devices": lambda: replies.DeviceList(items=[device()]),
             "/v1/queues": lambda: replies.QueueList(items=[QUEUE]),
+            "/v1/counters": lambda: COUNTERS,
             "/v1/quota": lambda: QuotaList(items=[quota()]),
         }
         return msgspec.to_builtins(found[path]())

@@ -17,6 +17,7 @@ from calabash.operations.serving import Application
 from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Context
+from calabash.standalone.handlers.counters import COUNTERS
 from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.fabric import FABRIC
 from calabash.standalone.handlers.jobs import JOBS
@@ -32,6 +33,7 @@ from calabash.standalone.traces import traces
 HANDLERS = (
     *OPERATING,
     *MACHINE,
+    *COUNTERS,
     *DEVICES,
     *ALLOCATIONS,
     *ADMINISTRATION,

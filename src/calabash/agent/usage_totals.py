@@ -1,0 +1,88 @@
+"""GPU time of tenants and projects as counters, from the same records that billing reads.
+
+The totals begin at 0 with each pool, and count from the last round of the pool before it, so time that no pool ran is counted
+once. What is written later than it was measured, or measured less than it was estimated, never makes a total fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from calabash.model.allocation import UsageRecord
+
+KEYS_MAX = 8192  # tenants and projects; beyond it the oldest is dropped, and begins again at 0
+
+Key = tuple[str] | tuple[str, str]  # a tenant as a whole, or one of its projects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTime:
+    """Seconds of whole devices: those allocated, those of them that were used, and those without any use."""
+
+    allocated_s: float = 0.0
+    used_s: float = 0.0
+    idle_s: float = 0.0
+
+    def plus(self, other: GpuTime) -> GpuTime:
+        return GpuTime(
+            allocated_s=self.allocated_s + other.allocated_s,
+            used_s=self.used_s + other.used_s,
+            idle_s=self.idle_s + other.idle_s,
+        )
+
+    def at_least(self, other: GpuTime) -> GpuTime:
+        """Return the larger of each figure."""
+        return GpuTime(
+            allocated_s=max(self.allocated_s, other.allocated_s),
+            used_s=max(self.used_s, other.used_s),
+            idle_s=max(self.idle_s, other.idle_s),
+        )
+
+
+class UsageTotals:
+    """Not safe for threads.
+
+    Args:
+        since_s: the moment from which usage counts.
+    """
+
+    def __init__(self, since_s: float = 0.0) -> None:
+        self._since_s = since_s
+        self._ended: dict[Key, GpuTime] = {}  # of intervals that have ended
+        self._told: dict[Key, GpuTime] = {}
+
+    def add(self, records: Iterable[UsageRecord]) -> None:
+        """Count intervals that have ended, each once."""
+        self._count(self._ended, records)
+        for found in (self._ended, self._told):
+            while len(found) > KEYS_MAX:
+                oldest = next(iter(found))
+                self._ended.pop(oldest, None)
+                self._told.pop(oldest, None)
+
+    def with_open(self, records: Iterable[UsageRecord]) -> Mapping[Key, GpuTime]:
+        """Return the totals, with intervals that have not ended."""
+        found = dict(self._ended)
+        self._count(found, records)
+        for key, time in found.items():
+            before = self._told.get(key)
+            self._told[key] = time if before is None else time.at_least(before)
+        return dict(self._told)
+
+    def _count(self, found: dict[Key, GpuTime], records: Iterable[UsageRecord]) -> None:
+        for record in records:
+            length_s, within_s = record.to_s - record.from_s, record.to_s - max(record.from_s, self._since_s)
+            if within_s <= 0:
+                continue
+            part = within_s / length_s
+            time = GpuTime(
+                allocated_s=record.allocated_gpu_s * part,
+                used_s=record.used_gpu_s * part,
+                idle_s=min(record.idle_s, length_s) * record.core_percent / 100 * part,
+            )
+            keys: list[Key] = [(record.tenant,)]
+            if record.project:
+                keys.append((record.tenant, record.project))
+            for key in keys:
+                found[key] = found[key].plus(time) if key in found else time
