@@ -16,6 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 
 EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
 _EVENTS_AT_ONCE = 1000
+_WITHOUT_COUNTERS = {Reason.NOT_FOUND, Reason.UNSUPPORTED, Reason.NOT_PERMITTED}
 PENDING = "pending"  # the state of a request that waits
 
 
@@ -68,11 +69,11 @@ class Reader:
         )
 
     def _counters(self) -> PoolCounters:
-        """Return the pool's counters; none of a pool that has none, or does not show them to this user."""
+        """Return the pool's counters; none of a cluster or an older pool, and none that this user is not shown."""
         try:
             return msgspec.convert(self._pool.get("/v1/counters"), PoolCounters)
         except CalabashError as error:
-            if error.reason not in {Reason.NOT_FOUND, Reason.NOT_PERMITTED}:
+            if error.reason not in _WITHOUT_COUNTERS:
                 raise
             return NO_COUNTERS
 

@@ -230,8 +230,9 @@ def test_gpu_time_of_tenants_and_of_projects_are_counters_of_their_own() -> None
     assert used == {"train": 20.0, "test": 0.0}
 
 
-def test_a_pool_without_counters_is_told_without_them() -> None:
-    page = MetricsPage(Reader(Pool(counts=False)))
+@pytest.mark.parametrize("reason", [Reason.NOT_FOUND, Reason.UNSUPPORTED, Reason.NOT_PERMITTED])
+def test_a_pool_without_counters_is_told_without_them(reason: Reason) -> None:
+    page = MetricsPage(Reader(Pool(uncounted=reason)))
     assert told(page, "calabash_up") == [({}, 1.0)]
     for name in ("calabash_queue_wait_seconds_count", "calabash_tenant_gpu_seconds_total"):
         assert told(page, name) == []
@@ -255,9 +256,9 @@ def test_names_of_others_tell_the_same_figures(name: str) -> None:
 class Pool:
     """A pool's API with these answers; ``events`` is its list of events."""
 
-    def __init__(self, *, down: bool = False, counts: bool = True) -> None:
+    def __init__(self, *, down: bool = False, uncounted: Reason | None = None) -> None:
         self.down = down
-        self.counts = counts
+        self.uncounted = uncounted
         self.events: list[dict[str, Any]] = []
         self.allocations = [allocation()]
         self.asked = 0
@@ -266,8 +267,8 @@ class Pool:
         self.asked += 1
         if self.down:
             raise CalabashError("no pool answers", reason=Reason.POOL_DOWN)
-        if path == "/v1/counters" and not self.counts:
-            raise CalabashError("there is no such route", reason=Reason.NOT_FOUND)
+        if path == "/v1/counters" and self.uncounted is not None:
+            raise CalabashError("no counters", reason=self.uncounted)
         if path.startswith("/v1/events"):
             after = int(path.partition("after=")[2].partition("&")[0])
             return {"items": [e for e in self.events if e["id"] > after][:1000]}

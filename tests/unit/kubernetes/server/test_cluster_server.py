@@ -285,7 +285,7 @@ def test_every_route_is_answered_or_refused_with_what_to_do_instead(cluster: Ser
         if status >= 400 and answer["reason"] == "unsupported":
             assert answer["hint"], known.name
             unserved.add(known.path.split("/")[2])
-    assert {"allocations", "mig", "simulator", "shutdown", "scenario"} <= unserved
+    assert {"allocations", "mig", "simulator", "shutdown", "scenario", "counters"} <= unserved
     assert unserved.isdisjoint(
         {"tenants", "users", "tokens", "usage", "quota", "me", "audit", "overview", "queues", "notifications"}
     )
