@@ -60,15 +60,15 @@ class Telemetry:
             if metric.labels:
                 continue
             if metric.kind == "counter":
-                series.figures[()] = 0.0
+                series.figures[()] = 0
             elif metric.kind == "histogram":
                 series.distributions[()] = _empty(metric)
 
-    def count(self, metric: PartMetric, *labels: str, by: float = 1.0) -> None:
+    def count(self, metric: PartMetric, *labels: str, by: float = 1) -> None:
         """Add to a counter."""
         with self._lock:
             figures = self._series[metric].figures
-            figures[labels] = figures.get(labels, 0.0) + by
+            figures[labels] = figures.get(labels, 0) + by
 
     def observe(self, metric: PartMetric, value: float, *labels: str) -> None:
         """Add a value to a histogram."""

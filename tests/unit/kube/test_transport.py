@@ -10,7 +10,8 @@ import pytest
 from tests.unit.kube.world import END, OK, STREAM, WAIT_S, Line, Scripted, answer, chunk, until
 
 from calabash.model.errors import Reason
-from calabash.seams.kube import Expired, HttpKubeClient, KubeError, Mirror
+from calabash.seams.kube import Expired, HttpKubeClient, KubeError, Mirror, transport
+from calabash.seams.kube.counts import KubeCounts
 from calabash.seams.kube.objects import CONFIG_MAP, POD
 
 MAP = b'{"metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"7"},"data":{"k":"v"}}'
@@ -53,6 +54,24 @@ def test_calls_share_one_connection_while_nothing_breaks(server: Callable[[Serve
         assert found.data == {"k": "v"}
     assert [len(line.requests) for line in one.lines] == [5]
     assert b"GET /api/v1/namespaces/ns/configmaps/a HTTP/1.1" in one.lines[0].requests[0]
+
+
+def test_requests_are_counted_by_method_and_status_watches_and_failures_included(
+    server: Callable[[Serve], Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = KubeCounts()
+    monkeypatch.setattr(transport, "KUBE_COUNTS", counts)
+    one = server(
+        always(answer(MAP), answer(b"{}", "404 Not Found"), answer(b"{}", "403 Forbidden"), b"nonsense\r\n\r\n")
+    )
+    client = HttpKubeClient(one.access(), timeout_s=2.0)
+    assert client.get(CONFIG_MAP, "a", "ns") is not None
+    assert client.get(CONFIG_MAP, "a", "ns") is None
+    with pytest.raises(KubeError):
+        client.watch(POD, "1")
+    with pytest.raises(KubeError):
+        client.create(CONFIG_MAP, {"metadata": {"name": "a"}}, "ns")
+    assert counts.requests() == {("GET", 200): 1, ("GET", 404): 1, ("WATCH", 403): 1, ("POST", 0): 1}
 
 
 def test_an_idle_connection_that_was_closed_is_not_used_again(server: Callable[[Serve], Scripted]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ def test_pod_on_which_decisions_fail_is_set_aside_and_others_are_planned(world: 
     world.pod("after", HALF)
     until(lambda: released(world, "after"), "released")
     assert service.leads()
+    assert re.search(r"^calabash_planner_decision_failures_total [1-9]", service.figures.page().decode(), re.MULTILINE)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -42,6 +42,9 @@ def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:
     assert world.bind(service, pod, "b") == (200, {"Error": ""})
     assert world.get("p").spec.node_name == "b"
     assert world.bind(service, pod, "b") == (200, {"Error": ""}), "asked again, answered alike"
+    assert 'calabash_planner_bindings_total{result="ok"} 1\n' in service.figures.page().decode()
+    assert service.pods_by_stage() == {"bound": 1}
+    assert service.nodes() == 2
 
 
 def test_a_pod_with_a_claim_is_nominated_from_fewer_nodes_on(world: World) -> None:
