@@ -18,7 +18,7 @@ from calabash.api import part_metrics as m
 from calabash.api.part_metrics import ClusterPart, PartMetric, metrics_of
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.planner.http import SmallServer
-from calabash.seams.exposition import CONTENT_TYPE, Family, exposition
+from calabash.seams.exposition import CONTENT_TYPE, Family, Histogram, exposition
 from calabash.seams.kube.counts import KUBE_COUNTS
 
 PATH = "/metrics"
@@ -86,11 +86,7 @@ class Telemetry:
         for metric, labels, figure in (*_common(self._part), *gather()):
             found.setdefault(metric, {})[labels] = figure
         with self._lock:
-            families = [
-                family
-                for metric, series in self._series.items()
-                for family in _families(metric, series, found.pop(metric, {}))
-            ]
+            families = [_family(metric, series, found.pop(metric, {})) for metric, series in self._series.items()]
         if found:
             raise KeyError(f"{self._part} does not serve {', '.join(metric.name for metric in found)}")
         return exposition(families)
@@ -117,23 +113,14 @@ def _empty(metric: PartMetric) -> _Distribution:
     return _Distribution(counts=[0] * (len(metric.buckets) + 1))
 
 
-def _families(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) -> list[Family]:
+def _family(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) -> Family:
     head = Family(name=metric.name, help=metric.help, labels=metric.labels, kind=metric.kind)
-    if metric.kind != "histogram":
-        head.rows += sorted((series.figures | gathered).items())
-        return [head]
-    buckets, total, count = (
-        Family(name=f"{metric.name}_{suffix}", help="", labels=labels, kind="")
-        for suffix, labels in (("bucket", (*metric.labels, "le")), ("sum", metric.labels), ("count", metric.labels))
-    )
-    for labels, one in sorted(series.distributions.items(), key=lambda item: item[0]):
-        below = 0
-        for bound, more in zip((*map(str, metric.buckets), "+Inf"), one.counts, strict=True):
-            below += more
-            buckets.add((*labels, bound), below)
-        total.add(labels, one.total)
-        count.add(labels, below)
-    return [head, buckets, total, count]
+    head.rows += sorted((series.figures | gathered).items())
+    head.histograms += [
+        Histogram(labels=labels, bounds=metric.buckets, counts=tuple(one.counts), total=one.total)
+        for labels, one in sorted(series.distributions.items(), key=lambda item: item[0])
+    ]
+    return head
 
 
 def _common(part: ClusterPart) -> Iterable[Sample]:

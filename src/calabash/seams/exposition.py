@@ -28,10 +28,7 @@ class Histogram:
 
 @dataclass(slots=True, kw_only=True)
 class Family:
-    """One metric and its series: values of its labels, in their order, with the figure; of a histogram ``histograms``.
-
-    ``kind`` is empty where the lines belong to the family before: those of a histogram that are written one by one.
-    """
+    """One metric and its series: values of its labels, in their order, with the figure; of a histogram ``histograms``."""
 
     name: str
     help: str
@@ -50,8 +47,7 @@ def exposition(families: Iterable[Family]) -> bytes:
     written: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
     for family in families:
         name, names = family.name, family.labels
-        if family.kind:
-            lines.append(f"# HELP {name} {family.help.translate(_HELP_ESCAPED)}\n# TYPE {name} {family.kind}")
+        lines.append(f"# HELP {name} {family.help.translate(_HELP_ESCAPED)}\n# TYPE {name} {family.kind}")
         for values, figure in family.rows:
             key = names, values
             labels = written.get(key)
