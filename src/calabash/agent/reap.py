@@ -40,6 +40,7 @@ CONTEXT_BYTES_MAX = 4096 * MIB
 SAME_LOOKS = NOISY_LOOKS + 1  # after so many looks that saw the same, the residual is what it will be
 AGAIN_S = 2.0  # a slice with processes of which nothing changes is looked at again after so long
 AGAIN_EMPTY_S = 120.0  # and one without processes
+MARKS_S = 1.0  # so often the memory of slices without processes is compared: one may come and go between two looks
 PASS_SHARE = 0.05  # of the time, that passes over all processes take at most, whatever tenants write
 
 HostBytes = dict[int, int]  # pid in our namespace -> bytes
@@ -66,7 +67,7 @@ class Looked:
         """Take over what a look saw: the mark, and the entries before and after the driver was asked.
 
         Args:
-            settled: nothing of it was changed by the look, and all processes are known.
+            settled: nothing of it was changed by the look, all processes are known, and none is just ending.
         """
         mark, before, after = seen
         same = settled and mark == self.mark and before == after == self.entries and pids == self.pids
@@ -100,6 +101,7 @@ class SlicesOfDevices:
     by_device: dict[DeviceUuid, list[Keeping]]
     busy: dict[int, Keeping]  # those that may be due at any look: they have processes, or were not looked at yet
     next_all_s: float = float("-inf")  # when the first of the others is due
+    next_marks_s: float = float("-inf")  # when their memory is compared
 
     @classmethod
     def of(cls, keepings: tuple[Keeping, ...]) -> SlicesOfDevices:
@@ -115,6 +117,10 @@ class SlicesOfDevices:
             self.busy = {id(k): k for k in self.keepings if k.looked.has_entries or is_due(k, now_s)}
             rests = (k.looked.at_s for k in self.keepings if id(k) not in self.busy)
             self.next_all_s = min(rests, default=now_s) + AGAIN_EMPTY_S
+        if now_s >= self.next_marks_s:
+            self.next_marks_s = now_s + MARKS_S
+            others = (k for k in self.keepings if id(k) not in self.busy)
+            self.busy |= {id(k): k for k in others if k.looked.mark != _mark(k)}
         return [keeping for keeping in self.busy.values() if is_due(keeping, now_s)]
 
     def looked_at(self, keeping: Keeping) -> None:
@@ -142,9 +148,11 @@ class SlicesOfDevices:
 def is_due(keeping: Keeping, now_s: float) -> bool:
     """Return True if a slice is to be looked at whatever drivers say: it is new, it changes, or the last look is long ago."""
     looked = keeping.looked
-    if not looked.has_entries:
-        return now_s >= looked.at_s + AGAIN_EMPTY_S
-    return looked.same < SAME_LOOKS or now_s >= looked.at_s + AGAIN_S or looked.mark != _mark(keeping)
+    if looked.has_entries:
+        rests = looked.same >= SAME_LOOKS and now_s < looked.at_s + AGAIN_S
+    else:
+        rests = now_s < looked.at_s + AGAIN_EMPTY_S
+    return not rests or looked.mark != _mark(keeping)
 
 
 def _mark(keeping: Keeping) -> tuple[bytes, ...]:
@@ -271,7 +279,7 @@ class Reaper:
             at_s=self._now_s(),
             seen=(mark, before, after),
             pids={process.pid for process in known.values() if process is not None},
-            settled=not reaped and not missing,
+            settled=not reaped and not missing and not _is_leaving(known, after, listed),
         )
         self._slices.looked_at(keeping)
         return missing
@@ -315,6 +323,14 @@ class Reaper:
         if found is not None:
             self._library.set_host_pid(keeping.usage, proc, found.pid)
         return found
+
+
+def _is_leaving(known: Mapping[ProcessKey, Process | None], entries: Entries, listed: Collection[int]) -> bool:
+    """Return True if a process has memory by its entry and by no driver: it ends, and the kernel still knows it."""
+    return any(
+        process is not None and process.pid not in listed and (any(entry.used_bytes) or entry.context_count > 0)
+        for process, entry in ((process, entries[key]) for key, process in known.items())
+    )
 
 
 def _members(keeping: Keeping) -> dict[InnerPid, Process]:

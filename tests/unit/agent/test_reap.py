@@ -392,6 +392,34 @@ def test_process_that_ends_while_its_slice_rests_is_reaped_when_the_driver_lets_
     assert setup.used_mib == 0
 
 
+def test_process_that_ends_is_looked_at_until_the_kernel_knows_it_no_more(setup: Setup) -> None:
+    with subprocess.Popen(["sleep", "600"]) as program:
+        setup.tenant(0, program.pid, used_mib=500)
+        setup.driver.held = {program.pid: 500}
+        for _ in range(2 * reap.SAME_LOOKS):
+            setup.look()
+        setup.driver.held = {}  # the driver lets go before the kernel does
+        for _ in range(2 * reap.SAME_LOOKS):
+            setup.look()
+        assert setup.used_mib == 500
+        program.kill()
+    setup.look()
+    assert setup.used_mib == 0
+
+
+def test_process_that_came_and_went_between_two_looks_is_reaped_within_a_second(setup: Setup) -> None:
+    keepings = (setup.keeping,)
+    for _ in range(20):
+        setup.now_s += 0.2
+        setup.reaper.tick(keepings)
+    setup.tenant(0, _dead_pid(), used_mib=500)
+    begun_s = setup.now_s
+    while setup.used_mib and setup.now_s < begun_s + 10:
+        setup.now_s += 0.2
+        setup.reaper.tick(keepings)
+    assert setup.now_s - begun_s <= reap.MARKS_S + 0.4
+
+
 def test_first_process_of_a_slice_is_seen_when_the_driver_lists_it(setup: Setup) -> None:
     setup.look()
     setup.tenant(700, os.getpid(), used_mib=500)
