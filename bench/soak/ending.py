@@ -81,7 +81,10 @@ class Ending:
         which somebody was told."""
         runs, faults = self.world.diary.runs(), self.world.diary.faults()
         tagged = {word: record for record in told for word in record["command"] if "-" in word}
-        doubled = Counter(run.tag for run in runs for record in told if run.tag in record["command"])
+        # A run that waits asks again if the pool ends before it has answered. What the pool had granted by then was never
+        # entered, and is taken back when the next pool looks.
+        entered = [record for record in told if record["started_at"]]
+        doubled = Counter(run.tag for run in runs for record in entered if run.tag in record["command"])
         remote = {
             run.tag for run in runs if run.remote
         }  # one that was lost on the way to its broker is asked for again

@@ -10,7 +10,7 @@ from pathlib import Path
 from calabash.agent.membership import group_name
 from calabash.seams.host.cgroups import find_hierarchy
 
-_GROWS = re.compile(r"pool\.(log.*|db.*|lock|sock)|sim/.*")  # bounded elsewhere, never gone
+_GROWS = re.compile(r"pool\.(log.*|db.*|lock|sock)|sim/.*|ends/.*")  # bounded elsewhere, never gone
 _DESCRIPTORS_SPARE = 12
 _THREADS_SPARE = 40  # the worker threads of the API come when they are first needed, and stay
 
