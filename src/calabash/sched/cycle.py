@@ -246,8 +246,11 @@ class Cycle:
             self._decisions.append(Bind(id=request.id, node=running.node, placement=placement, after=tuple(gone)))
         state.board.commit()
         self._walk.started(by.queue)
-        for queue in dict.fromkeys(unit.queue for unit in plan.evicted):
-            self._walk.stopped(queue)
+        owners: dict[str, set[str]] = {}
+        for unit in plan.evicted:
+            owners.setdefault(unit.queue, set()).update(member.request.behalf for member in unit.members)
+        for queue, of_queue in owners.items():
+            self._walk.stopped(queue, sorted(of_queue))
         self._evict.touch(by.queue)
         if gone:
             for action in (self._allocate, self._evict, self._defragment, self._reserve):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from calabash.sched.queues.fairest import FairestFirst
 from calabash.sched.queues.gang import Gang, Portion, portions_of
@@ -24,11 +24,12 @@ class Walk:
         self.starts += 1
         self._fairest.started(queue)
 
-    def stopped(self, queue: str) -> None:
-        """Something of the queue was evicted: its use is smaller, and another of its owners may go first."""
+    def stopped(self, queue: str, owners: Iterable[str]) -> None:
+        """Something of the queue was evicted: its use is smaller, and one of these owners may go first."""
         self._fairest.stopped(queue)
         if order := self._orders.get(queue):
-            order.renew()
+            for owner in owners:
+                order.renew(owner)
             if len(self._orders) > 1:
                 self._charge(queue)
 

@@ -213,6 +213,7 @@ def test_portions_come_in_the_order_of_turns_whatever_starts_and_is_evicted_mean
             turns.start("q", portion.gang.owner, amount)
             holding.append(portion.gang.owner)
         if holding and chance.random() < 0.2:
-            turns.stop("q", holding.pop(chance.randrange(len(holding))), amount)
-            order.renew()
+            owner = holding.pop(chance.randrange(len(holding)))
+            turns.stop("q", owner, amount)
+            order.renew(owner)
     assert not order

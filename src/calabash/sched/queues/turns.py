@@ -84,51 +84,61 @@ class OwnerTurns:
 class QueueOrder:
     """The waiting portions of one queue, next first; turns move while the cycle starts something.
 
-    A start moves the turn of its owner back, so that places in the heap are bounds from before: the first one is compared with
-    what it is now, and sorted in anew if it has moved. After an eviction (``renew``) all places are computed anew.
+    Each owner has one place in the heap, that of its next portion. A start moves the turn of its owner back, so that places are
+    bounds from before: the first one is compared with what it is now, and sorted in anew if it has moved. After an eviction,
+    which moves a turn forward, ``renew`` gives the owner a new place; its entry of the place before is left out later.
     """
 
     def __init__(self, portions: Iterable[Portion], turns: OwnerTurns) -> None:
         self._turns = turns
-        of: dict[str, list[Portion]] = {}
+        self._waiting: dict[str, list[Portion]] = {}  # of each owner, next last
         for portion in portions:
-            of.setdefault(portion.gang.owner, []).append(portion)
-        for waiting in of.values():
+            self._waiting.setdefault(portion.gang.owner, []).append(portion)
+        for waiting in self._waiting.values():
             waiting.sort(key=_RANK, reverse=True)
-        # Where each owner's next portion stands, the owner, and what the owner has waiting, next last.
-        self._heap = [(turns.place(waiting[-1]), owner, waiting) for owner, waiting in of.items()]
+        self._places = {owner: turns.place(waiting[-1]) for owner, waiting in self._waiting.items()}
+        self._heap = [(place, owner) for owner, place in self._places.items()]
         heapq.heapify(self._heap)
         self._all_true_at = self._true_at = turns.version  # versions for which all places, and the first one, are right
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return bool(self._waiting)
 
     def head(self) -> Portion:
         """The next one, still there."""
-        heap, turns = self._heap, self._turns
-        while self._true_at != turns.version and len(heap) > 1:
-            place, owner, waiting = heap[0]
-            now = turns.place(waiting[-1])
+        heap, turns, places = self._heap, self._turns, self._places
+        while True:
+            place, owner = heap[0]
+            if places.get(owner) is not place:
+                heapq.heappop(heap)
+                continue
+            portion = self._waiting[owner][-1]
+            if self._true_at == turns.version or len(places) == 1:
+                return portion
+            now = turns.place(portion)
             if now == place:
                 self._true_at = turns.version
-            else:
-                heapq.heapreplace(heap, (now, owner, waiting))
-        return heap[0][2][-1]
+                return portion
+            places[owner] = now
+            heapq.heapreplace(heap, (now, owner))
 
     def pop(self) -> None:
         """Take away the head, which was looked at."""
-        heap = self._heap
         if self._all_true_at != self._turns.version:
             self._true_at = _UNKNOWN
-        _, owner, waiting = heap[0]
+        _, owner = self._heap[0]
+        waiting = self._waiting[owner]
         waiting.pop()
-        if not waiting:
-            heapq.heappop(heap)
-        elif len(heap) > 1:
-            heapq.heapreplace(heap, (self._turns.place(waiting[-1]), owner, waiting))
+        if waiting:
+            place = self._places[owner] = self._turns.place(waiting[-1])
+            heapq.heapreplace(self._heap, (place, owner))
+        else:
+            del self._waiting[owner], self._places[owner]
+            heapq.heappop(self._heap)
 
-    def renew(self) -> None:
-        """Compute all places anew: something that an owner held is gone."""
-        self._heap = [(self._turns.place(waiting[-1]), owner, waiting) for _, owner, waiting in self._heap]
-        heapq.heapify(self._heap)
-        self._all_true_at = self._true_at = self._turns.version
+    def renew(self, owner: str) -> None:
+        """Compute the place of an owner anew: something that it held is gone."""
+        self._all_true_at = self._true_at = _UNKNOWN
+        if waiting := self._waiting.get(owner):
+            place = self._places[owner] = self._turns.place(waiting[-1])
+            heapq.heappush(self._heap, (place, owner))
