@@ -129,6 +129,8 @@ class QueueOrder:
         _, owner = self._heap[0]
         waiting = self._waiting[owner]
         waiting.pop()
+        if waiting and len(self._places) == 1:
+            return  # with nobody to be compared with, any place will do
         if waiting:
             place = self._places[owner] = self._turns.place(waiting[-1])
             heapq.heapreplace(self._heap, (place, owner))
