@@ -51,8 +51,16 @@ def until(check: Callable[[], object]) -> None:
 
 
 def scrape(port: int) -> str:
-    line = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
-    line.request("GET", "/metrics")
+    """Read the page of a server, which may be about to listen."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        try:
+            line.request("GET", "/metrics")
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline_s, f"nobody listens on port {port}"
+            time.sleep(0.02)
     reply = line.getresponse()
     text = reply.read().decode()
     line.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -130,7 +131,9 @@ class SmallServer:
         self._server = await asyncio.start_server(
             self._connected, self._host, self._port, limit=self._bounds.head_bytes, backlog=1024
         )
-        self.address = self._server.sockets[0].getsockname()[:2]
+        # With port 0 and all addresses, IPv4 and IPv6 have a port each.
+        found = sorted(self._server.sockets, key=lambda one: one.family is not socket.AF_INET)
+        self.address = found[0].getsockname()[:2]
         self._port = self.address[1]
 
     async def _hang_up(self) -> None:
