@@ -9,13 +9,13 @@ Imported on the way of ``calabash run``: nothing that is slow to import is neede
 
 from __future__ import annotations
 
-import os
+import errno
 import stat
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.path_walk import LINKS_MAX, walk
 
 SYSTEM_HOME = "/var/lib/calabash"
-_LINKS_MAX = 40  # as many as the kernel follows
 
 
 def require_of_root(path: str) -> None:
@@ -26,36 +26,20 @@ def require_of_root(path: str) -> None:
     that all users may write to, must belong to root. A component that does not exist ends the check: the one before it is
     root's, so that nobody else can create it.
     """
-    at, links = "/", 0
-    left = _parts(path)
-    while True:
-        try:
-            found = os.lstat(at)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _refused(path, f"{at} cannot be examined ({(error.strerror or str(error)).lower()})") from None
-        if found.st_uid != 0:
-            raise _refused(path, f"{at} belongs to user id {found.st_uid}, not to root")
-        if stat.S_ISDIR(found.st_mode) and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            mode = stat.S_IMODE(found.st_mode)
-            raise _refused(path, f"{at} has mode {mode:04o}, so that other users than root can write to it")
-        if stat.S_ISLNK(found.st_mode):
-            links += 1
-            if links > _LINKS_MAX:
-                raise _refused(path, f"it has more than {_LINKS_MAX} symbolic links")
-            target = os.readlink(at)
-            left = [*left, *_parts(target)]
-            at = "/" if target.startswith("/") else os.path.dirname(at)
-        if not left:
-            return
-        part = left.pop()
-        at = os.path.dirname(at) if part == ".." else os.path.join(at, part)
-
-
-def _parts(path: str) -> list[str]:
-    """The components of a path, the first one last."""
-    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    try:
+        for at, found in walk(path):
+            if found.st_uid != 0:
+                raise _refused(path, f"{at} belongs to user id {found.st_uid}, not to root")
+            if stat.S_ISDIR(found.st_mode) and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                mode = stat.S_IMODE(found.st_mode)
+                raise _refused(path, f"{at} has mode {mode:04o}, so that other users than root can write to it")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refused(path, f"it has more than {LINKS_MAX} symbolic links") from None
+        why = (error.strerror or str(error)).lower()
+        raise _refused(path, f"{error.filename} cannot be examined ({why})") from None
 
 
 def _refused(path: str, why: str) -> CalabashError:

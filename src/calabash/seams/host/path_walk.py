@@ -1,0 +1,43 @@
+"""The components of a path as the kernel walks them, each with its own owner and mode.
+
+Nothing that is slow to import is needed here: the client imports it before it connects to the system pool.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+LINKS_MAX = 40  # as many as the kernel follows
+
+
+def walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield each directory and each symbolic link on the way to an absolute path, from ``/`` on, and what the path leads to.
+
+    Symbolic links are followed one at a time, as each may lead through directories of its own.
+
+    Raises:
+        OSError: a component cannot be examined, with its path as ``filename``; ELOOP for more than ``LINKS_MAX`` links.
+    """
+    at, links, left = "/", 0, _parts(path)
+    while True:
+        found = os.lstat(at)
+        yield at, found
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > LINKS_MAX:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), at)
+            target = os.readlink(at)
+            left += _parts(target)
+            at = "/" if target.startswith("/") else os.path.dirname(at)
+        if not left:
+            return
+        part = left.pop()
+        at = os.path.dirname(at) if part == ".." else os.path.join(at, part)
+
+
+def _parts(path: str) -> list[str]:
+    """Return the components of a path, the first one last."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
