@@ -7,8 +7,8 @@ import os
 import resource
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +18,8 @@ from calabash.api import part_metrics as m
 from calabash.api.part_metrics import ClusterPart, PartMetric, metrics_of
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.kubernetes.planner.http import SmallServer
+from calabash.model.distribution import Distribution
+from calabash.model.errors import CalabashError
 from calabash.seams.exposition import CONTENT_TYPE, Family, Histogram, exposition
 from calabash.seams.kube.counts import KUBE_COUNTS
 
@@ -32,17 +34,9 @@ Gather = Callable[[], Iterable[Sample]]
 
 
 @dataclass(slots=True)
-class _Distribution:
-    """How many values were at most each bound, one after the other, and those above the last; their sum."""
-
-    counts: list[int]
-    total: float = 0.0
-
-
-@dataclass(slots=True)
 class _Series:
     figures: dict[Labels, float] = field(default_factory=dict)
-    distributions: dict[Labels, _Distribution] = field(default_factory=dict)
+    distributions: dict[Labels, Distribution] = field(default_factory=dict)
 
 
 class Telemetry:
@@ -62,7 +56,7 @@ class Telemetry:
             if metric.kind == "counter":
                 series.figures[()] = 0
             elif metric.kind == "histogram":
-                series.distributions[()] = _empty(metric)
+                series.distributions[()] = Distribution(metric.buckets)
 
     def count(self, metric: PartMetric, *labels: str, by: float = 1) -> None:
         """Add to a counter."""
@@ -76,9 +70,8 @@ class Telemetry:
             distributions = self._series[metric].distributions
             found = distributions.get(labels)
             if found is None:
-                found = distributions[labels] = _empty(metric)
-            found.counts[bisect_left(metric.buckets, value)] += 1
-            found.total += value
+                found = distributions[labels] = Distribution(metric.buckets)
+            found.add(value)
 
     def page(self, gather: Gather = tuple) -> bytes:
         """The figures as they are now, in Prometheus' text format; ``gather`` gives those that are read at each scrape."""
@@ -100,6 +93,21 @@ class Telemetry:
         return HttpReply(body=self.page(gather), content_type=CONTENT_TYPE)
 
 
+@contextmanager
+def serving(server: SmallServer, port: int) -> Iterator[tuple[str, int]]:
+    """Have a server of metrics listen, and yield its address. Raises CalabashError if the port cannot be had."""
+    try:
+        server.start()
+    except OSError as error:
+        raise CalabashError(
+            f"metrics cannot be served at port {port}: {error.strerror}", hint="choose another --metrics-port"
+        ) from error
+    try:
+        yield server.address
+    finally:
+        server.stop()
+
+
 def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) -> SmallServer:
     """Make a server of ``/metrics`` alone; the caller starts and stops it."""
 
@@ -109,15 +117,11 @@ def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) 
     return SmallServer(answer, host=host, port=port, bounds=BOUNDS)
 
 
-def _empty(metric: PartMetric) -> _Distribution:
-    return _Distribution(counts=[0] * (len(metric.buckets) + 1))
-
-
 def _family(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) -> Family:
     head = Family(name=metric.name, help=metric.help, labels=metric.labels, kind=metric.kind)
     head.rows += sorted((series.figures | gathered).items())
     head.histograms += [
-        Histogram(labels=labels, bounds=metric.buckets, counts=tuple(one.counts), total=one.total)
+        Histogram(labels=labels, bounds=one.bounds, counts=tuple(one.counts), total=one.total)
         for labels, one in sorted(series.distributions.items(), key=lambda item: item[0])
     ]
     return head

@@ -189,7 +189,7 @@ def test_waiting_times_are_counted_by_queue_and_outcome_and_a_request_that_is_no
     assert set(found) == {("default", WaitOutcome.GRANTED), ("default", WaitOutcome.NOT_GRANTED)}
     granted_counts = found["default", WaitOutcome.GRANTED]
     assert dict(zip(BOUNDS_S, granted_counts.counts, strict=False)) == {b: int(b == 15) for b in BOUNDS_S}
-    assert granted_counts.sum_s == pytest.approx(15)
+    assert granted_counts.total == pytest.approx(15)
     assert found["default", WaitOutcome.NOT_GRANTED].counts == [0] * len(BOUNDS_S) + [1]
 
 

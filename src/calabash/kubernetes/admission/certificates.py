@@ -153,5 +153,5 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def ends_at_s(certificate: bytes) -> float:
-    """When a certificate ends, in seconds since 1970."""
+    """End of a certificate, in seconds since 1970."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()

@@ -39,7 +39,7 @@ _UNKNOWN_CLASSES = CalabashError(
 
 
 class ReviewResult(StrEnum):
-    """How a review ended."""
+    """Outcome of a review."""
 
     ALLOWED = "allowed"
     DENIED = "denied"

@@ -52,6 +52,7 @@ from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import ClaimTenure, DoorTenure, PodTenure
 from calabash.kubernetes.node.usage import UseTelling
 from calabash.kubernetes.skipped import SkippedObjects
+from calabash.kubernetes.telemetry import serving
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -122,18 +123,8 @@ class AgentService:
         if port is None:
             yield
             return
-        server = self._figures.server(host="", port=port)
-        try:
-            server.start()
-        except OSError as error:
-            raise CalabashError(
-                f"metrics cannot be served at port {port}: {error.strerror}", hint="choose another --metrics-port"
-            ) from error
-        self.metrics_address = server.address
-        try:
+        with serving(self._figures.server(host="", port=port), port) as self.metrics_address:
             yield
-        finally:
-            server.stop()
 
     def _failed(self, error: CalabashError) -> None:
         """Say why nothing is served, and wait before it is tried again."""

@@ -48,7 +48,7 @@ class PlannerState(Protocol):
 
     @property
     def figures(self) -> Telemetry:
-        """What is counted while it runs."""
+        """Counters of the running planner."""
         ...
 
 

@@ -33,6 +33,7 @@ from calabash.kubernetes.server.running_usage import LAG_MAX_S, ClusterUsage
 from calabash.kubernetes.server.settings import ClusterOrder
 from calabash.kubernetes.server.state import ClusterState
 from calabash.kubernetes.server.tenancy import ClusterTenancy
+from calabash.kubernetes.telemetry import serving
 from calabash.kubernetes.usage.program import UsageProgram
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError, Reason
@@ -132,16 +133,8 @@ class ClusterProgram:
         port = self._order.metrics_port
         if port is None:
             return
-        server = figures.server(host="", port=port)
-        try:
-            server.start()
-        except OSError as error:
-            raise CalabashError(
-                f"metrics cannot be served at port {port}: {error.strerror}", hint="choose another --metrics-port"
-            ) from error
-        stack.callback(server.stop)
-        self.metrics_address = server.address
-        log.info("serves metrics", port=server.address[1])
+        self.metrics_address = stack.enter_context(serving(figures.server(host="", port=port), port))
+        log.info("serves metrics", port=self.metrics_address[1])
 
     def _lead(self, stack: ExitStack) -> Lead | None:
         """The lead, when it is had; None when it is waited for no more."""

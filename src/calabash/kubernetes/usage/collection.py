@@ -125,7 +125,7 @@ class UsageCollection:
 
     @property
     def seen_at_s(self) -> Mapping[str, float]:
-        """When each node has sent last since this program began, in seconds since 1970."""
+        """Time of the last batch of each node since this program began, in seconds since 1970."""
         return dict(self._seen)
 
     async def handle(self, question: HttpQuestion) -> HttpReply:

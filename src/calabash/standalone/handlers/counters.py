@@ -27,7 +27,7 @@ def _counters(pool: Pool) -> PoolCounters:
         projects=[_shown(key, time) for key, time in times if len(key) > 1],
         wait_bounds_s=list(BOUNDS_S),
         waits=[
-            QueueWaitView(queue=queue, outcome=outcome, counts=found.counts, sum_s=found.sum_s)
+            QueueWaitView(queue=queue, outcome=outcome, counts=found.counts, sum_s=found.total)
             for queue, outcome, found in pool.binder.wait_times.all()
         ],
     )

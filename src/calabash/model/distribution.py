@@ -1,0 +1,34 @@
+"""Counts of values by ranges, as histograms of monitoring have them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Distribution:
+    """Number of values in each range, and the sum of all values.
+
+    Attributes:
+        bounds: the upper bounds of the ranges in ascending order; a value that equals a bound is in its range.
+        counts: the values of each range, and last those above all bounds.
+        total: the sum of all values.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def copy(self) -> Distribution:
+        """Return a copy that later values do not change."""
+        copied = Distribution(self.bounds)
+        copied.counts, copied.total = self.counts.copy(), self.total
+        return copied
