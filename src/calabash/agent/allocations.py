@@ -361,7 +361,7 @@ class Allocations:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHeld:
-    """What is held of a device, whose each slice is, and the mode that it gave the device; None when it is idle."""
+    """The slices that are held of a device, the allocation of each, and the mode of the device; None while it is idle."""
 
     slices: tuple[HeldSlice, ...] = ()
     allocations: tuple[AllocationId, ...] = ()

@@ -42,7 +42,7 @@ class DeviceShare:
         self._kernels_at_ns = 0
 
     def demand(self, now_ns: int) -> ComputeDemand:
-        """What it wants and has used; cheap while it is idle."""
+        """Return the demand and the use of the share; an idle share costs a comparison."""
         known = self._demand
         limits = self._limits.device(self._index)
         if (
@@ -98,7 +98,7 @@ class DeviceShare:
         return self._limits.charges_text(self._index)
 
     def _kernel_ns(self, latest_ns: int) -> int:
-        """How long its long kernels are: the least of the last maxima, for a neighbour can only stretch them."""
+        """Return the length of the share's long kernels: the least of the last maxima, as other programs only lengthen them."""
         return min(self._kernels, default=latest_ns)
 
     def obey(self, order: Order) -> None:
@@ -201,7 +201,7 @@ def _is_steady(before: SharedDevice, after: SharedDevice, now_ns: int) -> bool:
 
 
 def _sooner(last: Order, turn: Turn) -> bool:
-    """Whether a sleeper that knows only the last order would oversleep this turn."""
+    """Return True if a program that sleeps by the last order would wake up after the start of this turn."""
     assert last.turn is not None
     assert last.round is not None
     if last.turn.end_ns <= last.turn.start_ns:

@@ -116,7 +116,7 @@ class Auditor:
 
     @property
     def is_watching(self) -> bool:
-        """Whether an allocation worked of late, or is stopped or suspended."""
+        """Return True if an allocation worked of late, or is stopped or suspended."""
         return bool(self._worked_ns or self._restless or self._relieved)
 
     def step(self, now_ns: int) -> float | None:

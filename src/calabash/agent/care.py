@@ -140,7 +140,7 @@ class Care:
 
     @property
     def is_resting(self) -> bool:
-        """Whether all cards are well and none is to be emptied, so that only a change of their health makes a step due."""
+        """Return True if all cards are healthy and none is to be emptied: only a change of their health makes a step due."""
         health = self._parts.inventory.health
         return all(
             device.health is Health.HEALTHY and not entry.evict_at_s and entry.condition.step is None

@@ -76,7 +76,7 @@ class EndFile:
 
 
 def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
-    """What all files of this boot say, by the name of the slot; of two files the one that saw the allocation last."""
+    """Return the entries of all files of this boot by the name of the slot; of two entries the newer one."""
     found: dict[str, LastSeen] = {}
     for path in _files(home):
         for name, seen in _read(path, boot).items():
@@ -102,7 +102,7 @@ def replace_ends(home: Path, boot: str, ends: Mapping[str, LastSeen]) -> None:
 
 
 def fingerprint(home: Path) -> tuple[tuple[str, int, int], ...]:
-    """Something that changes with the files."""
+    """Return a value that changes when one of the files is written, added or removed."""
     found = []
     for path in _files(home):
         with suppress(OSError):

@@ -36,7 +36,7 @@ LINGER_NS = 15_000_000_000  # a granted allocation may be taken so long after it
 
 
 class MemberWitness(Protocol):
-    """What the kernel says of the allocations of one pool."""
+    """Reads from the kernel which allocations of one pool have live member processes."""
 
     def names(self) -> list[str]:
         """Return the names of the slots of all allocations."""

@@ -116,7 +116,7 @@ class Ledgers:
 
     @property
     def is_due(self) -> bool:
-        """Whether ``tick`` has something to do: rates are those of whole windows."""
+        """Return True if the window of the rates has passed, so that ``tick`` has something to do."""
         return self._clock.monotonic_ns() >= self._next_tick_ns
 
     def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:

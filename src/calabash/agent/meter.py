@@ -142,7 +142,7 @@ class Meter:
         return found
 
     def _elapsed_ns(self, offset_ns: int) -> int:
-        """How long the interval is that ends there; an estimated end always has one, else no record would say it."""
+        """Return the length of the interval that ends there; an estimated end always has one, else no record would say it."""
         return max(offset_ns - self.until_ns, _SHORTEST_NS if self.uncertain_ns else 0)
 
     def _slice(self, index: int, elapsed_ns: int, measured: Measured) -> UsageRecord:

@@ -118,7 +118,7 @@ class Meters:
     def cut(
         self, records: Iterable[AllocationRecord], measure: Measure, *, begin: bool = True
     ) -> Mapping[AllocationId, tuple[UsageRecord, ...]]:
-        """What is to be written: new intervals up to now, or the last one where the store may not have it.
+        """Return the records to be written: new intervals up to now, or the last one where the store may not have it.
 
         Args:
             begin: begin to meter the allocations that are not metered. Only the thread that also forgets meters

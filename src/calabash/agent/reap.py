@@ -49,7 +49,7 @@ Entries = dict[ProcessKey, ProcUsage]
 
 @dataclass(slots=True)
 class Looked:
-    """What the reaper saw of a slice at its last look, by which it knows whether another look would see anything new.
+    """The last look of the reaper at a slice, by which it decides whether another look would find anything new.
 
     ``same`` counts the looks in a row that saw the same; ``pids`` are the processes in the host's namespace.
     """
@@ -328,8 +328,10 @@ class Reaper:
 def _is_leaving(known: Mapping[ProcessKey, Process | None], entries: Entries, listed: Collection[int]) -> bool:
     """Return True if a process has memory by its entry and by no driver: it ends, and the kernel still knows it."""
     return any(
-        process is not None and process.pid not in listed and (any(entry.used_bytes) or entry.context_count > 0)
-        for process, entry in ((process, entries[key]) for key, process in known.items())
+        process is not None
+        and process.pid not in listed
+        and (any(entries[key].used_bytes) or entries[key].context_count > 0)
+        for key, process in known.items()
     )
 
 

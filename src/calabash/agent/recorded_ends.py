@@ -36,9 +36,9 @@ class RecordedEnds:
         self._stopped = False
 
     def of(self, record: AllocationRecord) -> LastSeen | None:
-        """What the kernel said of the member processes of an allocation while no pool ran; None: nothing.
+        """Return the times at which a recorder saw the member processes of an allocation; None if no recorder did.
 
-        Of a brokered allocation it is said of the members other than the process that serves it, which outlives its program.
+        Of a brokered allocation the process that serves it does not count, as it outlives the program.
         """
         mode = SHARING_MODES.get(record.placement.mode)
         brokered = mode is not None and mode.isolation is Isolation.BROKERED

@@ -172,7 +172,7 @@ class Watching:
         self._changed()
 
     def _recover(self) -> float | None:
-        """What is due of recovery; seldom while all cards are well and stay in service. News of their health wakes it up."""
+        """Take the recovery steps that are due; seldom while all cards are healthy. A change of their health wakes it up."""
         self.care.round()
         return REST_PERIOD_S if self.care.is_resting else None
 

@@ -17,7 +17,7 @@ class GpuTimeView(Reply, kw_only=True, frozen=True):
 
 
 class QueueWaitView(Reply, kw_only=True, frozen=True):
-    """How long requests of a queue waited until they were ``granted`` or ``not_granted``. ``counts`` has the requests up to
+    """Waiting times of requests of a queue until they were ``granted`` or ``not_granted``. ``counts`` has the requests up to
     each bound and above the one before, and last those above all bounds."""
 
     queue: str

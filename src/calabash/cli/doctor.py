@@ -142,7 +142,7 @@ def _home() -> Iterator[Finding]:
 
 
 def _other_users() -> Iterator[Finding]:
-    """What keeps other users from root's pool: they need the command, the shim and the pool's socket."""
+    """Check that other users can run the command, load the shim and reach the socket of root's pool."""
     if os.geteuid() != 0:
         return
     from calabash.cli.otherusers import attempts  # noqa: PLC0415

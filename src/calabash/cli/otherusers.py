@@ -24,7 +24,7 @@ _LEFT_OUT = "cannot be preloaded"  # said by the dynamic loader, which then runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What another user needs (command, shim, socket), what keeps it from that user, "" for nothing, and how to mend it."""
+    """Result for a thing that another user needs (command, shim, socket): the obstacle, "" if there is none, and its remedy."""
 
     subject: str
     wrong: str = ""

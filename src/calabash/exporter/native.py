@@ -31,7 +31,7 @@ def families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _affected(reading: PoolReading) -> list[Row]:
-    """How many VPCs each part of OVN affects that does not answer; nothing for a pool without VPCs."""
+    """Yield the number of VPCs that each silent part of OVN affects; nothing for a pool without VPCs."""
     told = Counter(
         condition.reason for vpc in reading.vpcs for condition in vpc.status.conditions if condition.kind is READY
     )

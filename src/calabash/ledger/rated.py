@@ -10,7 +10,7 @@ from calabash.ledger.calendar import HOUR_US
 
 
 class Measure(StrEnum):
-    """What is counted, each in hours: of a whole device guaranteed or borrowed, of a GiB of its memory, of measured work on a
+    """Billed quantities, each in hours: of a whole device guaranteed or borrowed, of a GiB of its memory, of measured work on a
     device, of a whole device held by slices without any GPU time; and hours that were committed to. A credit has no hours."""
 
     GUARANTEED = "guaranteed"

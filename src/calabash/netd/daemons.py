@@ -99,7 +99,7 @@ class OvnDaemons:
         return not shared and not bound, reason.value, "; ".join(texts)
 
     def _shared(self) -> tuple[VpcReady, ...]:
-        """What of that does not answer which all VPCs need; the worst first."""
+        """Return the reasons why every VPC is affected: central parts that do not answer, the worst first."""
         found = []
         for reason, session in (
             (VpcReady.NORTHBOUND_DOWN, self._northbound.session),
@@ -129,7 +129,7 @@ class OvnDaemons:
         return frozenset(silent)
 
     def _lasts(self, what: str, *, failing: bool) -> bool:
-        """Whether it has failed for longer than ``silent_s``."""
+        """Return True if the part has failed for longer than ``silent_s``."""
         if not failing:
             self._since.pop(what, None)
             return False

@@ -39,8 +39,13 @@ _Key = tuple[str, str, str, str, bool]  # tenant, and what an invoice tells apar
 
 
 class RatingOrder(TaskOrder, kw_only=True, frozen=True):
-    """What is to be rated; ``keep``: as drafts in the database. ``counted_to_s`` is the moment up to which the database has all
-    usage; 0: the moment of the rating. ``behind``: tenants of which it has all usage only up to an earlier one."""
+    """Order to rate a month.
+
+    Args:
+        keep: store the drafts in the database.
+        counted_to_s: the moment up to which the database has all usage; 0: the moment of the rating.
+        behind: tenants of which it has all usage only up to an earlier moment.
+    """
 
     month: str
     tenant: str = ""

@@ -21,7 +21,7 @@ PERIOD_S = 0.005
 
 
 class _Line:
-    """What waits of one user."""
+    """Waiting work of one user."""
 
     def __init__(self) -> None:
         self._reads: deque[Callable[[], None]] = deque()

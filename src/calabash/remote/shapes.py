@@ -38,7 +38,7 @@ class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
     @property
     def request(self) -> GpuRequest:
-        """What it asks of each card, as the pool of a server understands it."""
+        """Return the request for each device in the form of the pool's API."""
         amounts = GpuRequest(count=self.gpus, memory_mib=self.memory_mib, mode=MODE, isolation=Isolation.BROKERED)
         return with_compute(amounts, core_percent=self.cores, policy=None)
 

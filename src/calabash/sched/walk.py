@@ -20,12 +20,12 @@ class Walk:
         self._orders: dict[str, QueueOrder] = {}
 
     def started(self, queue: str) -> None:
-        """A portion of the queue was started."""
+        """Note that a portion of the queue was started."""
         self.starts += 1
         self._fairest.started(queue)
 
     def stopped(self, queue: str, owners: Iterable[str]) -> None:
-        """Something of the queue was evicted: its use is smaller, and one of these owners may go first."""
+        """Note that requests of these owners were evicted: the use of the queue is smaller, and one of them may go first."""
         self._fairest.stopped(queue)
         if order := self._orders.get(queue):
             for owner in owners:

@@ -46,7 +46,7 @@ class HostNames:
 
     @staticmethod
     def namespace_of_owner(owner: str) -> str:
-        """The namespace of the allocation, of whatever pool, that the switch names beside a port."""
+        """Return the network namespace of the allocation, of any pool, that the switch names as the owner of a port."""
         return owner.replace("/", ".", 1)
 
     def of_namespace(self, name: str) -> AllocationId | None:

@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 class DaemonRestarts(msgspec.Struct, kw_only=True, frozen=True):
-    """How often a daemon was started again, when the last time (seconds since 1970), and why a start failed, "" if none did."""
+    """Number of restarts of a daemon, time of the last one (seconds since 1970), and the error of a failed start or ""."""
 
     count: int = 0
     last_s: float = 0.0
@@ -76,7 +76,7 @@ class Supervisor:
         self.restarts = read_restarts(lab.directory)
 
     def run(self) -> None:
-        """Until the network is taken down."""
+        """Supervise the daemons until the network is taken down."""
         while self.round():
             waiting = select.poll()
             for watched in self._watched.values():
@@ -135,7 +135,7 @@ class Supervisor:
 
 
 def read_restarts(directory: Path) -> dict[str, DaemonRestarts]:
-    """How often each daemon of a network (``h1/ovs-vswitchd``) was started again; those that never were are left out."""
+    """Return the restarts of each daemon of a network (``h1/ovs-vswitchd``); daemons without restarts are left out."""
     try:
         return msgspec.json.decode((directory / STATE_FILE).read_bytes(), type=dict[str, DaemonRestarts])
     except (OSError, msgspec.DecodeError):

@@ -91,12 +91,12 @@ class FairestFirst:
         return least.leaf
 
     def started(self, queue: str) -> None:
-        """The use of a queue and of those above it is larger."""
+        """Note that the use of a queue, and of the queues above it, has become larger."""
         for branch in self._branches_of(queue):
             branch.stale = True
 
     def stopped(self, queue: str) -> None:
-        """The use of a queue and of those above it may be smaller."""
+        """Note that the use of a queue, and of the queues above it, may have become smaller."""
         for branch in self._branches_of(queue):
             self._renew(branch)
 

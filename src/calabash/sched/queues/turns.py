@@ -139,7 +139,7 @@ class QueueOrder:
             heapq.heappop(self._heap)
 
     def renew(self, owner: str) -> None:
-        """Compute the place of an owner anew: something that it held is gone."""
+        """Compute the place of an owner anew after one of its requests was evicted."""
         self._all_true_at = self._true_at = _UNKNOWN
         if waiting := self._waiting.get(owner):
             place = self._places[owner] = self._turns.place(waiting[-1])

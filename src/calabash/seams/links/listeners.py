@@ -38,7 +38,7 @@ class NamespaceSockets:
         self._netlink.settimeout(_WAIT_S)
 
     def listens(self, address: Address, number: int) -> bool:
-        """Whether a connection to that address and number would be taken. Raises OSError."""
+        """Return True if a socket listens at that address and port. Raises OSError."""
         family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
         body = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE) + _identity(address, number)
         self._netlink.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 0, 0) + body)
