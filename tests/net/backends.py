@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import threading
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.daemons.behind import ForkedCaller
+from tests.net.flows import Background
 from tests.net.networked import Networked
 from tests.net.talking import asked
 
@@ -51,20 +50,19 @@ while True:
 """
 
 
-class Calling:
+class Calling(Background):
     """Connections to the balancer, one after another until the end of a ``with``, each with its outcome and when it began."""
 
     def __init__(self, station: Station) -> None:
+        super().__init__()
         self._station = station
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.outcomes: list[tuple[float, str]] = []
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stopped.is_set():
             begun_s = time.monotonic()
             self.outcomes.append((begun_s, self._call()))
-            self._stop.wait(0.005)
+            self._stopped.wait(0.005)
 
     def _call(self) -> str:
         with self._station.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
@@ -76,16 +74,6 @@ class Calling:
                 return "refused"
             except OSError as error:
                 return f"failed: {error}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def since(self, moment_s: float) -> list[tuple[float, str]]:
         """The outcomes of connections that began after the moment, with the seconds from it."""

@@ -20,8 +20,8 @@ CALL_EVERY_S, CALL_S = 0.05, 0.3
 _SIZE = 8
 
 
-class _Thread:
-    """Something that runs until the end of a ``with``."""
+class Background:
+    """A thread that runs until the end of a ``with``: it executes ``_run``, which returns once ``_stopped`` is set."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -31,7 +31,7 @@ class _Thread:
         raise NotImplementedError
 
     def _close(self) -> None:
-        raise NotImplementedError
+        """Free what it used, after it has ended."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,7 +45,7 @@ class _Thread:
         self._close()
 
 
-class Echoes(_Thread):
+class Echoes(Background):
     """Answers what it gets with the same, by UDP and TCP, at one address of a station."""
 
     def __init__(self, station: Station, address: str, number: int) -> None:
@@ -93,7 +93,7 @@ class Echoes(_Thread):
         self._selector.close()
 
 
-class Probe(_Thread):
+class Probe(Background):
     """A datagram every 10 ms to an ``Echoes``, and when answers came."""
 
     def __init__(self, station: Station, address: str, number: int) -> None:
@@ -131,7 +131,7 @@ class Probe(_Thread):
         return max((after - before for before, after in itertools.pairwise(asked)), default=float("inf"))
 
 
-class Calls(_Thread):
+class Calls(Background):
     """A new connection every 50 ms that is given up after 0.3 s, as clients do that try again soon.
 
     Args:

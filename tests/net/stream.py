@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-import threading
 import time
-from types import TracebackType
-from typing import Self
 
+from tests.net.flows import Background
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, udp
 
 from calabash.netd.lab.station import Station
@@ -18,27 +16,18 @@ GAP_S = 0.005
 _MARK = b"calabash-stream:"
 
 
-class Stream:
+class Stream(Background):
     """Frames every five milliseconds, from when it is entered until it is left; ``lost`` and ``hole_s`` are of all of them."""
 
     def __init__(self, one: Station, other: Station, *, last_s: float = 5.0) -> None:
         """``last_s``: how long the last frame may take."""
+        super().__init__()
         self._one, self._other = one, other
         self._last_s = last_s
         self._sent: list[float] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send, daemon=True)
         self._sniffer = Sniffer(other)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def _close(self) -> None:
         with self._sniffer:
             last = _MARK + struct.pack("!I", len(self._sent) - 1)
             self._sniffer.wait(last, timeout_s=self._last_s)
@@ -59,11 +48,11 @@ class Stream:
         times = [self._sent[0], *(self._sent[number] for number in came), self._sent[-1]]
         return max((after - before for before, after in itertools.pairwise(times)))
 
-    def _send(self) -> None:
+    def _run(self) -> None:
         one, other = self._one, self._other
         with one.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
             card.bind((one.card, 0))
-            while not self._stop.wait(GAP_S):
+            while not self._stopped.wait(GAP_S):
                 payload = _MARK + struct.pack("!I", len(self._sent))
                 body = ip(
                     one.address(), other.address(), UDP, udp(one.address(), other.address(), (4000, 4000), payload)

@@ -7,20 +7,17 @@ import functools
 import http.client
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from tests.certificates import server_context
 from tests.net import needs
 from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
-from tests.net.flows import Calls
+from tests.net.flows import Background, Calls
 from tests.net.web import Web
 
 from calabash.model.network import NetworkKind, Port, Subnet, Vpc
@@ -67,33 +64,22 @@ class Visit(http.client.HTTPSConnection):
         return f"{answer.status} {answer.read().decode()}"
 
 
-class Crowd:
+class Crowd(Background):
     """Requests one after another on new connections, until the end of a ``with``."""
 
     def __init__(self, station: Station, context: ssl.SSLContext) -> None:
+        super().__init__()
         self.failures: list[str] = []
         self.answers = 0
         self._station, self._context = station, context
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
 
-    def _ask(self) -> None:
-        while not self._stop.is_set():
+    def _run(self) -> None:
+        while not self._stopped.is_set():
             said = visited(self._station, self._context)
             if said.startswith("200"):
                 self.answers += 1
             else:
                 self.failures.append(said)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def visited(station: Station, context: ssl.SSLContext) -> str:
