@@ -36,14 +36,14 @@ PAGES: dict[str, dict[str, int]] = {
     "README.md": {},
     "docs/tutorial/first-slice.md": {"calabash run --memory 200GiB -- true": 5},
     "docs/tutorial/three-teams.md": {},
-    "docs/tutorial/a-network-of-ones-own.md": {
+    "docs/tutorial/first-network.md": {
         "calabash net diff -f examples/networks/web.yaml": 1,
         "calabash subnet create red/b --cidr 10.0.1.128/25": 1,
         "calabash vpc delete red": 1,
     },
     "docs/how-to/test-your-platform-without-gpus.md": {},
     "docs/how-to/back-up-the-pool.md": {},
-    "docs/how-to/failed-cards.md": {},
+    "docs/how-to/handle-failed-cards.md": {},
     "docs/how-to/mig-layouts.md": {},
     "docs/how-to/mps.md": {},
     "docs/how-to/passthrough.md": {},

@@ -224,7 +224,7 @@ def test_a_brokered_claim_says_so_to_the_agent(published: Published) -> None:
 
 def examples() -> list[tuple[str, str]]:
     """The pods of the guide, each with what it needs: its name and the manifest."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "claims.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-resource-claims.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     pods = [next(o["metadata"]["name"] for o in yaml.safe_load_all(b) if o["kind"] == "Pod") for b in blocks]
     return list(zip(pods, blocks, strict=True))

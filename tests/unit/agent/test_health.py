@@ -208,7 +208,7 @@ def test_a_policy_file_that_is_not_understood_is_refused_with_its_name(tmp_path:
 
 
 def test_the_policy_that_the_guide_shows_is_the_default_but_for_its_examples(tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "failed-cards.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "handle-failed-cards.md").read_text()
     (tmp_path / "health.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
     shown = read_policy(tmp_path)
     assert (shown.xid.application, shown.xid.replace) == ((119,), (95,))

@@ -93,7 +93,7 @@ def read_fabric(path: Path) -> FabricSettings:
         raise CalabashError(
             f"{path} is not understood: {error}",
             reason=Reason.BAD_FILE,
-            hint="sections [infiniband], [roce], [nvlink] and [[card]]; see docs/how-to/fabric.md",
+            hint="sections [infiniband], [roce], [nvlink] and [[card]]; see docs/how-to/isolate-rdma-fabrics.md",
         ) from None
     settings.endpoints()
     return settings
