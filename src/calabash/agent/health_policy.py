@@ -163,7 +163,8 @@ def read_policy(home: Path) -> HealthPolicy:
         raise CalabashError(
             f"{path} is not understood: {error}",
             reason=Reason.BAD_FILE,
-            hint=f"tables {', '.join(f'[{name}]' for name in HealthPolicy.__struct_fields__)}; see docs/how-to/handle-failed-cards.md",
+            hint=f"tables {', '.join(f'[{name}]' for name in HealthPolicy.__struct_fields__)}; "
+            "see docs/how-to/handle-failed-cards.md",
         ) from None
     codes = [*policy.xid.application, *policy.xid.reset, *policy.xid.replace]
     twice = sorted({code for code in codes if codes.count(code) > 1})

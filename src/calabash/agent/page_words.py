@@ -1,7 +1,7 @@
 """Stores and loads of the control pages whose order matters: by ``libcalabash-page``, for Python has no barriers.
 
 On x86-64 stores are seen in the order in which they were made; on aarch64 they are not, unless the program says so. What
-must be seen in order is written here; ``docs/concepts/limits-and-usage-pages.md`` says of each field why it is here or need not be.
+must be seen in order is written here. ``docs/concepts/limits-and-usage-pages.md`` gives the memory order of each field.
 """
 
 from __future__ import annotations
