@@ -32,7 +32,7 @@ from tests.net.test_northbound import put, vpc_rows
 from bench._reference import CPU_UNIT, cpu_unit_s
 from bench._report import Report, run
 from calabash.model.network import NetworkKind, Port
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
 from calabash.netd.lab.station import Station

@@ -27,9 +27,9 @@ from calabash.model.network import (
     kind_of,
 )
 from calabash.model.network_services import Backend, LoadBalancer, ServiceEndpoint
-from calabash.net.book import Networks
-from calabash.net.desired import desired
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired
+from calabash.net.store.networks import Networks
 
 VPCS, QUICK_VPCS, PORTS = 1000, 200, 4
 CHANGES = 200

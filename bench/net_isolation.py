@@ -17,7 +17,7 @@ from tests.net.planes import ControlPlane
 
 from bench._report import Report, run
 from calabash.model.network import Port
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 
 TENANTS = 100
 PACKETS, QUICK_PACKETS = 50_000, 10_000

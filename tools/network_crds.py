@@ -14,7 +14,7 @@ from typing import Any
 
 from calabash.model.addresses import Address, Network
 from calabash.model.network import KINDS, PATH_PARTS
-from calabash.net.specs import ITEMS_MAX, TEXT_MAX
+from calabash.net.objects.specs import ITEMS_MAX, TEXT_MAX
 from calabash.seams.kube.network_resources import NETWORK_KINDS
 
 ADDRESS_CHARACTERS_MAX = 64

@@ -13,7 +13,7 @@ from typing import Any
 from calabash.model.addresses import Address, Network
 from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, SecurityRule
 from calabash.model.network_services import Backend, HealthCheck
-from calabash.net.bounds import PER_VPC, POOL
+from calabash.net.checks.limits import PER_VPC, POOL
 
 PARTS: tuple[type, ...] = (SecurityRule, Backend, HealthCheck)
 _NAMES = {1: "NAME", 2: "VPC/NAME", 3: "VPC/SUBNET/NAME"}

@@ -10,10 +10,10 @@ from tests.contract.kube_ovn import wrong_shapes, wrong_types
 from tests.unit.net.every_network import every_network
 from tests.unit.net.random_networks import RandomNetworks
 
-from calabash.net.book import Networks
-from calabash.net.kubeovn import render_kube_ovn
-from calabash.net.kubeovn_words import API
-from calabash.net.objects import NetworkObjects
+from calabash.net.kubeovn.rendering import render_kube_ovn
+from calabash.net.kubeovn.resources import API
+from calabash.net.objects.collection import NetworkObjects
+from calabash.net.store.networks import Networks
 
 pytestmark = [pytest.mark.complete, pytest.mark.timeout(BUILD_S + 120)]
 

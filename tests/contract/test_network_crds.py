@@ -18,7 +18,7 @@ from calabash.kubernetes.server.networking import KubeNetworkKeeper
 from calabash.model.errors import Reason
 from calabash.model.network import KINDS, NetworkKind, Vpc
 from calabash.model.tenancy import Tenant
-from calabash.net.specs import encode
+from calabash.net.objects.specs import encode
 from calabash.operations.network_rights import NetworkRights
 from calabash.operations.networks import NetworkBook
 from calabash.operations.people import People

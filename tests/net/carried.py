@@ -12,11 +12,11 @@ from typing import Self
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkObject, Port, Subnet, Vpc, vpc_of
-from calabash.net.book import Networks
-from calabash.net.desired import desired, desired_platform
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 from calabash.netd.appliances import processes, tools
 from calabash.netd.appliances.keeper import ApplianceHost, Appliances
 from calabash.netd.appliances.switch import HostSwitch

@@ -15,10 +15,10 @@ from calabash.api.networks import NetworkReport, NetworkSnapshot, SnapshotObject
 from calabash.model.addresses import parse_network
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc, kind_of
 from calabash.model.network_status import ConditionKind
-from calabash.net.book import Networks
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM, Change
-from calabash.net.specs import encode
+from calabash.net.objects.specs import encode
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM, Change
+from calabash.net.store.networks import Networks
 from calabash.netd.plan import planned
 from calabash.netd.reconciler import Reconciler
 from calabash.netd.source import Key, NetworkNews

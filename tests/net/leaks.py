@@ -9,9 +9,9 @@ from ipaddress import ip_address, ip_network
 
 from calabash.model.network import NetworkGateway, NetworkObject, Port, Subnet, Uplink, Vpc
 from calabash.model.network_services import Backend, LoadBalancer
-from calabash.net import naming
-from calabash.net.book import Networks
-from calabash.net.transit import MacUse, platform_mac
+from calabash.net.addresses.derived import MacUse, platform_mac
+from calabash.net.ovn.northbound import naming
+from calabash.net.store.networks import Networks
 
 PER_UPLINK = 25
 PORTS = 3  # of each tenant

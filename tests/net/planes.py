@@ -10,11 +10,11 @@ from typing import Self
 from tests.daemons.world import until
 from tests.net.servers import ovn_programs
 
-from calabash.net.book import Networks
-from calabash.net.desired import desired, desired_platform
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.central import LabCentral
 from calabash.netd.lab.control import ask
 from calabash.netd.lab.daemons import LabDaemon, kill_all

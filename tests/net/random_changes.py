@@ -20,11 +20,11 @@ from tests.net.servers import DatabaseServer
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.errors import CalabashError
-from calabash.net.book import Networks
-from calabash.net.differing import diff
-from calabash.net.objects import SHARED
-from calabash.net.rows import PLATFORM, Change, Update
-from calabash.net.view import NetworkHosts
+from calabash.net.objects.collection import SHARED
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM, Change, Update
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.store.networks import Networks
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.settings import NetworkConnection, write_connection
 from calabash.seams.ovn.northbound import Northbound

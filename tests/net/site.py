@@ -9,11 +9,11 @@ from typing import Self
 from tests.daemons.world import until
 
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc
-from calabash.net.book import Networks
-from calabash.net.desired import desired, desired_platform
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM, Change
-from calabash.net.view import NetworkHosts, gateways_of
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM, Change
+from calabash.net.ovn.translation.view import NetworkHosts, gateways_of
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.seams.ovn.northbound import Northbound

@@ -19,8 +19,8 @@ from tests.net.talking import Banner, asked
 
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc, kind_of
 from calabash.model.network_services import Backend, Layer, LoadBalancer
-from calabash.net.book import Networks
-from calabash.net.specs import encode
+from calabash.net.objects.specs import encode
+from calabash.net.store.networks import Networks
 from calabash.netd.lab import namespaces
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register

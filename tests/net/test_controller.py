@@ -16,8 +16,8 @@ from calabash.model.addresses import parse_address
 from calabash.model.network import NetworkKind, Port, Vpc
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer
 from calabash.model.network_status import ConditionKind
-from calabash.net.book import Networks
-from calabash.net.rows import PLATFORM, Ref, Rows
+from calabash.net.ovn.northbound.rows import PLATFORM, Ref, Rows
+from calabash.net.store.networks import Networks
 from calabash.netd import reconciler as reconciling
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register

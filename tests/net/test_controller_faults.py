@@ -10,7 +10,7 @@ from tests.net.controller import Controller, vpc_with_ports
 from tests.net.stream import Stream
 
 from calabash.model.network import Port
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 

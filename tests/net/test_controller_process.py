@@ -18,7 +18,7 @@ from tests.net.controller import Controller, vpc_with_ports, write_book
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, Port
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
 from calabash.netd.main import LOCK_FILE

@@ -13,7 +13,7 @@ from tests.net.controller import Controller, vpc_with_ports
 from tests.net.servers import DatabaseServer
 
 from calabash.model.errors import CalabashError
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.certificates import AUTHORITY, LabAuthority
 from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.ovn.southbound import Southbound

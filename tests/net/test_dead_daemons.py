@@ -13,7 +13,7 @@ from tests.net.controller import Controller, vpc_with_ports
 from calabash.model.addresses import parse_address, parse_network
 from calabash.model.network import NetworkGateway, NetworkKind, Uplink
 from calabash.model.network_status import ConditionKind
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
 from calabash.seams.ovn.local import LocalSwitch

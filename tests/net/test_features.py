@@ -47,7 +47,7 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.transit import MacUse, platform_mac
+from calabash.net.addresses.derived import MacUse, platform_mac
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 

@@ -37,9 +37,9 @@ from tests.unit.net.books import port, subnet, vpc
 
 from calabash.agent.net.switch import OwnedPorts
 from calabash.model.network import Direction, SecurityGroup, SecurityRule
-from calabash.net import naming
-from calabash.net.desired import desired
-from calabash.net.rows import Ref
+from calabash.net.ovn.northbound import naming
+from calabash.net.ovn.northbound.rows import Ref
+from calabash.net.ovn.translation.vpc import desired
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.seams.links.interfaces import LinkEnd, LinkSettings, join, set_up

@@ -18,9 +18,9 @@ from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
 
 from calabash.model.network import Port, Subnet, Vpc
-from calabash.net import naming
-from calabash.net.desired import desired
-from calabash.net.rows import Ref
+from calabash.net.ovn.northbound import naming
+from calabash.net.ovn.northbound.rows import Ref
+from calabash.net.ovn.translation.vpc import desired
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 

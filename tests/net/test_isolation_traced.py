@@ -11,12 +11,12 @@ from tests.net.planes import HOSTS, ControlPlane
 from tests.unit.net.everything import everything
 
 from calabash.model.network import Port, Subnet, Vpc
-from calabash.net.book import Networks
-from calabash.net.columns import TABLES
-from calabash.net.desired import desired, desired_platform
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM
-from calabash.net.transit import MacUse, platform_mac
+from calabash.net.addresses.derived import MacUse, platform_mac
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 
 TENANTS, ATTEMPTS = 100, 10_000
 

@@ -11,9 +11,9 @@ from tests.daemons.world import until
 from tests.net.servers import DatabaseServer
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.net.columns import TABLES
-from calabash.net.differing import diff
-from calabash.net.rows import KEY, OWNER, PLATFORM, Columns, Delete, Insert, Ref, Rows, Update, Value
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import KEY, OWNER, PLATFORM, Columns, Delete, Insert, Ref, Rows, Update, Value
+from calabash.net.ovn.northbound.tables import TABLES
 from calabash.seams.ovn.northbound import GLOBAL, Northbound
 from calabash.seams.ovn.session import Session
 

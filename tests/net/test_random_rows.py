@@ -12,11 +12,11 @@ from tests.net import needs
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.network import Port
-from calabash.net.book import Networks
-from calabash.net.differing import diff
-from calabash.net.objects import SHARED
-from calabash.net.rows import PLATFORM
-from calabash.net.view import NetworkHosts
+from calabash.net.objects.collection import SHARED
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.plan import Surroundings, planned
 from calabash.seams.ovn.northbound import Northbound

@@ -9,7 +9,7 @@ import pytest
 from tests.net.carried import Carried, eventually
 
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
-from calabash.net.checks.outside import VPCS_PER_UPLINK_MAX, vpcs_limit
+from calabash.net.checks.gateways import VPCS_PER_UPLINK_MAX, vpcs_limit
 from calabash.netd.lab.lab import Lab
 
 HOSTS, GATEWAYS = ("h1",), ("g1",)

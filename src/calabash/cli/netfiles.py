@@ -64,7 +64,7 @@ def apply(files: tuple[str, ...], fmt: str, *, prune: bool, dry_run: bool) -> No
 @_prune
 def diff(files: tuple[str, ...], *, prune: bool) -> None:
     """Show what applying files would change; exit code 1 when that is something."""
-    from calabash.net.manifests import difference_lines  # noqa: PLC0415
+    from calabash.net.store.apply_plan import difference_lines  # noqa: PLC0415
 
     changes = [c for c in _ask(files, prune=prune, dry_run=True)["changes"] if c["change"] != "unchanged"]
     for change in changes:
@@ -76,7 +76,7 @@ def diff(files: tuple[str, ...], *, prune: bool) -> None:
 
 
 def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
-    from calabash.net.documents import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
+    from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
 
     found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
     try:

@@ -14,7 +14,7 @@ from calabash.model.errors import CalabashError
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
-    from calabash.net.objects import NetworkObjects
+    from calabash.net.objects.collection import NetworkObjects
 
 BACKENDS = ("kube-ovn",)
 
@@ -43,7 +43,7 @@ def render(backend: str, files: tuple[str, ...], interfaces: tuple[str, ...], *,
     Numbers and addresses that a file leaves out are allocated as a pool that has nothing else would. Ports are pods in their
     VPC's namespace: the annotations that such a pod needs are in the ConfigMaps named calabash-ports there.
     """
-    from calabash.net.kubeovn import render_kube_ovn  # noqa: PLC0415
+    from calabash.net.kubeovn.rendering import render_kube_ovn  # noqa: PLC0415
 
     assert backend in BACKENDS
     cards = dict(_card(text) for text in interfaces)
@@ -64,10 +64,10 @@ def _card(text: str) -> tuple[str, str]:
 
 
 def _of_files(files: tuple[str, ...]) -> NetworkObjects:
-    from calabash.net.book import Networks  # noqa: PLC0415
-    from calabash.net.documents import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
-    from calabash.net.manifests import WantedObject, carried_out  # noqa: PLC0415
-    from calabash.net.specs import decode, kind_named  # noqa: PLC0415
+    from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
+    from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
+    from calabash.net.store.apply_plan import WantedObject, carried_out  # noqa: PLC0415
+    from calabash.net.store.networks import Networks  # noqa: PLC0415
 
     wanted = []
     for file in files:
@@ -81,8 +81,8 @@ def _of_files(files: tuple[str, ...]) -> NetworkObjects:
 
 
 def _of_the_pool() -> NetworkObjects:
-    from calabash.net.objects import NetworkObjects  # noqa: PLC0415
-    from calabash.net.specs import decode, kind_named  # noqa: PLC0415
+    from calabash.net.objects.collection import NetworkObjects  # noqa: PLC0415
+    from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
 
     rows: list[dict[str, Any]] = client().items(f"{PATH}/objects")
     return NetworkObjects.of((decode(kind_named(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0)

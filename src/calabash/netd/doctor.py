@@ -12,10 +12,10 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway, NetworkKind, Vpc
-from calabash.net.book import Networks
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.supervisor import LOG_FILE, read_restarts, supervisor_pid
 from calabash.netd.main import LOCK_FILE

@@ -11,10 +11,9 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer
 from calabash.model.network_status import ConditionKind
-from calabash.net.closed import NONE_CLOSED
-from calabash.net.health import backend_name, health
-from calabash.net.rows import PLATFORM
-from calabash.net.view import NetworkHosts
+from calabash.net.objects.backends import NONE_CLOSED, backend_name, health
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.netd.known import KnownNetworks
 from calabash.netd.realized import SILENT_S, Progress, hosts_of, progress
 from calabash.netd.resting import HeldPort, RestingHosts

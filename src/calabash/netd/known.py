@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from calabash.model.addresses import Address
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Peering, Port, Uplink, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint
-from calabash.net.book import Networks
-from calabash.net.desired_balancing import followed
-from calabash.net.objects import SHARED
-from calabash.net.rows import PLATFORM
-from calabash.net.view import of_one_version
+from calabash.net.objects.collection import SHARED
+from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.load_balancers import followed
+from calabash.net.ovn.translation.view import of_one_version
+from calabash.net.store.networks import Networks
 from calabash.netd.source import Key, NetworkNews
 
 MANY = 50  # of VPCs that change at once: then all are looked at

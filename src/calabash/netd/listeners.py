@@ -17,7 +17,7 @@ from calabash.agent.net.naming import HostNames
 from calabash.agent.net.switch import OWNER
 from calabash.model.addresses import Address
 from calabash.model.errors import CalabashError
-from calabash.net.closed import NONE_CLOSED, ClosedBackends, closed_text
+from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends, closed_text
 from calabash.seams.links.listeners import NamespaceSockets
 from calabash.seams.links.namespaces import path_of
 from calabash.seams.ovn.local import LocalSwitch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.net.rows import Change, Update
+from calabash.net.ovn.northbound.rows import Change, Update
 
 
 def first(changes: Sequence[Change]) -> tuple[Change, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calabash.model.addresses import Network
-from calabash.net.book import Networks
-from calabash.net.closed import NONE_CLOSED, ClosedBackends
-from calabash.net.desired import desired
-from calabash.net.desired_platform import desired_platform
-from calabash.net.rows import PLATFORM, Rows
-from calabash.net.view import NetworkHosts
+from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends
+from calabash.net.ovn.northbound.rows import PLATFORM, Rows
+from calabash.net.ovn.translation.platform import desired_platform
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired
+from calabash.net.store.networks import Networks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

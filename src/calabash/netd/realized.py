@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from calabash.model.network import NetworkKind, Port
-from calabash.net.objects import VpcObjects
+from calabash.net.objects.collection import VpcObjects
 from calabash.seams.ovn.southbound import Chassis
 
 SILENT_S = 6.0  # what a host has not carried out for so long it never will: it is counted as dead

@@ -21,9 +21,9 @@ from calabash.api.networks import NetworkReport
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import vpc_of
-from calabash.net.closed import NONE_CLOSED, ClosedBackends
-from calabash.net.differing import diff
-from calabash.net.rows import PLATFORM, Change
+from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends
+from calabash.net.ovn.northbound.changes import diff
+from calabash.net.ovn.northbound.rows import PLATFORM, Change
 from calabash.netd.backoff import Backoff
 from calabash.netd.daemons import OvnDaemons, OwnSwitch
 from calabash.netd.inbox import Inbox

@@ -15,7 +15,7 @@ from calabash.api.changes import WAIT_S_MAX
 from calabash.api.networks import NetworkReport, NetworkReports, NetworkSnapshot
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject
-from calabash.net.specs import decode
+from calabash.net.objects.specs import decode
 from calabash.seams.pool.client import ApiClient, quoted
 
 REPORTS_AT_ONCE = 1000

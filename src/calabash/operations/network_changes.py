@@ -8,8 +8,8 @@ from typing import Any
 
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.network_status import ConditionKind
-from calabash.net.book import Networks
-from calabash.net.specs import decode, encode
+from calabash.net.objects.specs import decode, encode
+from calabash.net.store.networks import Networks
 from calabash.seams.store.networks import StoredNetworkObject
 
 Key = tuple[str, str]

@@ -15,8 +15,8 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
 from calabash.model.tenancy import Principal
-from calabash.net.book import Networks
-from calabash.net.manifests import (
+from calabash.net.objects.specs import decode, kind_named
+from calabash.net.store.apply_plan import (
     Key,
     NetworkChange,
     WantedObject,
@@ -24,7 +24,7 @@ from calabash.net.manifests import (
     changes_between,
     specs_of,
 )
-from calabash.net.specs import decode, kind_named
+from calabash.net.store.networks import Networks
 from calabash.operations.network_changes import NetworkState
 from calabash.operations.network_rights import Kept, bounded
 from calabash.operations.networks import NetworkBook

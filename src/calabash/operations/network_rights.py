@@ -17,7 +17,7 @@ from calabash.model.mentions import Mentioned, render
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.tenancy import Principal
 from calabash.net.checks.common import is_platform
-from calabash.net.checks.spaces import DEFAULT_GROUP
+from calabash.net.checks.subnets import DEFAULT_GROUP
 from calabash.operations.people import People
 from calabash.operations.permission import Permission
 from calabash.operations.tenancy import missing

@@ -18,7 +18,7 @@ from typing import Any
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject, Port, Vpc, kind_of
 from calabash.model.tenancy import Principal
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.operations.network_changes import Key, NetworkDifference, NetworkState, difference, merged, read_state
 from calabash.operations.network_rights import NetworkRights
 from calabash.seams.store.networks import NetworkTables, StoredNetworkObject

@@ -22,7 +22,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricCondition, FabricUse
 from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import DEFAULT_TENANT
-from calabash.net.fabric import may_have
+from calabash.net.fabric_partitions import may_have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

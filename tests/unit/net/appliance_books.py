@@ -18,7 +18,7 @@ from calabash.model.network import (
     Vpc,
 )
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, Layer, LoadBalancer, TransportProtocol
-from calabash.net.objects import NetworkObjects
+from calabash.net.objects.collection import NetworkObjects
 
 UPLINK = Uplink(name="up", cidr=IPv4Network("198.51.100.0/24"), gateway=IPv4Address("198.51.100.1"), number=1)
 

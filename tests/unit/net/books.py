@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address, ip_network
 
 from calabash.model.network import NetworkObject, Port, Subnet, Vpc
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 
 
 def book(*items: NetworkObject, platform: bool = True) -> Networks:

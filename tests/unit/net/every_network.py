@@ -33,8 +33,8 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.checks.spaces import default_group
-from calabash.net.objects import NetworkObjects
+from calabash.net.checks.subnets import default_group
+from calabash.net.objects.collection import NetworkObjects
 
 ANYBODY_4, ANYBODY_6 = ip_network("0.0.0.0/0"), ip_network("::/0")
 TCP = TransportProtocol.TCP

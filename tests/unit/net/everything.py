@@ -37,8 +37,8 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.book import Networks
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.store.networks import Networks
 
 HOSTS = NetworkHosts(gateways=("g1", "g2"))
 TCP = TransportProtocol.TCP

@@ -21,10 +21,10 @@ from calabash.model.network import (
     vpc_of,
 )
 from calabash.model.network_services import Layer, LoadBalancer, ServiceEndpoint
-from calabash.net.book import Networks
-from calabash.net.checks.outside import vpcs_limit
-from calabash.net.objects import SHARED, VpcObjects
-from calabash.net.standing import peered
+from calabash.net.checks.gateways import vpcs_limit
+from calabash.net.objects.acceptance import peered
+from calabash.net.objects.collection import SHARED, VpcObjects
+from calabash.net.store.networks import Networks
 
 
 def check_book(networks: Networks) -> None:

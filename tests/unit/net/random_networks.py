@@ -42,8 +42,8 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.book import Networks
-from calabash.net.objects import SHARED
+from calabash.net.objects.collection import SHARED
+from calabash.net.store.networks import Networks
 
 VPC_RANGES = ("10.0.0.0/16", "10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "172.16.0.0/20")
 TCP, UDP, ICMP = TransportProtocol.TCP, TransportProtocol.UDP, TransportProtocol.ICMP

@@ -15,10 +15,10 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway
 from calabash.model.network_services import CheckKind, HealthCheck, Layer, LoadBalancer
 from calabash.net.appliances import haproxy, keepalived, nft
+from calabash.net.appliances.model import BalancerReplica, NfvReplica, Translation
 from calabash.net.appliances.naming import is_pair, outside_mac, pair_ports
-from calabash.net.appliances.plans import placed, replicas, replicas_of, spread
 from calabash.net.appliances.rendering import rendered
-from calabash.net.appliances.values import BalancerReplica, NfvReplica, Translation
+from calabash.net.appliances.replicas import placed, replicas, replicas_of, spread
 
 RED = tenant("red", 1)
 ADDRESS = re.compile(r"(?<![0-9.])\d+\.\d+\.\d+\.\d+(?![0-9.])")

@@ -8,7 +8,7 @@ import pytest
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject, Port, SecurityGroup, Subnet, Vpc
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 
 
 def book(*items: NetworkObject) -> Networks:

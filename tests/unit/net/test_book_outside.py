@@ -27,8 +27,8 @@ from calabash.model.network import (
     Vpc,
 )
 from calabash.model.network_services import TransportProtocol
-from calabash.net.book import Networks
-from calabash.net.checks.outside import vpcs_limit
+from calabash.net.checks.gateways import vpcs_limit
+from calabash.net.store.networks import Networks
 
 TCP = TransportProtocol.TCP
 

@@ -16,9 +16,9 @@ from tests.unit.net.random_networks import RandomChange, RandomNetworks
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, NetworkObject, SecurityGroup, Vpc, kind_of
 from calabash.model.network_services import ServiceEndpoint
-from calabash.net.book import Networks
-from calabash.net.standing import endpoint_stands
-from calabash.net.using import foreign_users
+from calabash.net.objects.acceptance import endpoint_stands
+from calabash.net.store.dependents import foreign_users
+from calabash.net.store.networks import Networks
 
 SEEDS = st.integers(0, 1 << 32)
 

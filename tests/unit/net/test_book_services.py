@@ -20,8 +20,8 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.book import Networks
-from calabash.net.standing import endpoint_stands, peered_ranges, peering_stands
+from calabash.net.objects.acceptance import endpoint_stands, peered_ranges, peering_stands
+from calabash.net.store.networks import Networks
 
 
 def balancer(

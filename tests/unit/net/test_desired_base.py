@@ -10,11 +10,11 @@ from tests.unit.net.books import book, port, subnet, vpc
 
 from calabash.model.network import Direction, DnsRecord, Port, SecurityGroup, SecurityRule
 from calabash.model.network_services import TransportProtocol
-from calabash.net.book import Networks
-from calabash.net.columns import TABLES
-from calabash.net.desired import desired
-from calabash.net.rows import Columns, Ref, Rows
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.northbound.rows import Columns, Ref, Rows
+from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired
+from calabash.net.store.networks import Networks
 
 BASE = (
     vpc("red", "10.0.0.0/16", "fd00::/56"),

@@ -10,9 +10,9 @@ import pytest
 from tests.net import needs
 from tests.unit.net.everything import HOSTS, everything
 
-from calabash.net.columns import TABLES
-from calabash.net.desired import desired, desired_platform
-from calabash.net.rows import Ref, Rows, Value
+from calabash.net.ovn.northbound.rows import Ref, Rows, Value
+from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.vpc import desired, desired_platform
 from calabash.netd.lab import programs
 
 _PYTHON = {"string": str, "integer": int, "boolean": bool}

@@ -12,12 +12,12 @@ from tests.unit.net.everything import HOSTS, balanced, base, everything, of
 
 from calabash.model.network import NetworkGateway, NetworkKind, Peering, Uplink, kind_of
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer, ServiceEndpoint
-from calabash.net.book import Networks
-from calabash.net.closed import closed_text, read_closed
-from calabash.net.columns import TABLES
-from calabash.net.desired import desired, desired_platform
-from calabash.net.rows import CLOSED, OWNER, PLATFORM, Columns, Ref, Rows, Value
-from calabash.net.view import NetworkHosts
+from calabash.net.objects.backends import closed_text, read_closed
+from calabash.net.ovn.northbound.rows import CLOSED, OWNER, PLATFORM, Columns, Ref, Rows, Value
+from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 
 BOOK = everything()
 RED, BLUE, GREEN = (desired(BOOK, name, hosts=HOSTS) for name in ("red", "blue", "green"))

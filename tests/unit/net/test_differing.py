@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from tests.unit.net.books import book, port, subnet, vpc
 
 from calabash.model.network import NetworkObject
-from calabash.net.book import Networks
-from calabash.net.columns import TABLES
-from calabash.net.desired import desired, desired_platform
-from calabash.net.differing import applied, diff
-from calabash.net.rows import Delete, Insert, Ref, Rows, Update
-from calabash.net.view import NetworkHosts
+from calabash.net.ovn.northbound.changes import applied, diff
+from calabash.net.ovn.northbound.rows import Delete, Insert, Ref, Rows, Update
+from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 
 HOSTS = NetworkHosts(gateways=("g1", "g2"))
 

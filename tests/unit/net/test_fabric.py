@@ -12,7 +12,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricEndpoint, FabricPlane, FabricState, FabricUse
 from calabash.model.request import DEFAULT_TENANT
-from calabash.net.fabric import (
+from calabash.net.fabric_partitions import (
     FabricPartition,
     FabricStepKind,
     check_endpoints,

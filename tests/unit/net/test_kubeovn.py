@@ -24,9 +24,9 @@ from calabash.model.network import (
     kind_of,
 )
 from calabash.model.network_services import LoadBalancer, TransportProtocol
-from calabash.net.kubeovn import KubeOvnRendering, render_kube_ovn
-from calabash.net.kubeovn_words import Unsupported
-from calabash.net.objects import NetworkObjects
+from calabash.net.kubeovn.rendering import KubeOvnRendering, render_kube_ovn
+from calabash.net.kubeovn.resources import Unsupported
+from calabash.net.objects.collection import NetworkObjects
 
 
 def told_of(rendering: KubeOvnRendering) -> set[str]:

@@ -8,8 +8,8 @@ from tests.examples import examples
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.network import Port, vpc_of
-from calabash.net.book import Networks
-from calabash.net.kubeovn import render_kube_ovn
+from calabash.net.kubeovn.rendering import render_kube_ovn
+from calabash.net.store.networks import Networks
 
 
 @settings(max_examples=examples(25))

@@ -13,14 +13,14 @@ from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import Peering, Vpc
-from calabash.net import naming
-from calabash.net.book import Networks
-from calabash.net.desired import desired, desired_platform
-from calabash.net.differing import applied, diff
-from calabash.net.objects import SHARED
-from calabash.net.rows import PLATFORM, Columns, Ref, Rows
-from calabash.net.standing import peering_stands
-from calabash.net.view import NetworkHosts
+from calabash.net.objects.acceptance import peering_stands
+from calabash.net.objects.collection import SHARED
+from calabash.net.ovn.northbound import naming
+from calabash.net.ovn.northbound.changes import applied, diff
+from calabash.net.ovn.northbound.rows import PLATFORM, Columns, Ref, Rows
+from calabash.net.ovn.translation.view import NetworkHosts
+from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.store.networks import Networks
 
 HOSTS = NetworkHosts(gateways=("g1", "g2"))
 SEEDS = st.integers(0, 1 << 32)

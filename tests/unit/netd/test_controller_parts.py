@@ -9,8 +9,8 @@ from calabash.model.addresses import parse_network
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Peering, Port, Subnet, Vpc
 from calabash.model.network_status import ConditionKind
-from calabash.net.book import Networks
-from calabash.net.rows import PLATFORM, Insert, Ref, Update
+from calabash.net.ovn.northbound.rows import PLATFORM, Insert, Ref, Update
+from calabash.net.store.networks import Networks
 from calabash.netd.backoff import FIRST_S, MOST_S, Backoff
 from calabash.netd.known import KnownNetworks
 from calabash.netd.order import first

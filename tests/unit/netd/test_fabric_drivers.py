@@ -11,7 +11,7 @@ import pytest
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricEndpoint, FabricPlane, FabricState, FabricUse
-from calabash.net.fabric import PKEY_DEFAULT
+from calabash.net.fabric_partitions import PKEY_DEFAULT
 from calabash.netd.fabric.driver import FabricView, NullFabric
 from calabash.netd.fabric.infiniband import InfinibandFabric
 from calabash.netd.fabric.round import FabricRound, fabric_round

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.network import Vpc
-from calabash.net.book import Networks
-from calabash.net.view import NetworkHosts, View
+from calabash.net.ovn.translation.view import NetworkHosts, View
+from calabash.net.store.networks import Networks
 from calabash.netd.resting import HeldPort, RestingHosts
 
 HOSTS = ("g1", "g2", "g3", "g4")

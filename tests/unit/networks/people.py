@@ -8,7 +8,7 @@ import pytest
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant
-from calabash.net.specs import decode, kind_named
+from calabash.net.objects.specs import decode, kind_named
 from calabash.operations.network_rights import NetworkRights
 from calabash.operations.networks import NetworkBook
 from calabash.operations.people import People

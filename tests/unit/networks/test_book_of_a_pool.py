@@ -17,7 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Tenant
-from calabash.net.specs import decode
+from calabash.net.objects.specs import decode
 from calabash.operations import network_rights
 from calabash.operations.handlers.networks import _later
 from calabash.operations.network_views import shown, snapshot

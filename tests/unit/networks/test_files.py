@@ -15,8 +15,8 @@ from calabash.api import networks as shapes
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Principal, Tenant
-from calabash.net.documents import BYTES_MAX, DOCUMENTS_MAX, read_manifests
-from calabash.net.manifests import difference_lines
+from calabash.net.objects.manifest_parser import BYTES_MAX, DOCUMENTS_MAX, read_manifests
+from calabash.net.store.apply_plan import difference_lines
 from calabash.operations.network_files import apply_file
 from calabash.operations.networks import NetworkBook
 from calabash.seams.store import Store, open_store

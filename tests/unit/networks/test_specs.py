@@ -43,7 +43,7 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.specs import decode, encode, kind_named
+from calabash.net.objects.specs import decode, encode, kind_named
 
 RANGE, ADDRESS = parse_network("10.0.0.0/16"), parse_address("10.0.1.11")
 SIX = parse_network("fd00::/64")

@@ -8,7 +8,7 @@ from calabash.agent.net.protocol import PortFacts
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import Port, Subnet, Vpc, vpc_of
-from calabash.net.objects import NetworkObjects
+from calabash.net.objects.collection import NetworkObjects
 
 
 class BookedPorts:

@@ -21,7 +21,7 @@ from calabash.kubernetes.skipped import SkippedObjects
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Principal, Role
-from calabash.net.specs import decode
+from calabash.net.objects.specs import decode
 from calabash.operations.networks import NetworkBook
 from calabash.seams.kube import KubeClient, KubeError
 from calabash.seams.kube.mirror import Mirror

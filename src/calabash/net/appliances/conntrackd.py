@@ -6,8 +6,8 @@ sender OVN vouches for, and is no secret of more than this VPC.
 
 from __future__ import annotations
 
+from calabash.net.appliances.model import INSIDE, NfvReplica
 from calabash.net.appliances.nft import SYNC_PORT
-from calabash.net.appliances.values import INSIDE, NfvReplica
 
 _ENTRIES_MAX = 262144
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from calabash.model.addresses import Address
 from calabash.model.errors import CalabashError
 from calabash.model.network_services import CheckKind, HealthCheck
-from calabash.net.appliances.values import BalancerReplica
+from calabash.net.appliances.model import BalancerReplica
 
 BACKEND = "targets"
 CONNECTIONS_MAX = 8_000  # two descriptors each; where a host allows fewer, fewer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.net.appliances.values import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairSeat
+from calabash.net.appliances.model import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairSeat
 
 ADVERT_S = 0.15  # three of them not heard, and the other takes over
 ASK_S = 1  # whether HAProxy runs; twice not, and the other takes over

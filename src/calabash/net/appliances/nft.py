@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from calabash.model.network_services import TransportProtocol
-from calabash.net.appliances.values import INSIDE, OUTSIDE, NfvReplica, Translation
+from calabash.net.appliances.model import INSIDE, OUTSIDE, NfvReplica, Translation
 
 TABLE = "calabash"
 SYNC_PORT = 3780  # UDP, between the two: what connections there are

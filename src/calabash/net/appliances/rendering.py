@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from calabash.model.network import NetworkKind
 from calabash.net.appliances import conntrackd, haproxy, keepalived, nft
-from calabash.net.appliances.values import (
+from calabash.net.appliances.model import (
     INSIDE,
     OUTSIDE,
     Appliance,

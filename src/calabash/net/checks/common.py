@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import ip_network
 from typing import TypeVar
 
-from calabash.model.addresses import Address, Network
+from calabash.model.addresses import Network
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, Vpc, kind_of
-from calabash.net.objects import NetworkObjects, VpcObjects
-from calabash.net.transit import TRANSIT_4, TRANSIT_6
+from calabash.net.addresses.derived import TRANSIT_4, TRANSIT_6
+from calabash.net.addresses.ranges import overlaps
+from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 T = TypeVar("T", bound=NetworkObject)
 NUMBER_MAX = 65535
@@ -85,7 +86,7 @@ def check_fixed(item: NetworkObject, old: NetworkObject | None, *fields: str) ->
 def check_usable(network: Network, whose: str) -> None:
     """Raises CalabashError for ranges of one machine, one link, groups, or of the platform."""
     for unusable in _UNUSABLE:
-        if _overlap(network, unusable):
+        if overlaps(network, unusable):
             raise CalabashError(
                 f"{whose}: {network} overlaps {unusable}, which no network of a tenant can use",
                 hint="use a private range, such as 10.0.0.0/16 or fd00::/56",
@@ -105,27 +106,6 @@ def check_distinct(names: Iterable[object], what: str) -> None:
         seen.add(name)
 
 
-def within(inner: Network, outers: Iterable[Network]) -> bool:
-    """Whether one of the ranges has all of ``inner``."""
-    return any(
-        inner.subnet_of(outer)
-        if isinstance(inner, IPv4Network) and isinstance(outer, IPv4Network)
-        else isinstance(inner, IPv6Network) and isinstance(outer, IPv6Network) and inner.subnet_of(outer)
-        for outer in outers
-    )
-
-
-def range_of(address: Address, ranges: Iterable[Network]) -> Network | None:
-    """The range that the address is in."""
-    return next((network for network in ranges if address in network), None)
-
-
-def first_overlap(ours: Iterable[Network], theirs: Iterable[Network]) -> tuple[Network, Network] | None:
-    """A range of ours and one of theirs that share addresses."""
-    others = tuple(theirs)
-    return next(((one, other) for one in ours for other in others if _overlap(one, other)), None)
-
-
 def listed(networks: Iterable[Network]) -> str:
     return ", ".join(map(str, networks))
 
@@ -134,10 +114,6 @@ def owner(networks: NetworkObjects, vpc: str) -> str:
     """The tenant of a VPC that exists."""
     (found,) = networks.of_vpc(vpc).all(Vpc).values()
     return found.tenant
-
-
-def _overlap(one: Network, other: Network) -> bool:
-    return one.version == other.version and int(one[0]) <= int(other[-1]) and int(other[0]) <= int(one[-1])
 
 
 def _shown(value: object) -> str:

@@ -14,11 +14,11 @@ from typing import Protocol
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway, kind_of
 from calabash.model.network_services import LoadBalancer
+from calabash.net.appliances.model import Replica
 from calabash.net.appliances.naming import is_pair
-from calabash.net.appliances.plans import placed, replicas_of, spread
 from calabash.net.appliances.rendering import rendered
-from calabash.net.appliances.values import Replica
-from calabash.net.objects import NetworkObjects
+from calabash.net.appliances.replicas import placed, replicas_of, spread
+from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.appliances import processes, watching
 from calabash.netd.appliances.keeping import ApplianceKeeper, AppliancePlace
 from calabash.netd.appliances.tools import ApplianceTools

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import vpc_of
-from calabash.net.appliances.values import Appliance, ApplianceLeg, ApplianceProgram
+from calabash.net.appliances.model import Appliance, ApplianceLeg, ApplianceProgram
 from calabash.netd.appliances import processes
 from calabash.netd.appliances.processes import InNamespace
 from calabash.netd.appliances.tools import ApplianceTools

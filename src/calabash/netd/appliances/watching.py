@@ -13,8 +13,8 @@ from pathlib import Path
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind, NetworkCondition
 from calabash.net.appliances import haproxy
-from calabash.net.appliances.values import Appliance
-from calabash.net.health import health
+from calabash.net.appliances.model import Appliance
+from calabash.net.objects.backends import health
 from calabash.seams.links import namespaces
 
 _ANSWER_S = 1.0

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricPlane
-from calabash.net.fabric import FabricPartition
+from calabash.net.fabric_partitions import FabricPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricPlane
-from calabash.net.fabric import PKEY_DEFAULT, FabricPartition, free_number
+from calabash.net.fabric_partitions import PKEY_DEFAULT, FabricPartition, free_number
 from calabash.netd.fabric.driver import FabricView, partition_of
 from calabash.seams.ufm import UfmClient
 

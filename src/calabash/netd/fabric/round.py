@@ -9,7 +9,7 @@ import structlog
 
 from calabash.model.errors import CalabashError
 from calabash.model.fabric import FabricCondition, FabricEndpoint, FabricState, FabricUse
-from calabash.net.fabric import FabricStep, FabricStepKind, conditions, fabric_steps, memberships
+from calabash.net.fabric_partitions import FabricStep, FabricStepKind, conditions, fabric_steps, memberships
 from calabash.netd.fabric.driver import FabricIsolation, FabricView
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from msgspec import Meta
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricEndpoint, FabricPlane
-from calabash.net.fabric import PKEY_DEFAULT, check_endpoints, read_address
+from calabash.net.fabric_partitions import PKEY_DEFAULT, check_endpoints, read_address
 from calabash.netd.fabric.driver import FabricIsolation, NullFabric
 from calabash.netd.fabric.infiniband import InfinibandFabric
 from calabash.netd.fabric.simulated import SimulatedFabric

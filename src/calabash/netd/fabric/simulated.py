@@ -13,7 +13,7 @@ import msgspec
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricPlane
-from calabash.net.fabric import FabricPartition, free_number
+from calabash.net.fabric_partitions import FabricPartition, free_number
 from calabash.netd.fabric.driver import FabricView, partition_of
 from calabash.seams.host.files import write_durably
 

@@ -29,9 +29,9 @@ from calabash.model.network import (
     vpc_of,
 )
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
-from calabash.net.checks.common import within
-from calabash.net.objects import NetworkObjects
-from calabash.net.standing import endpoint_stands, offered, peered, peered_ranges, peering_stands
+from calabash.net.addresses.ranges import is_within
+from calabash.net.objects.acceptance import endpoint_stands, offered, peered, peered_ranges, peering_stands
+from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.promises.probes import Probe
 from calabash.netd.promises.result import PromiseTried
 
@@ -119,7 +119,7 @@ def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> It
         found = (
             subnet
             for subnet in networks.of_vpc(other.name).all(Subnet).values()
-            if any(within(cidr, ranges) and cidr.version == probe.address.version for cidr in subnet.cidrs[:1])
+            if any(is_within(cidr, ranges) and cidr.version == probe.address.version for cidr in subnet.cidrs[:1])
         )
         subnet = next(found, None)
         if subnet is None:

@@ -24,7 +24,7 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import Subnet, vpc_of
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
-from calabash.net.book import Networks
+from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import registered
 from calabash.netd.promises.probes import Probe

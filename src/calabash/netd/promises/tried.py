@@ -9,8 +9,8 @@ from itertools import pairwise
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import Direction, Peering, Port, QosPolicy, SecurityGroup, Subnet, Vpc, vpc_of
 from calabash.model.network_services import ServiceEndpoint, TransportProtocol
-from calabash.net import naming
-from calabash.net.book import Networks
+from calabash.net.ovn.northbound import naming
+from calabash.net.store.networks import Networks
 from calabash.netd.promises.beyond import beyond, rates
 from calabash.netd.promises.places import PER_SUBNET, ProbePlaces
 from calabash.netd.promises.probes import Probe

@@ -12,7 +12,7 @@ from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network_services import LoadBalancer
-from calabash.net.specs import decode, kind_named
+from calabash.net.objects.specs import decode, kind_named
 from calabash.operations import network_views as views
 from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, work
 from calabash.operations.handlers.audited import concerns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from calabash.net.columns import TABLES
-from calabash.net.rows import KEY, OWNER, Ref
+from calabash.net.ovn.northbound.rows import KEY, OWNER, Ref
+from calabash.net.ovn.northbound.tables import TABLES
 from calabash.seams.ovn.replica import Replica, Row, RowEvent
 from calabash.seams.ovn.schema import RowId
 

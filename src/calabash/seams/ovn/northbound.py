@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.net.closed import ClosedBackends, read_closed
-from calabash.net.columns import SINGLE, TABLES, OwnedTable
-from calabash.net.rows import (
+from calabash.net.objects.backends import ClosedBackends, read_closed
+from calabash.net.ovn.northbound.rows import (
     CLOSED,
     GATEWAYS,
     OWNER,
@@ -23,6 +22,7 @@ from calabash.net.rows import (
     Update,
     Value,
 )
+from calabash.net.ovn.northbound.tables import SINGLE, TABLES, OwnedTable
 from calabash.seams.ovn.index import OwnedRows
 from calabash.seams.ovn.replica import Replica, Row, RowEvent
 from calabash.seams.ovn.schema import Cardinality, ColumnType, RowId

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.net.columns import TABLES
-from calabash.net.rows import REVISION, Change, Delete, Insert, Ref, Update
+from calabash.net.ovn.northbound.rows import REVISION, Change, Delete, Insert, Ref, Update
+from calabash.net.ovn.northbound.tables import TABLES
 from calabash.seams.ovn.index import OURS, OwnedRows
 from calabash.seams.ovn.replica import Replica
 from calabash.seams.ovn.schema import Cardinality, NewRow, RowId

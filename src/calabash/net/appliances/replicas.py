@@ -1,0 +1,175 @@
+"""Which appliances a book of networks asks for: two replicas of every NFV gateway and of every L7 balancer."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from typing import TypeVar
+
+from calabash.model.addresses import Address
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import (
+    Eip,
+    GatewayKind,
+    NatKind,
+    NatRule,
+    NetworkGateway,
+    NetworkKind,
+    Port,
+    Subnet,
+    Uplink,
+    Vpc,
+    vpc_of,
+)
+from calabash.model.network_services import Layer, LoadBalancer
+from calabash.net.appliances.model import BalancerReplica, NfvReplica, PairSeat, Replica, Translation
+from calabash.net.appliances.naming import RANKS, outside_mac, outside_port, pair_ports
+from calabash.net.objects.collection import NetworkObjects
+
+T = TypeVar("T", Port, Subnet, Uplink, Vpc)
+
+
+def replicas(networks: NetworkObjects, closed: Sequence[IPv4Network] = ()) -> Iterator[Replica]:
+    """All replicas of all VPCs. Items that cannot be carried out are left out; ``replicas_of`` says why.
+
+    Args:
+        closed: ranges of the platform's own networks, which nothing of a VPC may reach.
+    """
+    for kind in (NetworkKind.GATEWAY, NetworkKind.LOAD_BALANCER):
+        for item in networks.items(kind):
+            if isinstance(item, NetworkGateway | LoadBalancer):
+                try:
+                    yield from replicas_of(networks, item, closed)
+                except CalabashError:
+                    continue
+
+
+def replicas_of(
+    networks: NetworkObjects, item: NetworkGateway | LoadBalancer, closed: Sequence[IPv4Network] = ()
+) -> tuple[Replica, ...]:
+    """The two replicas of one item; () where OVN itself carries it out. Raises CalabashError."""
+    if isinstance(item, LoadBalancer):
+        return tuple(_balancer(networks, item, rank) for rank in RANKS) if item.layer is Layer.L7 else ()
+    return tuple(_gateway(networks, item, rank, closed) for rank in RANKS) if item.kind is GatewayKind.NFV else ()
+
+
+def placed(replicas: Sequence[Replica], hosts: Sequence[str], number: int) -> dict[str, str]:
+    """On which host each replica of one pair is: never two on one where there are two hosts. {} where there is none."""
+    return {one.seat.name: hosts[(number + one.seat.rank) % len(hosts)] for one in replicas} if hosts else {}
+
+
+def spread(item: str) -> int:
+    """A number by which pairs are spread over hosts: the same for ever, so that a change of others moves no pair."""
+    return zlib.crc32(item.encode())
+
+
+def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: int) -> PairSeat:
+    names = pair_ports(item)
+    own, peer, virtual = (
+        _found(networks, Port, name, item.name) for name in (names[rank - 1], names[2 - rank], names[2])
+    )
+    subnet = _found(networks, Subnet, own.name.rpartition("/")[0], item.name)
+    vpc = _found(networks, Vpc, vpc_of(item.name), item.name)
+    version = item.vip.version if isinstance(item, LoadBalancer) else 4
+    cidr = next((cidr for cidr in subnet.cidrs if cidr.version == version), None)
+    router = next((gateway for gateway in subnet.gateways if gateway.version == version), None)
+    if cidr is None or router is None:
+        raise CalabashError(
+            f"{item.name}: subnet {subnet.name} has no range of IPv{version}",
+            reason=Reason.UNSUPPORTED,
+            hint="NFV gateways translate IPv4" if version == 4 else "give the subnet a range of IPv6",
+        )
+    return PairSeat(
+        name=own.name,
+        rank=rank,
+        number=vpc.number,
+        mac=own.mac,
+        mtu_bytes=vpc.mtu_bytes,
+        own=_address(own, version),
+        peer=_address(peer, version),
+        prefix=cidr.prefixlen,
+        router=router,
+        virtual=_address(virtual, version),
+    )
+
+
+def _gateway(networks: NetworkObjects, gateway: NetworkGateway, rank: int, closed: Sequence[IPv4Network]) -> NfvReplica:
+    seat = _seat(networks, gateway, rank)
+    uplink = _found(networks, Uplink, gateway.uplink, gateway.name)
+    vpc = _found(networks, Vpc, vpc_of(gateway.name), gateway.name)
+    address, router = gateway.address, uplink.gateway
+    if not isinstance(address, IPv4Address) or not isinstance(router, IPv4Address):
+        raise CalabashError(
+            f"{gateway.name}: NFV gateways translate IPv4, uplink {uplink.name} is {uplink.cidr}",
+            reason=Reason.UNSUPPORTED,
+            hint="use an uplink with IPv4, or a gateway of kind ovn",
+        )
+    own = networks.of_vpc(vpc.name)
+    eips = {eip.name: eip.address for eip in own.all(Eip).values() if isinstance(eip.address, IPv4Address)}
+    outside = eips | {gateway.name: address}
+    return NfvReplica(
+        seat=seat,
+        gateway=gateway.name,
+        ranges=tuple(cidr for cidr in vpc.cidrs if isinstance(cidr, IPv4Network)),
+        closed=tuple(closed),
+        outside_port=outside_port(gateway.name, rank),
+        outside_mac=outside_mac(vpc.number, rank),
+        address=address,
+        outside_prefix=uplink.cidr.prefixlen,
+        outside_router=router,
+        addresses=tuple(sorted(set(eips.values()) - {address})),
+        snat=gateway.snat,
+        translations=tuple(
+            _translation(networks, rule, outside[rule.eip]) for rule in own.all(NatRule).values() if rule.eip in outside
+        ),
+    )
+
+
+def _translation(networks: NetworkObjects, rule: NatRule, outside: IPv4Address) -> Translation:
+    inside = _address(_found(networks, Port, rule.port, rule.name), 4)
+    if not isinstance(inside, IPv4Address):
+        raise CalabashError(f"{rule.name}: port {rule.port} has no IPv4 address", reason=Reason.UNSUPPORTED)
+    if rule.kind is NatKind.FIP:
+        return Translation(outside=outside, inside=inside)
+    return Translation(
+        outside=outside,
+        inside=inside,
+        protocol=rule.protocol,
+        outside_number=rule.outside_number,
+        inside_number=rule.inside_number,
+    )
+
+
+def _balancer(networks: NetworkObjects, balancer: LoadBalancer, rank: int) -> BalancerReplica:
+    seat = _seat(networks, balancer, rank)
+    targets = tuple(
+        (
+            backend.port.partition("/")[2].replace("/", "."),
+            _address(_found(networks, Port, backend.port, balancer.name), seat.own.version),
+            backend.number,
+        )
+        for backend in balancer.backends
+    )
+    return BalancerReplica(
+        seat=seat,
+        balancer=balancer.name,
+        number=balancer.vip_number,
+        targets=targets,
+        check=balancer.check,
+        certificate=balancer.certificate,
+    )
+
+
+def _found(networks: NetworkObjects, of: type[T], name: str, whose: str) -> T:
+    found = networks.find(of, name)
+    if found is None:
+        raise CalabashError(f"{whose}: there is no {of.__name__.lower()} {name}", reason=Reason.NOT_FOUND)
+    return found
+
+
+def _address(port: Port, version: int) -> Address:
+    for address in port.addresses:
+        if address.version == version:
+            return address
+    raise CalabashError(f"port {port.name} has no IPv{version} address", reason=Reason.UNSUPPORTED)

@@ -1,0 +1,169 @@
+"""Ports and security groups: who is where, and who talks to whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calabash.model.addresses import Address, Network, parse_mac
+from calabash.model.errors import CalabashError
+from calabash.model.network import Port, QosPolicy, SecurityGroup, SecurityRule, Subnet, Vpc, vpc_of
+from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
+from calabash.net.addresses.allocation import check_station, free_address, free_mac
+from calabash.net.addresses.derived import PLATFORM_MAC, checks_address
+from calabash.net.addresses.ranges import range_of
+from calabash.net.checks.common import (
+    NUMBER_MAX,
+    check_between,
+    check_distinct,
+    check_fixed,
+    conflict,
+    is_platform,
+    known,
+    titled,
+)
+from calabash.net.checks.limits import GROUPS_PER_PORT, PARENTS_PER_PORT, RULES_PER_GROUP, check_count
+from calabash.net.checks.subnets import DEFAULT_GROUP
+from calabash.net.objects.collection import NetworkObjects, VpcObjects
+
+NUMBERED = (TransportProtocol.TCP, TransportProtocol.UDP, TransportProtocol.SCTP)
+
+
+def subnet_of(port: str) -> str:
+    """The subnet of a port's path."""
+    return port.rsplit("/", 1)[0]
+
+
+def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
+    objects = networks.of_vpc(vpc_of(item.name))
+    (vpc,) = objects.all(Vpc).values()
+    subnet = known(objects, Subnet, subnet_of(item.name), titled(item))
+    taken = Taken(objects, item.name)
+    foreign = [address for address in item.addresses if range_of(address, subnet.cidrs) is None]
+    if foreign:
+        raise CalabashError(
+            f"{titled(item)}: {foreign[0]} is not in {', '.join(map(str, subnet.cidrs))} of its subnet",
+            hint="leave the address out, and one is chosen",
+        )
+    addresses = tuple(_address(item, cidr, old, taken) for cidr in subnet.cidrs)
+    if len(item.addresses) > len(subnet.cidrs) or not set(item.addresses) <= set(addresses):
+        raise CalabashError(f"{titled(item)}: one address of each range, not {', '.join(map(str, item.addresses))}")
+    groups = item.security_groups or (f"{vpc.name}/{DEFAULT_GROUP}",)
+    check_count(len(groups), GROUPS_PER_PORT, f"security groups of {titled(item)}")
+    check_distinct(groups, f"security groups of {titled(item)}")
+    for group in groups:
+        known(objects, SecurityGroup, group, titled(item))
+        if is_platform(group) and not is_platform(item.name):
+            raise CalabashError(
+                f"{titled(item)}: {group} is for the platform's ports", hint="make a group of your own with such rules"
+            )
+    if item.qos:
+        known(objects, QosPolicy, item.qos, titled(item))
+    _check_parents(objects, item)
+    item = replace(item, addresses=addresses, mac=_mac(vpc, objects, item, old), security_groups=groups)
+    check_fixed(item, old, "addresses", "mac")
+    return item
+
+
+class Taken:
+    """Which addresses of a VPC's subnets somebody has, beside the object that asks: by its name, or "" for nobody.
+
+    Balancers, which may share one, are left out for a balancer that asks.
+    """
+
+    def __init__(self, objects: VpcObjects, asker: str, *, balancers: bool = True) -> None:
+        self._asker = asker
+        self._ports = objects.addresses
+        self._others: dict[int, tuple[str, str]] = {}
+        for subnet in objects.all(Subnet).values():
+            for gateway in subnet.gateways:
+                self._others[int(gateway)] = (subnet.name, f"the router of subnet {subnet.name}")
+            for address in filter(None, (checks_address(cidr, subnet.gateways) for cidr in subnet.cidrs)):
+                self._others[int(address)] = (subnet.name, f"health checks in subnet {subnet.name}")
+        for endpoint in objects.all(ServiceEndpoint).values():
+            if endpoint.vip is not None:
+                self._others[int(endpoint.vip)] = (endpoint.name, titled(endpoint))
+        for balancer in objects.all(LoadBalancer).values() if balancers else ():
+            self._others.setdefault(int(balancer.vip), (balancer.name, titled(balancer)))
+
+    def __call__(self, number: int) -> bool:
+        return number in self._ports or number in self._others
+
+    def by(self, address: Address) -> str:
+        """Who has the address, "" where nobody else does."""
+        number = int(address)
+        port = self._ports.get(number, "")
+        if port and port != self._asker:
+            return f"port {port}"
+        name, holder = self._others.get(number, ("", ""))
+        return "" if port or name == self._asker else holder
+
+    def check(self, address: Address, whose: str) -> None:
+        """Raises CalabashError where somebody else has the address."""
+        if holder := self.by(address):
+            raise conflict(f"{whose}: {address} is taken by {holder}", hint="leave the address out, and one is chosen")
+
+
+def check_group(networks: NetworkObjects, item: SecurityGroup, _old: SecurityGroup | None) -> SecurityGroup:
+    objects = networks.of_vpc(vpc_of(item.name))
+    check_count(len(item.rules), RULES_PER_GROUP, f"rules of {titled(item)}")
+    check_distinct(item.rules, f"rules of {titled(item)}")
+    for number, rule in enumerate(item.rules, 1):
+        whose = f"{titled(item)}, rule {number}"
+        if (rule.peer is None) == (not rule.peer_group):
+            raise CalabashError(f"{whose}: the peer is either a range or a group", hint="0.0.0.0/0 is anybody")
+        if rule.peer_group and rule.peer_group != item.name:
+            known(objects, SecurityGroup, rule.peer_group, whose)
+        _check_rule_ports(rule, whose)
+    return item
+
+
+def _check_rule_ports(rule: SecurityRule, whose: str) -> None:
+    first, last = rule.ports
+    if (first, last) == (0, 0):
+        return
+    if rule.protocol not in NUMBERED:
+        raise CalabashError(f"{whose}: {rule.protocol.value} has no port numbers", hint="use tcp, udp or sctp")
+    check_between(first, 1, NUMBER_MAX, f"{whose}, first port number")
+    check_between(last, first, NUMBER_MAX, f"{whose}, last port number")
+
+
+def _address(item: Port, cidr: Network, old: Port | None, taken: Taken) -> Address:
+    asked = range_of_first(item.addresses, cidr)
+    if asked is None and old is not None:
+        asked = range_of_first(old.addresses, cidr)
+    if asked is None:
+        return free_address(cidr, taken, titled(item))
+    check_station(asked, cidr, titled(item))
+    taken.check(asked, titled(item))
+    return asked
+
+
+def range_of_first(addresses: tuple[Address, ...], cidr: Network) -> Address | None:
+    """The first address that is in the range."""
+    return next((address for address in addresses if address in cidr), None)
+
+
+def _mac(vpc: Vpc, objects: VpcObjects, item: Port, old: Port | None) -> str:
+    asked = item.mac or (old.mac if old is not None else "")
+    if not asked:
+        return free_mac(vpc.number, objects.macs, len(objects.macs))
+    mac = parse_mac(asked, f"MAC of {titled(item)}")
+    if mac.startswith(PLATFORM_MAC):
+        raise CalabashError(f"{titled(item)}: MACs that begin with {PLATFORM_MAC} are routers'")
+    if (holder := objects.macs.get(mac, item.name)) != item.name:
+        raise conflict(f"{titled(item)}: {mac} is taken by port {holder}", hint="leave the MAC out")
+    return mac
+
+
+def _check_parents(objects: VpcObjects, item: Port) -> None:
+    whose = f"virtual {titled(item)}"
+    check_count(len(item.virtual_parents), PARENTS_PER_PORT, f"parents of {whose}")
+    check_distinct(item.virtual_parents, f"parents of {whose}")
+    for parent in item.virtual_parents:
+        port = known(objects, Port, parent, whose)
+        if parent == item.name or port.virtual_parents or subnet_of(parent) != subnet_of(item.name):
+            raise CalabashError(f"{whose}: {parent} is no other plain port of its subnet")
+    if item.virtual_parents:
+        for other in objects.all(Port).values():
+            if item.name in other.virtual_parents:
+                raise conflict(f"{whose} is itself a parent of virtual port {other.name}")

@@ -1,0 +1,110 @@
+"""VPCs and subnets: ranges that hold each other and do not overlap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_network
+
+from calabash.model.addresses import Address, Network, overlapping
+from calabash.model.errors import CalabashError
+from calabash.model.network import Direction, SecurityGroup, SecurityRule, Subnet, Vpc, vpc_of
+from calabash.net.addresses.allocation import check_station, number_of, usable
+from calabash.net.addresses.ranges import first_overlap, is_within
+from calabash.net.checks.common import (
+    NUMBER_MAX,
+    check_between,
+    check_distinct,
+    check_fixed,
+    check_usable,
+    conflict,
+    listed,
+    titled,
+)
+from calabash.net.checks.limits import CIDRS_PER_VPC, check_count
+from calabash.net.checks.reachability import check_reach
+from calabash.net.objects.collection import NetworkObjects
+
+MTU_MIN, MTU_MIN_6, MTU_MAX = 576, 1280, 9000
+PREFIX_MIN = {4: 8, 6: 32}
+PREFIX_MAX = {4: 30, 6: 124}
+DEFAULT_GROUP = "default"
+ANYBODY: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+
+
+def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
+    if not item.cidrs:
+        raise CalabashError(f"{titled(item)} has no range", hint="give one, such as 10.0.0.0/16")
+    check_count(len(item.cidrs), CIDRS_PER_VPC, f"ranges of {titled(item)}")
+    for cidr in item.cidrs:
+        check_usable(cidr, titled(item))
+        _check_prefix(cidr, titled(item))
+    check_apart(item.cidrs, titled(item))
+    least = MTU_MIN_6 if any(cidr.version == 6 for cidr in item.cidrs) else MTU_MIN
+    check_between(item.mtu_bytes, least, MTU_MAX, f"MTU of {titled(item)}, bytes")
+    for subnet in networks.of_vpc(item.name).all(Subnet).values():
+        if outside := next((cidr for cidr in subnet.cidrs if not is_within(cidr, item.cidrs)), None):
+            raise conflict(f"{titled(item)} would not have {outside} of its {titled(subnet)} any more")
+    check_reach(networks, item)
+    taken = {vpc.number for vpc in networks.all(Vpc)} if old is None or item.number != old.number else ()
+    number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
+    item = replace(item, number=number)
+    check_fixed(item, old, "tenant", "number")
+    return item
+
+
+def default_group(vpc: str) -> SecurityGroup:
+    """The group that every VPC begins with: ports talk to each other and to anybody outside, and nobody else to them."""
+    name = f"{vpc}/{DEFAULT_GROUP}"
+    inside = SecurityRule(direction=Direction.INGRESS, peer_group=name)
+    outside = tuple(SecurityRule(direction=Direction.EGRESS, peer=anybody) for anybody in ANYBODY)
+    return SecurityGroup(name=name, rules=(inside, *outside))
+
+
+def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> Subnet:
+    objects = networks.of_vpc(vpc_of(item.name))
+    (vpc,) = objects.all(Vpc).values()
+    if not item.cidrs:
+        raise CalabashError(f"{titled(item)} has no range", hint=f"give one of {listed(vpc.cidrs)}")
+    check_distinct((f"a range of IPv{cidr.version}" for cidr in item.cidrs), titled(item))
+    for cidr in item.cidrs:
+        if not is_within(cidr, vpc.cidrs):
+            raise CalabashError(
+                f"{titled(item)}: {cidr} is not within its VPC's {listed(vpc.cidrs)}",
+                hint=f"choose a part of these, or give VPC {vpc.name} another range",
+            )
+        _check_prefix(cidr, titled(item))
+    others = {name: other for name, other in objects.all(Subnet).items() if name != item.name}
+    for other in others.values():
+        if shared := first_overlap(item.cidrs, other.cidrs):
+            raise conflict(f"{titled(item)}: {shared[0]} overlaps {shared[1]} of {titled(other)}")
+    gateways = tuple(_gateway(item, cidr) for cidr in item.cidrs)
+    if strangers := set(item.gateways) - set(gateways):
+        raise CalabashError(f"{titled(item)}: gateway {min(map(str, strangers))} is not in {listed(item.cidrs)}")
+    taken = {other.number for other in others.values()}
+    number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
+    if old is not None and not item.gateways:
+        gateways = old.gateways
+    item = replace(item, gateways=gateways, number=number)
+    check_fixed(item, old, "cidrs", "gateways", "number")
+    return item
+
+
+def check_apart(networks: tuple[Network, ...], whose: str) -> None:
+    """Raises CalabashError where two of the ranges overlap."""
+    if shared := overlapping(networks):
+        raise CalabashError(f"{whose}: {shared[0]} and {shared[1]} overlap")
+
+
+def _gateway(subnet: Subnet, cidr: Network) -> Address:
+    asked = [address for address in subnet.gateways if address.version == cidr.version]
+    if len(asked) > 1:
+        raise CalabashError(f"{titled(subnet)}: two gateways in {cidr}, {asked[0]} and {asked[1]}")
+    gateway = asked[0] if asked else cidr[usable(cidr)[0] - int(cidr.network_address)]
+    check_station(gateway, cidr, f"gateway of {titled(subnet)}")
+    return gateway
+
+
+def _check_prefix(cidr: Network, whose: str) -> None:
+    least, most = PREFIX_MIN[cidr.version], PREFIX_MAX[cidr.version]
+    if not least <= cidr.prefixlen <= most:
+        raise CalabashError(f"{whose}: {cidr} is not between /{least} and /{most}, as a range must be")

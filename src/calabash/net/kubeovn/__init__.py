@@ -1,0 +1,1 @@
+"""Translation of tenant networks to custom resources of Kube-OVN."""

@@ -1,0 +1,94 @@
+"""Load balancers, peerings, routes, names and services across VPCs as Kube-OVN has them, as far as it has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calabash.model.network import DnsRecord, NetworkRoute, Peering, Port, Subnet
+from calabash.model.network_services import CheckKind, Layer, LoadBalancer, ServiceEndpoint
+from calabash.net.addresses.derived import peering_interfaces
+from calabash.net.kubeovn.resources import Rendering, by_version, joined
+
+
+def render_balancer(into: Rendering, item: LoadBalancer) -> None:
+    """A SwitchLBRule. Its pods run in the VPC's namespace, by which Kube-OVN finds the VPC."""
+    objects = into.objects(item.name)
+    numbers = {backend.number for backend in item.backends}
+    ports = objects.all(Port)
+    endpoints = [by_version(ports[backend.port].addresses, item.vip.version) for backend in item.backends]
+    if item.layer is Layer.L7:
+        into.refuse(item, "Kube-OVN has no load balancer that ends TLS or reads HTTP; run one as pods")
+    elif not any(item.vip in cidr for subnet in objects.all(Subnet).values() for cidr in subnet.cidrs):
+        into.refuse(item, f"a SwitchLBRule has an address of a subnet, and {item.vip} is outside")
+    elif len(numbers) != 1:
+        into.refuse(item, f"a SwitchLBRule has one number for all backends, not {len(numbers)}")
+    elif not all(endpoints):
+        into.refuse(item, f"not all backends have an address of IPv{item.vip.version}")
+    else:
+        (number,) = numbers
+        port = {
+            "name": "service",
+            "port": item.vip_number,
+            "targetPort": number,
+            "protocol": item.protocol.value.upper(),
+        }
+        spec = {
+            "namespace": into.space(item.name),
+            "vip": str(item.vip),
+            "sessionAffinity": "None",
+            "ports": [port],
+            "endpoints": endpoints,
+        }
+        into.add("SwitchLBRule", into.name(item.name), spec, item)
+        if item.check.kind is not CheckKind.NONE:
+            into.refuse(item, "interval and count of its checks are Kube-OVN's own", whole=False)
+
+
+def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
+    """A part of the Vpc, and routes to the other end; nothing while the other has not asked for it."""
+    own, other = item.name.split("/")
+    back = into.networks.find(Peering, f"{other}/{own}")
+    if back is None:
+        into.part(item, f"nothing, until {other} asks for it too")
+        return
+    into.part(item, f"Vpc {into.space(own)}")
+    side = 0 if own < other else 1
+    here, there = peering_interfaces(item.number, side), peering_interfaces(item.number, 1 - side)
+    connect = ",".join(str(interface) for interface in here)
+    vpc.setdefault("vpcPeerings", []).append({"remoteVpc": into.space(other), "localConnectIP": connect})
+    subnets = into.networks.of_vpc(other).all(Subnet).values()
+    for prefix in item.routes or [cidr for subnet in subnets for cidr in subnet.cidrs]:
+        next_hop = next(interface.ip for interface in there if interface.version == prefix.version)
+        route = {"policy": "policyDst", "cidr": str(prefix), "nextHopIP": str(next_hop)}
+        vpc.setdefault("staticRoutes", []).append(route)
+
+
+def render_route(into: Rendering, item: NetworkRoute, vpc: dict[str, Any]) -> None:
+    """A static route, or with a source a policy route of the Vpc."""
+    ip = f"ip{item.prefix.version}"
+    into.part(item, f"Vpc {into.space(item.name)}")
+    if item.source is None:
+        if item.next_hop is None:
+            into.refuse(item, "a route of Kube-OVN has a next hop: packets cannot be dropped by the longest prefix")
+            return
+        route = {"policy": "policyDst", "cidr": str(item.prefix), "nextHopIP": str(item.next_hop)}
+        vpc.setdefault("staticRoutes", []).append(route)
+        return
+    policy: dict[str, Any] = {
+        "priority": item.priority,
+        "action": "drop" if item.next_hop is None else "reroute",
+        "match": f"{ip}.src == {item.source} && {ip}.dst == {item.prefix}",
+    }
+    if item.next_hop is not None:
+        policy["nextHopIP"] = joined([item.next_hop])
+    vpc.setdefault("policyRoutes", []).append(policy)
+
+
+def render_record(into: Rendering, item: DnsRecord) -> None:
+    """Nothing: VpcDns answers names of the cluster."""
+    into.refuse(item, "VpcDns answers names of the cluster and no others")
+
+
+def render_endpoint(into: Rendering, item: ServiceEndpoint) -> None:
+    """Nothing: released versions of Kube-OVN join no two VPCs with equal ranges."""
+    into.refuse(item, "Kube-OVN offers no service of another VPC whose ranges may be equal")

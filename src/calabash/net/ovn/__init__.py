@@ -1,0 +1,1 @@
+"""Translation of tenant networks to rows of OVN's northbound database."""

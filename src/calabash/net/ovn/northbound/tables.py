@@ -1,0 +1,156 @@
+"""Which tables and columns of OVN's northbound database are ours, with what each holds where nothing is set.
+
+A row that we own has every column of its table that is listed here, so that what somebody else writes into one is seen and
+undone; columns that are not listed are OVN's own or nobody's. Of a shared map only the keys that are listed are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from calabash.net.ovn.northbound.rows import CLOSED, GATEWAYS, KEY, OWNER, RESTING, Value
+
+NOTHING: frozenset[str] = frozenset()
+EMPTY: Mapping[str, str] = {}
+IDS = frozenset((OWNER, KEY))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedTable:
+    """One table.
+
+    Args:
+        columns: what is ours, with the default of each; sets are frozensets, maps mappings, an optional value None.
+        named: rows are known by ``name``, else by ``external_ids["calabash:key"]``.
+        shared: of maps that others write, too: the keys that are ours.
+        single: exactly one row, which is never made or removed by us.
+    """
+
+    columns: Mapping[str, Value]
+    named: bool = True
+    shared: Mapping[str, frozenset[str]] = field(default_factory=lambda: {"external_ids": IDS})
+    single: bool = False
+
+
+SINGLE = "."  # the key of the row of a table that has one
+OPTIONS_OF_ALL = frozenset(("bfd-min-rx", "bfd-min-tx", "bfd-mult", "svc_monitor_mac"))
+
+# In the order in which rows may be made: what others point to comes first.
+TABLES: Mapping[str, OwnedTable] = {
+    "NB_Global": OwnedTable(
+        columns={"options": EMPTY, "external_ids": EMPTY},
+        named=False,
+        shared={"options": OPTIONS_OF_ALL, "external_ids": frozenset((GATEWAYS, RESTING))},
+        single=True,
+    ),
+    "Load_Balancer_Health_Check": OwnedTable(columns={"vip": "", "options": EMPTY}, named=False),
+    "Gateway_Chassis": OwnedTable(columns={"chassis_name": "", "priority": 0}),
+    "DHCP_Options": OwnedTable(columns={"cidr": "", "options": EMPTY}, named=False),
+    "DNS": OwnedTable(columns={"records": EMPTY, "options": EMPTY}, named=False),
+    "QoS": OwnedTable(
+        columns={"priority": 0, "direction": "", "match": "", "action": EMPTY, "bandwidth": EMPTY}, named=False
+    ),
+    "ACL": OwnedTable(
+        columns={"priority": 0, "direction": "", "match": "", "action": "", "log": False, "tier": 0, "options": EMPTY},
+        named=False,
+    ),
+    "Load_Balancer": OwnedTable(
+        columns={
+            "vips": EMPTY,
+            "protocol": None,
+            "health_check": NOTHING,
+            "ip_port_mappings": EMPTY,
+            "selection_fields": NOTHING,
+            "options": EMPTY,
+        },
+        shared={"external_ids": IDS | {CLOSED}},
+    ),
+    "Logical_Router_Port": OwnedTable(
+        columns={
+            "mac": "",
+            "networks": NOTHING,
+            "peer": None,
+            "enabled": None,
+            "gateway_chassis": NOTHING,
+            "options": EMPTY,
+            "ipv6_ra_configs": EMPTY,
+        }
+    ),
+    "Logical_Router_Static_Route": OwnedTable(
+        columns={
+            "ip_prefix": "",
+            "nexthop": "",
+            "output_port": None,
+            "policy": None,
+            "route_table": "",
+            "bfd": None,
+            "options": EMPTY,
+        },
+        named=False,
+    ),
+    "Logical_Router_Policy": OwnedTable(
+        columns={
+            "priority": 0,
+            "match": "",
+            "action": "",
+            "nexthops": NOTHING,
+            "bfd_sessions": NOTHING,
+            "options": EMPTY,
+        },
+        named=False,
+    ),
+    "NAT": OwnedTable(
+        columns={
+            "type": "",
+            "external_ip": "",
+            "logical_ip": "",
+            "logical_port": None,
+            "external_mac": None,
+            "external_port_range": "",
+            "gateway_port": None,
+            "options": EMPTY,
+        },
+        named=False,
+    ),
+    "Logical_Switch_Port": OwnedTable(
+        columns={
+            "type": "",
+            "addresses": NOTHING,
+            "port_security": NOTHING,
+            "options": EMPTY,
+            "tag": None,
+            "enabled": None,
+            "dhcpv4_options": None,
+            "dhcpv6_options": None,
+        }
+    ),
+    "Logical_Switch": OwnedTable(
+        columns={
+            "ports": NOTHING,
+            "acls": NOTHING,
+            "qos_rules": NOTHING,
+            "load_balancer": NOTHING,
+            "dns_records": NOTHING,
+            "other_config": EMPTY,
+        }
+    ),
+    "Logical_Router": OwnedTable(
+        columns={
+            "ports": NOTHING,
+            "static_routes": NOTHING,
+            "policies": NOTHING,
+            "nat": NOTHING,
+            "load_balancer": NOTHING,
+            "enabled": None,
+            "options": EMPTY,
+        }
+    ),
+    "Port_Group": OwnedTable(columns={"ports": NOTHING, "acls": NOTHING}),
+}
+
+
+def merged(table: str, column: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """What a shared map holds after an update: ``wanted`` of our keys, what was found of all others."""
+    ours = TABLES[table].shared[column]
+    return {key: value for key, value in found.items() if key not in ours} | dict(wanted)

@@ -1,0 +1,53 @@
+"""What OVN's northbound database should hold for a VPC, as a function of the book of networks.
+
+Each group of objects has a module of its own, ``desired_*``, which adds rows to a draft. Rows of one VPC point to no row of
+another; they meet by names only: at a port with a peer, at an uplink, at the switch of an endpoint. What several VPCs share
+is ``desired_platform``'s.
+"""
+
+from __future__ import annotations
+
+from calabash.model.network import Vpc
+from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends
+from calabash.net.objects.collection import NetworkObjects
+from calabash.net.ovn.northbound.draft import Draft
+from calabash.net.ovn.northbound.rows import Rows
+from calabash.net.ovn.translation.cross_vpc import add_endpoints, add_peerings
+from calabash.net.ovn.translation.dedicated_lines import add_lines
+from calabash.net.ovn.translation.dhcp_dns import add_dhcp_and_dns
+from calabash.net.ovn.translation.gateways import add_gateway
+from calabash.net.ovn.translation.load_balancers import add_balancers
+from calabash.net.ovn.translation.platform import desired_platform
+from calabash.net.ovn.translation.qos import add_qos
+from calabash.net.ovn.translation.routes import add_routes
+from calabash.net.ovn.translation.security_groups import add_groups
+from calabash.net.ovn.translation.topology import add_ports, add_router, add_subnets
+from calabash.net.ovn.translation.view import NetworkHosts, View
+
+__all__ = ["desired", "desired_platform"]
+PARTS = (
+    add_router,
+    add_subnets,
+    add_ports,
+    add_groups,
+    add_dhcp_and_dns,
+    add_routes,
+    add_gateway,
+    add_balancers,
+    add_peerings,
+    add_endpoints,
+    add_lines,
+    add_qos,
+)
+
+
+def desired(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts, closed: ClosedBackends = NONE_CLOSED) -> Rows:
+    """All rows of one VPC; none where there is no such VPC. ``closed`` backends get no new connections."""
+    found = networks.find(Vpc, vpc)
+    if found is None:
+        return {}
+    view = View(networks=networks, vpc=found, hosts=hosts, closed=closed)
+    draft = Draft(vpc)
+    for add in PARTS:
+        add(view, draft)
+    return draft.rows()
