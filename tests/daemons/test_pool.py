@@ -78,7 +78,7 @@ def test_a_cap_counts_the_context_from_the_first_moment(world: World, hold: str)
     assert used >= 2048 - 64
 
 
-def test_what_a_dead_process_held_is_free_for_its_siblings_at_once(world: World, hold: str) -> None:
+def test_memory_of_a_dead_process_is_free_for_its_siblings_at_once(world: World, hold: str) -> None:
     wait = "tail -f /dev/null --pid=$$"
     script = f"{wait} | {hold} 1000 100 & first=$!; read line; kill -9 $first; wait $first; exec {hold} 1500 100"
     program, _ = world.running("sh", "-c", script, memory_mib=2048, cores=30)

@@ -61,7 +61,7 @@ def _serves(world: World) -> bool:
 
 
 @pytest.mark.parametrize("spare", SPARE)
-def test_pool_out_of_descriptors_refuses_as_overloaded_and_loses_nothing(
+def test_a_pool_without_free_descriptors_refuses_as_overloaded_and_loses_nothing(
     make_world: Callable[..., World], spare: int
 ) -> None:
     world = make_world("1xA100-40GB")

@@ -121,7 +121,7 @@ def test_three_tenants_have_unequal_shares_and_limits_that_hold(world: World, cl
     assert world.events("under_reported") == []
 
 
-def test_who_throws_its_environment_away_has_the_least_share_of_all(world: World, client: str) -> None:
+def test_a_client_that_clears_its_environment_gets_the_smallest_share(world: World, client: str) -> None:
     world.running(client, **mps(20, 1024))
     names = ("LD_PRELOAD", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CALABASH_MPS_DOOR")
     bare = world.run("env", *(word for name in names for word in ("-u", name)), client, **mps(50, 4096))
@@ -129,7 +129,7 @@ def test_who_throws_its_environment_away_has_the_least_share_of_all(world: World
     assert ask(bare, "alloc 1024") == [str(OUT_OF_MEMORY)]
 
 
-def test_who_joins_out_of_turn_while_a_larger_share_is_set_is_parted_from_the_card(
+def test_a_client_that_joins_out_of_order_while_a_larger_share_is_set_is_disconnected(
     world: World, client: str, tmp_path: Path
 ) -> None:
     lingers = tmp_path / "lingers.py"
@@ -162,7 +162,9 @@ def test_tenants_of_several_users_share_one_server(world: World, client: str, mo
     assert own.alive()
 
 
-def test_an_illegal_access_is_told_to_whom_it_hits_and_the_service_is_back(world: World, client: str) -> None:
+def test_an_illegal_access_is_reported_to_all_affected_clients_and_the_service_restarts(
+    world: World, client: str
+) -> None:
     culprit, one = world.running(client, **mps(30))
     victim, other = world.running(client, **mps(50))
     ready(culprit)

@@ -360,7 +360,7 @@ def _refused_with_nothing_sent(machine: Machine, fake: Planted, why: str) -> Non
     assert b"".join(fake.received) == b""
 
 
-def test_a_pool_that_another_user_listens_for_is_sent_nothing(machine: Machine) -> None:
+def test_a_pool_socket_on_which_another_user_listens_is_sent_nothing(machine: Machine) -> None:
     with planted(machine, EVE, owner=0) as fake:
         _refused_with_nothing_sent(machine, fake, f"user id {EVE.uid} listens there, not root")
         assert fake.connections == 3, "the files are root's; only the kernel knows who listens"

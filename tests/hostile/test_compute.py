@@ -30,9 +30,7 @@ def _held_to(world: HostileWorld, child: Child, percent: int) -> Callable[[], bo
 
 
 @pytest.mark.parametrize("what", ["charged", "bucket", "demand"])
-def test_what_a_page_says_of_its_own_use_costs_the_neighbour_nothing(
-    world: HostileWorld, mallory: User, what: str
-) -> None:
+def test_a_forged_usage_page_costs_another_tenant_nothing(world: HostileWorld, mallory: User, what: str) -> None:
     forger = mallory.runs(world.program("hostile"), "forge", what, world.kernels, "1000", memory_mib=1024, cores=50)
     assert forger.line() == "forging 1"
     with world.unharmed(seconds=SECONDS):
@@ -49,7 +47,9 @@ def test_a_fixed_share_is_not_exceeded_by_a_forged_page(world: HostileWorld, mal
         assert 0 < _share_while(world, forger, SECONDS) <= 30 + POINTS
 
 
-def test_kernels_beside_the_library_are_charged_or_ended_within_seconds(world: HostileWorld, mallory: User) -> None:
+def test_kernels_launched_past_the_library_are_charged_or_ended_within_seconds(
+    world: HostileWorld, mallory: User
+) -> None:
     bare = mallory.runs(world.program("hostile"), "barely", world.kernels, "1000", memory_mib=1024, cores=20)
     assert bare.line() == "running 1"
     until(_held_to(world, bare, 20), what="the program without the library to be held to its share or ended")

@@ -112,7 +112,7 @@ def test_no_lease_can_be_taken_on_a_slot(world: HostileWorld, mallory: User) -> 
         assert time.monotonic() - begun < LEASE_BREAK_S
 
 
-def test_the_pool_starts_again_while_a_tenant_clings_to_its_slot(world: HostileWorld, mallory: User) -> None:
+def test_the_pool_starts_again_while_a_tenant_holds_leases_on_its_slot(world: HostileWorld, mallory: User) -> None:
     slot = _slot_of(world, mallory)
     clinging = mallory.keeps(_lease_everything, str(slot))
     assert clinging.line().startswith("leases")
@@ -214,7 +214,7 @@ def test_other_tenants_slots_and_pages_are_out_of_reach(world: HostileWorld, mal
     assert mallory.does(_may_open, [str(slot / "usage")]) == [str(slot / "usage")]
 
 
-def test_root_inside_a_container_holds_nothing_up(world: HostileWorld) -> None:
+def test_root_inside_a_container_cannot_block_the_pool(world: HostileWorld) -> None:
     """Root's files are its own there: what it may do to its slot must not stop the pool."""
     root = User(0, world.home)
     try:

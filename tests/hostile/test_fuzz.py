@@ -13,7 +13,7 @@ RUNS = 3  # a forged page is ahead of its share until it is found out; a fault o
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["fixed", "random"])
-def test_random_hostile_steps_harm_neither_the_neighbour_nor_the_pool(world: HostileWorld, seed: int | None) -> None:
+def test_random_hostile_steps_harm_neither_another_tenant_nor_the_pool(world: HostileWorld, seed: int | None) -> None:
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     print(f"seed {chosen}: python -m tests.hostile.fuzz --steps {STEPS} --seed {chosen}")
     outcomes = [fuzz(world, steps=STEPS, seed=chosen)]

@@ -24,7 +24,7 @@ HOLD: dict[str, Any] = {"memory_mib": 2048, "cores": 10}
 
 
 @pytest.mark.parametrize("how", ["loose", "daemon"])
-def test_a_slice_is_held_as_long_as_anything_of_it_lives(world: HostileWorld, mallory: User, how: str) -> None:
+def test_a_slice_is_held_while_one_of_its_processes_lives(world: HostileWorld, mallory: User, how: str) -> None:
     hidden = mallory.runs(world.program("hostile"), how, "1024", **HOLD)
     assert hidden.line() == "held 1024"
     with world.unharmed(seconds=2.0):
@@ -41,7 +41,7 @@ def _on_the_cards(world: HostileWorld, user: User) -> list[int]:
     return [p.pid for p in world.books().processes if p.uid == user.uid and p.devices]
 
 
-def test_a_slice_ends_when_the_last_of_it_is_gone(world: HostileWorld, mallory: User) -> None:
+def test_a_slice_ends_when_its_last_process_has_ended(world: HostileWorld, mallory: User) -> None:
     hidden = mallory.runs(world.program("hostile"), "daemon", "1024", **HOLD)
     assert hidden.line() == "held 1024"
     assert world.held_by(mallory)
@@ -119,7 +119,7 @@ def _send(path: str, slot: str) -> None:
 
 
 @pytest.mark.parametrize("of_root", [False, True])
-def test_a_stranger_who_was_sent_a_descriptor_is_not_killed(
+def test_an_unmanaged_process_that_was_sent_a_descriptor_is_not_killed(
     world: HostileWorld, mallory: User, eve: User, of_root: bool
 ) -> None:
     directory = world.directory / "innocent"
@@ -151,7 +151,7 @@ def _lock_all(slot: str) -> None:
     signal.pause()
 
 
-def test_slices_of_root_cannot_be_kept_by_others(world: HostileWorld, mallory: User) -> None:
+def test_other_users_cannot_prolong_a_slice_of_root(world: HostileWorld, mallory: User) -> None:
     root = User(0, world.home)
     program = root.runs("/bin/cat", **HOLD)
     allocation = until(lambda: world.of(program), what="root's program to run")["id"]
@@ -177,7 +177,7 @@ def test_new_processes_of_a_slice_start_while_the_pool_is_down(world: HostileWor
         pass
 
 
-def test_an_orphan_that_refuses_to_die_is_ended_by_force(world: HostileWorld, mallory: User) -> None:
+def test_an_orphan_that_ignores_sigterm_is_ended_by_force(world: HostileWorld, mallory: User) -> None:
     script = "trap '' TERM INT HUP; (trap '' TERM; sleep 1000) & setsid sleep 1000 & echo up; wait; sleep 1000"
     program = mallory.runs("/bin/sh", "-c", script, **HOLD)
     assert program.line() == "up"

@@ -36,7 +36,7 @@ def test_every_context_is_charged_to_its_slice(world: HostileWorld, mallory: Use
         assert _used(world, mallory) <= GIB
 
 
-def test_a_sibling_flood_of_contexts_stays_within_the_slice(world: HostileWorld, mallory: User) -> None:
+def test_contexts_of_many_sibling_processes_stay_within_the_slice(world: HostileWorld, mallory: User) -> None:
     script = f"for i in 1 2 3 4 5 6 7 8; do {world.program('hostile')} contexts 4 & done; wait"
     with world.unharmed():
         mallory.runs("/bin/sh", "-c", script, memory_mib=2048, cores=10)
@@ -45,7 +45,7 @@ def test_a_sibling_flood_of_contexts_stays_within_the_slice(world: HostileWorld,
             time.sleep(0.05)
 
 
-def test_memory_taken_beside_the_library_is_found_and_ended(world: HostileWorld, mallory: User) -> None:
+def test_a_program_that_takes_memory_past_the_library_is_found_and_ended(world: HostileWorld, mallory: User) -> None:
     bare = mallory.runs(world.program("hostile"), "bare", "8192", memory_mib=1024, cores=10)
     line = bare.line()
     if line == "held 8192":
@@ -54,7 +54,7 @@ def test_memory_taken_beside_the_library_is_found_and_ended(world: HostileWorld,
         assert _used(world, mallory) <= GIB
 
 
-def test_a_full_slice_is_refused_more_and_its_neighbour_is_not(world: HostileWorld, mallory: User) -> None:
+def test_a_full_slice_is_refused_more_memory_and_another_slice_is_not(world: HostileWorld, mallory: User) -> None:
     with world.unharmed():
         greedy = mallory.runs(world.program("hostile"), "hold", "38000", memory_mib=2048, cores=10)
         held = int(greedy.line().split()[1])
@@ -62,7 +62,7 @@ def test_a_full_slice_is_refused_more_and_its_neighbour_is_not(world: HostileWor
         assert _used(world, mallory) <= 2 * GIB
 
 
-def test_sixty_contexts_do_not_leave_a_slice_of_one_gibibyte(world: HostileWorld) -> None:
+def test_sixty_contexts_stay_within_a_slice_of_one_gibibyte(world: HostileWorld) -> None:
     with world.unharmed():
         before = world.books().devices[0].denied_count
         done = _calabash_run(
@@ -74,7 +74,7 @@ def test_sixty_contexts_do_not_leave_a_slice_of_one_gibibyte(world: HostileWorld
         assert world.books().devices[0].denied_count == before, "the card itself was asked for more than it has"
 
 
-def test_a_small_slice_is_whole_from_its_first_moment(world: HostileWorld) -> None:
+def test_a_small_slice_has_all_of_its_memory_from_its_first_moment(world: HostileWorld) -> None:
     for _ in range(3):
         done = _calabash_run(
             world, "--memory", "800MiB", "--cores", "10%", "--", world.program("hostile"), "again", "300", "90"

@@ -44,14 +44,18 @@ def _call(home: str, method: str, path: str, body: Any = None) -> str:
 SMALL: dict[str, Any] = {"memory_mib": 256, "cores": 1, "policy": "best-effort"}
 
 
-def test_a_queue_with_a_guarantee_serves_only_whom_it_is_open_to(world: HostileWorld, mallory: User, eve: User) -> None:
+def test_a_queue_with_a_guarantee_serves_only_users_on_its_access_list(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
     world.client.put("/v1/queues/prod", {"deserved": 1.0, "users": [str(eve.uid)]})
     with world.unharmed():
         assert mallory.does(_ask, str(world.home), SMALL | {"queue": "prod"}) == "not_permitted"
         assert eve.does(_ask, str(world.home), SMALL | {"queue": "prod"}) == "granted"
 
 
-def test_a_guarantee_of_a_strangers_queue_ends_nobodys_program(world: HostileWorld, mallory: User, eve: User) -> None:
+def test_a_user_without_access_to_a_queue_cannot_evict_by_its_guarantee(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
     world.client.put("/v1/queues/prod", {"deserved": 2.0})
     borrowed = eve.runs("/bin/cat", memory_mib=512, cores=10)
     until(lambda: world.of(borrowed), what="the borrower to run")
@@ -149,7 +153,7 @@ def _by_name(name: str) -> list[tuple[str, str, Any]]:
     ]
 
 
-def test_a_name_of_a_hidden_object_is_answered_like_a_name_that_nobody_has(
+def test_a_hidden_object_is_answered_like_an_object_that_does_not_exist(
     world: HostileWorld, mallory: User, eve: User
 ) -> None:
     client = world.client

@@ -22,7 +22,7 @@ def _refusal(home: str) -> list[str]:
     return ["granted", ""]
 
 
-def test_a_refusal_for_a_reservation_says_until_when_and_not_whose_it_is(
+def test_a_refusal_for_a_reservation_names_its_end_and_not_its_owner(
     world: HostileWorld, mallory: User, eve: User
 ) -> None:
     # The neighbour's program has no known end, so a start on both cards has none either.

@@ -152,7 +152,7 @@ def test_a_program_in_namespaces_of_its_own_uses_its_slot(world: HostileWorld, m
     world.up()
 
 
-def test_a_member_cannot_take_the_mark_off_itself(world: HostileWorld, mallory: User) -> None:
+def test_a_member_cannot_remove_its_own_mark(world: HostileWorld, mallory: User) -> None:
     script = (
         "import ctypes, resource\n"
         "for namespace in (0, 0x10000000):\n"

@@ -26,7 +26,7 @@ def test_a_program_without_a_slice_is_found_within_two_seconds(world: HostileWor
     stranger.close()
 
 
-def test_a_card_is_not_granted_for_what_a_stranger_holds(world: HostileWorld, mallory: User, eve: User) -> None:
+def test_memory_that_an_unmanaged_process_holds_is_not_granted(world: HostileWorld, mallory: User, eve: User) -> None:
     world.forget_events()
     environment = world.environment_of_node()
     stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=environment)
@@ -40,7 +40,9 @@ def test_a_card_is_not_granted_for_what_a_stranger_holds(world: HostileWorld, ma
     stranger.close()
 
 
-def test_a_card_with_a_stranger_is_not_granted_exclusively(world: HostileWorld, mallory: User, eve: User) -> None:
+def test_a_card_with_an_unmanaged_process_is_not_granted_exclusively(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
     environment = world.environment_of_node() | {"CUDA_VISIBLE_DEVICES": "1"}
     world.forget_events()
     stranger = mallory.starts(world.program("hostile"), "hold", "4096", environment=environment)
@@ -53,7 +55,7 @@ def test_a_card_with_a_stranger_is_not_granted_exclusively(world: HostileWorld, 
     until(lambda: not world.held_by(eve))
 
 
-def test_a_card_with_a_stranger_takes_nothing_new_where_cards_are_drained(
+def test_a_card_with_an_unmanaged_process_takes_nothing_new_under_policy_drain(
     make_world: Callable[..., HostileWorld],
 ) -> None:
     world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "drain"))
@@ -76,7 +78,7 @@ def test_a_card_with_a_stranger_takes_nothing_new_where_cards_are_drained(
     world.settle()
 
 
-def test_strangers_alone_are_killed_where_that_is_the_policy(make_world: Callable[..., HostileWorld]) -> None:
+def test_only_unmanaged_processes_are_killed_under_policy_kill(make_world: Callable[..., HostileWorld]) -> None:
     world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "kill"))
     mallory, eve = world.user(), world.user()
     tenant = eve.runs(world.program("hostile"), "hold", "512", memory_mib=2048, cores=10)
@@ -92,7 +94,7 @@ def test_strangers_alone_are_killed_where_that_is_the_policy(make_world: Callabl
     world.settle()
 
 
-def test_a_program_of_a_second_pool_is_a_stranger(world: HostileWorld, mallory: User, eve: User) -> None:
+def test_a_program_of_a_second_pool_is_an_unmanaged_process(world: HostileWorld, mallory: User, eve: User) -> None:
     second = World(world.directory / f"second-{mallory.uid}", "")
     second.home.mkdir(mode=0o711)
     (second.home / "sim").symlink_to(world.home / "sim")

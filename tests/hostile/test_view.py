@@ -48,7 +48,9 @@ def test_a_dlsym_that_another_look_up_found_leads_to_the_hooks(world: HostileWor
         assert int(line.split()[1]) <= CAP_MIB
 
 
-def test_a_copy_of_the_driver_in_a_new_namespace_is_found_out(world: HostileWorld, mallory: User) -> None:
+def test_a_program_that_uses_a_copy_of_the_driver_in_a_new_namespace_is_found(
+    world: HostileWorld, mallory: User
+) -> None:
     copy = world.directory / f"harmless-{mallory.uid}.so"
     shutil.copy(NATIVE / "simgpu" / "libcuda.so.1", copy)
     tenant = mallory.runs(world.program("hostile"), "copy", copy, "8192", memory_mib=CAP_MIB, cores=10)

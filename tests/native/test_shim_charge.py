@@ -14,7 +14,7 @@ from tests.native.shim_world import ROOT, pagelib, program
 from calabash.agent.pages_layout import UsageStruct
 
 
-def test_a_process_killed_after_any_instruction_of_a_reservation_leaves_exact_books() -> None:
+def test_a_process_killed_after_any_instruction_of_a_reservation_leaves_exact_counters() -> None:
     done = subprocess.run([program("charge_steps", "-O2")], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
     assert int(done.stdout) > 50, "hardly an instruction was tried"
@@ -37,7 +37,7 @@ def test_a_process_taken_for_dead_while_it_enters_takes_another_slot(deaths: int
 
 @given(st.binary(min_size=512, max_size=4096), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(60), deadline=None)
-def test_whatever_a_tenant_writes_into_its_page_the_agents_calls_come_back(noise: bytes, slot: int, pid: int) -> None:
+def test_calls_of_the_agent_return_whatever_a_tenant_writes_into_its_page(noise: bytes, slot: int, pid: int) -> None:
     raw = (ctypes.c_char * (2 * ctypes.sizeof(UsageStruct)))()
     base = (ctypes.addressof(raw) + 4095) & ~4095
     content = (noise * (ctypes.sizeof(UsageStruct) // len(noise) + 1))[: ctypes.sizeof(UsageStruct)]

@@ -25,7 +25,7 @@ def slot(world: World) -> Slot:
     return world.slot(cap=GIB)
 
 
-def test_every_family_is_counted_and_given_back_to_the_byte(slot: Slot) -> None:
+def test_every_kind_of_memory_is_counted_and_returned_to_the_byte(slot: Slot) -> None:
     lines = [line.split() for line in slot.tenant("families", 3_000_000).splitlines()]
     assert [name for name, _, _ in lines] == list(FAMILIES)
     for name, taken, missing in lines:
@@ -72,7 +72,7 @@ def test_a_lower_cap_takes_effect_at_the_next_allocation(slot: Slot) -> None:
     process.communicate()
 
 
-def test_many_processes_hammering_every_family_never_exceed_the_cap_by_a_byte(world: World) -> None:
+def test_many_processes_that_allocate_every_kind_of_memory_never_exceed_the_cap_by_a_byte(world: World) -> None:
     cap = 192 * MIB
     slot = world.slot(cap=cap)
     processes = [slot.start(program("tenant"), "hammer", "4", str(seed)) for seed in range(PROCESSES)]

@@ -224,7 +224,7 @@ def test_files_are_kept_for_ever_by_a_name_that_changes_with_them(gateway: Gatew
 
 
 @pytest.mark.parametrize("page", ["devices", "jobs", "invoices", "tenants", "workloads"])
-def test_name_in_the_address_of_a_page_stays_one_part_of_the_address_at_the_pool(
+def test_a_name_in_the_address_of_a_page_stays_one_segment_of_the_address_at_the_pool(
     gateway: GatewayWorld, page: str
 ) -> None:
     hostile = f"x%20HTTP%201.1%0D%0A{SESSION_HEADER}%3A%20other%0D%0AX%3A%3F%23"
