@@ -1,5 +1,6 @@
-"""Keeps the fabrics for RDMA as the cards' use wants them: a tenant's cards in its own partition, freed cards in none.
+"""Controller of RDMA fabric partitions: puts the endpoints of a device into the partition of the tenant that uses the device.
 
-What lives here: one driver for each way to divide a fabric, the round that has them follow the pool's grants, the simulated
-managers. Not here: the rule of who is in which partition (``calabash.net.fabric_partitions``), and of which card may be granted.
+Contents: one driver for each kind of fabric, the reconcile round that follows the pool's grants, and simulated fabric managers
+for tests. The rule of which endpoint belongs to which partition is in ``calabash.net.fabric_partitions``; whether a device may
+be granted is decided by the pool.
 """
