@@ -78,6 +78,9 @@ MEAN_S = {
     "tests": 15.0,
 }
 
+_SIM_CUDA_SUBJECTS = ("context", "device", "graph", "launch", "memory", "module", "process", "stream")
+_SIM_CUDA_TESTS = ("native/test_sim_cuda*.py", "native/test_sim_checkpoint.py", "native/test_sim_ptx_driver.py")
+
 # Folders of native/, and the tests that compile or execute what is in them. The deepest folder that holds a file counts.
 NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
     "": ("native/test_ccircles.py", "unit/test_wheels.py", "unit/test_changed_tests.py"),
@@ -115,7 +118,7 @@ NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
     "shim": ("native/test_shim_*.py", "native/test_compute*.py", "native/test_examples.py"),
     "sim": ("native/test_sim_*.py", "native/test_simctl.py"),
     "sim/ctl": ("native/test_simctl.py", "native/test_sim_root.py"),
-    "sim/cuda": ("native/test_sim_cuda*.py", "native/test_sim_checkpoint.py", "native/test_sim_ptx_driver.py"),
+    **{f"sim/cuda/{subject}": _SIM_CUDA_TESTS for subject in _SIM_CUDA_SUBJECTS},
     "sim/mps": ("native/test_sim_mps*.py",),
     "sim/node": ("native/test_sim_*.py", "native/test_simctl.py", "native/test_compute_virtual.py"),
     "sim/nvml": ("native/test_sim_nvml*.py", "native/test_sim_mig_devices.py", "native/test_mig_arithmetic.py"),

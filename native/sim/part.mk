@@ -6,7 +6,7 @@ SIM_OUT := $(OUT)/simgpu
 SIM_BUILD := $(BUILD)/sim
 SIM_OBJECTS = $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(1)))
 SIM_NODE := $(call SIM_OBJECTS,$(SIM_DIR)/node/*.c)
-SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
+SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*/*.c)
 SIM_PTX := $(call SIM_OBJECTS,$(SIM_DIR)/ptx/*.c)
 SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
 SIM_MPS := $(call SIM_OBJECTS,$(SIM_DIR)/mps/log.c)
@@ -23,7 +23,7 @@ $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 # its own: what one handler writes as f32, another reads as b32.
 $(SIM_PTX): CFLAGS += -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off -fno-strict-aliasing
 
--include $(wildcard $(SIM_BUILD)/*/*.d)
+-include $(wildcard $(SIM_BUILD)/*/*.d $(SIM_BUILD)/*/*/*.d)
 
 $(SIM_OUT)/calabash-simctl: $(SIM_NODE) $(SIM_CTL) $(API_SIM_CARDS)
 	@mkdir -p $(@D)

@@ -30,7 +30,7 @@ def sanitized() -> Path:
 def compile_sanitized(directory: Path) -> None:
     generated = ROOT / "build" / "native"
     sources = [
-        *sorted((ROOT / "native" / "sim" / "cuda").glob("*.c")),
+        *sorted((ROOT / "native" / "sim" / "cuda").rglob("*.c")),
         *sorted((ROOT / "native" / "sim" / "ptx").glob("*.c")),
         *sorted((ROOT / "native" / "image").glob("*.c")),
         *sorted((ROOT / "native" / "sim" / "node").glob("*.c")),

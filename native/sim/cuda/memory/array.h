@@ -1,0 +1,22 @@
+/* Arrays. */
+#ifndef CALABASH_SIM_CUDA_MEMORY_ARRAY_H
+#define CALABASH_SIM_CUDA_MEMORY_ARRAY_H
+
+#include "sim/cuda/memory/address_space.h"
+#include "sim/cuda/process/object.h"
+
+struct array {
+    struct object object;
+    CUDA_ARRAY3D_DESCRIPTOR desc;
+    struct range *range;
+    uint64_t base;
+    size_t element, row_bytes, slice_bytes, bytes;
+    struct device *device;
+    struct mipmap *mipmap;
+};
+
+size_t format_bytes(CUarray_format f);
+/* Its memory ends with its context: from here on neither it nor the mipmapped array that it is of is one. */
+void array_forget(struct array *a);
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * What a context leaves of memory when it ends.
+ */
+#include "sim/cuda/memory/context_memory.h"
+
+#include "sim/cuda/memory/address_space.h"
+#include "sim/cuda/memory/array.h"
+#include "sim/cuda/memory/memory.h"
+#include "sim/cuda/memory/memory_pool.h"
+#include "sim/cuda/process/object.h"
+
+struct of_context {
+    struct context *context;
+    struct range **found;
+    size_t count, room;
+};
+
+static void collect(struct range *r, void *argument)
+{
+    struct of_context *o = argument;
+    bool array = object_get(r->owner, KIND_ARRAY) != NULL; /* what else has an owner is dropped by it */
+    if (r->context != o->context || (r->owner && !array) || r->pending_free || r->memory == MEMORY_RESERVED ||
+        r->memory == MEMORY_MAPPED)
+        return;
+    if (o->count == o->room) {
+        size_t room = o->room ? 2 * o->room : 256;
+        struct range **more = realloc(o->found, room * sizeof *more);
+        if (!more) return;
+        o->found = more;
+        o->room = room;
+    }
+    r->pending_free = true; /* another thread that frees it now loses */
+    o->found[o->count++] = r;
+}
+
+void memory_drop_context(struct context *c)
+{
+    struct of_context o = {.context = c};
+    pools_trim_device(c->device);
+    memory_lock();
+    ranges_visit(collect, &o);
+    memory_unlock();
+    for (size_t i = 0; i < o.count; i++) {
+        if (o.found[i]->owner) array_forget(o.found[i]->owner);
+        if (o.found[i]->pool)
+            pool_drop(o.found[i]);
+        else
+            memory_drop(o.found[i]);
+    }
+    free(o.found);
+}

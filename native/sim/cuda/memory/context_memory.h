@@ -1,0 +1,9 @@
+/* What a context leaves of memory when it ends. */
+#ifndef CALABASH_SIM_CUDA_MEMORY_CONTEXT_MEMORY_H
+#define CALABASH_SIM_CUDA_MEMORY_CONTEXT_MEMORY_H
+
+#include "sim/cuda/context/context.h"
+
+void memory_drop_context(struct context *c);
+
+#endif
