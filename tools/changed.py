@@ -78,6 +78,13 @@ MEAN_S = {
     "tests": 15.0,
 }
 
+_REMOTE_CLIENT_SUBJECTS = ("api", "connection", "context", "device", "graph", "launch", "memory", "module", "stream")
+_REMOTE_CLIENT_TESTS = (
+    "native/test_remote_code.py",
+    "native/test_remote_faults.py",
+    "native/test_remote_memory.py",
+    "native/test_remote_programs.py",
+)
 _SIM_CUDA_SUBJECTS = ("context", "device", "graph", "launch", "memory", "module", "process", "stream")
 _SIM_CUDA_TESTS = ("native/test_sim_cuda*.py", "native/test_sim_checkpoint.py", "native/test_sim_ptx_driver.py")
 
@@ -103,12 +110,7 @@ NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
         "unit/test_pages.py",
     ),
     "remote": ("native/test_remote_*.py",),
-    "remote/client": (
-        "native/test_remote_code.py",
-        "native/test_remote_faults.py",
-        "native/test_remote_memory.py",
-        "native/test_remote_programs.py",
-    ),
+    **{f"remote/client/{subject}": _REMOTE_CLIENT_TESTS for subject in _REMOTE_CLIENT_SUBJECTS},
     "remote/enclose": ("native/test_remote_sandbox.py", "native/test_remote_host.py"),
     "remote/nvml": ("native/test_remote_nvml.py",),
     "remote/span": ("native/test_remote_span.py",),

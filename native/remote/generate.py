@@ -147,7 +147,7 @@ def wrapped_header(calls: list[Call]) -> str:
     wrapped = [c.function for c in calls if c.style == "wrapped"]
     return "\n".join(
         [
-            BANNER + '#ifndef CB_REMOTE_WRAPPED_H\n#define CB_REMOTE_WRAPPED_H\n\n#include "remote/client/base.h"\n',
+            BANNER + '#ifndef CB_REMOTE_WRAPPED_H\n#define CB_REMOTE_WRAPPED_H\n\n#include "remote/client/api/base.h"\n',
             *(f"CUresult cb_remote_{f.symbol}({c_parameters(f.parameters)});" for f in wrapped),
             "\n#endif\n",
         ]
@@ -156,7 +156,7 @@ def wrapped_header(calls: list[Call]) -> str:
 
 def client_source(calls: list[Call], functions: list[CudaFunction]) -> str:
     generated = {c.function.symbol: c for c in calls if c.generated}
-    texts = [BANNER + '#include "remote/client/generated.h"\n#include "remote_wrapped.h"\n']
+    texts = [BANNER + '#include "remote/client/api/generated.h"\n#include "remote_wrapped.h"\n']
     for f in functions:
         call = generated.get(f.symbol)
         if call is not None:

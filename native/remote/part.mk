@@ -6,10 +6,10 @@ REMOTE_STAMP := $(REMOTE_BUILD)/remote_stamp
 REMOTE_GENERATED_client := client
 REMOTE_GENERATED_worker := worker
 REMOTE_GENERATED_nvml := nvml_client
-REMOTE_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c)) \
+REMOTE_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c $(REMOTE_DIR)/$(1)/*/*.c)) \
 	$(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/wire/*.c)) \
 	$(REMOTE_BUILD)/remote_$(REMOTE_GENERATED_$(1)).o $(BUILD)/api/cuda_resolve.o
-REMOTE_HEADERS := $(wildcard $(REMOTE_DIR)/*/*.h)
+REMOTE_HEADERS := $(wildcard $(REMOTE_DIR)/*/*.h $(REMOTE_DIR)/*/*/*.h)
 
 $(REMOTE_STAMP): $(REMOTE_DIR)/calls.txt $(REMOTE_DIR)/spec.py $(REMOTE_DIR)/generate.py $(REMOTE_DIR)/nvml.txt \
 		$(REMOTE_DIR)/nvml_generate.py $(REMOTE_DIR)/span_generate.py $(API_STAMP)

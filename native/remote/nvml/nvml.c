@@ -1,7 +1,7 @@
 #include "remote/nvml/nvml.h"
 
-#include "remote/client/line.h"
-#include "remote/client/session.h"
+#include "remote/client/connection/command_buffer.h"
+#include "remote/client/connection/session.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int users;

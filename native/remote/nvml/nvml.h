@@ -2,7 +2,7 @@
 #ifndef CALABASH_REMOTE_NVML_H
 #define CALABASH_REMOTE_NVML_H
 
-#include "remote/client/call.h"
+#include "remote/client/connection/call.h"
 
 #include "api/nvml_api.h"
 #include "remote/wire/nvml.h"

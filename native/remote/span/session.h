@@ -2,8 +2,8 @@
 #ifndef CALABASH_REMOTE_SPAN_SESSION_H
 #define CALABASH_REMOTE_SPAN_SESSION_H
 
-#include "remote/client/base.h"
-#include "remote/client/join.h"
+#include "remote/client/api/base.h"
+#include "remote/client/connection/span_member.h"
 #include "remote/wire/span.h"
 
 struct span_session {

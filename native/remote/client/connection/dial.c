@@ -1,0 +1,77 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "remote/client/connection/dial.h"
+
+#include "remote/wire/tcp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* connect() with a bound: a machine that is off answers nothing. */
+static bool connected(int fd, const struct sockaddr *address, socklen_t bytes, int timeout_ms)
+{
+    if (connect(fd, address, bytes) == 0) return true;
+    if (errno != EINPROGRESS) return false;
+    struct pollfd p = {fd, POLLOUT, 0};
+    int said, failed = 0;
+    do
+        said = poll(&p, 1, timeout_ms);
+    while (said < 0 && errno == EINTR);
+    socklen_t room = sizeof failed;
+    if (said == 0) failed = ETIMEDOUT;
+    if (said > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &room) < 0) failed = errno;
+    errno = failed;
+    return said > 0 && !failed;
+}
+
+static bool split(const char *where, char *host, size_t room, const char **port)
+{
+    const char *colon = strrchr(where, ':');
+    if (!colon || (size_t)(colon - where) >= room) return false;
+    size_t length = (size_t)(colon - where);
+    bool bracketed = length > 2 && where[0] == '[' && where[length - 1] == ']'; /* an address of IPv6 */
+    if (bracketed) {
+        where++;
+        length -= 2;
+    }
+    memcpy(host, where, length);
+    host[length] = 0;
+    *port = colon + 1;
+    return true;
+}
+
+int cb_dial(const char *where, int timeout_ms, char *why, size_t room)
+{
+    char host[256];
+    const char *port;
+    if (!split(where, host, sizeof host, &port)) {
+        snprintf(why, room, "%s is not HOST:PORT", where);
+        return -1;
+    }
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    int failed = getaddrinfo(host, port, &hints, &found), fd = -1;
+    if (failed) {
+        snprintf(why, room, "%s: %s", where, gai_strerror(failed));
+        return -1;
+    }
+    for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+        if (fd >= 0 && connected(fd, a->ai_addr, a->ai_addrlen, timeout_ms)) break;
+        snprintf(why, room, "cannot reach %s: %s", where, strerror(errno));
+        if (fd >= 0) close(fd);
+        fd = -1;
+    }
+    freeaddrinfo(found);
+    if (fd < 0) return -1;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    cb_tcp_prepare(fd);
+    return fd;
+}
