@@ -58,11 +58,12 @@ examples: ready ## the property tests on new random examples, ROUNDS times (10)
 soak: ready ## everything there is on one pool of simulated cards, with random faults, for MINUTES (60); SEED is drawn and printed
 	@$(RUN) python -m bench.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
-lint: ready ## style, types, layers
+lint: ready ## style, types, layers, language
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
 	@$(RUN) lint-imports
+	@$(RUN) python -m tools.language
 	@$(RUN) python -m tools.cformat --check
 	@$(RUN) python -m tools.ccircles
 

@@ -17,6 +17,7 @@ from calabash.cli.failure import exit_code
 from calabash.cli.kubectl import cli as kubectl
 from calabash.model.errors import Reason
 from tools.reference_chart import values_page
+from tools.reference_glossary import glossary_page
 from tools.reference_kubernetes import dialects_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
@@ -75,6 +76,7 @@ def main() -> int:
     pages = {
         "cli.md": cli_page(),
         "reasons.md": reasons_page(),
+        "glossary.md": f"{_GENERATED}{glossary_page()}",
         "helm-values.md": f"{_GENERATED}{values_page()}",
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",
         "metrics.md": f"{_GENERATED}{metrics_page()}",

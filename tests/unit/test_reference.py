@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from tools import reference, reference_http
+from tools.reference_glossary import glossary_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
 
@@ -37,6 +38,11 @@ def test_the_page_of_network_objects_is_what_the_nouns_say_now() -> None:
     page = (PAGES / "network-objects.md").read_text()
     assert page == f"{reference._GENERATED}{networks_page()}", "run: make docs"
     assert all(f"\n## {kind}\n" in page for kind in NetworkKind)
+
+
+def test_glossary_page_is_generated_from_the_table_that_the_check_reads() -> None:
+    page = (PAGES / "glossary.md").read_text()
+    assert page == f"{reference._GENERATED}{glossary_page()}", "run: make docs"
 
 
 def test_the_pages_of_the_http_api_are_what_its_shapes_say_now() -> None:
