@@ -47,7 +47,7 @@ The first that is found counts.
   need not lie on it ([how](../how-to/spill.md#in-a-cluster)). It is of every container of the pod that asks for devices,
   each by an amount of memory.
 * **run time, movable**: annotations `calabash.dev/run-time` (`1h30m`), `calabash.dev/movable` (`true`, of
-  pods whose owner makes them again: see [moving pods](../concepts/planner.md#moving-pods-so-that-others-find-room)).
+  pods whose owner makes them again: see [moving pods](../concepts/planner.md#move-pods-to-make-room)).
 """
 
 
