@@ -198,7 +198,7 @@ BAD = (
     ("gateway create red/out --eip one", Reason.BAD_REQUEST, "'one' is no address"),
     ("eip create red/one", Reason.NOT_FOUND, "no gateway"),
     ("nat dnat red/ssh --eip one --outside 22 --to web1:22", Reason.NOT_FOUND, "no gateway"),
-    ("vpc peer red nil", Reason.NOT_FOUND, "no VPC nil"),
+    ("vpc peer red nil", Reason.NOT_FOUND, "VPC nil does not exist"),
     ("vpc peer red blue", Reason.CONFLICT, "overlaps"),
     ("endpoint create blue/models --from red/none", Reason.NOT_FOUND, "red/none"),
     ("sg rule add red/default --allow tcp:0 --from 0.0.0.0/0", Reason.BAD_REQUEST, "'0' is no number"),

@@ -79,9 +79,9 @@ def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Co
     until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have not been seen yet"))
     plane.central.stop("northd")  # it takes backends for ill whose ports no host has bound, whatever is written
     for well, told in (
-        ((True, False), (True, "backends_ill", "1 of 2 backends are well; ill: a.p1-8080")),
-        ((False, False), (False, "no_backend", "0 of 2 backends are well; ill: a.p0-8080, a.p1-8080")),
-        ((True, True), (True, "backends_well", "2 of 2 backends are well")),
+        ((True, False), (True, "backends_ill", "1 of 2 backends are healthy; unhealthy: a.p1-8080")),
+        ((False, False), (False, "no_backend", "0 of 2 backends are healthy; unhealthy: a.p0-8080, a.p1-8080")),
+        ((True, True), (True, "backends_well", "2 of 2 backends are healthy")),
     ):
         until(functools.partial(is_told, controller, plane, well, told), what=str(told))
     plane.central.start("northd")

@@ -183,7 +183,7 @@ def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
     assert (told.holds, told.reason, told.message) == (
         True,
         "backends_ill",
-        "1 of 2 backends are well; ill: a.web1-8080",
+        "1 of 2 backends are healthy; unhealthy: a.web1-8080",
     )
     webs["web2"].well = False
     eventually(lambda: states(kept).get("a.web2-8080") is False, "both are ill")

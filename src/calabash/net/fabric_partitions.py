@@ -1,10 +1,10 @@
-"""Who is to be in which partition of a fabric for RDMA, and the steps that lead there. Pure.
+"""Partitions of RDMA and NVLink fabrics: the endpoints of each tenant's partition, and the steps that establish them.
 
-Theory of operation. A partition is one tenant's, and a card's endpoints are in it while that tenant, and no other, has slices
-of the card: an endpoint cannot be divided, so a card that several tenants share is in no partition. Steps are made of what is
-wanted and what was *seen*, never of what was done before, so that they may fail, be half done or be lost at any point. What is
-to leave leaves first; an endpoint joins only when it was seen in no other partition. Hence at no point is an endpoint in two
-tenants' partitions at once, whatever fails.
+Theory of operation. A partition belongs to one tenant. The endpoints of a device are in it while this tenant, and no other, has
+slices of the device: an endpoint cannot be divided, so a device that several tenants share is in no partition. Steps are
+computed from the desired and the *observed* members, never from earlier steps, so a step may fail, be half done or be lost.
+Members that have to leave are released first; an endpoint is attached only after it was observed in no other partition. Hence
+an endpoint is never in the partitions of two tenants at once, whatever fails.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricCondition, FabricEndpoint, FabricPlane, FabricState, FabricUse
 from calabash.model.request import DEFAULT_TENANT
 
-PKEY_DEFAULT = 0x7FFF  # the partition of the fabric's managers, in which every port is
-PKEY_MAX = 0x7FFF  # 15 bits; the 16th is the membership
+PKEY_DEFAULT = 0x7FFF  # the management partition, which contains every port
+PKEY_MAX = 0x7FFF  # 15 bits; the 16th bit is the membership type
 _GUID = re.compile(r"[0-9a-f]{16}")
 _VF = re.compile(r"[a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9_.]*/vf[0-9]{1,3}")
 _NVLINK = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:]{0,63}")
 _FORMS = {
     FabricPlane.INFINIBAND: (_GUID, "a port's GUID, 16 hexadecimal digits as in 0x506b4b0300a1b200"),
     FabricPlane.ROCE: (_VF, "NODE/INTERFACE/vfNUMBER as in h1/ens1f0/vf3"),
-    FabricPlane.NVLINK: (_NVLINK, "the card's name on NVLink, letters, digits and -_.:"),
+    FabricPlane.NVLINK: (_NVLINK, "the NVLink name of the device, letters, digits and -_.:"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricPartition:
-    """A partition of ours as it was seen; ``members`` are addresses."""
+    """Observed partition of a tenant; ``members`` are endpoint addresses."""
 
     tenant: str
     number: int
@@ -42,7 +42,7 @@ class FabricPartition:
 
 
 class FabricStepKind(StrEnum):
-    """In the order in which they are made."""
+    """Kinds of steps, in the order in which they are carried out."""
 
     RELEASE = "release"
     ATTACH = "attach"
@@ -51,7 +51,7 @@ class FabricStepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricStep:
-    """One order to a fabric's manager; ``number`` 0: the tenant has no partition there yet."""
+    """One request to a fabric manager. ``number`` is 0 if the tenant has no partition yet."""
 
     kind: FabricStepKind
     tenant: str
@@ -60,32 +60,34 @@ class FabricStep:
 
 
 def read_address(plane: FabricPlane, text: str) -> str:
-    """An endpoint's address in its one spelling. Raises CalabashError."""
+    """Return the canonical form of an endpoint address. Raises CalabashError if it is invalid."""
     form, example = _FORMS[plane]
     small = text if plane is FabricPlane.NVLINK else text.lower()
     small = small.removeprefix("0x") if plane is FabricPlane.INFINIBAND else small
     if not form.fullmatch(small) or set(small) == {"0"}:
-        raise CalabashError(f"{text[:80]!r} is no address on {plane}", reason=Reason.BAD_FILE, hint=f"write {example}")
+        raise CalabashError(
+            f"{text[:80]!r} is not an address on {plane}", reason=Reason.BAD_FILE, hint=f"write {example}"
+        )
     return small
 
 
 def check_endpoints(endpoints: Iterable[FabricEndpoint]) -> tuple[FabricEndpoint, ...]:
-    """In order. Raises CalabashError where two cards have one address: what one leaves, the other would lose."""
+    """Return the endpoints sorted and without duplicates. Raises CalabashError if two devices have the same address."""
     found = tuple(sorted(set(endpoints)))
     owner: dict[tuple[FabricPlane, str], DeviceUuid] = {}
     for one in found:
         other = owner.setdefault((one.plane, one.address), one.device)
         if other != one.device:
             raise CalabashError(
-                f"{one.address} on {one.plane} is of {other} and of {one.device}",
+                f"{one.address} on {one.plane} belongs to both {other} and {one.device}",
                 reason=Reason.BAD_FILE,
-                hint="name each address once, at the card that is nearest to it",
+                hint="list each address once, for the device that is nearest to it",
             )
     return found
 
 
 def tenants_of(uses: Iterable[FabricUse]) -> dict[DeviceUuid, frozenset[str]]:
-    """Who has slices of each card; those of no tenant are ``DEFAULT_TENANT``."""
+    """Return the tenants that have slices of each device; ``DEFAULT_TENANT`` stands for no tenant."""
     found: defaultdict[DeviceUuid, set[str]] = defaultdict(set)
     for use in uses:
         found[use.device].add(use.tenant or DEFAULT_TENANT)
@@ -95,7 +97,7 @@ def tenants_of(uses: Iterable[FabricUse]) -> dict[DeviceUuid, frozenset[str]]:
 def memberships(
     endpoints: Iterable[FabricEndpoint], uses: Iterable[FabricUse], plane: FabricPlane
 ) -> dict[str, frozenset[str]]:
-    """The addresses that are to be in each tenant's partition of that plane; tenants without any are left out."""
+    """Return the desired members of each tenant's partition on one plane; tenants without members are left out."""
     holders = tenants_of(uses)
     found: defaultdict[str, set[str]] = defaultdict(set)
     for one in endpoints:
@@ -107,26 +109,26 @@ def memberships(
 
 
 def fabric_steps(wanted: Mapping[str, frozenset[str]], seen: Collection[FabricPartition]) -> tuple[FabricStep, ...]:
-    """What leads from what was seen towards what is wanted; nothing when that is the same.
+    """Return the steps from the observed partitions towards the desired members; empty if they are equal.
 
-    Of two partitions of one tenant, which a lost answer may leave, the one with the smaller number stays.
+    If a tenant has two partitions, which can happen when a reply was lost, the one with the smaller number is kept.
     """
     ordered = sorted(seen, key=lambda partition: partition.number)
     kept: dict[str, FabricPartition] = {}
     for partition in ordered:
         kept.setdefault(partition.tenant, partition)
-    places: defaultdict[str, set[int]] = defaultdict(set)
+    numbers: defaultdict[str, set[int]] = defaultdict(set)
     for partition in ordered:
         for address in partition.members:
-            places[address].add(partition.number)
+            numbers[address].add(partition.number)
     found = []
     for partition in ordered:
-        here = wanted.get(partition.tenant, frozenset()) if kept[partition.tenant] is partition else frozenset()
-        found += _step(FabricStepKind.RELEASE, partition, partition.members - here)
+        desired = wanted.get(partition.tenant, frozenset()) if kept[partition.tenant] is partition else frozenset()
+        found += _step(FabricStepKind.RELEASE, partition, partition.members - desired)
     for tenant, addresses in sorted(wanted.items()):
         own = kept.get(tenant, FabricPartition(tenant=tenant, number=0))
         found += _step(
-            FabricStepKind.ATTACH, own, frozenset(a for a in addresses - own.members if not places[a] - {own.number})
+            FabricStepKind.ATTACH, own, frozenset(a for a in addresses - own.members if not numbers[a] - {own.number})
         )
     for partition in ordered:
         unwanted = kept[partition.tenant] is not partition or not wanted.get(partition.tenant)
@@ -142,19 +144,23 @@ def _step(kind: FabricStepKind, partition: FabricPartition, addresses: frozenset
 
 
 def free_number(first: int, last: int, taken: Collection[int]) -> int:
-    """The lowest that nobody has. Raises CalabashError where all are taken."""
+    """Return the smallest partition number that is not taken. Raises CalabashError (NO_CAPACITY) if all are taken."""
     number = next((n for n in range(first, last + 1) if n not in taken), None)
     if number is None:
         raise CalabashError(
             f"all {last - first + 1} partitions from {first:#x} to {last:#x} are taken",
             reason=Reason.NO_CAPACITY,
-            hint="give more numbers to Calabash (first_number, last_number), or end tenants' work",
+            hint="widen the range of numbers (first_number, last_number), or stop work of some tenants",
         )
     return number
 
 
 def may_have(tenant: str, standing: Collection[str] | None) -> bool:
-    """Whether a card can be granted to that tenant: it was seen in nobody else's partition. Not known is no."""
+    """Return True if a device can be granted to the tenant: it is in no other tenant's partition.
+
+    Args:
+        standing: tenants in whose partitions the device was observed; None (unknown) refuses the grant.
+    """
     return standing is not None and set(standing) <= {tenant or DEFAULT_TENANT}
 
 
@@ -167,7 +173,13 @@ def conditions(
     exposed: Collection[str] = (),
     problem: str = "",
 ) -> tuple[FabricCondition, ...]:
-    """What is to be said of each card of that plane; ``seen`` None: its manager did not answer, ``problem`` why."""
+    """Return the condition of each device on one plane.
+
+    Args:
+        seen: the observed partitions; None if the fabric manager did not answer.
+        exposed: addresses that a partition not managed by Calabash has as full members.
+        problem: the error of the fabric manager.
+    """
     holders = tenants_of(uses)
     cards: defaultdict[DeviceUuid, set[str]] = defaultdict(set)
     for one in endpoints:
@@ -184,7 +196,7 @@ def conditions(
             number = next((p.number for p in seen if p.tenant == tenant), 0)
             inside = {a for p in seen if p.tenant == tenant for a in p.members & addresses}
             state = _state(tenants, standing, whole=inside == addresses, exposed=bool(addresses & set(exposed)))
-        quiet = state in {FabricState.MEMBER, FabricState.CLEAR, FabricState.SHARED, FabricState.NO_TENANT}
+        normal = state in {FabricState.MEMBER, FabricState.CLEAR, FabricState.SHARED, FabricState.NO_TENANT}
         found.append(
             FabricCondition(
                 plane=plane,
@@ -193,7 +205,7 @@ def conditions(
                 standing=standing,
                 tenant=tenant if tenant != DEFAULT_TENANT else "",
                 number=number,
-                message="" if quiet else problem or _hindrance(state, standing, tenant),
+                message="" if normal else problem or _state_message(state, standing, tenant),
             )
         )
     return tuple(found)
@@ -212,10 +224,12 @@ def _state(tenants: frozenset[str], standing: tuple[str, ...], *, whole: bool, e
     return FabricState.NO_TENANT if tenants else FabricState.CLEAR
 
 
-def _hindrance(state: FabricState, standing: tuple[str, ...] | None, tenant: str) -> str:
+def _state_message(state: FabricState, standing: tuple[str, ...] | None, tenant: str) -> str:
     if state is FabricState.LEAVING:
         others = ", ".join(t for t in standing or () if t != tenant)
-        return f"it still is in the partition of {others}"
+        return f"the device is still in the partition of {others}"
     if state is FabricState.EXPOSED:
-        return "a partition that is not Calabash's has it as a full member"
-    return "it is not in its tenant's partition yet" if state is FabricState.JOINING else "its manager does not answer"
+        return "a partition that Calabash does not manage has the device as a full member"
+    if state is FabricState.JOINING:
+        return "the device is not in the partition of its tenant yet"
+    return "the fabric manager does not answer"

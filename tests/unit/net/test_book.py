@@ -69,17 +69,17 @@ def test_equal_ranges_of_two_vpcs_are_welcome_and_nothing_is_alike_but_addresses
 @pytest.mark.parametrize(
     ("item", "reason", "words"),
     [
-        (vpc("red", "10.1.0.0/16"), Reason.CONFLICT, "would not have 10.0.1.0/24"),
-        (vpc("x-red"), Reason.NOT_PERMITTED, "the platform's"),
+        (vpc("red", "10.1.0.0/16"), Reason.CONFLICT, "must keep 10.0.1.0/24"),
+        (vpc("x-red"), Reason.NOT_PERMITTED, "are reserved"),
         (vpc("green", "10.0.0.0/16", "10.0.128.0/24"), Reason.BAD_REQUEST, "overlap"),
-        (vpc("green", "169.254.8.0/24"), Reason.BAD_REQUEST, "no network of a tenant"),
-        (vpc("green", "fe80::/64"), Reason.BAD_REQUEST, "no network of a tenant"),
+        (vpc("green", "169.254.8.0/24"), Reason.BAD_REQUEST, "which is reserved"),
+        (vpc("green", "fe80::/64"), Reason.BAD_REQUEST, "which is reserved"),
         (vpc("green", "10.0.0.0/31"), Reason.BAD_REQUEST, "between /8 and /30"),
-        (Vpc(name="green", cidrs=()), Reason.BAD_REQUEST, "has no range"),
+        (Vpc(name="green", cidrs=()), Reason.BAD_REQUEST, "needs a range"),
         (Vpc(name="green", cidrs=(ip_network("fd00::/56"),), mtu_bytes=1000), Reason.BAD_REQUEST, "MTU"),
         (Vpc(name="green", cidrs=(ip_network("10.0.0.0/8"),), number=1), Reason.CONFLICT, "number 1 is taken"),
         (vpc("red", "10.0.0.0/16", "fd00::/56", tenant="eve"), Reason.CONFLICT, "tenant cannot change"),
-        (subnet("green/a"), Reason.NOT_FOUND, "no VPC green"),
+        (subnet("green/a"), Reason.NOT_FOUND, "VPC green does not exist"),
         (subnet("red/c", "10.0.1.128/25"), Reason.CONFLICT, "10.0.1.128/25 overlaps 10.0.1.0/24 of subnet red/a"),
         (subnet("red/c", "10.1.0.0/24"), Reason.BAD_REQUEST, "not within"),
         (subnet("red/c", "10.0.3.0/24", "10.0.4.0/24"), Reason.BAD_REQUEST, "twice"),
@@ -89,13 +89,13 @@ def test_equal_ranges_of_two_vpcs_are_welcome_and_nothing_is_alike_but_addresses
         (subnet("red/a/b"), Reason.BAD_REQUEST, "3 parts, not 2"),
         (port("red/a/one", "10.0.2.3"), Reason.BAD_REQUEST, "not in 10.0.1.0/24"),
         (port("red/a/one", "10.0.1.1"), Reason.CONFLICT, "the router of subnet red/a"),
-        (port("red/a/one", "10.0.1.0"), Reason.BAD_REQUEST, "network's own"),
+        (port("red/a/one", "10.0.1.0"), Reason.BAD_REQUEST, "network address"),
         (port("red/a/one", "10.0.1.255"), Reason.BAD_REQUEST, "broadcast"),
         (port("red/a/one", "10.0.1.7", "10.0.1.8"), Reason.BAD_REQUEST, "one address of each range"),
         (port("red/a/one", mac="01:00:00:00:00:01"), Reason.BAD_REQUEST, "no address of one station"),
-        (port("red/a/one", mac="0e:00:00:00:00:01"), Reason.BAD_REQUEST, "routers'"),
+        (port("red/a/one", mac="0e:00:00:00:00:01"), Reason.BAD_REQUEST, "reserved for routers"),
         (port("red/z/one"), Reason.NOT_FOUND, "no subnet 'red/z'"),
-        (port("red/a/x-one"), Reason.NOT_PERMITTED, "the platform's"),
+        (port("red/a/x-one"), Reason.NOT_PERMITTED, "are reserved"),
         (Port(name="red/a/one", security_groups=("blue/default",)), Reason.NOT_FOUND, "blue/default"),
         (Port(name="red/a/one", qos="red/fast"), Reason.NOT_FOUND, "red/fast"),
         (Port(name="red/a/one", virtual_parents=("red/a/two",)), Reason.NOT_FOUND, "red/a/two"),
@@ -135,13 +135,13 @@ def test_what_is_used_cannot_be_deleted_and_says_by_what() -> None:
         (NetworkKind.VPC, "red", "subnet red/a"),
         (NetworkKind.SUBNET, "red/a", "port red/a/one"),
         (NetworkKind.SECURITY_GROUP, "red/web", "port red/a/one"),
-        (NetworkKind.SECURITY_GROUP, "red/default", "goes with its VPC"),
+        (NetworkKind.SECURITY_GROUP, "red/default", "is deleted only with its VPC"),
     ):
         with pytest.raises(CalabashError, match=by) as caught:
             networks.remove(kind, name)
         assert caught.value.reason is Reason.CONFLICT
     assert not list(networks.remove(NetworkKind.VPC, "red", cascade=True).items())
-    with pytest.raises(CalabashError, match="there is no port red/a/two"):
+    with pytest.raises(CalabashError, match="port red/a/two does not exist"):
         networks.remove(NetworkKind.PORT, "red/a/two")
 
 

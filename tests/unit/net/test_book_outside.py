@@ -85,11 +85,11 @@ def test_gateways_take_the_uplink_with_the_fewest_vpcs_until_none_has_room() -> 
     assert found == [("up1", "198.51.100.2"), ("up2", "198.51.101.2"), ("up1", "198.51.100.3")]
     error = refused(networks, NetworkGateway(name="v3/out"))
     assert error.reason is Reason.NO_CAPACITY
-    assert "none of 2 uplinks has room" in error.message
-    assert error.message.endswith("they take 3, and 3 leave by them")
+    assert "no uplink can accept another VPC: 2 uplinks" in error.message
+    assert error.message.endswith("2 uplinks accept 3 VPCs, 3 use them")
     assert "--vpcs-max`, up to 100" in error.hint
     error = refused(networks, NetworkGateway(name="v3/out", uplink="up1"))
-    assert error.message == "gateway v3/out: 2 VPCs leave by uplink up1: its limit (vpcs_max)"
+    assert error.message == "gateway v3/out: uplink up1 is used by 2 VPCs: its limit (vpcs_max)"
     assert "calabash uplink set up1 --vpcs-max" in error.hint
 
 
@@ -120,8 +120,8 @@ def test_an_uplink_takes_a_vpc_for_each_address_and_says_what_its_limit_follows_
         networks, _ = networks.put(NetworkGateway(name=f"v{number}/out"))
     error = refused(networks, NetworkGateway(name="v13/out", uplink="up"))
     assert error.reason is Reason.NO_CAPACITY
-    assert error.message.endswith("13 VPCs leave by uplink up: 198.51.100.0/28 has no more addresses for gateways")
-    assert "adds an uplink with another range" in error.hint
+    assert error.message.endswith("uplink up is used by 13 VPCs: 198.51.100.0/28 has no more addresses for gateways")
+    assert "can add an uplink with another range" in error.hint
 
 
 def test_a_hundred_vpcs_leave_by_one_uplink_and_no_more() -> None:
@@ -131,14 +131,13 @@ def test_a_hundred_vpcs_leave_by_one_uplink_and_no_more() -> None:
     for number in range(100):
         networks, _ = networks.put(NetworkGateway(name=f"v{number}/out"))
     error = refused(networks, NetworkGateway(name="v100/out", uplink="up"))
-    assert error.message.endswith("100 VPCs leave by uplink up: the most that any uplink takes")
+    assert error.message.endswith("uplink up is used by 100 VPCs: the limit of every uplink")
     for asked in (-1, 101):
         error = refused(networks, replace(networks.uplinks()["up"], vpcs_max=asked))
         assert f"{asked} VPCs is not between 0 and 100" in error.message
         assert "another uplink" in error.hint
     assert (
-        "100 VPCs leave by it, more than 99"
-        in refused(networks, replace(networks.uplinks()["up"], vpcs_max=99)).message
+        "used by 100 VPCs, the limit is 99" in refused(networks, replace(networks.uplinks()["up"], vpcs_max=99)).message
     )
 
 
@@ -178,7 +177,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
     assert virtual.virtual_parents == item.ports[:2]
     with pytest.raises(CalabashError, match="subnet red/a is used by gateway red/out"):
         networks.remove(NetworkKind.SUBNET, "red/a")
-    with pytest.raises(CalabashError, match="the platform's") as caught:
+    with pytest.raises(CalabashError, match="belongs to the platform") as caught:
         networks.remove(NetworkKind.PORT, item.ports[0])
     assert caught.value.reason is Reason.NOT_PERMITTED
     networks = networks.remove(NetworkKind.GATEWAY, "red/out")
@@ -188,7 +187,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
 @pytest.mark.parametrize(
     ("item", "reason", "words"),
     [
-        (uplink("up3", 102, vlan=100), Reason.CONFLICT, "VLAN 100 of ext is that of uplink up1"),
+        (uplink("up3", 102, vlan=100), Reason.CONFLICT, "VLAN 100 of ext is used by uplink up1"),
         (uplink("up3", 100, vlan=7), Reason.CONFLICT, "overlaps 198.51.100.0/28 of uplink up1"),
         (uplink("up3", 102, vlan=4095), Reason.BAD_REQUEST, "not between 0 and 4094"),
         (uplink("up3", 102, vpcs=101), Reason.BAD_REQUEST, "not between 0 and 100"),
@@ -196,10 +195,14 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (replace(uplink("up3", 102), hosts=("g1", "G1")), Reason.BAD_REQUEST, "is no name"),
         (replace(uplink("up3", 102), hosts=("g1", "g1")), Reason.BAD_REQUEST, "twice"),
         (replace(uplink("up1", 100), cidr=ip_network("198.51.100.0/27")), Reason.CONFLICT, "cidr cannot change"),
-        (NetworkGateway(name="red/out2"), Reason.NO_CAPACITY, "VPC red has 1 of kind gateway"),
+        (
+            NetworkGateway(name="red/out2"),
+            Reason.NO_CAPACITY,
+            "VPC red has reached the limit of 1 objects of kind gateway",
+        ),
         (NetworkGateway(name="red/out", uplink="up2"), Reason.CONFLICT, "uplink cannot change"),
         (NetworkGateway(name="red/out", kind=GatewayKind.NFV), Reason.CONFLICT, "kind cannot change"),
-        (Eip(name="red/out"), Reason.CONFLICT, "called the same"),
+        (Eip(name="red/out"), Reason.CONFLICT, "has the same name"),
         (Eip(name="red/f", address=ip_address("198.51.100.1")), Reason.CONFLICT, "the router of uplink up1"),
         (Eip(name="red/f", address=ip_address("198.51.101.7")), Reason.BAD_REQUEST, "is not in 198.51.100.0/28"),
         (Eip(name="red/e", address=ip_address("198.51.100.9")), Reason.CONFLICT, "address cannot change"),
@@ -207,14 +210,18 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (dnat("red/n", to="red/a/two"), Reason.NOT_FOUND, "no port 'red/a/two'"),
         (dnat("red/n", outside=70000), Reason.BAD_REQUEST, "70000 is not between 1 and 65535"),
         (replace(dnat("red/n"), protocol=TransportProtocol.ICMP), Reason.BAD_REQUEST, "forwards tcp or udp"),
-        (fip("red/n", eip="red/out"), Reason.BAD_REQUEST, "is the gateway's"),
+        (fip("red/n", eip="red/out"), Reason.BAD_REQUEST, "is the address of the gateway"),
         (replace(fip("red/n"), outside_number=5), Reason.BAD_REQUEST, "all protocols"),
-        (line("red/dc2", 101), Reason.CONFLICT, "VLAN 101 of ext is that of uplink up2"),
+        (line("red/dc2", 101), Reason.CONFLICT, "VLAN 101 of ext is used by uplink up2"),
         (line("red/dc2", 0), Reason.BAD_REQUEST, "not between 1 and 4094"),
         (line("red/dc2", 7), Reason.CONFLICT, "192.168.9.0/30 overlaps 192.168.9.0/30 of line red/dc"),
         (line("red/dc2", 7, cidr="192.168.8.0/30", routes=("10.0.8.0/24",)), Reason.CONFLICT, "of VPC red"),
         (line("red/dc2", 7, cidr="198.51.100.0/30"), Reason.CONFLICT, "of uplink up1"),
-        (line("red/dc2", 7, cidr="192.168.8.0/30", routes=("0.0.0.0/0",)), Reason.BAD_REQUEST, "no range of a line"),
+        (
+            line("red/dc2", 7, cidr="192.168.8.0/30", routes=("0.0.0.0/0",)),
+            Reason.BAD_REQUEST,
+            "not a valid range of a line",
+        ),
         (
             replace(line("red/dc2", 7, cidr="192.168.8.0/30"), peer=ip_address("192.168.8.3")),
             Reason.BAD_REQUEST,
@@ -224,10 +231,14 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (route("red/r", "192.0.2.0/24", "10.9.9.9"), Reason.NOT_FOUND, "in no subnet or line"),
         (route("red/r", "192.0.2.0/24", "10.0.1.1"), Reason.BAD_REQUEST, "the router itself"),
         (route("red/r", "192.0.2.0/24", "192.168.9.1"), Reason.BAD_REQUEST, "the router itself"),
-        (route("red/r", "0.0.0.0/0", "10.0.1.9"), Reason.CONFLICT, "gateway red/out leads 0.0.0.0/0 outside"),
-        (route("red/r", "10.0.1.0/28", "192.168.9.2"), Reason.CONFLICT, "of subnet red/a"),
-        (route("red/r", "169.254.3.0/24", "10.0.1.9"), Reason.BAD_REQUEST, "the platform's"),
-        (route("red/r", "2001:db8::/64", "10.0.1.9"), Reason.BAD_REQUEST, "two versions"),
+        (
+            route("red/r", "0.0.0.0/0", "10.0.1.9"),
+            Reason.CONFLICT,
+            "gateway red/out is already the default route 0.0.0.0/0",
+        ),
+        (route("red/r", "10.0.1.0/28", "192.168.9.2"), Reason.CONFLICT, "in subnet red/a, which needs no route"),
+        (route("red/r", "169.254.3.0/24", "10.0.1.9"), Reason.BAD_REQUEST, "is reserved"),
+        (route("red/r", "2001:db8::/64", "10.0.1.9"), Reason.BAD_REQUEST, "different IP versions"),
         (replace(route("red/r", "192.0.2.0/24", "10.0.1.9"), priority=0), Reason.BAD_REQUEST, "priority"),
         (
             DnsRecord(name="red/d", host="DB..internal", addresses=(ip_address("10.0.1.9"),)),
@@ -240,7 +251,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
             Reason.BAD_REQUEST,
             "is a port's name",
         ),
-        (QosPolicy(name="red/q"), Reason.BAD_REQUEST, "bounds nothing"),
+        (QosPolicy(name="red/q"), Reason.BAD_REQUEST, "limits no direction"),
         (QosPolicy(name="red/q", egress_bits_per_s=1), Reason.BAD_REQUEST, "not between 1000"),
     ],
 )
@@ -256,10 +267,9 @@ def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
 def test_without_a_gateway_there_is_nothing_outside() -> None:
     networks = book(uplink("up1", 100), vpc("red"), subnet("red/a"), port("red/a/one"))
     for item in (Eip(name="red/e"), fip("red/n")):
-        assert "its VPC has no gateway" in refused(networks, item).message
-    assert "no uplinks has room" in refused(book(vpc("red")), NetworkGateway(name="red/out")).message.replace(
-        "of 0", "no"
-    )
+        assert "the VPC has no gateway" in refused(networks, item).message
+    error = refused(book(vpc("red")), NetworkGateway(name="red/out"))
+    assert "no uplink can accept another VPC: 0 uplinks accept 0 VPCs" in error.message
 
 
 def test_an_outside_address_serves_one_purpose() -> None:
@@ -277,7 +287,7 @@ def test_an_outside_address_serves_one_purpose() -> None:
 
 def test_two_routes_are_never_for_the_same_packets_but_may_differ_in_source() -> None:
     networks, _ = RED.put(route("red/r", "203.0.113.0/24", "10.0.1.9"))
-    assert "is for the same packets" in refused(networks, route("red/s", "203.0.113.0/24", "10.0.1.8")).message
+    assert "matches the same packets" in refused(networks, route("red/s", "203.0.113.0/24", "10.0.1.8")).message
     networks, _ = networks.put(route("red/s", "203.0.113.0/24", "10.0.1.8", source="10.0.1.0/25"))
     networks, _ = networks.put(route("red/t", "0.0.0.0/0", None, source="10.0.1.0/25"))
     assert len(networks.of_vpc("red").all(NetworkRoute)) == 3

@@ -17,7 +17,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, NetworkObject, SecurityGroup, Vpc, kind_of
 from calabash.model.network_services import ServiceEndpoint
 from calabash.net.objects.acceptance import endpoint_stands
-from calabash.net.store.dependents import foreign_users
+from calabash.net.store.dependents import foreign_dependents
 from calabash.net.store.networks import Networks
 
 SEEDS = st.integers(0, 1 << 32)
@@ -51,7 +51,7 @@ class ChangingBook(RuleBasedStateMachine):
             return
         name = data.draw(st.sampled_from(vpcs))
         serves = any(
-            True for vpc in self.networks.all(Vpc) if vpc.name == name for _ in foreign_users(self.networks, vpc)
+            True for vpc in self.networks.all(Vpc) if vpc.name == name for _ in foreign_dependents(self.networks, vpc)
         )
         self.networks, refusal = tried(self.networks, RandomChange(kind=NetworkKind.VPC, name=name, cascade=True))
         assert (name in self.networks.vpcs) == bool(refusal) == serves

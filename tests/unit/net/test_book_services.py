@@ -62,7 +62,7 @@ RED = book(
 @pytest.mark.parametrize(
     ("item", "reason", "words"),
     [
-        (balancer(vip="10.0.9.9"), Reason.NOT_FOUND, "in no subnet of its VPC"),
+        (balancer(vip="10.0.9.9"), Reason.NOT_FOUND, "neither in a subnet of the VPC"),
         (balancer(vip="10.0.1.1"), Reason.CONFLICT, "the router of subnet red/a"),
         (balancer(vip="10.0.1.2"), Reason.CONFLICT, "taken by port red/a/one"),
         (balancer(vip="10.0.1.255"), Reason.BAD_REQUEST, "broadcast"),
@@ -72,24 +72,24 @@ RED = book(
         (replace(balancer(), backends=(Backend(port="blue/a/one", number=1),)), Reason.NOT_FOUND, "blue/a/one"),
         (replace(balancer(), backends=(Backend(port="red/a/one", number=1),) * 2), Reason.BAD_REQUEST, "twice"),
         (replace(balancer(), protocol=TransportProtocol.ICMP), Reason.BAD_REQUEST, "balances tcp or udp"),
-        (replace(balancer(), certificate="own"), Reason.BAD_REQUEST, "no name of a secret"),
-        (replace(pair(), certificate="../own"), Reason.BAD_REQUEST, "no name of a secret"),
-        (replace(pair(), protocol=TransportProtocol.UDP), Reason.BAD_REQUEST, "tcp alone as l7"),
-        (replace(pair("red/" + "w" * 31), vip_number=1), Reason.BAD_REQUEST, "more than 30 letters"),
-        (pair(vip="198.51.100.3"), Reason.BAD_REQUEST, "l7 has an address inside"),
-        (checked(CheckKind.HTTP, "/healthz"), Reason.BAD_REQUEST, "l4 does not read HTTP"),
-        (replace(checked(CheckKind.HTTP, "/a b"), layer=Layer.L7), Reason.BAD_REQUEST, "no path to check"),
-        (replace(checked(CheckKind.HTTP, "/a\nb"), layer=Layer.L7), Reason.BAD_REQUEST, "no path to check"),
-        (checked(CheckKind.TCP, "/healthz"), Reason.BAD_REQUEST, "only a check by http has a path"),
+        (replace(balancer(), certificate="own"), Reason.BAD_REQUEST, "not the name of a secret"),
+        (replace(pair(), certificate="../own"), Reason.BAD_REQUEST, "not the name of a secret"),
+        (replace(pair(), protocol=TransportProtocol.UDP), Reason.BAD_REQUEST, "l7 only tcp"),
+        (replace(pair("red/" + "w" * 31), vip_number=1), Reason.BAD_REQUEST, "longer than 30 characters"),
+        (pair(vip="198.51.100.3"), Reason.BAD_REQUEST, "l7 needs an address in a subnet"),
+        (checked(CheckKind.HTTP, "/healthz"), Reason.BAD_REQUEST, "l4 does not support http checks"),
+        (replace(checked(CheckKind.HTTP, "/a b"), layer=Layer.L7), Reason.BAD_REQUEST, "not a valid path"),
+        (replace(checked(CheckKind.HTTP, "/a\nb"), layer=Layer.L7), Reason.BAD_REQUEST, "not a valid path"),
+        (checked(CheckKind.TCP, "/healthz"), Reason.BAD_REQUEST, "only an http check has a path"),
         (checked(CheckKind.TCP, interval_s=0.5), Reason.BAD_REQUEST, "not between 1.0 s"),
         (checked(CheckKind.TCP, interval_s=float("nan")), Reason.BAD_REQUEST, "not between 1.0 s"),
-        (replace(balancer(), offered_to=("",)), Reason.BAD_REQUEST, "tenants by their names"),
-        (replace(balancer(), ports=("red/a/own",)), Reason.CONFLICT, "its own ports are none"),
-        (Peering(name="red/red"), Reason.BAD_REQUEST, "no peer of itself"),
-        (Peering(name="red/nobody"), Reason.NOT_FOUND, "no VPC nobody"),
+        (replace(balancer(), offered_to=("",)), Reason.BAD_REQUEST, "has an invalid name"),
+        (replace(balancer(), ports=("red/a/own",)), Reason.CONFLICT, "its ports are none"),
+        (Peering(name="red/red"), Reason.BAD_REQUEST, "cannot be a peer of itself"),
+        (Peering(name="red/nobody"), Reason.NOT_FOUND, "VPC nobody does not exist"),
         (Peering(name="red/green", routes=(ip_network("10.3.0.0/24"),)), Reason.BAD_REQUEST, "not within 10.2.0.0/16"),
         (Peering(name="red/blue", routes=(ip_network("10.0.0.0/24"),)), Reason.CONFLICT, "of its own VPC"),
-        (ServiceEndpoint(name="red/s", source="red/web"), Reason.BAD_REQUEST, "of its own VPC"),
+        (ServiceEndpoint(name="red/s", source="red/web"), Reason.BAD_REQUEST, "in the same VPC"),
         (ServiceEndpoint(name="red/s", source="blue/web"), Reason.NOT_FOUND, "no load balancer blue/web is offered"),
         (ServiceEndpoint(name="red/s", source="bl ue/web"), Reason.BAD_REQUEST, "is no name"),
     ],
@@ -133,7 +133,7 @@ def test_an_l7_balancer_has_a_pair_of_ports_and_one_that_has_its_address() -> No
     assert networks.put(pair(vip="10.0.1.3")) == (networks, item)
     assert networks.put(item)[0] is networks
     assert (
-        "for the platform's ports"
+        "reserved for ports of the platform"
         in refused(networks, Port(name="red/a/two", security_groups=("red/x-lb-web",))).message
     )
     ports = networks.of_vpc("red").all(Port)
@@ -158,7 +158,8 @@ def offered(*tenants: str) -> Networks:
 
 def test_an_endpoint_is_of_a_balancer_that_is_offered_whatever_the_ranges() -> None:
     assert (
-        "is offered to its tenant" in refused(offered("gelb"), ServiceEndpoint(name="red/s", source="blue/web")).message
+        "is offered to the tenant of the VPC"
+        in refused(offered("gelb"), ServiceEndpoint(name="red/s", source="blue/web")).message
     )
     for tenants in (("rot",), ("*",)):
         networks, item = offered(*tenants).put(ServiceEndpoint(name="red/s", source="blue/web"))
@@ -220,8 +221,8 @@ def test_no_two_of_what_a_vpc_reaches_overlap() -> None:
     networks, _ = networks.put(Peering(name="red/green"))
     networks, _ = networks.put(Peering(name="green/red"))
     networks, _ = networks.put(Peering(name="red/more"))
-    assert "10.2.0.0/17 overlaps what VPC red reaches elsewhere" in refused(networks, Peering(name="more/red")).message
-    assert "its peer green" in refused(networks, line("red/dc", 7, cidr="10.2.3.0/30")).message
+    assert "10.2.0.0/17 overlaps another destination of VPC red" in refused(networks, Peering(name="more/red")).message
+    assert "peer green" in refused(networks, line("red/dc", 7, cidr="10.2.3.0/30")).message
 
 
 def test_nobody_learns_whom_else_a_peer_reaches() -> None:
@@ -229,7 +230,7 @@ def test_nobody_learns_whom_else_a_peer_reaches() -> None:
     networks, _ = networks.put(Peering(name="green/red"))
     networks, _ = networks.put(line("green/dc", 7, cidr="10.8.3.0/30"))
     error = refused(networks, vpc("red", "10.0.0.0/16", "10.8.0.0/16", tenant="rot"))
-    assert error.message == "VPC red: 10.8.0.0/16 overlaps what VPC green reaches elsewhere"
+    assert error.message == "VPC red: 10.8.0.0/16 overlaps another destination of VPC green"
 
 
 def test_the_address_from_which_health_is_checked_is_nobodys() -> None:

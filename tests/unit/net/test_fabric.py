@@ -198,14 +198,14 @@ def test_an_address_has_one_spelling(plane: FabricPlane, text: str, read: str) -
     ],
 )
 def test_what_is_no_address_is_refused(plane: FabricPlane, text: str) -> None:
-    with pytest.raises(CalabashError, match="is no address on") as caught:
+    with pytest.raises(CalabashError, match="is not an address on") as caught:
         read_address(plane, text)
     assert caught.value.hint
 
 
 def test_two_cards_cannot_have_one_address() -> None:
     twice = [FabricEndpoint(plane=PLANE, device=card, address="0" * 15 + "1") for card in CARDS[:2]]
-    with pytest.raises(CalabashError, match="is of GPU-0 and of GPU-1"):
+    with pytest.raises(CalabashError, match="belongs to both GPU-0 and GPU-1"):
         check_endpoints(twice)
 
 

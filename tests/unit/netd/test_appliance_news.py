@@ -38,13 +38,15 @@ def test_what_all_keepers_see_is_told_when_it_changes_and_again_when_it_could_no
     news.seen("g2", [sight(active=False, web1=False)])
     news.tell()
     news.tell()
-    assert pool.told == [("red/site", True, "backends_well", "2 of 2 backends are well", True)]
+    assert pool.told == [("red/site", True, "backends_well", "2 of 2 backends are healthy", True)]
     pool.there = False
     news.seen("g1", [sight(active=True, web1=False, web2=False)])
     news.tell()
     pool.there = True
     news.tell()
-    assert pool.told[1:] == [("red/site", False, "no_backend", "0 of 2 backends are well; ill: web1, web2", True)]
+    assert pool.told[1:] == [
+        ("red/site", False, "no_backend", "0 of 2 backends are healthy; unhealthy: web1, web2", True)
+    ]
     news.seen("g1", [sight(active=False)])
     news.tell()
     assert pool.told[2][1:3] == (False, "no_active_replica")

@@ -249,7 +249,7 @@ def test_the_file_names_drivers_and_where_cards_are(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[infiniband]\nfirst_number = 0x7fff\n", "first_number"),
-        ('[[card]]\ndevice = "GPU-1"\ninfiniband = ["7"]\n', "is no address on infiniband"),
+        ('[[card]]\ndevice = "GPU-1"\ninfiniband = ["7"]\n', "is not an address on infiniband"),
         ("[ethernet]\n", "ethernet"),
     ],
 )

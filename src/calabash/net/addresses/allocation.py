@@ -1,4 +1,7 @@
-"""Allocation: the smallest number, address or MAC that is free. The same book gives the same, and nothing is remembered."""
+"""Allocation of free numbers, addresses and MACs.
+
+Each function returns the smallest value that is not in use, so that the same objects give the same result. No state is kept.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,57 @@ from calabash.net.addresses.derived import PORTS_PER_VPC_EVER, port_mac
 
 
 def free_number(taken: Iterable[int], most: int, what: str) -> int:
-    """The smallest of 1..``most`` that is not taken. Raises CalabashError where all are; ``what`` needs it."""
+    """Return the smallest number in 1..``most`` that is not in ``taken``.
+
+    Args:
+        what: the object that needs the number, for the message.
+
+    Raises:
+        CalabashError: NO_CAPACITY if all numbers are taken.
+    """
     used = set(taken)
     for number in range(1, most + 1):
         if number not in used:
             return number
     raise CalabashError(
-        f"{what}: all {most} numbers for such are in use", reason=Reason.NO_CAPACITY, hint="delete what is not needed"
+        f"{what}: all {most} numbers are in use", reason=Reason.NO_CAPACITY, hint="delete objects that are not needed"
     )
 
 
 def number_of(asked: int, was: int, taken: Collection[int], most: int, whose: str) -> int:
-    """The number of an object: as asked for, as it was, or the smallest free. Raises CalabashError where it is taken."""
+    """Return the number of an object: the requested one, else the current one, else the smallest free one.
+
+    Args:
+        asked: the requested number, 0 for none.
+        was: the current number, 0 for a new object.
+        taken: numbers of the other objects.
+        most: the highest number allowed.
+        whose: the object, for messages.
+
+    Raises:
+        CalabashError: CONFLICT if the requested number is taken or out of range, NO_CAPACITY if none is free.
+    """
     if asked and asked != was:
         if not 1 <= asked <= most or asked in taken:
             raise CalabashError(
                 f"{whose}: number {asked} is taken or not between 1 and {most}",
                 reason=Reason.CONFLICT,
-                hint="leave the number out, and one is chosen",
+                hint="leave the number out to have one allocated",
             )
         return asked
     return was or free_number(taken, most, whose)
 
 
 def free_address(network: Network, taken: Callable[[int], bool], whose: str) -> Address:
-    """The smallest address of ``network`` that a station can have. Raises CalabashError where there is none."""
+    """Return the smallest address of ``network`` that a host can have and that is not taken.
+
+    Args:
+        taken: returns True for an address, as an integer, that is in use.
+        whose: the object that needs the address, for the message.
+
+    Raises:
+        CalabashError: NO_CAPACITY if all addresses are taken.
+    """
     first, last = usable(network)
     for number in range(first, last + 1):
         if not taken(number):
@@ -42,30 +71,39 @@ def free_address(network: Network, taken: Callable[[int], bool], whose: str) -> 
     raise CalabashError(
         f"{whose}: all {last - first + 1} addresses of {network} are taken",
         reason=Reason.NO_CAPACITY,
-        hint="delete what is not needed, or use another range",
+        hint="delete objects that are not needed, or use another range",
     )
 
 
 def usable(network: Network) -> tuple[int, int]:
-    """First and last address of a range that a station can have: not the network's own, of IPv4 not the last."""
+    """Return the first and the last address, as integers, that a host can have.
+
+    Excludes the network address and, for IPv4, the broadcast address.
+    """
     first, last = int(network.network_address), int(network.broadcast_address)
     return first + 1, last - 1 if network.version == 4 else last
 
 
 def check_station(address: Address, network: Network, whose: str) -> None:
-    """Raises CalabashError where no station of ``network`` can have the address."""
+    """Raise CalabashError unless a host of ``network`` can have the address. ``whose`` names the object in the message."""
     if address not in network:
-        raise CalabashError(f"{whose}: {address} is not in {network}", hint="leave the address out, and one is chosen")
+        raise CalabashError(
+            f"{whose}: {address} is not in {network}", hint="leave the address out to have one allocated"
+        )
     first, last = usable(network)
     if not first <= int(address) <= last:
-        use = "network's own" if int(address) < first else "broadcast"
+        use = "network" if int(address) < first else "broadcast"
         raise CalabashError(
-            f"{whose}: {address} is the {use} address of {network}", hint="leave the address out, and one is chosen"
+            f"{whose}: {address} is the {use} address of {network}", hint="leave the address out to have one allocated"
         )
 
 
 def free_mac(vpc_number: int, taken: Container[str], ports: int) -> str:
-    """A MAC for the next of ``ports`` ports of a VPC, all of which have one in ``taken``."""
+    """Return a MAC that is not in ``taken``, for a VPC that has ``ports`` ports so far.
+
+    Raises:
+        CalabashError: NO_CAPACITY if all MACs of the VPC are taken.
+    """
     for step in range(PORTS_PER_VPC_EVER):
         mac = port_mac(vpc_number, (ports + step) % PORTS_PER_VPC_EVER + 1)
         if mac not in taken:

@@ -1,8 +1,9 @@
-"""MACs and addresses that nobody sets: made of numbers that the book of networks allocates, so that no two are alike.
+"""Addresses and MACs that are computed from allocated numbers, for ports, routers and links between routers.
 
-MACs of ports begin with ``0a`` and say VPC (16 bits) and port (24 bits). The platform's own begin with ``0e`` and say what
-they are for (8 bits) and two numbers of 16 bits; no user may set one of these. Transit addresses, between routers of VPCs,
-are link-local and of a range of IPv6 of our own, which no VPC may use.
+MACs of ports begin with ``0a``, followed by the number of the VPC (16 bits) and of the port (24 bits). MACs of the platform's
+router ports begin with ``0e``, followed by their use (8 bits, ``MacUse``) and two numbers of 16 bits; users cannot set them.
+Transit addresses, which join routers of two VPCs, are IPv4 link-local addresses and addresses of a reserved IPv6 range. No VPC
+may use either range. Numbers are unique, so no two addresses are equal.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from calabash.model.addresses import Address, Network
 PLATFORM_MAC = "0e:"
 TRANSIT_4 = IPv4Network("169.254.0.0/16")
 TRANSIT_6 = IPv6Network("fdca:1aba:5b00::/40")
-PORTS_PER_VPC_EVER = (1 << 24) - 1  # numbers that a MAC has room for
+PORTS_PER_VPC_EVER = (1 << 24) - 1  # port numbers that fit into a MAC
 PREFIX_4, PREFIX_6 = 29, 64
-CHECKED_MIN = 16  # addresses of the smallest range in which one is kept for checks
+CHECKED_MIN = 16  # a range with fewer addresses has no source address for health checks
 
 
 class MacUse(IntEnum):
-    """What a MAC of the platform's is for, and which two numbers tell it from others of its use."""
+    """Use of a MAC of the platform. The comment names the two numbers in the MAC."""
 
     SUBNET = 1  # a router's port in a subnet: VPC, subnet
     UPLINK = 2  # a VPC's port at its uplink: VPC, uplink
@@ -39,23 +40,35 @@ def platform_mac(use: MacUse, vpc_number: int, number: int) -> str:
 
 
 def outside_mac(uplink_number: int, address: Address) -> str:
-    """Of a floating address that hosts translate themselves: of the uplink's number and the address."""
+    """Return the MAC of a floating address that the host of its port translates."""
     return _mac(0x06 << 40 | uplink_number << 32 | int(address) & 0xFFFF_FFFF)
 
 
 def peering_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Interface]:
-    """Of peering ``number`` (1..4095), the address of side 0 (the VPC with the smaller name) or 1."""
+    """Return the addresses of one side of a peering.
+
+    Args:
+        number: number of the peering, 1..4095.
+        side: 0 for the VPC whose name sorts first, 1 for the other.
+    """
     return _interfaces(number, side)
 
 
 def endpoint_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Interface]:
-    """Of endpoint ``number`` (1..4095): side 0 the consumer's router, 1 the provider's, 2 the service's own address."""
+    """Return the addresses of one side of a service endpoint.
+
+    Args:
+        number: number of the endpoint, 1..4095.
+        side: 0 for the consumer's router, 1 for the provider's router, 2 for the service itself.
+    """
     return _interfaces(number + 4096, side)
 
 
 def checks_address(network: Network, routers: tuple[Address, ...]) -> Address | None:
-    """From which hosts check ports of a subnet: the last that a station could have and no router has, so that no port has
-    it. None where the range has no room for one."""
+    """Return the source address of health checks in a subnet, or None if the range has fewer than CHECKED_MIN addresses.
+
+    It is the last host address of the range that is not a router's; ports do not get it.
+    """
     if network.num_addresses < CHECKED_MIN:
         return None
     last = -2 if network.version == 4 else -1

@@ -1,5 +1,5 @@
-"""What each kind of object must be like, given all others: one module for what belongs together.
+"""Checks of network objects against all other objects: one module for each group of kinds.
 
-Each check gets the book as it is, the object as asked for, and as it was (None: new), and gives it completed: what was left
-empty is allocated, or stays as it was. It raises CalabashError and changes nothing.
+Each check gets all objects as they are, the object as requested, and its current version (None: new). It returns the object
+with all empty fields completed: kept from the current version, or allocated. It raises CalabashError if the object is invalid.
 """

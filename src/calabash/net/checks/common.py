@@ -1,4 +1,4 @@
-"""What checks of all kinds have in common: things that must exist, that cannot change, and ranges of numbers."""
+"""Helpers of the checks: names of objects in messages, required objects, immutable fields, ranges of numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 T = TypeVar("T", bound=NetworkObject)
 NUMBER_MAX = 65535
-PLATFORM_LABEL = "x-"  # begins names of what the platform makes inside a VPC
+PLATFORM_LABEL = "x-"  # prefix of the labels of objects that the platform creates in a VPC
 NOUNS: dict[NetworkKind, str] = {
     NetworkKind.VPC: "VPC",
     NetworkKind.SECURITY_GROUP: "security group",
@@ -36,17 +36,17 @@ _UNUSABLE: tuple[Network, ...] = (
 
 
 def is_platform(name: str) -> bool:
-    """Whether only the platform makes and deletes what is called so."""
+    """Return True if the name is reserved for objects of the platform."""
     return name.rsplit("/", 1)[-1].startswith(PLATFORM_LABEL)
 
 
 def titled(item: NetworkObject) -> str:
-    """``port red/a/web1``: how messages name an object."""
+    """Return the kind and name of an object for messages: ``port red/a/web1``."""
     return called(kind_of(item), item.name)
 
 
 def mentioned(item: NetworkObject) -> str:
-    """``titled`` for an object that may be another tenant's."""
+    """Return the kind and name of an object for messages, marked so that it can be redacted for users of another tenant."""
     return called(kind_of(item), mention(Mentioned.NETWORK, item.name))
 
 
@@ -59,7 +59,14 @@ def conflict(message: str, hint: str = "") -> CalabashError:
 
 
 def known(objects: VpcObjects, of: type[T], name: str, whose: str) -> T:
-    """The object of this VPC that ``whose`` names. Raises CalabashError where there is none."""
+    """Return an object of the VPC by its name.
+
+    Args:
+        whose: the object that refers to it, for the message.
+
+    Raises:
+        CalabashError: NOT_FOUND.
+    """
     found = objects.all(of).get(name)
     if found is None:
         kind = KINDS[of]
@@ -67,28 +74,28 @@ def known(objects: VpcObjects, of: type[T], name: str, whose: str) -> T:
         raise CalabashError(
             f"{whose}: there is no {called(kind, repr(name)[:200])} in its VPC",
             reason=Reason.NOT_FOUND,
-            hint=f"names are whole, {example}; `calabash {kind.value} list` lists them",
+            hint=f"use the full name, {example}; `calabash {kind.value} list` lists them",
         )
     return found
 
 
 def check_fixed(item: NetworkObject, old: NetworkObject | None, *fields: str) -> None:
-    """Raises CalabashError where one of ``fields`` is not as it was."""
+    """Raise CalabashError if one of ``fields`` differs from the current version."""
     for field in fields if old is not None else ():
         was, now = getattr(old, field), getattr(item, field)
         if was != now:
             raise conflict(
                 f"{titled(item)}: {field} cannot change from {_shown(was)} to {_shown(now)}",
-                hint="delete it and create it anew",
+                hint="delete the object and create it again",
             )
 
 
 def check_usable(network: Network, whose: str) -> None:
-    """Raises CalabashError for ranges of one machine, one link, groups, or of the platform."""
+    """Raise CalabashError if the range overlaps a loopback, link-local, multicast, reserved or transit range."""
     for unusable in _UNUSABLE:
         if overlaps(network, unusable):
             raise CalabashError(
-                f"{whose}: {network} overlaps {unusable}, which no network of a tenant can use",
+                f"{whose}: {network} overlaps {unusable}, which is reserved",
                 hint="use a private range, such as 10.0.0.0/16 or fd00::/56",
             )
 
@@ -102,7 +109,7 @@ def check_distinct(names: Iterable[object], what: str) -> None:
     seen = set()
     for name in names:
         if name in seen:
-            raise CalabashError(f"{what}: {name} stands there twice")
+            raise CalabashError(f"{what}: {name} is listed twice")
         seen.add(name)
 
 
@@ -111,7 +118,7 @@ def listed(networks: Iterable[Network]) -> str:
 
 
 def owner(networks: NetworkObjects, vpc: str) -> str:
-    """The tenant of a VPC that exists."""
+    """Return the tenant of an existing VPC."""
     (found,) = networks.of_vpc(vpc).all(Vpc).values()
     return found.tenant
 

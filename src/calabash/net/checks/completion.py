@@ -1,4 +1,4 @@
-"""Which check judges which kind, and what all kinds have in common: names, bounds, the VPC that there must be."""
+"""Checks common to all kinds: names, limits, existence of the VPC; then dispatch to the check of the kind."""
 
 from __future__ import annotations
 
@@ -36,46 +36,54 @@ CHECKS: dict[NetworkKind, Check] = {
     NetworkKind.DNS_RECORD: check_record,
     NetworkKind.QOS_POLICY: check_qos,
 }
-ALONE = (NetworkKind.VPC, NetworkKind.UPLINK)  # kinds that are in no VPC
+POOL_KINDS = (NetworkKind.VPC, NetworkKind.UPLINK)  # kinds of objects that are not in a VPC
 
 
-def completed(
+def complete_object(
     networks: NetworkObjects, item: NetworkObject, old: NetworkObject | None, *, platform: bool
 ) -> NetworkObject:
-    """``item`` with what it left empty, as it can be put. Raises CalabashError."""
+    """Return ``item`` with all empty fields complete_object.
+
+    Args:
+        old: its current version, None for a new object.
+        platform: permits reserved names.
+
+    Raises:
+        CalabashError: the object is invalid, or a limit is reached.
+    """
     kind = kind_of(item)
     labels = check_path(item.name, PATH_PARTS[kind], kind.value)
     if is_platform(item.name) and not platform:
         raise CalabashError(
-            f"{titled(item)}: names that begin with {PLATFORM_LABEL} are the platform's",
+            f"{titled(item)}: names that begin with {PLATFORM_LABEL} are reserved",
             reason=Reason.NOT_PERMITTED,
             hint="choose another name",
         )
-    if kind not in ALONE and not networks.of_vpc(labels[0]).kinds:
+    if kind not in POOL_KINDS and not networks.of_vpc(labels[0]).kinds:
         raise CalabashError(
-            f"{titled(item)}: there is no {called(NetworkKind.VPC, labels[0])}",
+            f"{titled(item)}: {called(NetworkKind.VPC, labels[0])} does not exist",
             reason=Reason.NOT_FOUND,
             hint=f"calabash vpc create {labels[0]} --cidr 10.0.0.0/16",
         )
     if old is None:
-        _check_room(networks, item, kind)
+        _check_limits(networks, item, kind)
     return CHECKS[kind](networks, item, old)
 
 
-def _check_room(networks: NetworkObjects, item: NetworkObject, kind: NetworkKind) -> None:
+def _check_limits(networks: NetworkObjects, item: NetworkObject, kind: NetworkKind) -> None:
     if (most := PER_VPC.get(kind)) is not None:
         found = len(networks.of_vpc(vpc_of(item.name)).kinds.get(kind, {}))
         if found >= most:
-            raise _full(item, found, f"VPC {vpc_of(item.name)} has", kind)
+            raise _limit_error(item, found, f"VPC {vpc_of(item.name)} has", kind)
     if (most := POOL.get(kind)) is not None:
         found = sum(len(objects.kinds.get(kind, ())) for objects in networks.vpcs.values())
         if found >= most:
-            raise _full(item, found, "the pool has", kind)
+            raise _limit_error(item, found, "the pool has", kind)
 
 
-def _full(item: NetworkObject, found: int, where: str, kind: NetworkKind) -> CalabashError:
+def _limit_error(item: NetworkObject, found: int, where: str, kind: NetworkKind) -> CalabashError:
     return CalabashError(
-        f"{titled(item)}: {where} {found} of kind {kind.value} already, the most there can be",
+        f"{titled(item)}: {where} reached the limit of {found} objects of kind {kind.value}",
         reason=Reason.NO_CAPACITY,
-        hint="delete what is not needed",
+        hint="delete objects that are not needed",
     )

@@ -1,4 +1,4 @@
-"""Uplinks, gateways, outside addresses and NAT: the ways out of the platform, and back in."""
+"""Checks of uplinks, gateways, external addresses (EIPs) and NAT rules."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from calabash.net.checks.common import (
     titled,
 )
 from calabash.net.checks.limits import HOSTS_PER_UPLINK, check_count
-from calabash.net.checks.managed_objects import check_companion_names
-from calabash.net.checks.reachability import check_new_reach
+from calabash.net.checks.managed_objects import check_managed_names
+from calabash.net.checks.reachability import check_new_destination
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 VLAN_MAX = 4094
-# A multicast frame of the provider's network goes to the router of every VPC on the uplink: 38 lookups of Open vSwitch for each
-# router, and 34 for the uplink. Open vSwitch drops a frame that takes more than 4096 (tests/net/test_uplink_multicast.py).
+# A multicast frame of the provider's network is copied to the router of every VPC on the uplink. It takes 38 flow lookups for
+# each router and 34 for the uplink; Open vSwitch drops a frame that takes more than 4096 (tests/net/test_uplink_multicast.py).
 VPCS_PER_UPLINK_MAX = 100
 UPLINKS_MAX = 255
 PHYSICAL_LENGTH_MAX = 15
@@ -48,6 +48,7 @@ FORWARDED = (TransportProtocol.TCP, TransportProtocol.UDP)
 
 
 def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> Uplink:
+    """Check an uplink: range, VLAN, number of VPCs, and overlap with other uplinks."""
     check_usable(item.cidr, titled(item))
     check_station(item.gateway, item.cidr, f"gateway of {titled(item)}")
     check_between(item.vlan, 0, VLAN_MAX, f"VLAN of {titled(item)}")
@@ -55,7 +56,7 @@ def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> 
     if not 0 <= item.vpcs_max <= VPCS_PER_UPLINK_MAX:
         raise CalabashError(
             f"{titled(item)}: {item.vpcs_max} VPCs is not between 0 and {VPCS_PER_UPLINK_MAX}",
-            hint="0 follows from the addresses of its range; more VPCs need another uplink, with a VLAN of its own",
+            hint="0 derives the limit from the range; for more VPCs, create another uplink with another VLAN",
         )
     others = [uplink for uplink in networks.uplinks().values() if uplink.name != item.name]
     for other in others:
@@ -64,7 +65,7 @@ def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> 
     leaving = vpcs_of_uplinks(networks)[item.name]
     if leaving > vpcs_limit(item):
         raise conflict(
-            f"{titled(item)}: {leaving} VPCs leave by it, more than {vpcs_limit(item)}", hint="delete gateways first"
+            f"{titled(item)}: used by {leaving} VPCs, the limit is {vpcs_limit(item)}", hint="delete gateways first"
         )
     taken = [uplink.number for uplink in others]
     item = replace(item, number=number_of(item.number, old.number if old else 0, taken, UPLINKS_MAX, titled(item)))
@@ -73,7 +74,7 @@ def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> 
 
 
 def check_segment(networks: NetworkObjects, item: Uplink | DedicatedLine) -> None:
-    """Raises CalabashError where the VLAN is another's, or hosts and their network are called as none can be."""
+    """Raise CalabashError if the VLAN is in use by another uplink or line, or a host or network name is invalid."""
     check_label(item.physical, f"physical network of {titled(item)}")
     check_between(
         len(item.physical), 1, PHYSICAL_LENGTH_MAX, f"length of the physical network's name of {titled(item)}"
@@ -88,77 +89,85 @@ def check_segment(networks: NetworkObjects, item: Uplink | DedicatedLine) -> Non
         same = (other.physical, other.vlan) == (item.physical, item.vlan)
         if same and (type(other), other.name) != (type(item), item.name):
             raise conflict(
-                f"{titled(item)}: VLAN {item.vlan} of {item.physical} is that of {titled(other)}",
-                hint="each uplink and each line has a VLAN of its own",
+                f"{titled(item)}: VLAN {item.vlan} of {item.physical} is used by {titled(other)}",
+                hint="use another VLAN",
             )
 
 
 def vpcs_limit(uplink: Uplink) -> int:
-    """Return how many VPCs can leave by an uplink: each has an address of its range, and the provider's router has one."""
+    """Return the number of VPCs that can use an uplink.
+
+    Each VPC needs one address of the range of the uplink; the provider's router has one.
+    """
     first, last = usable(uplink.cidr)
     return min(uplink.vpcs_max or VPCS_PER_UPLINK_MAX, last - first)
 
 
-def _no_room(uplink: Uplink, item: NetworkGateway) -> CalabashError:
-    """Build the error for a gateway whose uplink takes no more VPCs. It names what the limit follows from."""
+def _uplink_full(uplink: Uplink, item: NetworkGateway) -> CalabashError:
+    """Build the error for a gateway whose uplink accepts no more VPCs. It states the cause of the limit."""
     limit = vpcs_limit(uplink)
-    raised = f"raises its limit with `calabash uplink set {uplink.name} --vpcs-max`, or adds an uplink"
+    raise_limit = f"can raise its limit with `calabash uplink set {uplink.name} --vpcs-max`, or add an uplink"
     if limit == uplink.vpcs_max and limit < VPCS_PER_UPLINK_MAX:
-        why, remedy = "its limit (vpcs_max)", raised
+        why, remedy = "its limit (vpcs_max)", raise_limit
     elif limit < VPCS_PER_UPLINK_MAX:
-        why, remedy = f"{uplink.cidr} has no more addresses for gateways", "adds an uplink with another range"
+        why, remedy = f"{uplink.cidr} has no more addresses for gateways", "can add an uplink with another range"
     else:
-        why, remedy = "the most that any uplink takes", "adds an uplink"
+        why, remedy = "the limit of every uplink", "can add an uplink"
     return CalabashError(
-        f"{titled(item)}: {limit} VPCs leave by uplink {uplink.name}: {why}",
+        f"{titled(item)}: uplink {uplink.name} is used by {limit} VPCs: {why}",
         reason=Reason.NO_CAPACITY,
-        hint=f"leave the uplink out, and one with room is chosen; an administrator {remedy}",
+        hint=f"leave the uplink out to have one chosen; an administrator {remedy}",
     )
 
 
 def vpcs_of_uplinks(networks: NetworkObjects) -> Counter[str]:
-    """How many VPCs leave by each uplink."""
+    """Return the number of VPCs that use each uplink, by name."""
     return Counter(gateway.uplink for gateway in networks.all(NetworkGateway))
 
 
 def check_gateway(networks: NetworkObjects, item: NetworkGateway, old: NetworkGateway | None) -> NetworkGateway:
+    """Check a gateway and complete its uplink, address and ports."""
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if item.name in objects.all(Eip):
-        raise conflict(f"{titled(item)}: an outside address is called the same", hint="choose another name")
-    name = item.uplink or (old.uplink if old else "") or _chosen(networks, vpc, item)
+        raise conflict(f"{titled(item)}: an external address has the same name", hint="choose another name")
+    name = item.uplink or (old.uplink if old else "") or _choose_uplink(networks, vpc, item)
     uplink = networks.uplinks().get(name)
     check_fixed(replace(item, uplink=name), old, "kind", "uplink")
     if uplink is None:
-        raise CalabashError(f"{titled(item)}: there is no uplink {name[:100]!r}", reason=Reason.NOT_FOUND)
+        raise CalabashError(f"{titled(item)}: uplink {name[:100]!r} does not exist", reason=Reason.NOT_FOUND)
     if old is None and vpcs_of_uplinks(networks)[name] >= vpcs_limit(uplink):
-        raise _no_room(uplink, item)
-    check_new_reach(networks, vpc, item.name, (f"uplink {name} of {titled(item)}", (uplink.cidr,)))
+        raise _uplink_full(uplink, item)
+    check_new_destination(networks, vpc, item.name, (f"uplink {name} of {titled(item)}", (uplink.cidr,)))
     for route in objects.all(NetworkRoute).values():
         if route.source is None and route.prefix.prefixlen == 0 and route.prefix.version == uplink.cidr.version:
-            raise conflict(f"{titled(item)}: {titled(route)} leads {route.prefix} elsewhere", hint="delete the route")
+            raise conflict(
+                f"{titled(item)}: {titled(route)} is already a route for {route.prefix}", hint="delete the route"
+            )
     if item.kind is GatewayKind.NFV:
-        check_companion_names(item)
+        check_managed_names(item)
         if uplink.cidr.version != 4:
             raise CalabashError(
-                f"{titled(item)}: NFV gateways translate IPv4, uplink {name} is {uplink.cidr}",
+                f"{titled(item)}: NFV gateways support IPv4 only, uplink {name} has {uplink.cidr}",
                 reason=Reason.UNSUPPORTED,
             )
-    address = _outside_address(networks, uplink, item, item.address or (old.address if old else None))
+    address = _external_address(networks, uplink, item, item.address or (old.address if old else None))
     ports = item.ports or (old.ports if old else ())
     item = replace(item, uplink=name, address=address, ports=ports)
     check_fixed(item, old, "address", "ports")
     return item
 
 
-def _chosen(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> str:
-    """The uplink that a new gateway gets: that of its address, or the one with the fewest VPCs."""
+def _choose_uplink(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> str:
+    """Return the uplink of a new gateway: the one that contains its address, else the one with the fewest VPCs."""
     leaving = vpcs_of_uplinks(networks)
     uplinks = list(networks.uplinks().values())
     if item.address is not None:
         uplinks = [uplink for uplink in uplinks if item.address in uplink.cidr]
         if not uplinks:
-            raise CalabashError(f"{titled(item)}: {item.address} is of no uplink's range", reason=Reason.NOT_FOUND)
+            raise CalabashError(
+                f"{titled(item)}: {item.address} is not in the range of an uplink", reason=Reason.NOT_FOUND
+            )
     free = [
         uplink
         for uplink in uplinks
@@ -166,43 +175,45 @@ def _chosen(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> str:
     ]
     if not free:
         raise CalabashError(
-            f"{titled(item)}: none of {len(uplinks)} uplinks has room for another VPC: they take"
-            f" {sum(map(vpcs_limit, uplinks))}, and {sum(leaving[uplink.name] for uplink in uplinks)} leave by them",
+            f"{titled(item)}: no uplink can accept another VPC: {len(uplinks)} uplinks accept"
+            f" {sum(map(vpcs_limit, uplinks))} VPCs, {sum(leaving[uplink.name] for uplink in uplinks)} use them",
             reason=Reason.NO_CAPACITY,
-            hint="an administrator adds one with `calabash uplink create`, or raises the limit of one with"
+            hint="an administrator can add one with `calabash uplink create`, or raise the limit of one with"
             f" `calabash uplink set UPLINK --vpcs-max`, up to {VPCS_PER_UPLINK_MAX}",
         )
     return min(free, key=lambda uplink: (leaving[uplink.name], uplink.number)).name
 
 
 def gateway_of(objects: VpcObjects, whose: str) -> NetworkGateway:
-    """The VPC's gateway. Raises CalabashError where it has none."""
+    """Return the gateway of the VPC. Raises CalabashError if there is none; ``whose`` names the object in the message."""
     for gateway in objects.all(NetworkGateway).values():
         return gateway
     vpc = whose.rsplit(" ", 1)[-1].split("/", 1)[0]
     raise CalabashError(
-        f"{whose}: its VPC has no gateway",
+        f"{whose}: the VPC has no gateway",
         reason=Reason.NOT_FOUND,
         hint=f"calabash gateway create {vpc}/out --snat",
     )
 
 
 def check_eip(networks: NetworkObjects, item: Eip, old: Eip | None) -> Eip:
+    """Check an external address and allocate it if it is empty."""
     objects = networks.of_vpc(vpc_of(item.name))
     gateway = gateway_of(objects, titled(item))
     if gateway.name == item.name:
-        raise conflict(f"{titled(item)}: the gateway is called the same", hint="choose another name")
+        raise conflict(f"{titled(item)}: the gateway has the same name", hint="choose another name")
     uplink = networks.uplinks()[gateway.uplink]
     item = replace(
-        item, address=_outside_address(networks, uplink, item, item.address or (old.address if old else None))
+        item, address=_external_address(networks, uplink, item, item.address or (old.address if old else None))
     )
     check_fixed(item, old, "address")
     return item
 
 
-def _outside_address(
+def _external_address(
     networks: NetworkObjects, uplink: Uplink, item: NetworkGateway | Eip, asked: Address | None
 ) -> Address:
+    """Return the requested address of the uplink if it is free, or allocate one if ``asked`` is None."""
     taken: dict[int, NetworkGateway | Eip] = {}
     holders: list[NetworkGateway | Eip] = [*networks.all(NetworkGateway), *networks.all(Eip)]
     for other in holders:
@@ -212,40 +223,45 @@ def _outside_address(
         return free_address(uplink.cidr, lambda number: number in taken or number == int(uplink.gateway), titled(item))
     check_station(asked, uplink.cidr, titled(item))
     if asked == uplink.gateway:
-        raise conflict(f"{titled(item)}: {asked} is the router of uplink {uplink.name}")
+        raise conflict(f"{titled(item)}: {asked} is the address of the router of uplink {uplink.name}")
     if (holder := taken.get(int(asked))) is not None:
         own = vpc_of(holder.name) == vpc_of(item.name)
         by = titled(holder) if own else "another VPC"
-        raise conflict(f"{titled(item)}: {asked} is taken by {by}", hint="leave the address out, and one is chosen")
+        raise conflict(f"{titled(item)}: {asked} is taken by {by}", hint="leave the address out to have one allocated")
     return asked
 
 
 def check_nat(networks: NetworkObjects, item: NatRule, old: NatRule | None) -> NatRule:
+    """Check a NAT rule: its port, its external address, and conflicts with other rules and load balancers."""
     objects = networks.of_vpc(vpc_of(item.name))
     gateway = gateway_of(objects, titled(item))
     port = known(objects, Port, item.port, titled(item))
     own = item.eip == gateway.name
     address = gateway.address if own else known(objects, Eip, item.eip, titled(item)).address
     if address is None or not any(inside.version == address.version for inside in port.addresses):
-        raise CalabashError(f"{titled(item)}: port {port.name} has no address of the version of {address}")
+        raise CalabashError(f"{titled(item)}: port {port.name} has no address of the IP version of {address}")
     if item.kind is NatKind.FIP:
         if own:
-            raise CalabashError(f"{titled(item)}: {item.eip} is the gateway's", hint="a floating address is an EIP's")
+            raise CalabashError(
+                f"{titled(item)}: {item.eip} is the address of the gateway", hint="use an EIP for a floating address"
+            )
         if item.protocol is not TransportProtocol.ANY or item.outside_number or item.inside_number:
-            raise CalabashError(f"{titled(item)}: a floating address has all protocols and numbers", hint="or use dnat")
+            raise CalabashError(
+                f"{titled(item)}: a floating address forwards all protocols and ports", hint="use dnat to forward one"
+            )
         if item.distributed and gateway.kind is GatewayKind.NFV:
-            raise CalabashError(f"{titled(item)}: with an NFV gateway no host translates itself")
+            raise CalabashError(f"{titled(item)}: an NFV gateway does not support distributed translation")
     else:
         if item.protocol not in FORWARDED or item.distributed:
-            raise CalabashError(f"{titled(item)}: forwards tcp or udp, at the gateway")
-        check_between(item.outside_number, 1, NUMBER_MAX, f"outside number of {titled(item)}")
-        check_between(item.inside_number, 1, NUMBER_MAX, f"inside number of {titled(item)}")
-    _check_nat_apart(objects, item, address)
+            raise CalabashError(f"{titled(item)}: dnat forwards tcp or udp, and is not distributed")
+        check_between(item.outside_number, 1, NUMBER_MAX, f"external port number of {titled(item)}")
+        check_between(item.inside_number, 1, NUMBER_MAX, f"internal port number of {titled(item)}")
+    _check_nat_conflicts(objects, item, address)
     check_fixed(item, old, "kind")
     return item
 
 
-def _check_nat_apart(objects: VpcObjects, item: NatRule, address: Address) -> None:
+def _check_nat_conflicts(objects: VpcObjects, item: NatRule, address: Address) -> None:
     for other in objects.all(NatRule).values():
         if other.name == item.name:
             continue
@@ -254,7 +270,7 @@ def _check_nat_apart(objects: VpcObjects, item: NatRule, address: Address) -> No
         if other.eip == item.eip and (NatKind.FIP in (item.kind, other.kind) or numbers):
             raise conflict(f"{titled(item)}: {item.eip} is in use by {titled(other)}")
         if both and other.port == item.port:
-            raise conflict(f"{titled(item)}: port {item.port} has the floating address of {titled(other)}")
+            raise conflict(f"{titled(item)}: port {item.port} already has the floating address of {titled(other)}")
     for balancer in objects.all(LoadBalancer).values():
         numbers = (balancer.protocol, balancer.vip_number) == (item.protocol, item.outside_number)
         if balancer.vip == address and (item.kind is NatKind.FIP or numbers):

@@ -1,4 +1,7 @@
-"""Most objects of each kind: in a VPC, in the pool, and within one object. Refused above, as each costs every host."""
+"""Limits on the number of objects of each kind, in a VPC, in the pool and within one object.
+
+Every object costs memory and time on every host, so larger numbers are refused.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,6 @@ OFFERS_PER_BALANCER = 64
 
 
 def check_count(found: int, most: int, what: str) -> None:
-    """Raises CalabashError where ``found`` of ``what`` are more than ``most``."""
+    """Raise CalabashError (NO_CAPACITY) if ``found`` is greater than ``most``; ``what`` names the counted objects."""
     if found > most:
-        raise CalabashError(f"{what}: {found}, and {most} are the most", reason=Reason.NO_CAPACITY)
+        raise CalabashError(f"{what}: {found}, the limit is {most}", reason=Reason.NO_CAPACITY)

@@ -1,4 +1,4 @@
-"""Load balancers and endpoints: one address in front of several ports."""
+"""Checks of load balancers and of service endpoints."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from calabash.net.addresses.allocation import check_station, free_address, numbe
 from calabash.net.addresses.ranges import range_of
 from calabash.net.checks.common import NUMBER_MAX, check_between, check_distinct, check_fixed, conflict, known, titled
 from calabash.net.checks.limits import BACKENDS_PER_BALANCER, OFFERS_PER_BALANCER, check_count
-from calabash.net.checks.managed_objects import check_companion_names, virtual_port
-from calabash.net.checks.ports import Taken
+from calabash.net.checks.managed_objects import check_managed_names, virtual_port
+from calabash.net.checks.ports import AddressHolders
 from calabash.net.objects.acceptance import EVERYBODY, offered
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 ENDPOINTS_MAX = 4095
-INTERVAL_MIN_S = {Layer.L4: 1.0, Layer.L7: 0.1}  # OVN counts in whole seconds
+INTERVAL_MIN_S = {Layer.L4: 1.0, Layer.L7: 0.1}  # OVN accepts whole seconds only
 INTERVAL_MAX_S = 3600.0
 FAILURES_MAX = 10
 TENANT_LENGTH_MAX = 200
@@ -29,29 +29,33 @@ SERVED = (TransportProtocol.TCP, TransportProtocol.UDP)
 
 
 def check_balancer(networks: NetworkObjects, item: LoadBalancer, old: LoadBalancer | None) -> LoadBalancer:
+    """Check a load balancer: backends, health check, offers, certificate and virtual address."""
     objects = networks.of_vpc(vpc_of(item.name))
     if item.protocol not in SERVED or (item.layer is Layer.L7 and item.protocol is not TransportProtocol.TCP):
-        raise CalabashError(f"{titled(item)}: balances tcp or udp, and tcp alone as l7")
+        raise CalabashError(f"{titled(item)}: l4 balances tcp or udp, l7 only tcp")
     if item.layer is Layer.L7:
-        check_companion_names(item)
+        check_managed_names(item)
     item = replace(item, ports=item.ports or (old.ports if old else ()))
-    check_between(item.vip_number, 1, NUMBER_MAX, f"number of {titled(item)}")
+    check_between(item.vip_number, 1, NUMBER_MAX, f"port number of {titled(item)}")
     _check_backends(objects, item)
     _check_health(item)
     check_count(len(item.offered_to), OFFERS_PER_BALANCER, f"tenants that {titled(item)} is offered to")
     check_distinct(item.offered_to, f"tenants that {titled(item)} is offered to")
     if any(not tenant or len(tenant) > TENANT_LENGTH_MAX for tenant in item.offered_to):
-        raise CalabashError(f"{titled(item)}: is offered to tenants by their names", hint=f"{EVERYBODY} is everybody")
+        raise CalabashError(
+            f"{titled(item)}: a tenant to which it is offered has an invalid name",
+            hint=f"{EVERYBODY} offers it to all tenants",
+        )
     if item.certificate and (item.layer is Layer.L4 or not _SECRET.fullmatch(item.certificate)):
         raise CalabashError(
-            f"{titled(item)}: {item.certificate[:100]!r} is no name of a secret, or of no use",
-            hint="l7 ends TLS, l4 does not",
+            f"{titled(item)}: certificate {item.certificate[:100]!r} is not the name of a secret, or the balancer is l4",
+            hint="only l7 terminates TLS",
         )
     subnet = next((subnet for subnet in objects.all(Subnet).values() if range_of(item.vip, subnet.cidrs)), None)
     if subnet is None:
-        _check_outside(objects, item)
+        _check_external_vip(objects, item)
     else:
-        _check_inside(objects, item, subnet)
+        _check_internal_vip(objects, item, subnet)
     check_fixed(item, old, "vip", "protocol", "layer", "ports")
     return item
 
@@ -62,91 +66,97 @@ def _check_backends(objects: VpcObjects, item: LoadBalancer) -> None:
     check_count(len(item.backends), BACKENDS_PER_BALANCER, f"backends of {titled(item)}")
     check_distinct(item.backends, f"backends of {titled(item)}")
     for backend in item.backends:
-        check_between(backend.number, 1, NUMBER_MAX, f"number of backend {backend.port[:150]} of {titled(item)}")
+        check_between(backend.number, 1, NUMBER_MAX, f"port number of backend {backend.port[:150]} of {titled(item)}")
         port = known(objects, Port, backend.port, titled(item))
         if not any(address.version == item.vip.version for address in port.addresses):
-            raise CalabashError(f"{titled(item)}: backend {port.name} has no address of the version of {item.vip}")
+            raise CalabashError(f"{titled(item)}: backend {port.name} has no address of the IP version of {item.vip}")
         if port.name in item.ports:
-            raise CalabashError(f"{titled(item)}: {port.name} is its own port")
+            raise CalabashError(f"{titled(item)}: port {port.name} of the load balancer itself cannot be a backend")
 
 
 def _check_health(item: LoadBalancer) -> None:
     check = item.check
     if check.kind is CheckKind.HTTP and item.layer is Layer.L4:
-        raise CalabashError(f"{titled(item)}: l4 does not read HTTP", hint="use l7, or a check by tcp")
+        raise CalabashError(f"{titled(item)}: l4 does not support http checks", hint="use l7, or a tcp check")
     if check.kind is CheckKind.TCP and item.protocol is not TransportProtocol.TCP:
-        raise CalabashError(f"{titled(item)}: a check by tcp of what is served by {item.protocol.value}")
+        raise CalabashError(f"{titled(item)}: a tcp check needs protocol tcp, not {item.protocol.value}")
     if check.kind is CheckKind.HTTP and not _PATH.fullmatch(check.path):
-        raise CalabashError(f"{titled(item)}: {check.path[:100]!r} is no path to check", hint="such as /healthz")
+        raise CalabashError(
+            f"{titled(item)}: {check.path[:100]!r} is not a valid path", hint="use a path such as /healthz"
+        )
     if check.kind is not CheckKind.HTTP and check.path:
-        raise CalabashError(f"{titled(item)}: only a check by http has a path")
+        raise CalabashError(f"{titled(item)}: only an http check has a path")
     least = INTERVAL_MIN_S[item.layer]
     if not least <= check.interval_s <= INTERVAL_MAX_S:
         raise CalabashError(
-            f"{titled(item)}: checks every {check.interval_s} s, not between {least} s and {INTERVAL_MAX_S} s"
+            f"{titled(item)}: check interval {check.interval_s} s is not between {least} s and {INTERVAL_MAX_S} s"
         )
     check_between(check.failures, 1, FAILURES_MAX, f"failures of {titled(item)}")
 
 
-def _check_inside(objects: VpcObjects, item: LoadBalancer, subnet: Subnet) -> None:
+def _check_internal_vip(objects: VpcObjects, item: LoadBalancer, subnet: Subnet) -> None:
     cidr = range_of(item.vip, subnet.cidrs)
     if cidr is not None:
         check_station(item.vip, cidr, titled(item))
     own = virtual_port(item, subnet.name) if item.layer is Layer.L7 else ""
-    Taken(objects, own, balancers=False).check(item.vip, titled(item))
+    AddressHolders(objects, own, balancers=False).check(item.vip, titled(item))
     for other in objects.all(LoadBalancer).values():
         if other.name == item.name or other.vip != item.vip:
             continue
-        if Layer.L7 in (item.layer, other.layer) or _served(item) == _served(other):
+        if Layer.L7 in (item.layer, other.layer) or _service_key(item) == _service_key(other):
             raise conflict(
                 f"{titled(item)}: {item.vip} is taken by {titled(other)}", hint="use another address or number"
             )
 
 
-def _check_outside(objects: VpcObjects, item: LoadBalancer) -> None:
+def _check_external_vip(objects: VpcObjects, item: LoadBalancer) -> None:
     eip = next((eip for eip in objects.all(Eip).values() if eip.address == item.vip), None)
     if eip is None:
         raise CalabashError(
-            f"{titled(item)}: {item.vip} is in no subnet of its VPC and no outside address of it",
+            f"{titled(item)}: {item.vip} is neither in a subnet of the VPC nor one of its external addresses",
             reason=Reason.NOT_FOUND,
             hint="use a free address of a subnet, or create an EIP first",
         )
     if item.layer is Layer.L7:
         raise CalabashError(
-            f"{titled(item)}: l7 has an address inside", hint=f"and a dnat from {eip.name} to its virtual port"
+            f"{titled(item)}: l7 needs an address in a subnet",
+            hint=f"add a dnat rule from {eip.name} to the virtual port",
         )
     for rule in objects.all(NatRule).values():
-        same = rule.kind is NatKind.FIP or (rule.protocol, rule.outside_number) == _served(item)
+        same = rule.kind is NatKind.FIP or (rule.protocol, rule.outside_number) == _service_key(item)
         if rule.eip == eip.name and same:
             raise conflict(f"{titled(item)}: {eip.name} is in use by {titled(rule)}")
     for other in objects.all(LoadBalancer).values():
-        if other.name != item.name and other.vip == item.vip and _served(other) == _served(item):
+        if other.name != item.name and other.vip == item.vip and _service_key(other) == _service_key(item):
             raise conflict(f"{titled(item)}: {item.vip}:{item.vip_number} is taken by {titled(other)}")
 
 
-def _served(item: LoadBalancer) -> tuple[TransportProtocol, int]:
+def _service_key(item: LoadBalancer) -> tuple[TransportProtocol, int]:
     return item.protocol, item.vip_number
 
 
 def check_endpoint(networks: NetworkObjects, item: ServiceEndpoint, old: ServiceEndpoint | None) -> ServiceEndpoint:
+    """Check a service endpoint and complete its address, subnet and number."""
     vpc = vpc_of(item.name)
     objects = networks.of_vpc(vpc)
     for label in item.source.split("/")[:3]:
         check_label(label, f"source of {titled(item)}")
     if vpc_of(item.source) == vpc:
-        raise CalabashError(f"{titled(item)}: {item.source} is of its own VPC", hint="use its address")
+        raise CalabashError(
+            f"{titled(item)}: {item.source} is in the same VPC", hint="use the address of the load balancer"
+        )
     balancer = offered(networks, item.source, vpc)
     if balancer is None:
         raise CalabashError(
-            f"{titled(item)}: no load balancer {item.source} is offered to its tenant",
+            f"{titled(item)}: no load balancer {item.source} is offered to the tenant of the VPC",
             reason=Reason.NOT_FOUND,
-            hint="its owner offers it with --offer TENANT",
+            hint="the owner can offer it with --offer TENANT",
         )
-    subnet = _subnet(objects, item, old, balancer.vip.version)
+    subnet = _choose_subnet(objects, item, old, balancer.vip.version)
     cidr = next((cidr for cidr in subnet.cidrs if cidr.version == balancer.vip.version), None)
     if cidr is None:
-        raise CalabashError(f"{titled(item)}: subnet {subnet.name} has no range of the version of {balancer.vip}")
-    taken = Taken(objects, item.name)
+        raise CalabashError(f"{titled(item)}: subnet {subnet.name} has no range of the IP version of {balancer.vip}")
+    taken = AddressHolders(objects, item.name)
     vip: Address | None = item.vip or (old.vip if old else None)
     if vip is None:
         vip = free_address(cidr, taken, titled(item))
@@ -159,7 +169,7 @@ def check_endpoint(networks: NetworkObjects, item: ServiceEndpoint, old: Service
     return item
 
 
-def _subnet(objects: VpcObjects, item: ServiceEndpoint, old: ServiceEndpoint | None, version: int) -> Subnet:
+def _choose_subnet(objects: VpcObjects, item: ServiceEndpoint, old: ServiceEndpoint | None, version: int) -> Subnet:
     name = item.subnet or (old.subnet if old else "")
     if name:
         return known(objects, Subnet, name, titled(item))
@@ -168,5 +178,5 @@ def _subnet(objects: VpcObjects, item: ServiceEndpoint, old: ServiceEndpoint | N
         if fitting and (item.vip is None or item.vip in fitting[0]):
             return subnet
     raise CalabashError(
-        f"{titled(item)}: no subnet of its VPC has {item.vip or f'a range of IPv{version}'}", reason=Reason.NOT_FOUND
+        f"{titled(item)}: no subnet of the VPC has {item.vip or f'an IPv{version} range'}", reason=Reason.NOT_FOUND
     )

@@ -1,5 +1,8 @@
-"""What the platform puts inside a VPC for an object: the group that a VPC begins with, and ports and a group for the pair of
-programs of an L7 load balancer or an NFV gateway. They are ordinary ports and groups, and go with the object."""
+"""Objects that the platform creates in a VPC together with an object of the user, and deletes with it.
+
+They are ordinary ports and security groups: the default group of a VPC, and the ports and the group of the two replicas of an
+L7 load balancer or an NFV gateway.
+"""
 
 from __future__ import annotations
 
@@ -27,77 +30,78 @@ from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 REPLICAS = (1, 2)
 VIRTUAL = "vip"
-_LONGEST = len("x-nfv-") + len(f"-{VIRTUAL}")
+_ADDED_LENGTH = len("x-nfv-") + len(f"-{VIRTUAL}")
 
 
-def companion_base(item: LoadBalancer | NetworkGateway) -> str:
-    """How the labels of an object's companions begin: ``x-lb-web``, ``x-nfv-out``."""
+def managed_label(item: LoadBalancer | NetworkGateway) -> str:
+    """Return the prefix of the labels of the managed objects: ``x-lb-web``, ``x-nfv-out``."""
     return f"x-{'lb' if isinstance(item, LoadBalancer) else 'nfv'}-{item.name.split('/')[1]}"
 
 
-def check_companion_names(item: LoadBalancer | NetworkGateway) -> None:
-    """Raises CalabashError where its name is too long for those of its companions."""
-    if len(item.name.split("/")[1]) > NAME_LENGTH_MAX - _LONGEST:
+def check_managed_names(item: LoadBalancer | NetworkGateway) -> None:
+    """Raise CalabashError if the name is too long to be part of the names of the managed objects."""
+    if len(item.name.split("/")[1]) > NAME_LENGTH_MAX - _ADDED_LENGTH:
         raise CalabashError(
-            f"{titled(item)}: its name has more than {NAME_LENGTH_MAX - _LONGEST} letters, with which its ports begin"
+            f"{titled(item)}: the name is longer than {NAME_LENGTH_MAX - _ADDED_LENGTH} characters",
+            hint="names of its ports contain it",
         )
 
 
 def virtual_port(item: LoadBalancer | NetworkGateway, subnet: str) -> str:
-    """The port whose address moves between the two: of an L7 load balancer its own."""
-    return f"{subnet}/{companion_base(item)}-{VIRTUAL}"
+    """Return the name of the port whose address moves between the two replicas."""
+    return f"{subnet}/{managed_label(item)}-{VIRTUAL}"
 
 
-def companions(networks: NetworkObjects, item: NetworkObject) -> tuple[NetworkObject, ...]:
-    """What is to be put with a new object, in order."""
+def managed_objects(networks: NetworkObjects, item: NetworkObject) -> tuple[NetworkObject, ...]:
+    """Return the objects to create together with a new object, in order."""
     match item:
         case Vpc():
             return (default_group(item.name),)
         case LoadBalancer(layer=Layer.L7):
-            return _of_balancer(networks.of_vpc(vpc_of(item.name)), item)
+            return _balancer_objects(networks.of_vpc(vpc_of(item.name)), item)
         case NetworkGateway(kind=GatewayKind.NFV):
-            return _of_gateway(networks.of_vpc(vpc_of(item.name)), item)
+            return _gateway_objects(networks.of_vpc(vpc_of(item.name)), item)
         case _:
             return ()
 
 
-def _of_balancer(objects: VpcObjects, item: LoadBalancer) -> tuple[NetworkObject, ...]:
+def _balancer_objects(objects: VpcObjects, item: LoadBalancer) -> tuple[NetworkObject, ...]:
     subnet = next(subnet for subnet in objects.all(Subnet).values() if range_of(item.vip, subnet.cidrs))
     number = item.vip_number
-    served = tuple(
-        SecurityRule(direction=Direction.INGRESS, protocol=TransportProtocol.TCP, ports=(number, number), peer=anybody)
-        for anybody in ANYBODY
+    service = tuple(
+        SecurityRule(direction=Direction.INGRESS, protocol=TransportProtocol.TCP, ports=(number, number), peer=anywhere)
+        for anywhere in ANYBODY
     )
-    name = f"{vpc_of(item.name)}/{companion_base(item)}"
-    between = SecurityRule(direction=Direction.INGRESS, peer_group=name)
-    outwards = tuple(SecurityRule(direction=Direction.EGRESS, peer=anybody) for anybody in ANYBODY)
-    group = SecurityGroup(name=name, rules=(*served, between, *outwards))
-    groups = (default_group(vpc_of(item.name)).name, name)  # what lets its own kind in lets the pair in
-    return (group, *_pair(item, subnet, groups, (item.vip,)))
+    name = f"{vpc_of(item.name)}/{managed_label(item)}"
+    replicas = SecurityRule(direction=Direction.INGRESS, peer_group=name)
+    egress = tuple(SecurityRule(direction=Direction.EGRESS, peer=anywhere) for anywhere in ANYBODY)
+    group = SecurityGroup(name=name, rules=(*service, replicas, *egress))
+    groups = (
+        default_group(vpc_of(item.name)).name,
+        name,
+    )  # a rule that admits the default group also admits the replicas
+    return (group, *_replica_ports(item, subnet, groups, (item.vip,)))
 
 
-def _of_gateway(objects: VpcObjects, item: NetworkGateway) -> tuple[NetworkObject, ...]:
+def _gateway_objects(objects: VpcObjects, item: NetworkGateway) -> tuple[NetworkObject, ...]:
     subnets = sorted(objects.all(Subnet).values(), key=lambda subnet: subnet.number)
     subnet = next((subnet for subnet in subnets if any(cidr.version == 4 for cidr in subnet.cidrs)), None)
     if subnet is None:
         raise CalabashError(
-            f"{titled(item)}: its VPC has no subnet of IPv4 for its replicas",
+            f"{titled(item)}: the VPC has no IPv4 subnet for the replicas",
             reason=Reason.NOT_FOUND,
             hint=f"calabash subnet create {vpc_of(item.name)}/a --cidr 10.0.1.0/24",
         )
-    rules = tuple(SecurityRule(direction=direction, peer=anybody) for direction in Direction for anybody in ANYBODY)
-    group = SecurityGroup(name=f"{vpc_of(item.name)}/{companion_base(item)}", rules=rules)
-    return (group, *_pair(item, subnet, (group.name,), ()))
+    rules = tuple(SecurityRule(direction=direction, peer=anywhere) for direction in Direction for anywhere in ANYBODY)
+    group = SecurityGroup(name=f"{vpc_of(item.name)}/{managed_label(item)}", rules=rules)
+    return (group, *_replica_ports(item, subnet, (group.name,), ()))
 
 
-def _pair(
+def _replica_ports(
     item: LoadBalancer | NetworkGateway, subnet: Subnet, groups: tuple[str, ...], address: tuple[Address, ...]
 ) -> tuple[Port, ...]:
-    names = tuple(f"{subnet.name}/{companion_base(item)}-{replica}" for replica in REPLICAS)
+    names = tuple(f"{subnet.name}/{managed_label(item)}-{replica}" for replica in REPLICAS)
     virtual = Port(name=virtual_port(item, subnet.name), addresses=address, security_groups=groups)
     pair = (Port(name=name, security_groups=groups) for name in names)
-    return (
-        virtual,
-        *pair,
-        replace(virtual, virtual_parents=names),
-    )  # first by itself, so that nobody else gets its address
+    # The virtual port is created first, without parents, to reserve its address.
+    return (virtual, *pair, replace(virtual, virtual_parents=names))

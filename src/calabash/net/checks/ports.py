@@ -1,4 +1,4 @@
-"""Ports and security groups: who is where, and who talks to whom."""
+"""Checks of ports and security groups."""
 
 from __future__ import annotations
 
@@ -29,24 +29,27 @@ NUMBERED = (TransportProtocol.TCP, TransportProtocol.UDP, TransportProtocol.SCTP
 
 
 def subnet_of(port: str) -> str:
-    """The subnet of a port's path."""
+    """Return the name of the subnet of a port."""
     return port.rsplit("/", 1)[0]
 
 
 def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
+    """Check a port and complete its addresses, MAC and security groups."""
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     subnet = known(objects, Subnet, subnet_of(item.name), titled(item))
-    taken = Taken(objects, item.name)
+    taken = AddressHolders(objects, item.name)
     foreign = [address for address in item.addresses if range_of(address, subnet.cidrs) is None]
     if foreign:
         raise CalabashError(
-            f"{titled(item)}: {foreign[0]} is not in {', '.join(map(str, subnet.cidrs))} of its subnet",
-            hint="leave the address out, and one is chosen",
+            f"{titled(item)}: {foreign[0]} is not in {', '.join(map(str, subnet.cidrs))} of the subnet",
+            hint="leave the address out to have one allocated",
         )
     addresses = tuple(_address(item, cidr, old, taken) for cidr in subnet.cidrs)
     if len(item.addresses) > len(subnet.cidrs) or not set(item.addresses) <= set(addresses):
-        raise CalabashError(f"{titled(item)}: one address of each range, not {', '.join(map(str, item.addresses))}")
+        raise CalabashError(
+            f"{titled(item)}: needs at most one address of each range, not {', '.join(map(str, item.addresses))}"
+        )
     groups = item.security_groups or (f"{vpc.name}/{DEFAULT_GROUP}",)
     check_count(len(groups), GROUPS_PER_PORT, f"security groups of {titled(item)}")
     check_distinct(groups, f"security groups of {titled(item)}")
@@ -54,7 +57,8 @@ def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
         known(objects, SecurityGroup, group, titled(item))
         if is_platform(group) and not is_platform(item.name):
             raise CalabashError(
-                f"{titled(item)}: {group} is for the platform's ports", hint="make a group of your own with such rules"
+                f"{titled(item)}: {group} is reserved for ports of the platform",
+                hint="create a group with the same rules",
             )
     if item.qos:
         known(objects, QosPolicy, item.qos, titled(item))
@@ -64,14 +68,16 @@ def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
     return item
 
 
-class Taken:
-    """Which addresses of a VPC's subnets somebody has, beside the object that asks: by its name, or "" for nobody.
+class AddressHolders:
+    """Addresses in use in the subnets of a VPC: by ports, routers, health checks, endpoints and load balancers.
 
-    Balancers, which may share one, are left out for a balancer that asks.
+    Args:
+        requester: name of the object that needs an address, or ""; ``holder`` and ``check`` ignore its own addresses.
+        balancers: False ignores load balancers, which may share an address.
     """
 
-    def __init__(self, objects: VpcObjects, asker: str, *, balancers: bool = True) -> None:
-        self._asker = asker
+    def __init__(self, objects: VpcObjects, requester: str, *, balancers: bool = True) -> None:
+        self._requester = requester
         self._ports = objects.addresses
         self._others: dict[int, tuple[str, str]] = {}
         for subnet in objects.all(Subnet).values():
@@ -88,29 +94,34 @@ class Taken:
     def __call__(self, number: int) -> bool:
         return number in self._ports or number in self._others
 
-    def by(self, address: Address) -> str:
-        """Who has the address, "" where nobody else does."""
+    def holder(self, address: Address) -> str:
+        """Return the holder of the address as text, or "" if it is free or belongs to ``requester``."""
         number = int(address)
         port = self._ports.get(number, "")
-        if port and port != self._asker:
+        if port and port != self._requester:
             return f"port {port}"
         name, holder = self._others.get(number, ("", ""))
-        return "" if port or name == self._asker else holder
+        return "" if port or name == self._requester else holder
 
     def check(self, address: Address, whose: str) -> None:
-        """Raises CalabashError where somebody else has the address."""
-        if holder := self.by(address):
-            raise conflict(f"{whose}: {address} is taken by {holder}", hint="leave the address out, and one is chosen")
+        """Raise CalabashError (CONFLICT) if another object has the address."""
+        if taken_by := self.holder(address):
+            raise conflict(
+                f"{whose}: {address} is taken by {taken_by}", hint="leave the address out to have one allocated"
+            )
 
 
 def check_group(networks: NetworkObjects, item: SecurityGroup, _old: SecurityGroup | None) -> SecurityGroup:
+    """Check the rules of a security group."""
     objects = networks.of_vpc(vpc_of(item.name))
     check_count(len(item.rules), RULES_PER_GROUP, f"rules of {titled(item)}")
     check_distinct(item.rules, f"rules of {titled(item)}")
     for number, rule in enumerate(item.rules, 1):
         whose = f"{titled(item)}, rule {number}"
         if (rule.peer is None) == (not rule.peer_group):
-            raise CalabashError(f"{whose}: the peer is either a range or a group", hint="0.0.0.0/0 is anybody")
+            raise CalabashError(
+                f"{whose}: needs either a peer range or a peer group", hint="0.0.0.0/0 is every IPv4 address"
+            )
         if rule.peer_group and rule.peer_group != item.name:
             known(objects, SecurityGroup, rule.peer_group, whose)
         _check_rule_ports(rule, whose)
@@ -127,10 +138,11 @@ def _check_rule_ports(rule: SecurityRule, whose: str) -> None:
     check_between(last, first, NUMBER_MAX, f"{whose}, last port number")
 
 
-def _address(item: Port, cidr: Network, old: Port | None, taken: Taken) -> Address:
-    asked = range_of_first(item.addresses, cidr)
+def _address(item: Port, cidr: Network, old: Port | None, taken: AddressHolders) -> Address:
+    """Return the address of the port in one range: the requested one, else the current one, else a free one."""
+    asked = first_address_in(item.addresses, cidr)
     if asked is None and old is not None:
-        asked = range_of_first(old.addresses, cidr)
+        asked = first_address_in(old.addresses, cidr)
     if asked is None:
         return free_address(cidr, taken, titled(item))
     check_station(asked, cidr, titled(item))
@@ -138,20 +150,23 @@ def _address(item: Port, cidr: Network, old: Port | None, taken: Taken) -> Addre
     return asked
 
 
-def range_of_first(addresses: tuple[Address, ...], cidr: Network) -> Address | None:
-    """The first address that is in the range."""
+def first_address_in(addresses: tuple[Address, ...], cidr: Network) -> Address | None:
+    """Return the first address that is in the range, or None."""
     return next((address for address in addresses if address in cidr), None)
 
 
 def _mac(vpc: Vpc, objects: VpcObjects, item: Port, old: Port | None) -> str:
+    """Return the MAC of the port: the requested one, else the current one, else a free one."""
     asked = item.mac or (old.mac if old is not None else "")
     if not asked:
         return free_mac(vpc.number, objects.macs, len(objects.macs))
     mac = parse_mac(asked, f"MAC of {titled(item)}")
     if mac.startswith(PLATFORM_MAC):
-        raise CalabashError(f"{titled(item)}: MACs that begin with {PLATFORM_MAC} are routers'")
+        raise CalabashError(f"{titled(item)}: MACs that begin with {PLATFORM_MAC} are reserved for routers")
     if (holder := objects.macs.get(mac, item.name)) != item.name:
-        raise conflict(f"{titled(item)}: {mac} is taken by port {holder}", hint="leave the MAC out")
+        raise conflict(
+            f"{titled(item)}: {mac} is taken by port {holder}", hint="leave the MAC out to have one allocated"
+        )
     return mac
 
 
@@ -162,7 +177,7 @@ def _check_parents(objects: VpcObjects, item: Port) -> None:
     for parent in item.virtual_parents:
         port = known(objects, Port, parent, whose)
         if parent == item.name or port.virtual_parents or subnet_of(parent) != subnet_of(item.name):
-            raise CalabashError(f"{whose}: {parent} is no other plain port of its subnet")
+            raise CalabashError(f"{whose}: {parent} is not another port of the same subnet without parents")
     if item.virtual_parents:
         for other in objects.all(Port).values():
             if item.name in other.virtual_parents:

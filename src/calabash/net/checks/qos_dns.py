@@ -1,4 +1,4 @@
-"""DNS records and QoS policies."""
+"""Checks of DNS records and QoS policies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from calabash.net.checks.limits import ADDRESSES_PER_RECORD, check_count
 from calabash.net.objects.collection import NetworkObjects
 
 HOST_LENGTH_MAX = 253
-BITS_MIN, BITS_MAX = 1_000, 4_000_000_000_000  # OVN counts in kbit/s, in 32 bits
-PORT_NAME_LABELS = 4  # PORT.SUBNET.VPC.internal
+BITS_MIN, BITS_MAX = 1_000, 4_000_000_000_000  # OVN stores kbit/s in 32 bits
+PORT_NAME_LABELS = 4  # number of labels of PORT.SUBNET.VPC.internal
 
 
 def check_record(networks: NetworkObjects, item: DnsRecord, _old: DnsRecord | None) -> DnsRecord:
+    """Check a DNS record: host name, addresses, and records of the same host. Returns the host name in lower case."""
     host = item.host.lower().removesuffix(".")
     labels = host[: HOST_LENGTH_MAX + 1].split(".")
     for label in labels:
@@ -38,8 +39,9 @@ def check_record(networks: NetworkObjects, item: DnsRecord, _old: DnsRecord | No
 
 
 def check_qos(_networks: NetworkObjects, item: QosPolicy, _old: QosPolicy | None) -> QosPolicy:
+    """Check that a QoS policy limits one direction, and that its rates are within the bounds of OVN."""
     if not item.egress_bits_per_s and not item.ingress_bits_per_s:
-        raise CalabashError(f"{titled(item)} bounds nothing", hint="--rate 1Gbit")
+        raise CalabashError(f"{titled(item)} limits no direction", hint="--rate 1Gbit")
     for bits in (item.egress_bits_per_s, item.ingress_bits_per_s):
         if bits:
             check_between(bits, BITS_MIN, BITS_MAX, f"bits per second of {titled(item)}")

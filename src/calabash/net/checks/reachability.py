@@ -1,5 +1,7 @@
-"""What a VPC reaches beyond itself: peers, lines, its uplink. No two of these, nor its own ranges, may overlap, as an
-address would then lead to two places."""
+"""Checks that no two ranges that a VPC reaches overlap: its own ranges, peers, dedicated lines and its uplink.
+
+If two of them overlapped, an address would have two destinations.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from calabash.net.checks.common import conflict, titled
 from calabash.net.objects.acceptance import peered, peered_ranges
 from calabash.net.objects.collection import NetworkObjects
 
-Reach = tuple[str, tuple[Network, ...]]  # of whom, and which ranges
+Destination = tuple[str, tuple[Network, ...]]  # description of the destination, and its ranges
 
 
 def line_ranges(line: DedicatedLine) -> tuple[Network, ...]:
     return line.cidr, *line.routes
 
 
-def reached(networks: NetworkObjects, vpc: str, *, without: str = "") -> Iterator[Reach]:
-    """All that a VPC reaches; ``without`` the line, gateway or peering of this name."""
+def destinations(networks: NetworkObjects, vpc: str, *, without: str = "") -> Iterator[Destination]:
+    """Yield the destinations that a VPC reaches, except by the line, gateway or peering named ``without``."""
     objects = networks.of_vpc(vpc)
     for line in objects.all(DedicatedLine).values():
         if line.name != without:
@@ -31,31 +33,40 @@ def reached(networks: NetworkObjects, vpc: str, *, without: str = "") -> Iterato
             yield f"uplink {uplink.name}", (uplink.cidr,)
     for peering, other in peered(networks, vpc):
         if peering.name != without:
-            yield f"its peer {other.name}", peered_ranges(peering, other)
+            yield f"peer {other.name}", peered_ranges(peering, other)
 
 
-def check_new_reach(networks: NetworkObjects, vpc: Vpc, name: str, new: Reach) -> None:
-    """Raises CalabashError where ``new``, which the object ``name`` gives the VPC, overlaps what it has already."""
-    for what, ranges in ((titled(vpc), vpc.cidrs), *reached(networks, vpc.name, without=name)):
+def check_new_destination(networks: NetworkObjects, vpc: Vpc, name: str, new: Destination) -> None:
+    """Raise CalabashError if a new destination overlaps one that the VPC reaches already.
+
+    Args:
+        name: the object that adds the destination; its current ranges are ignored.
+    """
+    for what, ranges in ((titled(vpc), vpc.cidrs), *destinations(networks, vpc.name, without=name)):
         if shared := first_overlap(new[1], ranges):
-            raise conflict(f"{new[0]}: {shared[0]} overlaps {shared[1]} of {what}", hint="use ranges that differ")
+            raise conflict(
+                f"{new[0]}: {shared[0]} overlaps {shared[1]} of {what}", hint="use ranges that do not overlap"
+            )
 
 
-def check_peers_reach(networks: NetworkObjects, peer: Vpc, name: str, new: Reach) -> None:
-    """The same of a peer, of whom nobody learns whom else it reaches."""
-    for _, ranges in reached(networks, peer.name, without=name):
+def check_peer_destinations(networks: NetworkObjects, peer: Vpc, name: str, new: Destination) -> None:
+    """Raise CalabashError if a new destination overlaps one that the VPC ``peer`` reaches already.
+
+    The message does not name the destination, which may belong to another tenant.
+    """
+    for _, ranges in destinations(networks, peer.name, without=name):
         if shared := first_overlap(new[1], ranges):
-            raise conflict(f"{new[0]}: {shared[0]} overlaps what VPC {peer.name} reaches elsewhere")
+            raise conflict(f"{new[0]}: {shared[0]} overlaps another destination of VPC {peer.name}")
 
 
-def check_reach(networks: NetworkObjects, vpc: Vpc) -> None:
-    """Raises CalabashError where the VPC's ranges, as they would be, overlap what it or a peer of it reaches."""
-    for what, ranges in reached(networks, vpc.name):
+def check_vpc_ranges(networks: NetworkObjects, vpc: Vpc) -> None:
+    """Raise CalabashError if the ranges of a changed VPC overlap what it or one of its peers reaches."""
+    for what, ranges in destinations(networks, vpc.name):
         if shared := first_overlap(vpc.cidrs, ranges):
             raise conflict(f"{titled(vpc)}: {shared[0]} overlaps {shared[1]} of {what}")
     for peering, other in peered(networks, vpc.name):
         back = f"{other.name}/{vpc.name}"
         theirs = networks.of_vpc(other.name).all(type(peering))[back]
         if theirs.routes:
-            continue  # it reaches what it named, whatever ranges this VPC has besides
-        check_peers_reach(networks, other, back, (titled(vpc), vpc.cidrs))
+            continue  # the peer reaches the ranges of its routes only
+        check_peer_destinations(networks, other, back, (titled(vpc), vpc.cidrs))

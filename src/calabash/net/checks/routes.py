@@ -1,4 +1,4 @@
-"""Peerings, dedicated lines and routes: the ways to other networks."""
+"""Checks of peerings, dedicated lines and routes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calabash.net.addresses.ranges import first_overlap, is_within, range_of
 from calabash.net.checks.common import check_between, check_fixed, check_usable, conflict, listed, titled
 from calabash.net.checks.gateways import VLAN_MAX, check_segment
 from calabash.net.checks.limits import ROUTES_PER_PEER, check_count
-from calabash.net.checks.reachability import check_new_reach, check_peers_reach, line_ranges
+from calabash.net.checks.reachability import check_new_destination, check_peer_destinations, line_ranges
 from calabash.net.checks.subnets import check_apart
 from calabash.net.objects.acceptance import other_side, peered_ranges
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
@@ -32,42 +32,49 @@ PRIORITY_MAX = 1000
 
 
 def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) -> Peering:
+    """Check a peering and allocate its number, which both directions share."""
     own_name, other_name = item.name.split("/")
     own, other = networks.find(Vpc, own_name), networks.find(Vpc, other_name)
     if own is None or other is None:
-        raise CalabashError(f"{titled(item)}: there is no VPC {other_name}", reason=Reason.NOT_FOUND)
+        raise CalabashError(f"{titled(item)}: VPC {other_name} does not exist", reason=Reason.NOT_FOUND)
     if own is other:
-        raise CalabashError(f"{titled(item)}: a VPC is no peer of itself")
+        raise CalabashError(f"{titled(item)}: a VPC cannot be a peer of itself")
     check_count(len(item.routes), ROUTES_PER_PEER, f"routes of {titled(item)}")
     check_apart(item.routes, titled(item))
     back = networks.find(Peering, other_side(item.name))
     if shared := first_overlap(item.routes, own.cidrs):
         raise conflict(f"{titled(item)}: {shared[0]} overlaps {shared[1]} of its own VPC")
     if back is not None or own.tenant == other.tenant:
-        _check_joined(item, own, other)
+        _check_peer_ranges(item, own, other)
     if back is not None:
-        check_new_reach(networks, own, item.name, (titled(item), peered_ranges(item, other)))
-        check_peers_reach(networks, other, back.name, (titled(item), peered_ranges(back, own)))
+        check_new_destination(networks, own, item.name, (titled(item), peered_ranges(item, other)))
+        check_peer_destinations(networks, other, back.name, (titled(item), peered_ranges(back, own)))
     was = old.number if old else back.number if back else 0
     numbers = {peering.number for peering in networks.all(Peering) if peering not in (item, old, back)}
     number = number_of(item.number, was, numbers, PEERINGS_MAX, titled(item))
     if was and number != was:
-        raise conflict(f"{titled(item)}: its number is {was}, as at the other end", hint="leave the number out")
+        raise conflict(
+            f"{titled(item)}: the number is {was}, as in the opposite direction", hint="leave the number out"
+        )
     return replace(item, number=number)
 
 
-def _check_joined(item: Peering, own: Vpc, other: Vpc) -> None:
-    """Only where the other has asked too, or is the same tenant's: nobody else may learn its ranges."""
+def _check_peer_ranges(item: Peering, own: Vpc, other: Vpc) -> None:
+    """Raise CalabashError if the two VPCs overlap, or a route is outside of the peer's ranges.
+
+    Called only if the peer has requested the peering too or belongs to the same tenant: the messages contain its ranges.
+    """
     if shared := first_overlap(own.cidrs, other.cidrs):
         raise conflict(
             f"{titled(item)}: {shared[0]} of VPC {own.name} overlaps {shared[1]} of VPC {other.name}",
-            hint=f"an endpoint reaches one service across: calabash endpoint create {own.name}/NAME --from {other.name}/LB",
+            hint=f"create an endpoint for a single service: calabash endpoint create {own.name}/NAME --from {other.name}/LB",
         )
     if foreign := next((route for route in item.routes if not is_within(route, other.cidrs)), None):
         raise CalabashError(f"{titled(item)}: {foreign} is not within {listed(other.cidrs)} of VPC {other.name}")
 
 
 def check_line(networks: NetworkObjects, item: DedicatedLine, old: DedicatedLine | None) -> DedicatedLine:
+    """Check a dedicated line: VLAN, ranges, both addresses, and routes that use it; allocate its number."""
     (vpc,) = networks.of_vpc(vpc_of(item.name)).all(Vpc).values()
     check_between(item.vlan, 1, VLAN_MAX, f"VLAN of {titled(item)}")
     check_segment(networks, item)
@@ -75,45 +82,50 @@ def check_line(networks: NetworkObjects, item: DedicatedLine, old: DedicatedLine
     for network in line_ranges(item):
         if network.prefixlen == 0 or network.prefixlen > network.max_prefixlen - (network == item.cidr):
             raise CalabashError(
-                f"{titled(item)}: {network} is no range of a line", hint="a route may lead 0.0.0.0/0 there"
+                f"{titled(item)}: {network} is not a valid range of a line", hint="use a route for 0.0.0.0/0"
             )
         check_usable(network, titled(item))
     check_apart(line_ranges(item), titled(item))
     check_station(item.address, item.cidr, f"address of {titled(item)}")
-    check_station(item.peer, item.cidr, f"other end of {titled(item)}")
+    check_station(item.peer, item.cidr, f"peer address of {titled(item)}")
     if item.address == item.peer:
-        raise CalabashError(f"{titled(item)}: both ends are {item.peer}")
+        raise CalabashError(f"{titled(item)}: address and peer are both {item.peer}")
     if versions := {network.version for network in item.routes} - {item.cidr.version}:
-        raise CalabashError(f"{titled(item)}: routes of IPv{versions.pop()} by {item.peer}")
-    check_new_reach(networks, vpc, item.name, (titled(item), line_ranges(item)))
+        raise CalabashError(
+            f"{titled(item)}: IPv{versions.pop()} routes need a peer of that IP version, not {item.peer}"
+        )
+    check_new_destination(networks, vpc, item.name, (titled(item), line_ranges(item)))
     if old is not None:
-        _check_hops_kept(networks.of_vpc(vpc.name), item, old)
+        _check_next_hops_remain(networks.of_vpc(vpc.name), item, old)
     numbers = {line.number for line in networks.all(DedicatedLine) if line.name != item.name}
     item = replace(item, number=number_of(item.number, old.number if old else 0, numbers, LINES_MAX, titled(item)))
     check_fixed(item, old, "number")
     return item
 
 
-def _check_hops_kept(objects: VpcObjects, item: DedicatedLine, old: DedicatedLine) -> None:
+def _check_next_hops_remain(objects: VpcObjects, item: DedicatedLine, old: DedicatedLine) -> None:
     for route in objects.all(NetworkRoute).values():
         hop = route.next_hop
         if hop is not None and hop in old.cidr and (hop not in item.cidr or hop == item.address):
-            raise conflict(f"{titled(item)}: {titled(route)} goes to {hop} of it", hint="delete the route first")
+            raise conflict(
+                f"{titled(item)}: {titled(route)} uses its address {hop} as next hop", hint="delete the route first"
+            )
 
 
 def check_route(networks: NetworkObjects, item: NetworkRoute, _old: NetworkRoute | None) -> NetworkRoute:
+    """Check a route: IP versions, next hop, and routes for the same packets."""
     objects = networks.of_vpc(vpc_of(item.name))
     check_between(item.priority, 1, PRIORITY_MAX, f"priority of {titled(item)}")
     for what in (item.next_hop, item.source):
         if what is not None and what.version != item.prefix.version:
-            raise CalabashError(f"{titled(item)}: {what} and {item.prefix} are of two versions of IP")
+            raise CalabashError(f"{titled(item)}: {what} and {item.prefix} have different IP versions")
     if is_within(item.prefix, (TRANSIT_4, TRANSIT_6)):
-        raise CalabashError(f"{titled(item)}: {item.prefix} is the platform's")
+        raise CalabashError(f"{titled(item)}: {item.prefix} is reserved for links between routers")
     if item.next_hop is not None:
-        _check_hop(objects, item, item.next_hop)
+        _check_next_hop(objects, item, item.next_hop)
     for other in objects.all(NetworkRoute).values():
-        if other.name != item.name and _selects(other) == _selects(item):
-            raise conflict(f"{titled(item)}: {titled(other)} is for the same packets", hint="change that one")
+        if other.name != item.name and _match_key(other) == _match_key(item):
+            raise conflict(f"{titled(item)}: {titled(other)} matches the same packets", hint="change that route")
     if item.source is None:
         _check_static(networks, objects, item)
     return item
@@ -124,33 +136,34 @@ def _check_static(networks: NetworkObjects, objects: VpcObjects, item: NetworkRo
         uplink = networks.uplinks()[gateway.uplink]
         if item.prefix.prefixlen == 0 and uplink.cidr.version == item.prefix.version:
             raise conflict(
-                f"{titled(item)}: {titled(gateway)} leads {item.prefix} outside",
-                hint="a route with a source comes before it",
+                f"{titled(item)}: {titled(gateway)} is already the default route {item.prefix}",
+                hint="give the route a source; such routes take precedence",
             )
     for subnet in objects.all(Subnet).values():
         if is_within(item.prefix, subnet.cidrs):
-            raise conflict(f"{titled(item)}: {item.prefix} is of subnet {subnet.name}, which is reached without")
+            raise conflict(f"{titled(item)}: {item.prefix} is in subnet {subnet.name}, which needs no route")
 
 
-def _check_hop(objects: VpcObjects, item: NetworkRoute, hop: Address) -> None:
+def _check_next_hop(objects: VpcObjects, item: NetworkRoute, hop: Address) -> None:
     for subnet in objects.all(Subnet).values():
         if (cidr := range_of(hop, subnet.cidrs)) is not None:
             check_station(hop, cidr, f"next hop of {titled(item)}")
             if hop in subnet.gateways:
-                raise CalabashError(f"{titled(item)}: {hop} is the router itself")
+                raise CalabashError(f"{titled(item)}: {hop} is the address of the router itself")
             return
     for line in objects.all(DedicatedLine).values():
         if hop in line.cidr:
             check_station(hop, line.cidr, f"next hop of {titled(item)}")
             if hop == line.address:
-                raise CalabashError(f"{titled(item)}: {hop} is the router itself")
+                raise CalabashError(f"{titled(item)}: {hop} is the address of the router itself")
             return
     raise CalabashError(
-        f"{titled(item)}: next hop {hop} is in no subnet or line of its VPC",
+        f"{titled(item)}: next hop {hop} is in no subnet or line of the VPC",
         reason=Reason.NOT_FOUND,
-        hint="a next hop is a neighbour of the VPC's router",
+        hint="use an address in a subnet or a line of the VPC",
     )
 
 
-def _selects(route: NetworkRoute) -> tuple[int, IPv4Network | IPv6Network | None, IPv4Network | IPv6Network]:
+def _match_key(route: NetworkRoute) -> tuple[int, IPv4Network | IPv6Network | None, IPv4Network | IPv6Network]:
+    """Return the packets that a route matches: priority (0 without a source), source and destination."""
     return route.priority if route.source is not None else 0, route.source, route.prefix

@@ -1,4 +1,4 @@
-"""VPCs and subnets: ranges that hold each other and do not overlap."""
+"""Checks of VPCs and subnets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calabash.net.checks.common import (
     titled,
 )
 from calabash.net.checks.limits import CIDRS_PER_VPC, check_count
-from calabash.net.checks.reachability import check_reach
+from calabash.net.checks.reachability import check_vpc_ranges
 from calabash.net.objects.collection import NetworkObjects
 
 MTU_MIN, MTU_MIN_6, MTU_MAX = 576, 1280, 9000
@@ -32,8 +32,9 @@ ANYBODY: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
 def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
+    """Check a VPC: ranges, MTU, its subnets and the networks it reaches; allocate its number."""
     if not item.cidrs:
-        raise CalabashError(f"{titled(item)} has no range", hint="give one, such as 10.0.0.0/16")
+        raise CalabashError(f"{titled(item)} needs a range", hint="add one, such as 10.0.0.0/16")
     check_count(len(item.cidrs), CIDRS_PER_VPC, f"ranges of {titled(item)}")
     for cidr in item.cidrs:
         check_usable(cidr, titled(item))
@@ -43,8 +44,8 @@ def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
     check_between(item.mtu_bytes, least, MTU_MAX, f"MTU of {titled(item)}, bytes")
     for subnet in networks.of_vpc(item.name).all(Subnet).values():
         if outside := next((cidr for cidr in subnet.cidrs if not is_within(cidr, item.cidrs)), None):
-            raise conflict(f"{titled(item)} would not have {outside} of its {titled(subnet)} any more")
-    check_reach(networks, item)
+            raise conflict(f"{titled(item)} must keep {outside}, the range of {titled(subnet)}")
+    check_vpc_ranges(networks, item)
     taken = {vpc.number for vpc in networks.all(Vpc)} if old is None or item.number != old.number else ()
     number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
     item = replace(item, number=number)
@@ -53,24 +54,25 @@ def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
 
 
 def default_group(vpc: str) -> SecurityGroup:
-    """The group that every VPC begins with: ports talk to each other and to anybody outside, and nobody else to them."""
+    """Build the default group of a VPC: admits traffic between its ports and all outgoing traffic."""
     name = f"{vpc}/{DEFAULT_GROUP}"
     inside = SecurityRule(direction=Direction.INGRESS, peer_group=name)
-    outside = tuple(SecurityRule(direction=Direction.EGRESS, peer=anybody) for anybody in ANYBODY)
+    outside = tuple(SecurityRule(direction=Direction.EGRESS, peer=anywhere) for anywhere in ANYBODY)
     return SecurityGroup(name=name, rules=(inside, *outside))
 
 
 def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> Subnet:
+    """Check a subnet: its ranges lie in the VPC and overlap no other subnet; complete its gateways and number."""
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if not item.cidrs:
-        raise CalabashError(f"{titled(item)} has no range", hint=f"give one of {listed(vpc.cidrs)}")
+        raise CalabashError(f"{titled(item)} needs a range", hint=f"use one within {listed(vpc.cidrs)}")
     check_distinct((f"a range of IPv{cidr.version}" for cidr in item.cidrs), titled(item))
     for cidr in item.cidrs:
         if not is_within(cidr, vpc.cidrs):
             raise CalabashError(
-                f"{titled(item)}: {cidr} is not within its VPC's {listed(vpc.cidrs)}",
-                hint=f"choose a part of these, or give VPC {vpc.name} another range",
+                f"{titled(item)}: {cidr} is not within {listed(vpc.cidrs)} of its VPC",
+                hint=f"use a range within these, or add a range to VPC {vpc.name}",
             )
         _check_prefix(cidr, titled(item))
     others = {name: other for name, other in objects.all(Subnet).items() if name != item.name}
@@ -78,8 +80,8 @@ def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> 
         if shared := first_overlap(item.cidrs, other.cidrs):
             raise conflict(f"{titled(item)}: {shared[0]} overlaps {shared[1]} of {titled(other)}")
     gateways = tuple(_gateway(item, cidr) for cidr in item.cidrs)
-    if strangers := set(item.gateways) - set(gateways):
-        raise CalabashError(f"{titled(item)}: gateway {min(map(str, strangers))} is not in {listed(item.cidrs)}")
+    if foreign := set(item.gateways) - set(gateways):
+        raise CalabashError(f"{titled(item)}: gateway {min(map(str, foreign))} is not in {listed(item.cidrs)}")
     taken = {other.number for other in others.values()}
     number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
     if old is not None and not item.gateways:
@@ -90,12 +92,13 @@ def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> 
 
 
 def check_apart(networks: tuple[Network, ...], whose: str) -> None:
-    """Raises CalabashError where two of the ranges overlap."""
+    """Raise CalabashError if two of the ranges overlap; ``whose`` names the object in the message."""
     if shared := overlapping(networks):
         raise CalabashError(f"{whose}: {shared[0]} and {shared[1]} overlap")
 
 
 def _gateway(subnet: Subnet, cidr: Network) -> Address:
+    """Return the address of the router in one range: the requested one, else the first."""
     asked = [address for address in subnet.gateways if address.version == cidr.version]
     if len(asked) > 1:
         raise CalabashError(f"{titled(subnet)}: two gateways in {cidr}, {asked[0]} and {asked[1]}")
@@ -107,4 +110,4 @@ def _gateway(subnet: Subnet, cidr: Network) -> Address:
 def _check_prefix(cidr: Network, whose: str) -> None:
     least, most = PREFIX_MIN[cidr.version], PREFIX_MAX[cidr.version]
     if not least <= cidr.prefixlen <= most:
-        raise CalabashError(f"{whose}: {cidr} is not between /{least} and /{most}, as a range must be")
+        raise CalabashError(f"{whose}: prefix length of {cidr} is not between /{least} and /{most}")

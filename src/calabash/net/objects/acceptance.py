@@ -1,6 +1,6 @@
-"""What takes two: a peering, which both VPCs ask for, and an endpoint of a load balancer that its owner offers.
+"""Acceptance of objects that need two VPCs: a peering, requested by both, and an endpoint of an offered load balancer.
 
-What is asked for and does not stand has no effect, tells nobody anything, and goes when what it asks of goes.
+An object that is not accepted has no effect, is not visible to the other VPC, and is deleted with the object that it refers to.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ EVERYBODY = "*"
 
 
 def other_side(peering: str) -> str:
-    """``green/red`` of ``red/green``."""
+    """Return the name of the peering in the opposite direction: ``green/red`` for ``red/green``."""
     own, other = peering.split("/")
     return f"{other}/{own}"
 
 
 def tenant_of(objects: VpcObjects) -> str | None:
-    """The tenant of a VPC; None where there is no VPC."""
+    """Return the tenant of the VPC, or None if the VPC does not exist."""
     return next((vpc.tenant for vpc in objects.all(Vpc).values()), None)
 
 
 def peering_stands(networks: NetworkObjects, item: Peering) -> bool:
-    """Whether both VPCs have asked for it."""
+    """Return True if both VPCs have requested the peering."""
     return networks.find(Peering, other_side(item.name)) is not None
 
 
 def peered(networks: NetworkObjects, vpc: str) -> Iterator[tuple[Peering, Vpc]]:
-    """The peerings of a VPC that stand, and whom with."""
+    """Yield the accepted peerings of a VPC, each with the peer VPC."""
     for item in networks.of_vpc(vpc).all(Peering).values():
         other = networks.find(Vpc, item.name.split("/")[1])
         if other is not None and peering_stands(networks, item):
@@ -41,21 +41,24 @@ def peered(networks: NetworkObjects, vpc: str) -> Iterator[tuple[Peering, Vpc]]:
 
 
 def peered_ranges(item: Peering, other: Vpc) -> tuple[Network, ...]:
-    """What the VPC reaches by a peering with ``other``: the routes that it wants and the other has, or all of its ranges."""
+    """Return the ranges that a VPC reaches by a peering with ``other``.
+
+    These are the routes of the peering that lie within the ranges of ``other``, or all its ranges if the peering has no routes.
+    """
     return tuple(route for route in item.routes if is_within(route, other.cidrs)) if item.routes else other.cidrs
 
 
 def offered(networks: NetworkObjects, source: str, consumer: str) -> LoadBalancer | None:
-    """The load balancer ``source``, if the VPC ``consumer`` may have an endpoint of it."""
+    """Return the load balancer ``source`` if it exists and is offered to the VPC ``consumer``, else None."""
     tenant = tenant_of(networks.of_vpc(consumer))
     provider = networks.of_vpc(vpc_of(source))
     balancer = provider.all(LoadBalancer).get(source)
     if balancer is None:
         return None
-    welcome = tenant == tenant_of(provider) or EVERYBODY in balancer.offered_to or tenant in balancer.offered_to
-    return balancer if welcome else None
+    permitted = tenant == tenant_of(provider) or EVERYBODY in balancer.offered_to or tenant in balancer.offered_to
+    return balancer if permitted else None
 
 
 def endpoint_stands(networks: NetworkObjects, item: ServiceEndpoint) -> bool:
-    """Whether its load balancer is there and offered to its VPC."""
+    """Return True if the load balancer of the endpoint exists and is offered to the VPC of the endpoint."""
     return offered(networks, item.source, vpc_of(item.name)) is not None

@@ -1,4 +1,7 @@
-"""Load balancer backends: their names, the condition that summarises their health, and the text form of the closed ones."""
+"""Load balancer backends: names, the condition that summarises their health, and the text form of closed backends.
+
+A closed backend is a pair of port name and TCP or UDP number whose program has stopped listening while its port exists.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,37 @@ from calabash.model.network_services import Backend
 ClosedBackends = frozenset[tuple[str, int]]
 NONE_CLOSED: ClosedBackends = frozenset()
 NAMED_MAX = 5
-WELL, ILL, NONE_WELL = "backends_well", "backends_ill", "no_backend"
+ALL_HEALTHY, SOME_UNHEALTHY, NONE_HEALTHY = "backends_well", "backends_ill", "no_backend"
 
 
 def closed_text(closed: ClosedBackends) -> str:
-    """Closed backends as one line, which ``read_closed`` understands."""
+    """Format closed backends as one line, the inverse of ``read_closed``."""
     return ",".join(f"{port}:{number}" for port, number in sorted(closed))
 
 
 def read_closed(lines: Iterable[str]) -> ClosedBackends:
-    """The backends of lines of ``closed_text``; what is not of its form is left out."""
+    """Parse lines of ``closed_text``. Items of another form are ignored."""
     split = (item.rpartition(":") for line in lines for item in line.split(","))
     return frozenset((port, int(number)) for port, _, number in split if port and number.isdigit())
 
 
 def backend_name(backend: Backend) -> str:
-    """``SUBNET.PORT-NUMBER``."""
+    """Return the name of a backend in messages and in HAProxy: ``SUBNET.PORT-NUMBER``."""
     return f"{backend.port.partition('/')[2].replace('/', '.')}-{backend.number}"
 
 
-def health(well: Mapping[str, bool]) -> tuple[bool | None, str, str]:
-    """Whether a balancer works, the reason, and a text with counts, of whether each backend is well."""
-    if not well:
+def health(healthy_by_name: Mapping[str, bool]) -> tuple[bool | None, str, str]:
+    """Return the condition of a load balancer: whether it has a healthy backend, a reason code, and a text with counts.
+
+    Args:
+        healthy_by_name: True for each healthy backend, by name. If empty, the load balancer is taken as working.
+    """
+    if not healthy_by_name:
         return True, "active", ""
-    ill = sorted(name for name, fine in well.items() if not fine)
-    named = ", ".join(ill[:NAMED_MAX]) + (f" and {len(ill) - NAMED_MAX} more" if len(ill) > NAMED_MAX else "")
-    text = f"{len(well) - len(ill)} of {len(well)} backends are well" + (f"; ill: {named}" if ill else "")
-    return len(ill) < len(well), WELL if not ill else ILL if len(ill) < len(well) else NONE_WELL, text
+    unhealthy = sorted(name for name, passed in healthy_by_name.items() if not passed)
+    more = f" and {len(unhealthy) - NAMED_MAX} more" if len(unhealthy) > NAMED_MAX else ""
+    named = ", ".join(unhealthy[:NAMED_MAX]) + more
+    healthy = len(healthy_by_name) - len(unhealthy)
+    text = f"{healthy} of {len(healthy_by_name)} backends are healthy" + (f"; unhealthy: {named}" if unhealthy else "")
+    reason = ALL_HEALTHY if not unhealthy else SOME_UNHEALTHY if healthy else NONE_HEALTHY
+    return healthy > 0, reason, text

@@ -1,7 +1,7 @@
-"""What a book of networks holds, as values that share what did not change: a change copies one kind of one VPC.
+"""Immutable collections of network objects: ``VpcObjects`` of one VPC, ``NetworkObjects`` of all VPCs.
 
-``VpcObjects`` is one VPC's objects with two indexes of its ports; ``NetworkObjects`` are all of them. Both only read
-and replace; ``Networks`` (``calabash.net.store.networks``) judges.
+A change returns a new collection that shares all unchanged parts: it copies the objects of one kind in one VPC. The collections
+only read and replace objects; ``Networks`` (``calabash.net.store.networks``) checks changes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Self, TypeVar, cast
 from calabash.model.network import KINDS, NetworkKind, NetworkObject, Port, Uplink, kind_of, vpc_of
 
 T = TypeVar("T", bound=NetworkObject)
-SHARED = ""  # whose objects uplinks are: no VPC's
+SHARED = ""  # key of the objects that belong to no VPC: uplinks
 
 
 @dataclass(frozen=True, slots=True)
 class VpcObjects:
-    """One VPC's objects.
+    """Objects of one VPC.
 
     Args:
-        kinds: names are whole paths; a kind without objects is absent.
-        addresses: port by address (as a number: ranges below 2^32 are IPv4's, others IPv6's).
-        macs: port by MAC.
+        kinds: objects by kind and by full name; a kind without objects is absent.
+        addresses: port name by address as an integer (below 2^32 IPv4, others IPv6).
+        macs: port name by MAC.
     """
 
     kinds: Mapping[NetworkKind, Mapping[str, NetworkObject]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class VpcObjects:
     macs: Mapping[str, str] = field(default_factory=dict)
 
     def all(self, of: type[T]) -> Mapping[str, T]:
-        """All objects of one class, by name."""
+        """Return all objects of one class, by name."""
         return cast(Mapping[str, T], self.kinds.get(KINDS[of], {}))
 
     def __iter__(self) -> Iterator[NetworkObject]:
@@ -42,7 +42,7 @@ class VpcObjects:
         return sum(map(len, self.kinds.values()))
 
     def replaced(self, kind: NetworkKind, name: str, item: NetworkObject | None) -> VpcObjects:
-        """With ``item`` in place of what had its name; None: without it."""
+        """Return a collection in which the object ``name`` is ``item``, or is removed if ``item`` is None."""
         objects = dict(self.kinds.get(kind, {}))
         before = objects.pop(name, None) if item is None else objects.get(name)
         if item is not None:
@@ -55,25 +55,25 @@ class VpcObjects:
             return VpcObjects(kinds, self.addresses, self.macs)
         addresses, macs = dict(self.addresses), dict(self.macs)
         if isinstance(before, Port):
-            _forget(before, addresses, macs)
+            _unindex(before, addresses, macs)
         if isinstance(item, Port):
             _index(item, addresses, macs)
         return VpcObjects(kinds, addresses, macs)
 
 
-NOTHING = VpcObjects()
+EMPTY = VpcObjects()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkObjects:
-    """All objects, by VPC; ``revision`` is one higher with every change."""
+    """Objects of all VPCs. ``revision`` grows by one with every change."""
 
     vpcs: Mapping[str, VpcObjects] = field(default_factory=dict)
     revision: int = 0
 
     @classmethod
     def of(cls, items: Iterable[NetworkObject], revision: int) -> Self:
-        """Of completed objects that were judged when they were put: from a store, or from another process's snapshot."""
+        """Build a collection of objects that were checked before: from a database or from a snapshot of another process."""
         kinds: dict[str, dict[NetworkKind, dict[str, NetworkObject]]] = {}
         for item in items:
             kind = kind_of(item)
@@ -92,43 +92,46 @@ class NetworkObjects:
         return self._objects_of(kind, name).kinds.get(kind, {}).get(name)
 
     def find(self, of: type[T], name: str) -> T | None:
-        """``get`` by class."""
+        """Return the object of that class and name, or None."""
         return cast(T | None, self.get(KINDS[of], name))
 
     def items(self, kind: NetworkKind | None = None) -> Iterator[NetworkObject]:
-        """All of one kind, or of all kinds; VPCs in the order of their creation, then by kind, then in that of creation."""
+        """Yield all objects, or those of one kind: by VPC in order of creation, then by kind, then in order of creation."""
         for objects in self.vpcs.values():
             yield from objects if kind is None else objects.kinds.get(kind, {}).values()
 
     def all(self, of: type[T]) -> Iterator[T]:
-        """``items`` by class."""
+        """Yield all objects of one class, in the order of ``items``."""
         return cast(Iterator[T], self.items(KINDS[of]))
 
     def of_vpc(self, vpc: str) -> VpcObjects:
-        """A VPC's own objects, itself among them; empty if there is none of that name."""
-        return self.vpcs.get(vpc, NOTHING)
+        """Return the objects of a VPC including the VPC itself; empty if the VPC does not exist."""
+        return self.vpcs.get(vpc, EMPTY)
 
     def uplinks(self) -> Mapping[str, Uplink]:
         return self.of_vpc(SHARED).all(Uplink)
 
     def changes_since(self, before: NetworkObjects) -> tuple[tuple[NetworkObject, ...], tuple[NetworkObject, ...]]:
-        """What is new or different, and what is gone, compared with ``before``; the cost is that of VPCs that changed."""
-        put: list[NetworkObject] = []
-        gone: list[NetworkObject] = []
+        """Return the objects that are new or different, and those that were removed, compared with ``before``.
+
+        The cost depends only on the size of the VPCs that changed.
+        """
+        changed: list[NetworkObject] = []
+        removed: list[NetworkObject] = []
         for vpc in {**before.vpcs, **self.vpcs}:
             old, new = before.of_vpc(vpc), self.of_vpc(vpc)
             for kind in NetworkKind if old is not new else ():
                 was, now = old.kinds.get(kind, {}), new.kinds.get(kind, {})
                 if was is not now:
-                    put += [item for name, item in now.items() if was.get(name) != item]
-                    gone += [item for name, item in was.items() if name not in now]
-        return tuple(put), tuple(gone)
+                    changed += [item for name, item in now.items() if was.get(name) != item]
+                    removed += [item for name, item in was.items() if name not in now]
+        return tuple(changed), tuple(removed)
 
     def _objects_of(self, kind: NetworkKind, name: str) -> VpcObjects:
         return self.of_vpc(SHARED if kind is NetworkKind.UPLINK else vpc_of(name))
 
     def replaced(self, kind: NetworkKind, name: str, item: NetworkObject | None) -> Self:
-        """As ``VpcObjects.replaced``; the revision stays."""
+        """Return a collection in which one object is replaced or removed, as by ``VpcObjects.replaced``. Keeps the revision."""
         vpc = SHARED if kind is NetworkKind.UPLINK else vpc_of(name)
         objects = self.of_vpc(vpc).replaced(kind, name, item)
         vpcs = dict(self.vpcs)
@@ -143,8 +146,11 @@ def _index(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
     macs[port.mac] = port.name
 
 
-def _forget(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
-    """What another port has got meanwhile stays its: who follows a book takes changes in any order."""
+def _unindex(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
+    """Remove the port from the indexes, except addresses and MACs that another port has taken over.
+
+    A follower of the store may receive changes in any order.
+    """
     for address in port.addresses:
         if addresses.get(int(address)) == port.name:
             del addresses[int(address)]

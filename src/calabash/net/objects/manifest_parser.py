@@ -1,7 +1,7 @@
-"""Files of objects: YAML read strictly, as plain data.
+"""Parser of YAML manifests of network objects.
 
-Only what JSON has besides comments: no anchors, no tags, no key twice, and a word is a word (``on`` and ``22:22`` are text), so
-that a MAC never becomes a number of base sixty.
+Accepts the subset of YAML that corresponds to JSON, and comments: no anchors, no tags, no duplicate keys. Only ``true``,
+``false``, ``null`` and decimal numbers are not text, so ``on`` stays text and a MAC is not read as a number of base 60.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from calabash.model.errors import CalabashError
 BYTES_MAX = 1 << 20
 DOCUMENTS_MAX = 2000
 DEPTH_MAX = 12
-_LIST = "NetworkObjectList"  # what `list -o yaml` prints
-_SHOWN = frozenset({"apiVersion", "tenant", "generation", "status"})  # what `show -o yaml` says besides
+_LIST_KIND = "NetworkObjectList"  # printed by `list -o yaml`
+_IGNORED_FIELDS = frozenset({"apiVersion", "tenant", "generation", "status"})  # printed by `show -o yaml`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkManifest:
-    """One object of a file. ``place``: which document, for messages."""
+    """One object of a file. ``place`` names its document for messages."""
 
     place: str
     kind: str
@@ -32,24 +32,32 @@ class NetworkManifest:
     spec: Mapping[str, Any]
 
     def plain(self) -> dict[str, Any]:
-        """As the API is asked."""
+        """Return the manifest in the form of the API."""
         return {"kind": self.kind, "name": self.name, "spec": dict(self.spec)}
 
 
 def read_manifests(text: str, file: str = "") -> list[NetworkManifest]:
-    """All objects of a file, in its order. Raises CalabashError that says which document, and which field."""
+    """Parse all objects of a file, in their order.
+
+    Args:
+        text: the contents, at most BYTES_MAX bytes and DOCUMENTS_MAX objects.
+        file: the name of the file, for messages.
+
+    Raises:
+        CalabashError: names the document and the field.
+    """
     if len(text.encode(errors="replace")) > BYTES_MAX:
-        raise CalabashError(f"{file or 'the file'} is larger than {BYTES_MAX} bytes", hint="split it")
+        raise CalabashError(f"{file or 'the file'} is larger than {BYTES_MAX} bytes", hint="split the file")
     found: list[NetworkManifest] = []
     for number, document in enumerate(_documents(text, file), start=1):
         place = f"{file}: document {number}" if file else f"document {number}"
         if document is None:
             continue
-        if isinstance(document, Mapping) and document.get("kind") == _LIST:
+        if isinstance(document, Mapping) and document.get("kind") == _LIST_KIND:
             items = document.get("items")
             if not isinstance(items, list):
                 raise CalabashError(
-                    f"{place}: items is no list", hint="items: [{kind: ..., name: ..., spec: ...}, ...]"
+                    f"{place}: items is not a list", hint="items: [{kind: ..., name: ..., spec: ...}, ...]"
                 )
             found += (_manifest(item, f"{place}, item {i}") for i, item in enumerate(items, start=1))
         else:
@@ -61,34 +69,34 @@ def read_manifests(text: str, file: str = "") -> list[NetworkManifest]:
 
 def _manifest(document: Any, place: str) -> NetworkManifest:
     if not isinstance(document, Mapping):
-        raise CalabashError(f"{place} is no map", hint="kind, name and spec, like `calabash vpc show red -o yaml`")
+        raise CalabashError(f"{place} is not a map", hint="kind, name and spec, like `calabash vpc show red -o yaml`")
     for field in document:
-        if field not in _SHOWN | {"kind", "name", "spec"}:
-            raise CalabashError(f"{place}: there is no field {str(field)[:40]!r}", hint="fields: kind, name, spec")
+        if field not in _IGNORED_FIELDS | {"kind", "name", "spec"}:
+            raise CalabashError(f"{place}: unknown field {str(field)[:40]!r}", hint="fields: kind, name, spec")
     for field in ("kind", "name"):
         if not isinstance(document.get(field), str):
-            said = "is missing" if field not in document else "is no text"
-            raise CalabashError(f"{place}: {field} {said}", hint="like kind: subnet, name: red/a")
+            problem = "is missing" if field not in document else "is not text"
+            raise CalabashError(f"{place}: {field} {problem}", hint="like kind: subnet, name: red/a")
     spec = document.get("spec", {})
     if not isinstance(spec, Mapping):
-        raise CalabashError(f"{place}: spec is no map", hint="spec: {cidrs: [10.0.1.0/24]}")
+        raise CalabashError(f"{place}: spec is not a map", hint="spec: {cidrs: [10.0.1.0/24]}")
     return NetworkManifest(place=place, kind=document["kind"], name=document["name"], spec=spec)
 
 
 class _Loader(yaml.SafeLoader):
-    """What JSON has, in YAML's spelling."""
+    """YAML loader for the subset that corresponds to JSON."""
 
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.composer.ComposerError(None, None, "anchors are not read", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "anchors are not supported", event.start_mark)
         if getattr(event, "tag", None):
-            raise yaml.composer.ComposerError(None, None, "tags are not read", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "tags are not supported", event.start_mark)
         self.depth += 1
         if self.depth > DEPTH_MAX:
-            raise yaml.composer.ComposerError(None, None, f"deeper than {DEPTH_MAX}", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {DEPTH_MAX} levels", event.start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -98,8 +106,8 @@ class _Loader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str) or key in found:
-                said = "a key is no text" if not isinstance(key, str) else f"{key[:40]!r} is there twice"
-                raise yaml.constructor.ConstructorError(None, None, said, key_node.start_mark)
+                problem = "a key is not text" if not isinstance(key, str) else f"duplicate key {key[:40]!r}"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             found[key] = self.construct_object(value_node, deep=True)
         return found
 
@@ -126,12 +134,12 @@ def _documents(text: str, file: str) -> Iterator[Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
-        said = getattr(error, "problem", None) or getattr(error, "reason", None) or "not understood"
-        said = "".join(c if c.isprintable() else "?" for c in str(said))[:200]
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "invalid YAML"
+        problem = "".join(c if c.isprintable() else "?" for c in str(problem))[:200]
         raise CalabashError(
-            f"{file or 'the file'}{line}: {said}", hint="check it against docs/how-to/tenant-networks.md"
+            f"{file or 'the file'}{line}: {problem}", hint="check it against docs/how-to/tenant-networks.md"
         ) from None
     except (RecursionError, ValueError, OverflowError) as error:
         raise CalabashError(
-            f"{file or 'the file'} is not understood: {type(error).__name__}", hint="is it YAML?"
+            f"{file or 'the file'} is not valid YAML: {type(error).__name__}", hint="check the syntax"
         ) from None

@@ -1,7 +1,7 @@
-"""Objects of networks as plain data and back: the fields of a noun as they stand in JSON, in YAML and in the database.
+"""Conversion of network objects to and from plain data, as in JSON, YAML and the database.
 
-Read strictly: a field that the noun does not have, another type than the field's, or more than anybody means is an error
-that names the field (``rules[2].peer``). Addresses and ranges are text. The name stands beside the fields, not in them.
+Decoding is strict: an unknown field, a value of another type, and a value above the limits are errors that name the field
+(``rules[2].peer``). Addresses and ranges are text. The name is not part of the spec.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from calabash.model.addresses import Address, Network, check_path, parse_address
 from calabash.model.errors import CalabashError
 from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject
 
-ITEMS_MAX = 1024  # of one field
+ITEMS_MAX = 1024  # items of one list
 TEXT_MAX = 255
 NUMBER_MAX = 1 << 50
-_NOUNS = {kind: noun for noun, kind in KINDS.items()}
+_OBJECT_TYPES = {kind: object_type for object_type, kind in KINDS.items()}
 _MISSING = object()
 _ADDRESSES: dict[Any, Any] = {Address: parse_address, Network: parse_network}
 
 
 def kind_named(word: object) -> NetworkKind:
-    """The kind that is called so. Raises CalabashError."""
+    """Return the kind with that word. Raises CalabashError if there is none."""
     try:
         return NetworkKind(str(word))
     except ValueError:
@@ -36,20 +36,22 @@ def kind_named(word: object) -> NetworkKind:
 
 
 def decode(kind: NetworkKind, name: object, spec: object) -> NetworkObject:
-    """The noun. Raises CalabashError that says which field is wrong, and how."""
+    """Build an object from its kind, name and spec. Raises CalabashError that names the invalid field."""
     if not isinstance(name, str):
-        raise CalabashError(f"a {kind} has no name", hint="name: " + "/".join(("red", "a", "web1")[: PATH_PARTS[kind]]))
+        raise CalabashError(
+            f"{kind} without a name", hint="name: " + "/".join(("red", "a", "web1")[: PATH_PARTS[kind]])
+        )
     check_path(name, PATH_PARTS[kind], f"{kind} name")
     if not isinstance(spec, Mapping):
-        raise CalabashError(f"{kind} {name}: its spec is no map", hint="spec: {FIELD: VALUE, ...}")
-    found: NetworkObject = _object(_NOUNS[kind], {**spec, "name": name}, f"{kind} {name}", "")
+        raise CalabashError(f"{kind} {name}: spec is not a map", hint="spec: {FIELD: VALUE, ...}")
+    found: NetworkObject = _object(_OBJECT_TYPES[kind], {**spec, "name": name}, f"{kind} {name}", "")
     if "name" in spec:
-        raise CalabashError(f"{kind} {name}: the name stands beside spec, not in it", hint="take it out of spec")
+        raise CalabashError(f"{kind} {name}: the name does not belong in spec", hint="remove name from spec")
     return found
 
 
 def encode(item: NetworkObject) -> dict[str, Any]:
-    """All fields but the name, as JSON has them."""
+    """Return all fields except the name, as values of JSON."""
     found: dict[str, Any] = _plain(item)
     del found["name"]
     return found
@@ -61,33 +63,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     if dataclasses.is_dataclass(value):
-        return {name: _plain(getattr(value, name)) for name in _typed(typing.cast("type", type(value)))}
+        return {name: _plain(getattr(value, name)) for name in _field_types(typing.cast("type", type(value)))}
     return value
 
 
 @functools.cache
-def _typed(noun: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(noun)
-    return {field.name: hints[field.name] for field in dataclasses.fields(noun)}
+def _field_types(object_type: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(object_type)
+    return {field.name: hints[field.name] for field in dataclasses.fields(object_type)}
 
 
 @functools.cache
-def _needed(noun: type) -> frozenset[str]:
+def _required_fields(object_type: type) -> frozenset[str]:
     none = dataclasses.MISSING
-    return frozenset(f.name for f in dataclasses.fields(noun) if f.default is none and f.default_factory is none)
+    return frozenset(f.name for f in dataclasses.fields(object_type) if f.default is none and f.default_factory is none)
 
 
-def _object(noun: type, given: Mapping[Any, Any], what: str, place: str) -> Any:
-    known = _typed(noun)
+def _object(object_type: type, given: Mapping[Any, Any], what: str, place: str) -> Any:
+    known = _field_types(object_type)
     for name in given:
         if name not in known:
             raise CalabashError(
-                f"{what}: there is no field {place}{str(name)[:40]!r}",
+                f"{what}: unknown field {place}{str(name)[:40]!r}",
                 hint=f"fields: {', '.join(n for n in known if place or n != 'name')}",
             )
-    for name in sorted(_needed(noun) - given.keys()):
+    for name in sorted(_required_fields(object_type) - given.keys()):
         raise CalabashError(f"{what}: {place}{name} is missing", hint=_hint(known[name]))
-    return noun(**{name: _value(known[name], value, what, f"{place}{name}") for name, value in given.items()})
+    return object_type(**{name: _value(known[name], value, what, f"{place}{name}") for name, value in given.items()})
 
 
 def _value(wanted: Any, value: Any, what: str, place: str) -> Any:
@@ -98,14 +100,14 @@ def _value(wanted: Any, value: Any, what: str, place: str) -> Any:
         if value is None:
             return None
         left = tuple(a for a in arguments if a is not type(None))
-        return _value(typing.Union[left], value, what, place)  # noqa: UP007 - of as many as there are
+        return _value(typing.Union[left], value, what, place)  # noqa: UP007 - built from a tuple of types
     if origin is tuple and isinstance(value, (list, tuple)):
         return _items(arguments, value, what, place)
     if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
         return _object(typing.cast("type", wanted), value, what, f"{place}.")
     found = _scalar(wanted, value, what, place)
     if found is _MISSING:
-        raise CalabashError(f"{what}: {place} is {_shown(value)}", hint=_hint(wanted))
+        raise CalabashError(f"{what}: {place} is {_describe_value(value)}", hint=_hint(wanted))
     return found
 
 
@@ -118,11 +120,11 @@ def _items(arguments: tuple[Any, ...], value: Any, what: str, place: str) -> tup
 
 
 def _scalar(wanted: Any, value: Any, what: str, place: str) -> Any:
-    """The value as that type; ``_MISSING`` where it is none."""
+    """Return the value converted to the wanted type, or ``_MISSING`` if it does not fit."""
     if isinstance(value, bool) or wanted is bool:
         return value if wanted is bool and isinstance(value, bool) else _MISSING
     if wanted in (int, float):
-        number = isinstance(value, (int, wanted)) and abs(value) <= NUMBER_MAX  # nor a NaN
+        number = isinstance(value, (int, wanted)) and abs(value) <= NUMBER_MAX  # also rejects NaN
         return wanted(value) if number else _MISSING
     if not isinstance(value, str) or len(value) > TEXT_MAX or not value.isprintable():
         return _MISSING
@@ -131,7 +133,7 @@ def _scalar(wanted: Any, value: Any, what: str, place: str) -> Any:
     return parse_mac(value, f"{what}: mac") if place == "mac" and value else value if wanted is str else _MISSING
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, (str, bool, int, float)) or value is None:
         return repr(value)[:60]
     return {"dict": "a map", "list": "a list"}.get(type(value).__name__, f"a {type(value).__name__}")
@@ -148,7 +150,7 @@ _HINTS = {
 
 
 def _hint(wanted: Any) -> str:
-    """What would be one of that type."""
+    """Describe the values that the type accepts."""
     if wanted in _HINTS:
         return _HINTS[wanted]
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
@@ -156,7 +158,7 @@ def _hint(wanted: Any) -> str:
         return f"a list of: {_hint(arguments[0])}"
     if origin in (typing.Union, types.UnionType):
         left = tuple(a for a in arguments if a is not type(None))
-        return _hint(typing.Union[left]) + ", or null"  # noqa: UP007 - of as many as there are
+        return _hint(typing.Union[left]) + ", or null"  # noqa: UP007 - built from a tuple of types
     if issubclass(wanted, StrEnum):
         return f"one of: {', '.join(wanted)}"
-    return f"a map of: {', '.join(_typed(wanted))}"
+    return f"a map of: {', '.join(_field_types(wanted))}"

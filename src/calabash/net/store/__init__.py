@@ -1,1 +1,1 @@
-"""The store of network objects: one immutable value that checks every change, and the plans that apply manifests to it."""
+"""Store of network objects: one immutable value that checks every change, and changes that apply manifests to it."""

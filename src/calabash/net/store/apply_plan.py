@@ -1,9 +1,9 @@
-"""From the networks that there are to those that a file wants: which objects are put and removed, in which order.
+"""Apply manifests: order the objects to put and to remove, carry them out on a store, and describe the changes.
 
-Theory of operation. Objects are put in the order in which kinds need each other, and what cannot be put yet is tried again
-after the others, a few times at most; so are removals, the other way round. All of it is done to a value: where one object
-cannot be, the whole is refused and nothing has happened. Groups come and go without their rules, as rules of two groups may
-name each other.
+Objects are put in the order in which kinds depend on each other. An object that cannot be put yet is tried again after the
+others, up to PASSES_MAX times; removals work the same way in reverse order. The store is an immutable value: if one object is
+refused, nothing has changed. Security groups are created and emptied without rules first, because rules of two groups may refer
+to each other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ Key = tuple[NetworkKind, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedObject:
-    """An object of a file, and where in it, for messages. ``early``: a part of it that only makes others possible."""
+    """Desired state of an object in a file.
+
+    Args:
+        place: its document, for messages.
+        early: True for a security group that is put without its rules first.
+    """
 
     place: str
     item: NetworkObject
@@ -56,7 +61,7 @@ class WantedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkChange:
-    """What becomes of an object; before and after, None where there is none."""
+    """Change of one object: its state before and after, None if it does not exist."""
 
     kind: NetworkKind
     name: str
@@ -74,10 +79,17 @@ class NetworkChange:
 def carried_out(
     networks: Networks, wanted: Sequence[WantedObject], unwanted: Iterable[Key], *, platform: bool = False
 ) -> Networks:
-    """The networks with all that is wanted and nothing that is not. Raises CalabashError that says which document."""
-    _check_once(wanted)
+    """Return the store with all wanted objects and without the unwanted ones.
+
+    Args:
+        platform: permits names reserved for the platform.
+
+    Raises:
+        CalabashError: an object is refused; the message names its document.
+    """
+    _check_duplicates(wanted)
     first = sorted(
-        [*_without_rules(networks, wanted), *wanted], key=lambda one: (_ORDER[kind_of(one.item)], not one.early)
+        [*_groups_without_rules(networks, wanted), *wanted], key=lambda one: (_ORDER[kind_of(one.item)], not one.early)
     )
     last = sorted(unwanted, key=lambda key: -_ORDER[key[0]])
     for kind, name in last:
@@ -85,9 +97,9 @@ def carried_out(
             networks, _ = networks.put(SecurityGroup(name=name), platform=platform)
     error: CalabashError | None = None
     for _ in range(PASSES_MAX):
-        networks, first, refused = _put(networks, first, platform=platform)
-        networks, last, kept = _removed(networks, last, platform=platform)
-        error = refused or kept
+        networks, first, put_error = _put(networks, first, platform=platform)
+        networks, last, remove_error = _removed(networks, last, platform=platform)
+        error = put_error or remove_error
         if error is None:
             return networks
     assert error is not None
@@ -95,12 +107,12 @@ def carried_out(
 
 
 def changes_between(before: Networks, after: Networks, wanted: Iterable[WantedObject]) -> list[NetworkChange]:
-    """What that came to, in the order in which it is made; what is wanted and was so already among it."""
-    put, gone = after.changes_since(before)
-    named = {(kind_of(item), item.name) for item in put} | {(kind_of(one.item), one.item.name) for one in wanted}
+    """Return the changes in the order in which they are made, including wanted objects that are unchanged."""
+    changed, removed = after.changes_since(before)
+    named = {(kind_of(item), item.name) for item in changed} | {(kind_of(one.item), one.item.name) for one in wanted}
     keys = [
         *sorted(named, key=lambda key: (_ORDER[key[0]], key[1])),
-        *sorted(((kind_of(item), item.name) for item in gone), key=lambda key: (-_ORDER[key[0]], key[1])),
+        *sorted(((kind_of(item), item.name) for item in removed), key=lambda key: (-_ORDER[key[0]], key[1])),
     ]
     return [
         NetworkChange(kind=kind, name=name, before=before.get(kind, name), after=after.get(kind, name))
@@ -109,43 +121,45 @@ def changes_between(before: Networks, after: Networks, wanted: Iterable[WantedOb
 
 
 def difference_lines(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
-    """Fields that differ, one a line: ``- `` as it is, ``+ `` as it would be."""
-    old, new = ([*_flat(spec, "")] if spec is not None else [] for spec in (before, after))
+    """Return the fields that differ, one line each: ``- `` with the current value, ``+ `` with the new one."""
+    old, new = ([*_field_lines(spec, "")] if spec is not None else [] for spec in (before, after))
     return [line for line in difflib.ndiff(old, new) if line.startswith(("- ", "+ "))]
 
 
-def _flat(value: Any, place: str) -> Iterator[str]:
+def _field_lines(value: Any, place: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _flat(inner, f"{place}.{name}" if place else name)
+            yield from _field_lines(inner, f"{place}.{name}" if place else name)
     elif isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
         for one in value:
-            fields = ", ".join(f"{name}: {_word(inner)}" for name, inner in one.items() if inner not in ("", None))
+            fields = ", ".join(
+                f"{name}: {_value_text(inner)}" for name, inner in one.items() if inner not in ("", None)
+            )
             yield f"{place}: {fields}"
     else:
-        yield f"{place}: {_word(value)}"
+        yield f"{place}: {_value_text(value)}"
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_word(one) for one in value) + "]"
+        return "[" + ", ".join(_value_text(one) for one in value) + "]"
     return str(value) if value != "" else '""'
 
 
-def _check_once(wanted: Iterable[WantedObject]) -> None:
+def _check_duplicates(wanted: Iterable[WantedObject]) -> None:
     seen: dict[Key, str] = {}
     for one in wanted:
         key = (kind_of(one.item), one.item.name)
         if key in seen:
             raise CalabashError(
-                f"{one.place}: {key[0]} {key[1]} is in {seen[key]} already", hint="say each object once"
+                f"{one.place}: {key[0]} {key[1]} is already defined in {seen[key]}", hint="define each object once"
             )
         seen[key] = one.place
 
 
-def _without_rules(networks: Networks, wanted: Iterable[WantedObject]) -> Iterator[WantedObject]:
+def _groups_without_rules(networks: Networks, wanted: Iterable[WantedObject]) -> Iterator[WantedObject]:
     for one in wanted:
         if isinstance(one.item, SecurityGroup) and networks.find(SecurityGroup, one.item.name) is None:
             yield WantedObject(place=one.place, item=SecurityGroup(name=one.item.name), early=True)
@@ -154,7 +168,7 @@ def _without_rules(networks: Networks, wanted: Iterable[WantedObject]) -> Iterat
 def _put(
     networks: Networks, wanted: Sequence[WantedObject], *, platform: bool
 ) -> tuple[Networks, list[WantedObject], CalabashError | None]:
-    """The networks with what could be put, what could not, and why the first could not."""
+    """Return the store, the objects that could not be put, and the error of the first of them."""
     left: list[WantedObject] = []
     first: CalabashError | None = None
     ordered = [one for one in wanted if not getattr(one.item, "virtual_parents", ())]
@@ -165,8 +179,8 @@ def _put(
             if one.early:
                 continue
             left.append(one)
-            told = CalabashError(f"{one.place}: {error.message}", reason=error.reason, hint=error.hint)
-            first = first or told
+            refused = CalabashError(f"{one.place}: {error.message}", reason=error.reason, hint=error.hint)
+            first = first or refused
     return networks, left, first
 
 
@@ -181,12 +195,12 @@ def _removed(
         except CalabashError as error:
             left.append((kind, name))
             first = first or CalabashError(
-                f"{kind} {name} is to go: {error.message}", reason=error.reason, hint=error.hint
+                f"cannot remove {kind} {name}: {error.message}", reason=error.reason, hint=error.hint
             )
     return networks, left, first
 
 
 def specs_of(change: NetworkChange) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Its fields before and after, as the API has them."""
+    """Return the specs before and after the change in the form of the API."""
     before, after = (encode(item) if item is not None else None for item in (change.before, change.after))
     return before, after

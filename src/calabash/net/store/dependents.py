@@ -1,4 +1,4 @@
-"""Who uses whom: why something cannot be deleted, and what goes with it."""
+"""Dependents of a network object: the objects that prevent its deletion, and those that are deleted with it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from calabash.model.network import (
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint
 from calabash.net.addresses.ranges import range_of
 from calabash.net.checks.common import is_platform
-from calabash.net.checks.managed_objects import companion_base
+from calabash.net.checks.managed_objects import managed_label
 from calabash.net.checks.ports import subnet_of
 from calabash.net.checks.subnets import DEFAULT_GROUP
 from calabash.net.objects.acceptance import endpoint_stands
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 
-def users(networks: NetworkObjects, item: NetworkObject) -> Iterator[NetworkObject]:
-    """What could not be as it is without ``item``, in its VPC and beyond."""
+def dependents(networks: NetworkObjects, item: NetworkObject) -> Iterator[NetworkObject]:
+    """Yield the objects, in its VPC and in others, that refer to ``item`` and would be invalid without it."""
     objects = networks.of_vpc(vpc_of(item.name))
     match item:
         case Vpc():
@@ -43,15 +43,15 @@ def users(networks: NetworkObjects, item: NetworkObject) -> Iterator[NetworkObje
         case LoadBalancer():
             yield from (endpoint for endpoint in endpoints_of(networks, item) if endpoint_stands(networks, endpoint))
         case _:
-            yield from _users_inside(objects, item)
+            yield from _dependents_in_vpc(objects, item)
 
 
-def _users_inside(objects: VpcObjects, item: NetworkObject) -> Iterator[NetworkObject]:
+def _dependents_in_vpc(objects: VpcObjects, item: NetworkObject) -> Iterator[NetworkObject]:
     match item:
         case Subnet():
-            yield from _users_of_subnet(objects, item)
+            yield from _dependents_of_subnet(objects, item)
         case Port():
-            yield from _users_of_port(objects, item)
+            yield from _dependents_of_port(objects, item)
         case SecurityGroup():
             yield from (port for port in objects.all(Port).values() if item.name in port.security_groups)
             for group in objects.all(SecurityGroup).values():
@@ -71,7 +71,7 @@ def _users_inside(objects: VpcObjects, item: NetworkObject) -> Iterator[NetworkO
                     yield route
 
 
-def _users_of_subnet(objects: VpcObjects, item: Subnet) -> Iterator[NetworkObject]:
+def _dependents_of_subnet(objects: VpcObjects, item: Subnet) -> Iterator[NetworkObject]:
     inside = [port for port in objects.all(Port).values() if subnet_of(port.name) == item.name]
     yield from (port for port in inside if not is_platform(port.name))
     own = {port.name for port in inside if is_platform(port.name)}
@@ -83,7 +83,7 @@ def _users_of_subnet(objects: VpcObjects, item: Subnet) -> Iterator[NetworkObjec
             yield route
 
 
-def _users_of_port(objects: VpcObjects, item: Port) -> Iterator[NetworkObject]:
+def _dependents_of_port(objects: VpcObjects, item: Port) -> Iterator[NetworkObject]:
     for balancer in objects.all(LoadBalancer).values():
         if item.name in balancer.ports or any(backend.port == item.name for backend in balancer.backends):
             yield balancer
@@ -93,27 +93,29 @@ def _users_of_port(objects: VpcObjects, item: Port) -> Iterator[NetworkObject]:
 
 
 def endpoints_of(networks: NetworkObjects, item: LoadBalancer) -> Iterator[ServiceEndpoint]:
-    """The endpoints of all VPCs that ask for this load balancer."""
+    """Return the endpoints of all VPCs that refer to the load balancer."""
     return (endpoint for endpoint in networks.all(ServiceEndpoint) if endpoint.source == item.name)
 
 
-def foreign_users(networks: NetworkObjects, vpc: Vpc) -> Iterator[NetworkObject]:
-    """What of other VPCs could not be as it is without this one."""
+def foreign_dependents(networks: NetworkObjects, vpc: Vpc) -> Iterator[NetworkObject]:
+    """Yield the objects of other VPCs that would be invalid without this VPC."""
     for balancer in networks.of_vpc(vpc.name).all(LoadBalancer).values():
-        yield from users(networks, balancer)
+        yield from dependents(networks, balancer)
 
 
-def made_for(objects: VpcObjects, item: NetworkObject) -> tuple[NetworkObject, ...]:
-    """The companions of an object, those first that use others."""
+def managed_by(objects: VpcObjects, item: NetworkObject) -> tuple[NetworkObject, ...]:
+    """Return the managed objects of an object, in an order in which they can be deleted."""
     if not isinstance(item, LoadBalancer | NetworkGateway) or not item.ports:
         return ()
-    group = objects.all(SecurityGroup)[f"{vpc_of(item.name)}/{companion_base(item)}"]
+    group = objects.all(SecurityGroup)[f"{vpc_of(item.name)}/{managed_label(item)}"]
     return (*(objects.all(Port)[name] for name in reversed(item.ports)), group)
 
 
-def goes_along(networks: NetworkObjects, item: NetworkObject) -> Iterator[NetworkObject]:
-    """What other VPCs asked of ``item`` and does not stand: it goes when ``item`` goes, so that no later one of its name gets
-    what was meant for it."""
+def orphans(networks: NetworkObjects, item: NetworkObject) -> Iterator[NetworkObject]:
+    """Yield the requests of other VPCs that refer to ``item`` and are not accepted.
+
+    They are deleted with ``item``, so that a later object of the same name does not accept them.
+    """
     match item:
         case Vpc():
             asked = (f"{vpc}/{item.name}" for vpc in networks.vpcs)

@@ -1,8 +1,8 @@
-"""The book of networks: every object of every tenant's network as one value, which judges each change.
+"""Store of all network objects as one immutable value that checks every change.
 
-``put`` completes an object with what is allocated and gives the book with it; ``remove`` the book without it. A book never
-changes: what is refused raises CalabashError and leaves it as it was. Nothing gets in that cannot be carried out, and
-nothing goes out that something else needs. Books share what did not change, so that a snapshot costs nothing.
+``put`` creates or updates an object and allocates what it leaves empty; ``remove`` deletes one. Both return a new store and
+leave the old one unchanged; an invalid change raises CalabashError. An object that is in use cannot be removed. Stores share
+all unchanged parts, so a snapshot costs nothing.
 """
 
 from __future__ import annotations
@@ -16,88 +16,92 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Port, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
 from calabash.net.checks.common import called, conflict, is_platform, mentioned, titled
-from calabash.net.checks.completion import completed
-from calabash.net.checks.managed_objects import companions
+from calabash.net.checks.completion import complete_object
+from calabash.net.checks.managed_objects import managed_objects
 from calabash.net.checks.subnets import DEFAULT_GROUP
 from calabash.net.objects.collection import NetworkObjects
-from calabash.net.store.dependents import foreign_users, goes_along, made_for, users
+from calabash.net.store.dependents import dependents, foreign_dependents, managed_by, orphans
 
-NAMED_USERS = 3  # how many of those that use a thing a message names
+NAMED_DEPENDENTS = 3  # dependents of an object that a message names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks(NetworkObjects):
-    """The book. ``Networks()`` is empty, ``Networks.of(items, revision)`` what was stored."""
+    """Store of network objects. ``Networks()`` is empty, ``Networks.of(items, revision)`` restores a stored state."""
 
     def put(self, item: NetworkObject, *, platform: bool = False) -> tuple[Self, NetworkObject]:
-        """Creates or updates an object.
+        """Create or update an object.
 
         Args:
-            item: as its owner wants it; numbers that are 0, and addresses and MACs that are absent, are allocated, or stay.
-            platform: whether the platform asks, whose names begin with ``x-``.
+            item: the object as requested; numbers that are 0 and empty addresses and MACs are kept or allocated.
+            platform: permits names reserved for the platform, which begin with ``x-``.
 
         Returns:
-            The book with it, and the object completed. The same book, where it was like this already.
+            The new store and the completed object; the same store if nothing changes.
 
         Raises:
-            CalabashError: BAD_REQUEST, NOT_FOUND (names what is not there), CONFLICT (taken, overlaps, cannot change),
-                NO_CAPACITY (a range or a bound is exhausted), NOT_PERMITTED (a name of the platform's).
+            CalabashError: BAD_REQUEST, NOT_FOUND (a referenced object), CONFLICT (taken, overlapping or immutable),
+                NO_CAPACITY (a range or a limit is exhausted), NOT_PERMITTED (a reserved name).
         """
         kind = kind_of(item)
         old = self.get(kind, item.name)
-        item = completed(self, item, old, platform=platform)
+        item = complete_object(self, item, old, platform=platform)
         if item == old:
             return self, item
         after = self
         if old is None and not isinstance(item, Vpc):
-            after, item = self.with_companions(item)
+            after, item = self.with_managed_objects(item)
         after = after.replaced(kind, item.name, item)
         if old is None and isinstance(item, Vpc):
-            after, item = after.with_companions(item)
+            after, item = after.with_managed_objects(item)
         return replace(after, revision=self.revision + 1), item
 
     def remove(self, kind: NetworkKind, name: str, *, cascade: bool = False, platform: bool = False) -> Self:
-        """Deletes an object.
+        """Delete an object together with its managed objects.
 
         Args:
-            cascade: of a VPC: with all that is in it.
-            platform: as for ``put``.
+            cascade: for a VPC only: also delete everything in it.
+            platform: permits names reserved for the platform.
+
+        Returns:
+            The new store.
 
         Raises:
-            CalabashError: NOT_FOUND, CONFLICT (something uses it), NOT_PERMITTED (the platform's).
+            CalabashError: NOT_FOUND, CONFLICT (another object uses it), NOT_PERMITTED (a reserved name).
         """
         item = self.get(kind, name)
         if item is None:
-            raise CalabashError(f"there is no {called(kind, name[:200])}", reason=Reason.NOT_FOUND)
+            raise CalabashError(f"{called(kind, name[:200])} does not exist", reason=Reason.NOT_FOUND)
         label = name.rsplit("/", 1)[-1]
         if is_platform(name) and not platform:
             raise CalabashError(
-                f"{titled(item)} is the platform's; it goes with what it was made for", reason=Reason.NOT_PERMITTED
+                f"{titled(item)} belongs to the platform and is deleted with the object it was created for",
+                reason=Reason.NOT_PERMITTED,
             )
         if kind is NetworkKind.SECURITY_GROUP and label == DEFAULT_GROUP:
-            raise conflict(f"{titled(item)} goes with its VPC", hint="change its rules instead")
+            raise conflict(f"{titled(item)} is deleted only with its VPC", hint="change its rules instead")
         if cascade and kind is not NetworkKind.VPC:
-            raise CalabashError(f"{titled(item)}: only a VPC is deleted with all that uses it")
+            raise CalabashError(f"{titled(item)}: only a VPC can be deleted together with its dependents")
         if isinstance(item, Vpc):
-            self._check_unused(item, foreign_users(self, item) if cascade else users(self, item))
+            self._check_unused(item, foreign_dependents(self, item) if cascade else dependents(self, item))
             after = self._without_vpc(name)
         else:
-            made = made_for(self.of_vpc(vpc_of(name)), item)
+            made = managed_by(self.of_vpc(vpc_of(name)), item)
             for each in (item, *made):
-                self._check_unused(item, (user for user in users(self, each) if user not in (item, *made)))
+                self._check_unused(item, (other for other in dependents(self, each) if other not in (item, *made)))
             after = self
             for each in (item, *made):
                 after = after.replaced(kind_of(each), each.name, None)
-        for orphan in goes_along(self, item):
+        for orphan in orphans(self, item):
             after = after.replaced(kind_of(orphan), orphan.name, None)
         return replace(after, revision=self.revision + 1)
 
-    def with_companions(self, item: NetworkObject) -> tuple[Self, NetworkObject]:
-        """The book with what the platform puts for ``item``, and ``item`` with the names of its own ports."""
+    def with_managed_objects(self, item: NetworkObject) -> tuple[Self, NetworkObject]:
+        """Return the store with the managed objects of ``item``, and ``item`` with the names of its managed ports."""
         after = self
         put: dict[str, None] = {}
-        for companion in companions(self, item):
-            after, made = after.put(companion, platform=True)
+        for managed in managed_objects(self, item):
+            after, made = after.put(managed, platform=True)
             if isinstance(made, Port):
                 put.pop(made.name, None)
                 put[made.name] = None
@@ -106,17 +110,18 @@ class Networks(NetworkObjects):
         ports = tuple(put)
         if item.ports not in ((), ports):
             raise conflict(
-                f"{titled(item)}: its own ports are {', '.join(ports) or 'none'}", hint="leave the ports out"
+                f"{titled(item)}: its ports are {', '.join(ports) or 'none'}, and cannot be set",
+                hint="leave the ports out",
             )
         return after, replace(item, ports=ports)
 
-    def _check_unused(self, item: NetworkObject, using: Iterable[NetworkObject]) -> None:
-        named = list(itertools.islice(using, NAMED_USERS + 1))
+    def _check_unused(self, item: NetworkObject, objects: Iterable[NetworkObject]) -> None:
+        named = list(itertools.islice(objects, NAMED_DEPENDENTS + 1))
         if named:
-            more = " and others" if len(named) > NAMED_USERS else ""
+            more = " and others" if len(named) > NAMED_DEPENDENTS else ""
             raise conflict(
-                f"{titled(item)} is used by {', '.join(mentioned(user) for user in named[:NAMED_USERS])}{more}",
-                hint="delete these first" + (", or all with --all" if isinstance(item, Vpc) else ""),
+                f"{titled(item)} is used by {', '.join(mentioned(other) for other in named[:NAMED_DEPENDENTS])}{more}",
+                hint="delete these first" + (", or delete everything with --all" if isinstance(item, Vpc) else ""),
             )
 
     def _without_vpc(self, name: str) -> Self:
