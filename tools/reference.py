@@ -15,7 +15,7 @@ import click
 from calabash.cli.commands import cli
 from calabash.cli.failure import exit_code
 from calabash.cli.kubectl import cli as kubectl
-from calabash.model.errors import Reason
+from calabash.model.errors import REASON_DESCRIPTIONS, Reason
 from tools.reference_chart import values_page
 from tools.reference_glossary import glossary_page
 from tools.reference_kubernetes import dialects_page
@@ -60,10 +60,15 @@ def cli_page() -> str:
 
 
 def reasons_page() -> str:
-    """Reason codes with their exit code."""
-    lines = [_GENERATED, "# Reason codes\n", "A code never changes its meaning; explanations carry the numbers.\n"]
-    lines += ["| code | exit code |", "|---|---|"]
-    lines += [f"| `{reason}` | {exit_code(reason)} |" for reason in Reason]
+    """Return the page of reason codes, with the meaning and the exit code of each."""
+    lines = [
+        _GENERATED,
+        "# Reason codes\n",
+        "Errors, explanations of waiting requests, events and metrics carry these codes. The meaning of a code never changes;",
+        "the message beside it names the object and the numbers. The exit code is the one of `calabash` commands.\n",
+    ]
+    lines += ["| code | meaning | exit code |", "|---|---|---|"]
+    lines += [f"| `{reason}` | {REASON_DESCRIPTIONS[reason]} | {exit_code(reason)} |" for reason in Reason]
     return "\n".join(lines) + "\n"
 
 

@@ -147,7 +147,8 @@ def wrapped_header(calls: list[Call]) -> str:
     wrapped = [c.function for c in calls if c.style == "wrapped"]
     return "\n".join(
         [
-            BANNER + '#ifndef CB_REMOTE_WRAPPED_H\n#define CB_REMOTE_WRAPPED_H\n\n#include "remote/client/api/base.h"\n',
+            BANNER
+            + '#ifndef CB_REMOTE_WRAPPED_H\n#define CB_REMOTE_WRAPPED_H\n\n#include "remote/client/api/base.h"\n',
             *(f"CUresult cb_remote_{f.symbol}({c_parameters(f.parameters)});" for f in wrapped),
             "\n#endif\n",
         ]

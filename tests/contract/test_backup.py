@@ -261,7 +261,7 @@ def test_lines_of_the_audit_log_are_sealed_and_found_out_on_either(url: str, hom
         for statement in off:
             connection.execute(sa.text(statement))
     for spoil, said in (
-        (change, "line 3 is not what was written"),
+        (change, "line 3 was changed after it was written"),
         (sa.delete(tables.audit).where(tables.audit.c.id == 3), "line 3 is missing"),
     ):
         with database.transaction() as connection:

@@ -76,4 +76,4 @@ def test_slices_that_are_asked_for_and_a_log_that_was_changed_are_told(pool: Wor
             raw.execute("DELETE FROM audit WHERE id = 1")
         raw.execute("DROP TRIGGER audit_no_update")
         raw.execute("UPDATE audit SET user = 'eve' WHERE id = 1")
-    assert pool.client.get("/v1/audit/verify")["wrong"] == "line 1 is not what was written"
+    assert pool.client.get("/v1/audit/verify")["wrong"] == "line 1 was changed after it was written"

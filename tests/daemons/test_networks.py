@@ -175,8 +175,8 @@ def test_every_kind_is_listed_shown_and_deleted_in_every_format(clean: World) ->
 
 
 BAD = (
-    ("vpc create Red --cidr 10.0.0.0/16", Reason.BAD_REQUEST, "'Red' is no name"),
-    ("vpc create pink --cidr 10.0.0.1/16", Reason.BAD_REQUEST, "'10.0.0.1/16' is no network"),
+    ("vpc create Red --cidr 10.0.0.0/16", Reason.BAD_REQUEST, "'Red' is not a valid name"),
+    ("vpc create pink --cidr 10.0.0.1/16", Reason.BAD_REQUEST, "'10.0.0.1/16' is not an IP range"),
     ("vpc create pink --cidr 10.0.0.0/16,10.0.1.0/24", Reason.BAD_REQUEST, "overlap"),
     ("vpc create pink --cidr 10.0.0.0/16 --tenant nobody-has-it", Reason.NOT_FOUND, "no tenant nobody-has-it"),
     ("subnet create red/b --cidr 10.0.1.128/25", Reason.CONFLICT, "overlap"),

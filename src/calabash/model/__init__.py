@@ -1,5 +1,5 @@
-"""Nouns and units: frozen values and the shorthand that people type for them.
+"""Data types of the product: devices, requests, placements, allocations, tenants, networks, reasons and units.
 
-What lives here: devices, requests, placements, reasons, units. No behaviour beyond construction, validation and
-parsing; no clock, no I/O, no third-party import. Everybody may import this package; it imports nobody.
+The types are frozen values. They validate themselves when constructed, and parsers turn the text that people type into them.
+The package reads no clock, does no I/O and imports no third-party package. Every other package may import it; it imports none.
 """

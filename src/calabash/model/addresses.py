@@ -1,4 +1,4 @@
-"""Addresses and names of tenant networks, read strictly: one spelling each, and a clear line for everything else."""
+"""Strict parsers of IP ranges, IP addresses, MAC addresses and names of tenant networks."""
 
 from __future__ import annotations
 
@@ -19,47 +19,57 @@ _TEXT_MAX = 64  # longer than any address
 
 
 def parse_network(text: str, what: str = "network") -> Network:
-    """``10.0.0.0/16`` or ``fd00::/64``; the host's bits are zero. Raises CalabashError."""
+    """Parse ``10.0.0.0/16`` or ``fd00::/64``. Raises CalabashError if the prefix length is missing or a host bit is set."""
     try:
         if "/" not in text or len(text) > _TEXT_MAX:
             raise ValueError("no prefix length")
         return ip_network(text)
     except ValueError as error:
         raise CalabashError(
-            f"{what}: {text[:_TEXT_MAX]!r} is no network", hint="write it as 10.0.0.0/16, with the host's bits zero"
+            f"{what}: {text[:_TEXT_MAX]!r} is not an IP range", hint="write it as 10.0.0.0/16, with all host bits zero"
         ) from error
 
 
 def parse_address(text: str, what: str = "address") -> Address:
-    """``10.0.0.7`` or ``fd00::7``, without a zone. Raises CalabashError."""
+    """Parse ``10.0.0.7`` or ``fd00::7``. Raises CalabashError, also for an address with a zone."""
     try:
         if "%" in text or len(text) > _TEXT_MAX:
             raise ValueError("no plain address")
         return ip_address(text)
     except ValueError as error:
-        raise CalabashError(f"{what}: {text[:_TEXT_MAX]!r} is no address", hint="write it as 10.0.1.11") from error
+        raise CalabashError(
+            f"{what}: {text[:_TEXT_MAX]!r} is not an IP address", hint="write it as 10.0.1.11"
+        ) from error
 
 
 def parse_mac(text: str, what: str = "MAC") -> str:
-    """``0a:00:00:00:00:01``, of one station, in small letters. Raises CalabashError."""
+    """Parse a unicast MAC address like ``0a:00:00:00:00:01`` and return it in lower case. Raises CalabashError."""
     small = text[:_TEXT_MAX].lower()
     if not _MAC.fullmatch(small) or int(small[:2], 16) & 1 or small == "00:00:00:00:00:00":
-        raise CalabashError(f"{what}: {small!r} is no address of one station", hint="write it as 0a:00:00:00:00:01")
+        raise CalabashError(f"{what}: {small!r} is not a unicast MAC address", hint="write it as 0a:00:00:00:00:01")
     return small
 
 
 def check_label(text: str, what: str) -> str:
-    """One part of a name: small letters, digits and dashes, as in DNS. Raises CalabashError."""
+    """Return the text if it is a valid label of a name: a DNS label of at most 40 characters. Raises CalabashError."""
     if len(text) > NAME_LENGTH_MAX or not _LABEL.fullmatch(text):
         raise CalabashError(
-            f"{what}: {text[: NAME_LENGTH_MAX + 1]!r} is no name",
-            hint=f"small letters, digits and dashes, at most {NAME_LENGTH_MAX}, a letter or digit at each end",
+            f"{what}: {text[: NAME_LENGTH_MAX + 1]!r} is not a valid name",
+            hint=f"use at most {NAME_LENGTH_MAX} lower-case letters, digits and dashes, with a letter or digit at each end",
         )
     return text
 
 
 def check_path(text: str, parts: int, what: str) -> tuple[str, ...]:
-    """The ``parts`` labels of a name like ``red/a/web1``. Raises CalabashError."""
+    """Return the labels of a name like ``red/a/web1``.
+
+    Args:
+        parts: the number of labels that the name must have.
+        what: the kind of the object, for the error message.
+
+    Raises:
+        CalabashError: the name has another number of labels, or a label is not valid.
+    """
     found = text[: (NAME_LENGTH_MAX + 1) * (parts + 1)].split("/")
     if len(found) != parts:
         example = "/".join(("red", "a", "web1")[:parts])
@@ -70,7 +80,7 @@ def check_path(text: str, parts: int, what: str) -> tuple[str, ...]:
 
 
 def overlapping(networks: Iterable[Network]) -> tuple[Network, Network] | None:
-    """Two that share addresses, None where no two do."""
+    """Return two of the networks that have addresses in common, or None if there are no such two."""
     known = tuple(networks)
     for version in (4, 6):
         ordered = sorted((n for n in known if n.version == version), key=lambda n: (int(n[0]), n.prefixlen))

@@ -1,4 +1,4 @@
-"""Allocations and what is recorded about them: the nouns that the journal, the agent and every front end share."""
+"""Records of the journal: allocations, their usage, queues and events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from calabash.model.request import AllocationId, GpuRequest, Placement
 
 
 class AllocationState(StrEnum):
-    """States of a journalled allocation, in the only order they are passed in.
+    """States of a journalled allocation. An allocation passes through them in this order only.
 
-    GRANTED: promised, the limits are written, nobody has been seen using it. RUNNING: its lease is or was held.
-    RELEASED: the slot is gone and the devices are free again.
+    GRANTED: the devices are held and the limits page is written; no member process was seen yet. RUNNING: the lease is or was
+    held by a process. RELEASED: the slot is deleted and the devices are free.
     """
 
     GRANTED = "granted"
@@ -24,12 +24,16 @@ class AllocationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRecord:
-    """One entry of the journal.
+    """One allocation in the journal. Times are seconds since 1970; 0.0 means "not yet".
 
-    ``client_pid`` with ``client_start_time`` name the process that asked, so that a grant nobody will ever use is
-    revoked as soon as that process is gone; ``program_pid`` likewise the program that said it runs. Times are seconds
-    since 1970; 0.0 is "not yet". ``granted_ns`` is ``granted_at`` by the monotonic clock of ``boot``, by which its duration is
-    measured; 0 and "" in what older programs wrote.
+    Args:
+        client_pid, client_start_time: identity of the process that made the request. If that process ends before a program uses
+            the allocation, the allocation is ended.
+        program_pid, program_start_time: identity of the program that reported that it runs in the allocation.
+        slot: path of the slot directory.
+        granted_ns: ``granted_at`` by the monotonic clock of ``boot``, for the duration; 0 in records of older versions.
+        boot: ID of the machine's boot in which it was granted; "" in records of older versions.
+        reason, explanation: reason code and text of its end.
     """
 
     id: AllocationId
@@ -56,14 +60,20 @@ class AllocationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
-    """What one allocation had of one device between two moments; the raw material of metering.
+    """Metered use of one device by one allocation between two times.
 
-    ``sequence`` numbers the records of an allocation, from 0 and without gaps. ``allocated_gpu_s`` is the time multiplied by
-    the compute share, ``used_gpu_s`` the GPU time that was measured, ``idle_s`` the time without any, where that can be
-    measured, not multiplied by the share; ``memory_mib_s`` is the time multiplied by the promised memory. ``preemptible``: of a
-    priority below 0.
-    ``uncertain_s`` is above 0 where the end of the allocation is estimated: it ended at ``to_s`` at the earliest and so many
-    seconds later at the latest. They are not charged.
+    Args:
+        from_s, to_s: seconds since 1970.
+        memory_mib: granted device memory.
+        core_percent: granted compute share.
+        allocated_gpu_s: the time multiplied by the compute share.
+        used_gpu_s: measured GPU time.
+        memory_mib_s: the time multiplied by the granted memory.
+        sequence: number of the record among those of the allocation, from 0 and without gaps.
+        preemptible: the priority of the allocation is below 0.
+        idle_s: time without GPU work, not multiplied by the share; 0.0 where it cannot be measured.
+        uncertain_s: above 0 if the end of the allocation is estimated: it ended between ``to_s`` and so many seconds later.
+            These seconds are not charged.
     """
 
     allocation: AllocationId
@@ -89,7 +99,13 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSoFar:
-    """What is written of an allocation: up to when, the number of its next record, and GPU time by the place of the slice."""
+    """Usage of an allocation that is already recorded.
+
+    Args:
+        until_s: end of the last usage record, in seconds since 1970.
+        next_sequence: number of the next usage record.
+        used_gpu_s: recorded GPU time by index of the slice in the placement.
+    """
 
     until_s: float
     next_sequence: int
@@ -98,9 +114,11 @@ class UsageSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRecord:
-    """A queue as an administrator set it; amounts are devices, ``limit`` None is unlimited.
+    """Settings of a queue. Amounts are devices.
 
-    ``users`` and ``groups`` are who may use it besides administrators; the queue ``default`` is everybody's.
+    Args:
+        limit: most devices that the queue may hold; None: unlimited.
+        users, groups: accounts and groups that may use the queue, in addition to administrators. Everybody may use ``default``.
     """
 
     name: str
@@ -114,7 +132,7 @@ class QueueRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """Something that happened, for people; ``id`` grows with time."""
+    """One event for people. A later event has a greater ``id``; ``at`` is seconds since 1970."""
 
     id: int
     at: float

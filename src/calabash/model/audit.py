@@ -1,8 +1,8 @@
-"""Lines of the audit log and the chain that joins them (pure).
+"""Audit log lines and the hash chain that makes changes of the log detectable (pure).
 
-Every line carries a seal over its own words and the seal of the line before it, made with a key that is kept outside the
-database. Whoever changes, removes or inserts a line without the key breaks the chain there; whoever cuts off the end is found
-out by the head, the last line that was sealed, which is kept beside the key.
+Every line has a seal: an HMAC-SHA256 of its own fields and of the seal of the previous line. The key is stored outside the
+database. A line that is changed, removed or inserted without the key breaks the chain at that line. Truncation of the log is
+detected by the head, the number and seal of the last line, which is stored next to the key.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ FIRST_SEAL = "0" * 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLine:
-    """Who did what from where, and what came of it.
+    """One audited action: user, origin, action, target and outcome.
 
     Args:
-        id: its number, from 1 and without gaps.
+        id: number of the line, from 1 and without gaps.
         at: seconds since 1970.
-        user, token: who; "pool" is the pool itself. ``token``: the id of the token that it came with.
+        user: the user that acted; "pool" for the pool itself.
+        token: ID of the API token of the request; "" for none.
         origin: account and process of this machine, or a network address.
-        tenant: whose matter it is; "" is the platform's.
-        action: the method of a request, or what the pool did.
-        target: what it was done to.
-        outcome: HTTP status; ``reason`` says why it was refused, or why the pool did it.
+        tenant: the tenant that the action concerns; "" for the platform.
+        action: the method of a request, or the action of the pool.
+        target: the object of the action.
+        outcome: HTTP status.
+        reason: reason of a refusal, or the reason for which the pool acted.
+        seal: the line's HMAC in hexadecimal digits; "" before it is sealed.
     """
 
     id: int = 0
@@ -46,25 +49,29 @@ class AuditLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHead:
-    """The last line that was sealed, or the last one that retention has taken away."""
+    """Number and seal of one line: the last sealed line, or the last line that retention deleted."""
 
     id: int = 0
     seal: str = FIRST_SEAL
 
 
 def sealed(line: AuditLine, after: AuditHead, key: bytes) -> AuditLine:
-    """The line as the next one of the chain."""
+    """Return the line with its number and seal as the successor of ``after``."""
     line = replace(line, id=after.id + 1)
     return replace(line, seal=_seal(line, after.seal, key))
 
 
 def first_broken(lines: Iterable[AuditLine], after: AuditHead, key: bytes) -> tuple[AuditHead, str]:
-    """Follow the chain: the last line that holds, and what is wrong with the next one; "" when all hold."""
+    """Verify the chain of lines.
+
+    Returns:
+        The last valid line, and the fault of the next line; the fault is "" if all lines are valid.
+    """
     for line in lines:
         if line.id != after.id + 1:
             return after, f"line {after.id + 1} is missing"
         if not hmac.compare_digest(_seal(line, after.seal, key), line.seal):
-            return after, f"line {line.id} is not what was written"
+            return after, f"line {line.id} was changed after it was written"
         after = AuditHead(id=line.id, seal=line.seal)
     return after, ""
 

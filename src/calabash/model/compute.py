@@ -1,7 +1,9 @@
-"""The compute share and the policy of a request, by what it names. Every front end applies this rule.
+"""Defaults of the compute share and compute policy of a request, from the amounts that the request names.
+
+Every front end applies this rule:
 
 ========================  ===================  ==============================================================
-cores                     policy               what is asked for
+cores                     policy               result
 ========================  ===================  ==============================================================
 named                     not named            the share, ``fixed``
 not named, memory named   not named            ``best-effort``: the memory is guaranteed, the compute is not
@@ -13,9 +15,10 @@ named, or memory named    ``best-effort``      idle time; ``cores`` is a weight 
 neither is named          ``best-effort``      refused: it would be a whole device
 ========================  ===================  ==============================================================
 
-All of the compute without an amount of memory is a whole device, which is not shared: ``cores`` of 100 alone counts as not
-named. In modes that do not share compute by policy (``exclusive``, ``mig``, ``mps``, ``timeslice``, ``passthrough``), and at
-isolation level ``hardware``, a request that names no cores and no policy has all of the compute that the mode gives.
+A request for all of the compute without an amount of memory is a request for a whole device, which is not shared: ``cores`` of
+100 alone counts as not named. In modes that do not share compute by policy (``exclusive``, ``mig``, ``mps``, ``timeslice``,
+``passthrough``), and at isolation level ``hardware``, a request that names no cores and no policy gets all of the compute that
+the mode gives.
 """
 
 from __future__ import annotations
@@ -26,21 +29,22 @@ from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName
 
 ALL_PERCENT = 100
-POLICY_MODES = frozenset({ModeName(""), ModeName("vgpu"), ModeName("brokered")})  # those that share compute by policy
+POLICY_MODES = frozenset({ModeName(""), ModeName("vgpu"), ModeName("brokered")})  # modes that share compute by policy
 
 
 def with_compute(
     request: GpuRequest, *, core_percent: int | None, policy: ComputePolicy | None, part: bool | None = None
 ) -> GpuRequest:
-    """Return the request with the compute share and the policy that it asks for.
+    """Return the request with its compute share and policy set by the rule of this module.
 
     Args:
-        request: the request with everything else; its own share and policy are not read.
-        core_percent: the compute share as it was named, 1..100; None when it was not.
-        policy: the policy as it was named; None when it was not.
-        part: True if the request is for a part of each device's memory; None reads that from its amounts.
+        request: the request with all other fields; its own share and policy are not read.
+        core_percent: the compute share that the user named, 1..100; None if no share was named.
+        policy: the policy that the user named; None if no policy was named.
+        part: True if the request is for some of each device's memory; None: decide from the amounts of the request.
 
-    Raises CalabashError(BAD_REQUEST) for a policy without the amount that it needs.
+    Raises:
+        CalabashError(BAD_REQUEST): the policy lacks the amount that it needs.
     """
     if part is None:
         part = names_memory(request)
@@ -48,12 +52,12 @@ def with_compute(
     sized = bool(request.mig or request.vf)
     if policy is ComputePolicy.BURST and named is None and not sized:
         raise CalabashError(
-            "policy burst is asked for without a compute share",
+            "policy burst needs a compute share, and none is given",
             hint="name the guaranteed share, like 25 percent (--cores 25), or leave the policy out",
         )
     if policy is ComputePolicy.BEST_EFFORT and named is None and not part and not sized:
         raise CalabashError(
-            "policy best-effort is asked for without an amount of memory",
+            "policy best-effort needs an amount of memory, and none is given",
             hint="name the memory, like 8 GiB (--memory 8GiB), or leave the policy out for a whole device",
         )
     if policy is None:
@@ -64,19 +68,19 @@ def with_compute(
 
 
 def with_policy(request: GpuRequest, policy: ComputePolicy) -> GpuRequest:
-    """Return a request of ``with_compute`` with a policy that was named elsewhere. Raises as ``with_compute``."""
+    """Return the result of an earlier ``with_compute`` with another policy. Raises like ``with_compute``."""
     return with_compute(request, core_percent=None if _unnamed(request) else request.core_percent, policy=policy)
 
 
 def settled(request: GpuRequest) -> GpuRequest:
-    """Return a request of ``with_compute`` whose mode or isolation level was changed since, by the same rule."""
+    """Apply the rule again to a result of ``with_compute`` whose mode or isolation level was changed afterwards."""
     if _unnamed(request) and names_memory(request):
         return with_compute(request, core_percent=None, policy=None)
     return request
 
 
 def names_memory(request: GpuRequest) -> bool:
-    """Return True if the request names an amount of each device's memory that is not all of it."""
+    """Return True if the request names an amount of device memory that is not the whole memory."""
     return request.memory_mib is not None or request.memory_milli not in (None, 1000)
 
 

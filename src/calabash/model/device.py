@@ -1,4 +1,4 @@
-"""What a node has: devices, their health, and how they are wired."""
+"""Devices of a node: description, health, and readings from the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NodeName = NewType("NodeName", str)
 
 
 class Health(StrEnum):
-    """State of a device; only HEALTHY takes new work."""
+    """Health state of a device. Only a HEALTHY device accepts new allocations."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -24,11 +24,12 @@ class Health(StrEnum):
     LOST = "lost"
 
 
-ILL = frozenset({Health.DRAINING, Health.RECOVERING, Health.LOST})  # more than a question that was not answered
+ILL = frozenset({Health.DRAINING, Health.RECOVERING, Health.LOST})
+"""States of devices that are out of service. A SUSPECT device may still answer the next query."""
 
 
 class ComputeMode(StrEnum):
-    """Which processes may have contexts on a device."""
+    """Compute mode of the driver: the number of processes that may have CUDA contexts on a device."""
 
     DEFAULT = "default"
     EXCLUSIVE_PROCESS = "exclusive_process"
@@ -40,7 +41,7 @@ REPLICAS_MAX = 32
 
 
 class Interval(StrEnum):
-    """How long the turns are of programs that share a device, in the driver's own classes."""
+    """Length of the time slices of programs that share a device, as classes of the driver."""
 
     DEFAULT = "default"
     SHORT = "short"
@@ -50,7 +51,7 @@ class Interval(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfProfile:
-    """A part of a card for a virtual machine: its name, its memory, and how many of it the card makes."""
+    """Profile of a virtual function for virtual machines; ``count`` is the number of them that the card can have."""
 
     name: str
     memory_mib: int
@@ -59,15 +60,21 @@ class VfProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A physical card, as its vendor's driver describes it.
+    """One physical GPU as its driver describes it.
 
-    ``nvlink_peers`` are the UUIDs that it reaches directly, ``reset_peers`` those that
-    are reset with it because no switch is between them; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
-    it, as its driver says, whether or not it is cut now; None where it cannot. ``mig_instances`` are those that stand on it.
-    ``spill_mib`` is how much host memory its node gives, to all slices together, for what does not fit on their cards.
-    ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand. ``vf_profiles`` are the parts of it
-    that virtual machines can have. ``replicas`` is how many tenants may use it in turns, ``interval`` how long their turns are
-    to be; "" leaves that to the driver.
+    Args:
+        index: number of the device on its node.
+        numa_node: -1 if unknown.
+        nvlink_peers: devices connected directly by NVLink.
+        reset_peers: devices that are reset together with it, because no NVLink switch is between them.
+        mig_enabled: MIG mode is on now.
+        mig: the MIG profiles that the driver offers, also while MIG mode is off; None if the device does not support MIG.
+        mig_instances: GPU instances that exist now.
+        pinned: the only sharing mode that the operator allows; "" if the mode follows demand.
+        vf_profiles: profiles of its virtual functions.
+        spill_mib: host memory of the node for all slices that spill device memory.
+        replicas: most allocations that time-slice the device.
+        interval: length of their time slices; "" leaves it to the driver.
     """
 
     uuid: DeviceUuid
@@ -93,15 +100,17 @@ class Device:
 
     @property
     def nominal_memory_mib(self) -> int:
-        """The size that its model is sold with, by which people ask for it."""
+        """The memory size under which the model is sold."""
         return nominal_memory_mib(self.memory_mib, self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process that holds memory of a device; ``pid`` is in the reader's namespace.
+    """Process that holds memory of a device.
 
-    ``part`` is the MIG device that it is on; "" for the whole card.
+    Args:
+        pid: process ID in the PID namespace of the reader.
+        part: UUID of the MIG device that the process uses; "" for the whole device.
     """
 
     pid: int
@@ -110,13 +119,13 @@ class DeviceProcess:
 
     @property
     def used_mib(self) -> int:
-        """The same, rounded up."""
+        """Used memory in MiB, rounded up."""
         return -(-self.used_bytes // MIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUtilization:
-    """Part of a device's time, in percent, that one process had until ``at_us``, by the driver's own clock."""
+    """Percentage of a device's time that one process used, measured at ``at_us`` by the clock of the driver."""
 
     pid: int
     percent: int
@@ -124,7 +133,7 @@ class ProcessUtilization:
 
 
 class Slowdown(StrEnum):
-    """Why a device runs slower than it could."""
+    """Reasons for which the driver reduces the clocks of a device."""
 
     THERMAL = "thermal"
     POWER_BRAKE = "power_brake"
@@ -133,7 +142,7 @@ class Slowdown(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTime:
-    """A MIG device that is alone in its GPU instance: time in which that worked, since its driver is asked."""
+    """Busy time of a MIG device that is the only one in its GPU instance, counted since the first query of the driver."""
 
     uuid: DeviceUuid
     busy_ns: int
@@ -141,8 +150,12 @@ class PartTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """A moment's truth about one device, from its driver; ``nvlinks_up`` is -1 where links are not told of, and ``parts`` are
-    those whose use is told."""
+    """State of one device at one time, read from its driver.
+
+    Args:
+        nvlinks_up: number of active NVLink links; -1 if the driver does not report it.
+        parts: busy times of the MIG devices for which the driver reports them.
+    """
 
     uuid: DeviceUuid
     memory_used_mib: int

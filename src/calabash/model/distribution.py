@@ -1,4 +1,4 @@
-"""Counts of values by ranges, as histograms of monitoring have them."""
+"""Histogram: counts of values by range, for metrics."""
 
 from __future__ import annotations
 

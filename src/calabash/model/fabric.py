@@ -1,4 +1,4 @@
-"""Fabrics for RDMA between cards: what of a card is where on them, who uses the card, and what is known of both."""
+"""RDMA fabrics between devices: endpoints of devices, tenants that use the devices, and the state of the isolation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from calabash.model.device import DeviceUuid
 
 
 class FabricPlane(StrEnum):
-    """INFINIBAND: partitions by P_Key. ROCE: virtual functions in a routing table of their own (VRF). NVLINK: partitions of
-    the switches between cards."""
+    """Kinds of fabrics, by the way in which they isolate tenants.
+
+    INFINIBAND: partitions by P_Key. ROCE: virtual functions in a separate routing table (VRF). NVLINK: partitions of the
+    NVLink switches.
+    """
 
     INFINIBAND = "infiniband"
     ROCE = "roce"
@@ -19,8 +22,11 @@ class FabricPlane(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FabricEndpoint:
-    """Where a card is on a plane: ``address`` is the GUID of the InfiniBand port beside it (16 hexadecimal digits), a virtual
-    function ``NODE/INTERFACE/vfNUMBER``, or the card's own name on NVLink."""
+    """Endpoint of a device on a fabric.
+
+    ``address`` depends on the plane: the GUID of the nearest InfiniBand port (16 hexadecimal digits), a virtual function
+    ``NODE/INTERFACE/vfNUMBER``, or the name of the device on NVLink.
+    """
 
     plane: FabricPlane
     device: DeviceUuid
@@ -29,19 +35,24 @@ class FabricEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FabricUse:
-    """A tenant has a slice of a card, or all of it."""
+    """Use of a device by a tenant that has a slice of it or all of it."""
 
     device: DeviceUuid
     tenant: str
 
 
 class FabricState(StrEnum):
-    """Of a card on a plane.
+    """State of the isolation of a device on a fabric.
 
-    CLEAR: in nobody's partition. MEMBER: in that of the tenant that has it. JOINING: to be in one and not there yet.
-    LEAVING: in one that it is not to be in. SHARED: several tenants have it, so it is in none. NO_TENANT: whoever has it is
-    of no tenant, so it is in none. EXPOSED: somebody else's partition lets it talk to strangers. UNDIVIDED: nothing divides
-    the plane. UNKNOWN: the fabric's manager does not say.
+    CLEAR: the device is in no partition.
+    MEMBER: it is in the partition of the tenant that uses it.
+    JOINING: it is being added to the partition of its tenant.
+    LEAVING: it is in a partition that it must leave.
+    SHARED: several tenants use it, so it is in no partition.
+    NO_TENANT: its users belong to no tenant, so it is in no partition.
+    EXPOSED: a partition that the product does not manage connects it to devices of others.
+    UNDIVIDED: the fabric has no partitions.
+    UNKNOWN: the manager of the fabric does not answer.
     """
 
     CLEAR = "clear"
@@ -57,9 +68,13 @@ class FabricState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricCondition:
-    """What is known of a card on a plane: ``standing`` are the tenants in whose partitions it was seen, None: not known.
+    """Observed state of a device on a fabric.
 
-    ``number`` is that of the partition of the tenant that has it, 0 none; ``message`` says what hinders, "" nothing.
+    Args:
+        standing: the tenants in whose partitions the device was found; None: unknown.
+        tenant: the tenant that uses the device; "" if there is none or several.
+        number: the partition number of that tenant; 0 for none.
+        message: the obstacle to the desired state; "" for none.
     """
 
     plane: FabricPlane

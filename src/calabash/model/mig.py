@@ -1,18 +1,18 @@
-"""Geometry of MIG: which instances fit on a card, and at which start they do least harm.
+"""Geometry of MIG: legal positions of GPU instances and compute instances on a device, and the best of them.
 
-Theory of operation. A card has memory slices in a row and a number of compute slices. A profile takes a contiguous
-run of memory slices at one of its legal starts, and some compute slices; a "+me" profile also takes the only media
-engine. The state of a card is therefore a bitmask of used memory slices, a count of used compute slices and a media
-flag. Where several starts are legal, the one is taken that leaves the most valuable set of profiles possible: the
-largest profile that still fits is kept first, then the second largest, and so on; the higher start wins a tie, so
-that the big profiles' low starts stay open.
+Theory of operation. A device has a row of memory slices and a number of compute slices. A GPU instance of a profile occupies a
+contiguous run of memory slices at one of the profile's legal starts, and some compute slices. A "+me" profile also occupies the
+only media engine. The state of a device is therefore a bitmask of used memory slices, a count of used compute slices and a
+media flag. If several starts are legal, the best start keeps the largest profile possible, then the second largest, and so on.
+The higher start wins a tie, so that the low starts of the large profiles stay free.
 
-An instance can be cut once more: ``1c.3g.40gb`` is a part with one of the three compute slices of a ``3g.40gb``. Parts of one
-instance have compute slices of their own and its memory together. A part begins at a multiple of its own size, as NVML
-places compute instances; the instance is taken as a whole with its first part and given back with its last.
+A GPU instance can be divided into compute instances: ``1c.3g.40gb`` has one of the three compute slices of a ``3g.40gb``.
+The compute instances of one GPU instance have separate compute slices and use its memory together. A compute instance begins at
+a multiple of its size, as NVML places them. The GPU instance is occupied with its first compute instance and freed with its
+last. In names of this code a "part" is a compute instance that does not have all compute slices of its GPU instance.
 
-Geometry is data and comes from the driver of the card. This is the one place where it is reckoned with: the
-scheduler, the sharing mode and the node's executor all ask here, and a test holds it against what NVML accepts.
+The geometry is data from the driver of the device. The scheduler, the sharing mode and the node agent all compute with this
+module; a test compares it with the placements that NVML accepts.
 """
 
 from __future__ import annotations
@@ -23,23 +23,30 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-_PART_SIZES = frozenset({1, 2, 3, 4, 6})  # compute instances that NVML has names for, beside those of all slices
+_PART_SIZES = frozenset({1, 2, 3, 4, 6})  # sizes of compute instances that NVML supports, besides all slices
 _PROFILE_NAME = re.compile(r"(?:[1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z]{2,8}(?:\.[a-z]{2,8})?){0,2}")
 
 
 def is_profile_name(text: str) -> bool:
-    """Whether it is written like the name of a profile: ``1g.10gb``, ``1g.10gb+me``, ``1c.3g.40gb``."""
+    """Return True if the text has the syntax of a profile name: ``1g.10gb``, ``1g.10gb+me``, ``1c.3g.40gb``."""
     return _PROFILE_NAME.fullmatch(text) is not None
 
 
 def split_profile(name: str) -> tuple[int, str]:
-    """Compute slices and GPU instance of a name: ``1c.3g.40gb`` is one slice of a ``3g.40gb``, ``3g.40gb`` is 0: all."""
+    """Split a profile name into compute slices and GPU instance profile.
+
+    ``1c.3g.40gb`` gives ``(1, "3g.40gb")``. ``3g.40gb`` gives ``(0, "3g.40gb")``, where 0 means all compute slices.
+    """
     slices, dot, profile = name.partition("c.")
     return (int(slices), profile) if dot and slices.isdigit() else (0, name)
 
 
 class MigPlace(NamedTuple):
-    """Where an instance is: its first memory slice, and for a part of one the first compute slice in there, else -1."""
+    """Position of an instance on a device.
+
+    ``start`` is the first memory slice. ``part`` is the first compute slice of a compute instance in its GPU instance; -1 for a
+    whole GPU instance.
+    """
 
     start: int
     part: int = -1
@@ -47,13 +54,20 @@ class MigPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """One way to cut a card.
+    """Profile of a GPU instance or of a compute instance.
 
-    ``id`` is the driver's number of it, -1 where no driver was asked. ``starts`` are legal first memory slices;
-    ``memory_mib`` is what the tenant may use; ``slices`` counts memory slices and ``compute`` compute slices;
-    ``limit`` is the most instances of this profile on one card; ``media``: it has the only media engine.
-    Of a part, ``of`` names the profile of its instance and ``whole`` counts the compute slices of that, ``memory_mib`` is
-    its fair part of a memory that it shares, and the rest is as of its instance.
+    Args:
+        id: profile number of the driver; -1 if it was not read from a driver.
+        compute: number of compute slices.
+        slices: number of memory slices.
+        starts: legal first memory slices.
+        limit: most GPU instances of this profile on one device.
+        memory_mib: memory that the tenant may use; for a compute instance its proportional share of the GPU instance's memory.
+        media: it has the only media engine.
+        of: for a compute instance: the profile of its GPU instance; otherwise "".
+        whole: for a compute instance: the number of compute slices of its GPU instance; otherwise 0.
+
+    The other fields of a compute instance are those of its GPU instance.
     """
 
     id: int = -1
@@ -69,19 +83,21 @@ class MigProfile:
 
     @property
     def instance(self) -> str:
-        """The profile of the GPU instance that it is, or is a part of."""
+        """Name of the profile of the GPU instance, also for a compute instance."""
         return self.of or self.name
 
     @property
     def instance_compute(self) -> int:
-        """Compute slices of that."""
+        """Number of compute slices of the GPU instance, also for a compute instance."""
         return self.whole or self.compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigGeometry:
-    """All profiles of a device model; ``slices`` and ``compute`` are what one card has. ``only``: as if what is new could be
-    there only."""
+    """Profiles of a device model, and its numbers of memory slices (``slices``) and compute slices (``compute``).
+
+    ``only`` restricts new instances to one position; None: no restriction.
+    """
 
     slices: int
     compute: int
@@ -89,7 +105,10 @@ class MigGeometry:
     only: MigPlace | None = None
 
     def profile(self, name: str) -> MigProfile | None:
-        """The profile of that name, which may be one of a part; or None. A part of all slices is the instance itself."""
+        """Return the profile of a GPU instance or compute instance by its name; None if the device does not have it.
+
+        A compute instance with all compute slices is the GPU instance itself.
+        """
         found = next((profile for profile in self.profiles if profile.name == name), None)
         if found is None and "c." in name:
             compute, base = split_profile(name)
@@ -98,7 +117,7 @@ class MigGeometry:
         return found
 
     def only_at(self, place: MigPlace) -> MigGeometry:
-        """The same card as if what is new could be there only."""
+        """Return a copy of the geometry in which new instances are possible at this position only."""
         at = place.start
         profiles = tuple(replace(p, starts=(at,) if at in p.starts else ()) for p in self.profiles)
         return replace(self, profiles=profiles, only=place)
@@ -121,12 +140,15 @@ def _part_of(whole: MigProfile, compute: int) -> MigProfile | None:
 
 
 Kept = tuple[tuple[int, int], ...]
-"""Parts of an instance that nobody may destroy: first compute slice and size."""
+"""Compute instances of a GPU instance that must not be destroyed: first compute slice and size of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigShared:
-    """A GPU instance of which parts are taken: ``mask`` of its compute slices."""
+    """GPU instance that is divided into compute instances.
+
+    ``mask`` are its used compute slices; ``kept`` are its compute instances that must not be destroyed.
+    """
 
     profile: str
     start: int
@@ -135,14 +157,20 @@ class MigShared:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Its profile and first memory slice."""
+        """Profile name and first memory slice."""
         return self.profile, self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigState:
-    """What is taken of one card: mask of memory slices, compute slices, whether the media engine is gone. ``shared`` are the
-    instances, among those that are taken, which parts have."""
+    """Used resources of one device.
+
+    Args:
+        mask: used memory slices.
+        compute: number of used compute slices.
+        media: the media engine is used.
+        shared: the used GPU instances that are divided into compute instances.
+    """
 
     mask: int = 0
     compute: int = 0
@@ -150,19 +178,25 @@ class MigState:
     shared: tuple[MigShared, ...] = ()
 
     def joined(self, geometry: MigGeometry, name: str, start: int, part: int = -1) -> MigState:
-        """With one more instance, or part; a profile that the card does not have takes nothing."""
+        """Return the state with one more GPU instance or compute instance.
+
+        Returns the state unchanged if the device does not have the profile.
+        """
         profile = geometry.profile(name)
         return occupied(self, profile, start, part) if profile is not None else self
 
     def with_shared(self, shared: MigShared) -> MigState:
-        """The same with this in place of what is said of that instance."""
+        """Return the state with the entry of this GPU instance in ``shared`` replaced or added."""
         others = (s for s in self.shared if s.place != shared.place)
         return replace(self, shared=tuple(sorted((*others, shared), key=lambda s: s.start)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPart:
-    """A compute instance that stands in a GPU instance: a device that programs see. ``kept``: it was not made by us."""
+    """Existing compute instance in a GPU instance; programs see it as a device.
+
+    ``start`` is its first compute slice. ``kept``: the product did not create it and must not destroy it.
+    """
 
     start: int
     compute: int
@@ -172,10 +206,13 @@ class MigPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A GPU instance that stands on a card, whoever has it.
+    """Existing GPU instance on a device.
 
-    ``fixed``: it was found on the card, or a layout that somebody wrote has it: it is given out, and never destroyed
-    for another shape. ``foreign``: processes without a slice are in it. ``uuid`` is its first MIG device's.
+    Args:
+        uuid: UUID of its first MIG device.
+        fixed: it existed before, or a MIG layout of an administrator contains it. It is allocated, and never destroyed.
+        foreign: unmanaged processes use it.
+        parts: its compute instances.
     """
 
     profile: str
@@ -187,32 +224,37 @@ class MigInstance:
 
     @property
     def kept(self) -> Kept:
-        """Its parts that have to stay as they are."""
+        """Compute instances that must not be destroyed."""
         return tuple((part.start, part.compute) for part in self.parts if part.kept)
 
     @property
     def stays(self) -> bool:
-        """Whether it is on the card as long as nobody outside of the product takes it away."""
+        """True if the product must not destroy the GPU instance now."""
         return self.fixed or self.foreign
 
     @property
     def place(self) -> tuple[str, int]:
-        """Its profile and first memory slice."""
+        """Profile name and first memory slice."""
         return self.profile, self.start
 
 
 def run_of(profile: MigProfile, start: int) -> int:
-    """The memory slices of an instance, as a mask."""
+    """Return the memory slices of a GPU instance at ``start``, as a bitmask."""
     return ((1 << profile.slices) - 1) << start
 
 
 def span_of(profile: MigProfile, part: int) -> int:
-    """The compute slices of a part in its instance, as a mask."""
+    """Return the compute slices of a compute instance that begins at slice ``part``, as a bitmask of its GPU instance."""
     return ((1 << profile.compute) - 1) << part
 
 
 def open_parts(profile: MigProfile, mask: int, kept: Kept = ()) -> tuple[int, ...]:
-    """First compute slices at which one more of this profile has room in an instance of which ``mask`` is taken."""
+    """Return the compute slices at which one more compute instance of the profile can begin in a GPU instance.
+
+    Args:
+        mask: used compute slices of the GPU instance.
+        kept: its compute instances that must not be destroyed. Such a compute instance can be reused, but not overlapped.
+    """
     found = []
     for first in range(0, profile.instance_compute - profile.compute + 1, profile.compute):
         span = span_of(profile, first)
@@ -224,7 +266,11 @@ def open_parts(profile: MigProfile, mask: int, kept: Kept = ()) -> tuple[int, ..
 
 @lru_cache(maxsize=4096)
 def best_part(profile: MigProfile, mask: int, kept: Kept = ()) -> int:
-    """The one that keeps the largest parts possible, the last of equals; -1 where there is none."""
+    """Return the best of ``open_parts``, or -1 if it is empty.
+
+    An existing compute instance of the same size is reused first. Otherwise the best position keeps the largest compute
+    instances possible; the highest position wins a tie.
+    """
     sizes = [
         replace(profile, compute=size) for size in sorted(_PART_SIZES, reverse=True) if size < profile.instance_compute
     ]
@@ -237,8 +283,12 @@ def best_part(profile: MigProfile, mask: int, kept: Kept = ()) -> int:
 
 
 def state_of(geometry: MigGeometry, places: Iterable[tuple[str, int] | tuple[str, int, int]]) -> MigState:
-    """What is taken at these places (profile, start, for parts their first compute slice); profiles that the card does not
-    have take nothing."""
+    """Return the state of a device with instances at these positions.
+
+    Args:
+        places: profile name, first memory slice, and for compute instances the first compute slice. Profiles that the device
+            does not have are skipped.
+    """
     state = MigState()
     for place in places:
         state = state.joined(geometry, *place)
@@ -246,14 +296,18 @@ def state_of(geometry: MigGeometry, places: Iterable[tuple[str, int] | tuple[str
 
 
 def legal_starts(geometry: MigGeometry, profile: MigProfile, state: MigState) -> tuple[int, ...]:
-    """Starts at which one more instance fits now; for a part: one more instance for it."""
+    """Return the starts at which one more GPU instance fits; for the profile of a compute instance, a GPU instance for it."""
     if state.compute + profile.instance_compute > geometry.compute or (profile.media and state.media):
         return ()
     return tuple(start for start in profile.starts if not state.mask & run_of(profile, start))
 
 
 def occupied(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
-    """The state after an instance is created at ``start``, or a part in the one that is there."""
+    """Return the state after a GPU instance is created at ``start``.
+
+    For the profile of a compute instance: after the compute instance is created at compute slice ``part`` (-1: the best one),
+    in the divided GPU instance at ``start`` or in a new one.
+    """
     shared = state.shared
     if profile.of:
         known = next((s for s in shared if s.place == (profile.of, start)), None)
@@ -273,7 +327,10 @@ def occupied(state: MigState, profile: MigProfile, start: int, part: int = -1) -
 
 
 def vacated(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
-    """The state after the instance at ``start``, or the part, is gone; the exact reverse of ``occupied``."""
+    """Return the state after the GPU instance at ``start``, or its compute instance at ``part``, is destroyed.
+
+    This reverses ``occupied``.
+    """
     shared = state.shared
     if profile.of:
         known = next(s for s in shared if s.place == (profile.of, start))
@@ -290,7 +347,10 @@ def vacated(state: MigState, profile: MigProfile, start: int, part: int = -1) ->
 
 
 def open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
-    """How open a card is for what comes: the larger, the larger are the profiles that can still be made."""
+    """Return the number of legal starts of every profile, the largest profile first.
+
+    Of two states, the one with the greater result keeps larger profiles possible.
+    """
     return _open_profiles(geometry, replace(state, shared=()) if state.shared else state)
 
 
@@ -302,7 +362,7 @@ def _open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65536)
 def best_start(geometry: MigGeometry, name: str, state: MigState) -> tuple[int, tuple[int, ...]] | None:
-    """The start that keeps the largest profiles possible, with what is left open there; None when it does not fit."""
+    """Return the best start of a profile and the resulting ``open_profiles``; None if the profile does not fit."""
     profile = geometry.profile(name)
     if profile is None:
         return None

@@ -1,19 +1,21 @@
-"""Where MIG instances go, and which idle ones have to leave for them. Pure; nothing in use is ever moved or destroyed.
+"""Placement of new MIG instances, and the idle instances that must be destroyed for them (pure).
 
-Theory of operation. A card is what is in use (``MigState``: tenants and strangers) and the instances that stand idle: free
-ones, kept from an earlier tenant, and fixed ones, which are given out but never destroyed. A start is *possible* when its
-run is clear of what is in use and of fixed instances; an idle instance of the same profile at the same start is simply
-reused, and free ones in the way are destroyed. Of the possible starts that one is taken which
+Theory of operation. A device has used instances (``MigState``: allocations and unmanaged processes) and idle instances. Used
+instances are never moved or destroyed. Idle instances are free ones, left by an earlier allocation, and fixed ones, which are
+allocated but never destroyed. A start is possible if its memory slices overlap no used and no fixed instance. An idle instance
+of the same profile at the same start is reused; free idle instances that overlap are destroyed. The chosen start is the one
+that
 
-1. leaves room for most of what is known to come, in its order (an exact search over all ways to place those),
-2. destroys the fewest instances, those for what comes counted with it,
-3. keeps the largest profiles possible beside what is in use (``open_profiles``),
-4. reuses an instance, 5. is the highest, so that the low starts of the large profiles stay open.
+1. lets most of the known waiting requests be placed, in their order (an exact search over all ways to place them),
+2. destroys the fewest instances, including those that the waiting requests destroy,
+3. keeps the largest profiles possible beside the used instances (``open_profiles``),
+4. reuses an idle instance, 5. is the highest, so that the low starts of the large profiles stay free.
 
-A part of an instance joins one of its profile in which other parts are and its size has room, the fullest first. Else an
-instance is found for it as for one that is wanted whole, and it begins where the largest parts stay possible.
+A compute instance is placed in a divided GPU instance of its profile that has free compute slices, the fullest first. If there
+is none, a GPU instance is placed for it as for a request for the whole GPU instance.
 
-A search looks at ``COMING_MAX`` requests at most and is remembered, so that a decision takes a bounded time.
+A search considers at most ``COMING_MAX`` waiting requests, and its results are cached, so that the time of a decision is
+bounded.
 """
 
 from __future__ import annotations
@@ -43,13 +45,20 @@ _COMING_LOOK_MAX = 64
 
 _Known = tuple[str, int, bool, Kept]
 Idle = tuple[_Known, ...]
-"""Idle instances: profile, start, whether fixed, parts that have to stay."""
+"""Idle GPU instances: profile, start, True if fixed, compute instances that must not be destroyed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigChoice:
-    """Where one instance goes: ``destroyed`` have to leave first; ``reused``: it stands there already. Of a part: ``part`` is
-    its first compute slice, and ``shared``: others are in its instance."""
+    """Chosen position of one new instance.
+
+    Args:
+        start: first memory slice.
+        part: first compute slice of a compute instance; -1 for a whole GPU instance.
+        destroyed: idle instances that must be destroyed first.
+        reused: the GPU instance exists already and is idle.
+        shared: the GPU instance exists already and has other compute instances.
+    """
 
     profile: str
     start: int
@@ -70,10 +79,13 @@ def choose(
     idle: Sequence[MigInstance] = (),
     coming: Sequence[str] = (),
 ) -> MigChoice | None:
-    """The best place for one more instance; None where there is none.
+    """Return the best position for one more instance, or None if there is none.
 
     Args:
-        state: what is in use. idle: what else stands on the card. coming: profiles that wait behind this one.
+        name: profile of the new instance.
+        state: used resources of the device.
+        idle: idle instances on the device.
+        coming: profiles of the waiting requests that follow this one.
     """
     profile = geometry.profile(name)
     if profile is None:
@@ -108,7 +120,7 @@ def choose(
 def plan(
     geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], wanted: Sequence[str]
 ) -> tuple[MigChoice | None, ...]:
-    """Where all of ``wanted`` go, who stands first before who stands later; None for those that find no place."""
+    """Return the positions of all ``wanted`` profiles, placed in their order; None for each that does not fit."""
     left = tuple(idle)
     choices: list[MigChoice | None] = []
     for number, name in enumerate(wanted):
@@ -122,7 +134,7 @@ def plan(
 def taken(
     geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], choice: MigChoice
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
-    """What is in use and what is idle after a choice was carried out."""
+    """Return the state and the idle instances after a choice is carried out."""
     profile = geometry.profile(choice.profile)
     assert profile is not None
     same = (profile.instance, choice.start)
@@ -141,7 +153,13 @@ def together(
     instances: Sequence[MigInstance],
     coming: Sequence[str] = (),
 ) -> tuple[MigChoice, ...] | None:
-    """Places for all of these on one card, who stands first before who stands later; None where not all have one."""
+    """Return positions for all profiles on one device, placed in their order; None if not all of them fit.
+
+    Args:
+        used: resources that allocations use.
+        instances: all GPU instances that exist on the device.
+        coming: profiles of the waiting requests that follow.
+    """
     state, left = standing(geometry, used, instances)
     found: list[MigChoice] = []
     for number, name in enumerate(names):
@@ -156,7 +174,10 @@ def together(
 def making_room(
     geometry: MigGeometry, name: str, start: int, state: MigState, idle: Sequence[MigInstance]
 ) -> tuple[MigInstance, ...] | None:
-    """Which idle instances leave for this place, () where it is free or can be reused; None where it cannot be had."""
+    """Return the idle instances that must be destroyed for an instance of the profile at this start.
+
+    The result is () if the position is free or an idle instance is reused, and None if the position is not possible.
+    """
     profile = geometry.profile(name)
     if profile is None:
         return None
@@ -170,15 +191,18 @@ def making_room(
 def standing(
     geometry: MigGeometry, used: MigState, instances: Sequence[MigInstance]
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
-    """What is in use of a card, strangers included, and what stands on it idle, given what tenants hold. An instance with a
-    stranger in it has no room for more parts."""
+    """Return the used state of a device, including unmanaged processes, and its idle instances.
+
+    ``used`` are the resources that allocations use, ``instances`` all GPU instances on the device. A GPU instance that
+    unmanaged processes use accepts no more compute instances.
+    """
     state = used
     idle: list[MigInstance] = []
     for instance in instances:
         profile = geometry.profile(instance.profile)
         if profile is None:
             continue
-        if used.mask & run_of(profile, instance.start):  # a tenant's, or it is about to leave for one
+        if used.mask & run_of(profile, instance.start):  # used by an allocation, or to be destroyed for one
             parts = next((s for s in used.shared if s.place == instance.place), None)
             if parts is not None and (instance.foreign or instance.kept):
                 mask = (1 << profile.compute) - 1 if instance.foreign else parts.mask
@@ -194,7 +218,7 @@ def standing(
 def possible_places(
     geometry: MigGeometry, profile: MigProfile, used: MigState, instances: Sequence[MigInstance]
 ) -> tuple[MigPlace, ...]:
-    """Places that one more instance, or part, can have now."""
+    """Return the possible positions of one more GPU instance or compute instance of the profile."""
     if not instances and not profile.of:
         return tuple(map(MigPlace, legal_starts(geometry, profile, used)))
     state, idle = standing(geometry, used, instances)
@@ -216,12 +240,9 @@ def possible_places(
 def possible_starts(
     geometry: MigGeometry, profile: MigProfile, used: MigState, instances: Sequence[MigInstance]
 ) -> tuple[int, ...]:
-    """Starts that one more instance can have now; of a part: those of the instances that it can be in."""
+    """Return the possible starts of one more GPU instance; for a compute instance, the starts of possible GPU instances."""
     places = possible_places(geometry, profile, used, instances)
     return tuple(dict.fromkeys(place.start for place in places))
-
-
-# ---- inside -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,18 +259,18 @@ def _known(idle: Sequence[MigInstance]) -> Idle:
 
 
 def _whole(state: MigState, profile: MigProfile, start: int) -> MigState:
-    """With the instance of a profile taken, also where a part of it is all that is wanted."""
+    """Return the state with the whole GPU instance used, also for the profile of a compute instance."""
     return occupied(state, replace(profile, compute=profile.whole, of="", whole=0) if profile.of else profile, start)
 
 
 def _allowed(geometry: MigGeometry, start: int, parts: Sequence[int]) -> tuple[int, ...]:
-    """Those that may be chosen at all, where that is decided already."""
+    """Return the compute slices of ``parts`` that the restriction ``geometry.only`` allows."""
     only = geometry.only
     return tuple(p for p in parts if only is None or (only.start == start and only.part in (-1, p)))
 
 
 def _joins(geometry: MigGeometry, profile: MigProfile, state: MigState) -> Iterator[tuple[MigShared, MigPlace]]:
-    """Instances in which others have parts, and where this one's best place is in each."""
+    """Yield the divided GPU instances that have room for the compute instance, and its best position in each."""
     for shared in state.shared:
         if shared.profile == profile.of:
             allowed = _allowed(geometry, shared.start, open_parts(profile, shared.mask, shared.kept))
@@ -265,34 +286,37 @@ def _first_part(geometry: MigGeometry, profile: MigProfile, option: _Option) -> 
 
 
 def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, profile: MigProfile) -> tuple[str, ...]:
-    """The instances that will be wanted for these, beside one of this profile: parts go into what has room for them."""
+    """Return the GPU instances that waiting requests will need, at most ``COMING_MAX``.
+
+    Compute instances use the free compute slices of divided GPU instances first, including the one for ``profile``.
+    """
     ahead = names[:_COMING_LOOK_MAX]
     if not any("c." in name for name in ahead):
         return tuple(ahead[:COMING_MAX])
-    rooms: dict[str, list[int]] = {}
+    free_slices: dict[str, list[int]] = {}
     for shared in state.shared:
         whole = geometry.profile(shared.profile)
-        rooms.setdefault(shared.profile, []).append(whole.compute - shared.mask.bit_count() if whole else 0)
+        free_slices.setdefault(shared.profile, []).append(whole.compute - shared.mask.bit_count() if whole else 0)
     if profile.of:
-        rooms.setdefault(profile.of, []).append(profile.whole - profile.compute)
+        free_slices.setdefault(profile.of, []).append(profile.whole - profile.compute)
     wanted: list[str] = []
     for name in ahead:
         known = geometry.profile(name)
         if known is None or not known.of:
             wanted.append(name)
             continue
-        room = rooms.setdefault(known.of, [])
-        number = next((n for n, left in enumerate(room) if left >= known.compute), None)
+        free = free_slices.setdefault(known.of, [])
+        number = next((n for n, left in enumerate(free) if left >= known.compute), None)
         if number is None:
             wanted.append(known.of)
-            room.append(known.whole - known.compute)
+            free.append(known.whole - known.compute)
         else:
-            room[number] -= known.compute
+            free[number] -= known.compute
     return tuple(wanted[:COMING_MAX])
 
 
 def _options(geometry: MigGeometry, profile: MigProfile, state: MigState, idle: Idle) -> Iterator[_Option]:
-    """The possible starts of a profile, with what each destroys and leaves."""
+    """Yield the possible starts of a profile, with the idle instances that each destroys and leaves."""
     for start in legal_starts(geometry, profile, state):
         if profile.of and not _allowed(geometry, start, open_parts(profile, 0)):
             continue
@@ -309,8 +333,11 @@ def _options(geometry: MigGeometry, profile: MigProfile, state: MigState, idle: 
 
 
 def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: MigState, idle: Idle) -> Idle | None:
-    """Idle instances that a new one cannot stand beside: on its memory slices, with its media engine, and as few others as
-    give it its compute slices. None when a fixed one is among them."""
+    """Return the idle instances that must be destroyed for a new GPU instance, or None if a fixed one is among them.
+
+    These are the instances on its memory slices, the one with the media engine that it needs, and the fewest others that free
+    enough compute slices.
+    """
     run = run_of(profile, start)
     gone: list[_Known] = []
     compute = state.compute + profile.instance_compute
@@ -337,7 +364,10 @@ def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: M
 
 @lru_cache(maxsize=8192)
 def _ahead(geometry: MigGeometry, names: tuple[str, ...], state: MigState, idle: Idle) -> tuple[tuple[bool, ...], int]:
-    """Which of these could all be placed, the first before the later, and how many instances that would destroy."""
+    """Return which of the waiting profiles can be placed, and the number of instances that this destroys.
+
+    A profile counts as placed if it fits together with all earlier profiles that fit.
+    """
     kept: tuple[str, ...] = ()
     placed: list[bool] = []
     cost = 0
@@ -351,7 +381,7 @@ def _ahead(geometry: MigGeometry, names: tuple[str, ...], state: MigState, idle:
 
 @lru_cache(maxsize=16384)
 def _cheapest(geometry: MigGeometry, names: tuple[str, ...], state: MigState, idle: Idle) -> int | None:
-    """The fewest instances that have to leave for all of these; None when they cannot all stand on the card."""
+    """Return the least number of idle instances to destroy to place all profiles; None if they do not all fit."""
     if not names:
         return 0
     profiles = [(geometry.profile(name), name) for name in dict.fromkeys(names)]

@@ -1,4 +1,4 @@
-"""Amounts of money: a decimal and its currency, never a float."""
+"""Amounts of money: a decimal number and a currency. Money is never a float."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRITTEN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,4})?)\s?([A-Z]{3})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Money:
-    """``amount`` of a ``currency`` named by its three letters (ISO 4217)."""
+    """Amount in one currency; ``currency`` is the three-letter code of ISO 4217."""
 
     amount: Decimal
     currency: str
@@ -23,10 +23,14 @@ class Money:
 
 
 def parse_money(text: str) -> Money:
-    """``5000EUR`` or ``12.50 USD``. Raises CalabashError(BAD_REQUEST)."""
+    """Parse ``5000EUR`` or ``12.50 USD``: a number with at most four decimals, and a currency code.
+
+    Raises:
+        CalabashError(BAD_REQUEST): the text is not such an amount.
+    """
     match = _WRITTEN.fullmatch(text.strip())
     if match is None:
         raise CalabashError(
-            f"amount {text[:40]!r} is not understood", hint="write the number and the currency, like 5000EUR"
+            f"amount {text[:40]!r} is not an amount of money", hint="write the number and the currency, like 5000EUR"
         )
     return Money(amount=Decimal(match[1]), currency=match[2])

@@ -1,4 +1,4 @@
-"""What a tenant, a queue, a gang or a mode may be called."""
+"""Syntax of the names of tenants, queues, gangs and sharing modes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Tenant networks: the nouns, as a user sets them and as the book of networks completes them.
+"""Objects of tenant networks: VPCs, subnets, ports, security groups, gateways, addresses and routes.
 
-A VPC is a tenant's own address space; subnets divide it, ports are where programs join it. All else says who may talk to
-whom, how, and how fast. Names are paths: ``red`` a VPC, ``red/a`` a subnet of it, ``red/a/web1`` a port; what belongs to a
-VPC and to no subnet is ``red/NAME``. What is left empty is allocated when the object is created and stays as it is then.
+A VPC is a private address space of one tenant. Subnets divide it, and programs are connected to it by ports. The other objects
+define which connections are allowed, their routes and their rates. Names are paths: ``red`` is a VPC, ``red/a`` one of its
+subnets, ``red/a/web1`` a port. Other objects of a VPC are called ``red/NAME``. Fields that are left empty are allocated when
+the object is created and do not change afterwards.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from enum import StrEnum
 from calabash.model.addresses import Address, Network
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
 
-MTU_DEFAULT = 1400  # what is left of 1500 bytes of an underlay under Geneve over IPv6
+MTU_DEFAULT = 1400  # fits into an underlay MTU of 1500 bytes with Geneve over IPv6
 
 
 class NetworkKind(StrEnum):
-    """What an object of a network is; the word in the CLI, in YAML (``kind``) and in the API."""
+    """Kinds of network objects, as they are called in the CLI, in YAML (``kind``) and in the API."""
 
     VPC = "vpc"
     SUBNET = "subnet"
@@ -38,14 +39,14 @@ class NetworkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vpc:
-    """An address space of one tenant.
+    """VPC: a private address space of one tenant.
 
     Args:
         name: unique in the pool.
-        tenant: who owns it; "" where the pool has no tenants.
-        cidrs: where all its subnets lie; another VPC may have the same.
-        mtu_bytes: of its ports.
-        number: 1..65535, unique; of it are made MACs and transit addresses. 0: to be allocated.
+        tenant: the owner; "" where the pool has no tenants.
+        cidrs: IP ranges that contain all its subnets; they may overlap the ranges of other VPCs.
+        mtu_bytes: MTU of its ports.
+        number: 1..65535, unique; MAC addresses and transit addresses are derived from it. 0: to be allocated.
     """
 
     name: str
@@ -57,12 +58,13 @@ class Vpc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet:
-    """A part of a VPC, of which ports get addresses: at most one range of each IP version.
+    """Subnet of a VPC, from which ports get addresses. It has at most one range of each IP version.
 
     Args:
         name: ``VPC/SUBNET``.
-        gateways: the router's address in each range; empty: the first of each.
-        dhcp, dns: whether DHCP answers there, and DNS for the VPC's records and ports (``PORT.SUBNET.VPC.internal``).
+        gateways: address of the router in each range; empty: the first address of each range.
+        dhcp: enable DHCP.
+        dns: enable DNS for the records of the VPC and for its ports (``PORT.SUBNET.VPC.internal``).
         number: 1..65535, unique in the VPC; 0: to be allocated.
     """
 
@@ -76,15 +78,15 @@ class Subnet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """Where a program, a pod or a machine joins a subnet; what it sends with another address or MAC is dropped.
+    """Port: the connection of a program, a pod or a machine to a subnet. Packets with other source addresses are dropped.
 
     Args:
-        name: ``VPC/SUBNET/PORT``; the OVN port and the host's ``iface-id`` are called the same.
-        addresses: one of each range of the subnet; empty: allocated.
-        mac: empty: allocated.
+        name: ``VPC/SUBNET/PORT``; also the name of the OVN port and the ``iface-id`` on the host.
+        addresses: one address of each range of the subnet; empty: to be allocated.
+        mac: MAC address; "": to be allocated.
         security_groups: names ``VPC/GROUP``; empty: the VPC's ``default``.
-        qos: ``VPC/POLICY``, or "".
-        virtual_parents: for an address that moves between ports (of a pair of load balancers): their names.
+        qos: ``VPC/POLICY``; "" for none.
+        virtual_parents: for the virtual port of a pair of load balancers: the two ports between which its address moves.
     """
 
     name: str
@@ -96,7 +98,7 @@ class Port:
 
 
 class Direction(StrEnum):
-    """As its ports see it: INGRESS comes to them."""
+    """Direction of traffic as seen from a port: INGRESS goes to the port, EGRESS comes from it."""
 
     INGRESS = "ingress"
     EGRESS = "egress"
@@ -104,12 +106,12 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityRule:
-    """What a group lets through besides; answers to what was let through always pass.
+    """Rule that allows connections of the ports of a security group. Replies of allowed connections are always allowed.
 
     Args:
-        ports: first and last, of the receiver; (0, 0) all, and what ANY and ICMP have.
-        peer: who is at the other end, a range; None where ``peer_group`` says it. 0.0.0.0/0 and ::/0: anybody.
-        peer_group: a group of the same VPC, ``VPC/GROUP``.
+        ports: first and last port number of the receiver; (0, 0): all, and for ANY and ICMP.
+        peer: IP range of the other end; None if ``peer_group`` is given. 0.0.0.0/0 and ::/0 match every address.
+        peer_group: security group ``VPC/GROUP`` of the other end, in the same VPC; "" if ``peer`` is given.
     """
 
     direction: Direction
@@ -121,9 +123,10 @@ class SecurityRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityGroup:
-    """Ports that are let talk alike; nothing passes that no rule lets through.
+    """Security group: a set of ports with common rules. Connections that no rule allows are dropped.
 
-    Every VPC has ``VPC/default``, in which ports talk to each other and to anybody outside, and nobody else to them.
+    Every VPC has the group ``VPC/default``. It allows connections between its ports and connections from its ports to all other
+    addresses, and no other connections to its ports.
     """
 
     name: str
@@ -132,15 +135,16 @@ class SecurityGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplink:
-    """A way out of the platform: one segment of the provider's network, which an administrator sets.
+    """Uplink: a segment of the provider's network, set by an administrator, that connects VPCs to outside networks.
 
     Args:
         name: a label, without a VPC.
-        physical: what hosts call it in ``ovn-bridge-mappings``.
-        vlan: its tag on the wire, 0 none.
-        cidr, gateway: its range, and the next hop in it.
-        hosts: gateway hosts, the preferred first; empty: all that are gateway hosts.
-        vpcs_max: most VPCs that leave by it; 0: as many as its range has addresses for gateways, at most 100.
+        cidr: IP range of the segment.
+        gateway: next hop in that range.
+        physical: name of the physical network in ``ovn-bridge-mappings`` of the hosts.
+        vlan: VLAN tag; 0 for none.
+        hosts: gateway hosts in order of preference; empty: all gateway hosts.
+        vpcs_max: most VPCs that use it; 0: as many as its range has addresses for gateways, at most 100.
         number: 1..255, unique; 0: to be allocated.
     """
 
@@ -155,7 +159,10 @@ class Uplink:
 
 
 class GatewayKind(StrEnum):
-    """OVN: in the switches of two gateway hosts. NFV: two replicas of a program with nftables."""
+    """Implementations of gateways.
+
+    OVN: the virtual switches of two gateway hosts. NFV: two replicas of a program with nftables.
+    """
 
     OVN = "ovn"
     NFV = "nfv"
@@ -163,14 +170,15 @@ class GatewayKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkGateway:
-    """Where a VPC leaves for the outside; one VPC has at most one.
+    """Gateway of a VPC to an uplink. A VPC has at most one.
 
     Args:
         name: ``VPC/GATEWAY``.
-        uplink: its name; "": the one with the fewest VPCs.
-        snat: whether what leaves gets the gateway's address, so that ports without one of their own reach the outside.
-        address: of the uplink's range; None: to be allocated.
-        ports: of the NFV kind: its two replicas' ports inside the VPC, and the virtual one that moves between them; allocated.
+        uplink: name of the uplink; "": the uplink with the fewest VPCs.
+        snat: replace the source addresses of outgoing packets by the gateway's address, so that ports without an outside
+            address can reach outside networks.
+        address: address in the range of the uplink; None: to be allocated.
+        ports: NFV only: the ports of the two replicas in the VPC, and the virtual port that moves between them; allocated.
     """
 
     name: str
@@ -183,14 +191,17 @@ class NetworkGateway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eip:
-    """An outside address that is a VPC's; ``VPC/EIP``. ``address`` None: allocated of the range of its gateway's uplink."""
+    """Elastic IP ``VPC/EIP``: an outside address of a VPC.
+
+    ``address`` None: allocated from the range of its gateway's uplink.
+    """
 
     name: str
     address: Address | None = None
 
 
 class NatKind(StrEnum):
-    """DNAT: one outside port goes to one inside. FIP: an outside address is a port's, both ways."""
+    """Kinds of NAT rules. DNAT: forward one outside port number. FIP: translate a whole outside address, in both directions."""
 
     DNAT = "dnat"
     FIP = "fip"
@@ -198,13 +209,14 @@ class NatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatRule:
-    """``VPC/RULE``: what comes to ``eip`` goes to ``port``.
+    """NAT rule ``VPC/RULE``: forward packets for ``eip`` to ``port``.
 
     Args:
-        eip: ``VPC/EIP``, or ``VPC/GATEWAY`` for a DNAT on the gateway's own address.
+        eip: ``VPC/EIP``, or ``VPC/GATEWAY`` for a DNAT rule on the address of the gateway.
         port: ``VPC/SUBNET/PORT``.
-        protocol, outside_number, inside_number: of DNAT: TCP or UDP, and the numbers; 0 and ANY of a FIP.
-        distributed: of a FIP: translated on the port's own host.
+        protocol: TCP or UDP for DNAT, ANY for FIP.
+        outside_number, inside_number: port numbers for DNAT; 0 for FIP.
+        distributed: FIP only: translate on the host of the port instead of on the gateway host.
     """
 
     name: str
@@ -219,12 +231,12 @@ class NatRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peering:
-    """``VPC/PEER``: routes between two VPCs whose ranges do not overlap. It stands when both have asked for it.
+    """Peering ``VPC/PEER``: routes between two VPCs whose ranges do not overlap. It is active if both VPCs have it.
 
     Args:
-        name: ``red/green``: of ``red``, to ``green``.
-        routes: ranges of the other that this one wants to reach; empty: all its subnets.
-        number: 1..4095, the same at both ends; of it are made transit addresses. 0: to be allocated.
+        name: ``red/green`` is the peering of VPC ``red`` with VPC ``green``.
+        routes: ranges of the other VPC to reach; empty: all its subnets.
+        number: 1..4095, the same at both ends; transit addresses are derived from it. 0: to be allocated.
     """
 
     name: str
@@ -234,9 +246,11 @@ class Peering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRoute:
-    """``VPC/ROUTE``: packets for ``prefix``, from ``source`` where it says one, go to ``next_hop``; None drops them.
+    """Route ``VPC/ROUTE``: send packets for ``prefix`` to ``next_hop``, or drop them if ``next_hop`` is None.
 
-    With ``source`` it is a policy route, which comes before all others; ``priority`` then orders them, the higher first.
+    Args:
+        source: apply to packets from this range only. Such a policy route precedes all routes without a source.
+        priority: order of policy routes, the highest first.
     """
 
     name: str
@@ -248,11 +262,13 @@ class NetworkRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedicatedLine:
-    """``VPC/LINE``: a VLAN of the provider's network that is this VPC's alone, to a place of its tenant.
+    """Dedicated line ``VPC/LINE``: a VLAN of the provider's network that only this VPC uses, to a site of its tenant.
 
     Args:
-        cidr, address, peer: the line's own range, the VPC's address in it, and the other end's.
-        routes: ranges that are behind the other end.
+        cidr: IP range of the line.
+        address: address of the VPC in that range.
+        peer: address of the other end.
+        routes: ranges that are reached through the other end.
         physical, hosts: as for an uplink.
         number: 1..4095, unique; 0: to be allocated.
     """
@@ -270,7 +286,7 @@ class DedicatedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DnsRecord:
-    """``VPC/RECORD``: a name (``db.internal``) that DNS of the VPC's subnets answers, with these addresses."""
+    """DNS record ``VPC/RECORD``: the addresses of a host name (``db.internal``), answered in the VPC's subnets with DNS."""
 
     name: str
     host: str
@@ -279,7 +295,7 @@ class DnsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QosPolicy:
-    """``VPC/POLICY``: most bits per second that each port with it sends and gets; 0: no bound."""
+    """QoS policy ``VPC/POLICY``: most bits per second that each of its ports sends and receives; 0: no limit."""
 
     name: str
     egress_bits_per_s: int = 0
@@ -333,5 +349,5 @@ def kind_of(item: NetworkObject) -> NetworkKind:
 
 
 def vpc_of(name: str) -> str:
-    """The VPC of an object's path."""
+    """Return the name of the VPC in the path of an object."""
     return name.split("/", 1)[0]

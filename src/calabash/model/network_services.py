@@ -1,4 +1,4 @@
-"""Services of a tenant network: one address in front of several ports, within a VPC and across."""
+"""Load balancers of tenant networks, and endpoints for them in other VPCs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class TransportProtocol(StrEnum):
 
 
 class Layer(StrEnum):
-    """L4: OVN spreads connections. L7: a pair of HAProxy ends TLS or reads HTTP."""
+    """Layer of a load balancer.
+
+    L4: OVN distributes connections. L7: a pair of HAProxy processes terminates TLS or proxies HTTP.
+    """
 
     L4 = "l4"
     L7 = "l7"
@@ -31,7 +34,13 @@ class CheckKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """How a backend is seen to be well. HTTP, for L7 only: ``path`` answers 200 to 399."""
+    """Health check of the backends of a load balancer.
+
+    Args:
+        kind: HTTP is for L7 only; a backend is healthy if ``path`` answers with status 200 to 399.
+        interval_s: time between two checks.
+        failures: number of consecutive failures after which a backend is unhealthy.
+    """
 
     kind: CheckKind = CheckKind.NONE
     path: str = ""
@@ -41,7 +50,7 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A port of the same VPC, and the number at which it serves."""
+    """Backend of a load balancer: a port of the same VPC, and the TCP or UDP port number of its service."""
 
     port: str
     number: int
@@ -49,14 +58,15 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer:
-    """``VPC/LB``: one address and number in front of several ports.
+    """Load balancer ``VPC/LB``: one virtual address (VIP) and port number in front of several ports.
 
     Args:
-        vip, vip_number: in a subnet of the VPC and free there, or the address of one of its EIPs.
+        vip: a free address in a subnet of the VPC, or the address of one of the VPC's EIPs.
+        vip_number: the TCP or UDP port number of the service.
         protocol: TCP or UDP; L7 is TCP.
-        certificate: of L7: name of the secret with certificate and key that end TLS; "" plain HTTP.
-        ports: of L7: the pair's own two ports, and the virtual one that moves between them; allocated.
-        offered_to: tenants beside its own whose VPCs may have an endpoint of it; "*" all.
+        certificate: L7 only: name of the secret with the TLS certificate and key; "" for plain HTTP.
+        ports: L7 only: the network ports of the two HAProxy processes, and the virtual port that moves between them; allocated.
+        offered_to: other tenants whose VPCs may have an endpoint for it; "*" for all.
     """
 
     name: str
@@ -73,13 +83,15 @@ class LoadBalancer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceEndpoint:
-    """``VPC/ENDPOINT``: a load balancer of another VPC under an address of this one, whatever ranges both have.
+    """Service endpoint ``VPC/ENDPOINT``: an address of this VPC that leads to a load balancer of another VPC.
+
+    The IP ranges of the two VPCs may overlap.
 
     Args:
-        source: ``VPC/LB`` of the provider.
-        vip: in a subnet of this VPC; None: to be allocated in ``subnet``.
-        subnet: ``VPC/SUBNET``; "": the first.
-        number: 1..4095, unique; 0: to be allocated.
+        source: ``VPC/LB``, the load balancer of the provider.
+        vip: an address in a subnet of this VPC; None: allocated in ``subnet``.
+        subnet: ``VPC/SUBNET``; "": the first subnet.
+        number: 1..4095, unique; 0: allocated.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What is known of an object of a tenant network: how far it has been carried out, and whether it does its work."""
+"""Status of an object of a tenant network: the generation that is realized, and its conditions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from enum import StrEnum
 
 
 class ConditionKind(StrEnum):
-    """VALID: it can be carried out. REALIZED: every living host that it concerns has it. READY: it does what it is for,
-    as seen from outside (a port answers, a backend is well)."""
+    """Types of conditions of a network object.
+
+    VALID: the object can be configured. REALIZED: every live host that the object concerns has configured it. READY: the
+    object works as seen from outside, for example a port answers or a backend is healthy.
+    """
 
     VALID = "valid"
     REALIZED = "realized"
@@ -16,7 +19,10 @@ class ConditionKind(StrEnum):
 
 
 class VpcReady(StrEnum):
-    """Reasons of the condition READY of a VPC: what of OVN does not answer, so that nothing new works in it."""
+    """Reasons of the condition READY of a VPC: ACTIVE, or the component of OVN that does not answer.
+
+    While a component does not answer, changes of the VPC take no effect.
+    """
 
     ACTIVE = "active"
     NORTHBOUND_DOWN = "northbound_down"
@@ -27,7 +33,13 @@ class VpcReady(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCondition:
-    """``reason`` is a stable word; ``holds`` None: not known. ``since_s``: Unix time of the last change."""
+    """One condition of a network object.
+
+    Args:
+        holds: the condition is true or false; None: unknown.
+        reason: stable code of the cause.
+        since_s: Unix time of the last change.
+    """
 
     kind: ConditionKind
     holds: bool | None
@@ -38,7 +50,13 @@ class NetworkCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkStatus:
-    """What is known of one object: ``generation`` was last asked for, ``observed_generation`` carried out."""
+    """Status of one network object.
+
+    Args:
+        generation: the generation of the object that was last requested.
+        observed_generation: the generation that is configured.
+        host: the host on which the object is active; "" if it has none.
+    """
 
     generation: int
     observed_generation: int = 0

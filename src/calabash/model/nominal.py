@@ -1,8 +1,8 @@
-"""The nominal memory of a device: the size in the name of its model, by which people ask for it.
+"""Nominal memory size of a device: the size under which its model is sold.
 
-A driver reports less than that: an A100-40GB has 39.4 GiB, an H100-80GB 79.6 GiB, a T4 of 16 GB has 15 GiB, for firmware and
-error correction keep a part. Filters and selectors compare with the nominal size; amounts that are promised are of the reported
-size.
+A driver reports less memory than the nominal size, because firmware and error correction use some of it: 39.4 GiB for an
+A100-40GB, 79.6 GiB for an H100-80GB, 15 GiB for a T4 with 16 GB. Filters and selectors compare with the nominal size.
+Placements use the reported size.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-MISSING_MAX = 0.08  # the largest part of the nominal size that a driver may not report
+MISSING_MAX = 0.08  # the largest fraction of the nominal size that a driver may leave out of the reported size
 _NAMED = re.compile(r"(?<![0-9.])([0-9]{1,4}) ?GB\b", re.IGNORECASE)
-# Sizes in GiB that cards are sold with, for models whose names do not say theirs.
+# Sizes in GiB that cards are sold with, for models whose names contain no size.
 _SIZES_GIB = (
     1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288,
 )  # fmt: skip
@@ -22,8 +22,8 @@ _SIZES_GIB = (
 def nominal_memory_mib(memory_mib: int, model: str = "") -> int:
     """Return the nominal size in MiB of a device that reports ``memory_mib``.
 
-    It is the size in the name of the model, where the reported size is at most 8 % less; else the smallest size that cards are
-    sold with of which the reported size is at most 8 % less; else the reported size.
+    The result is the size in the name of the model if the reported size is at most 8 % below it. Otherwise it is the smallest
+    size on the market that the reported size is at most 8 % below. If there is none, it is the reported size.
     """
     named = [int(size) for size in _NAMED.findall(model)]
     for size in (*named, *_SIZES_GIB):

@@ -1,4 +1,4 @@
-"""What people and programs are told without asking: notices, and who wants which of them sent where."""
+"""Notices, and the subscriptions that send them to webhooks and mail addresses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class NoticeKind(StrEnum):
-    """What a notice is about. TEST is sent when somebody asks for it, and to whom it is asked for alone."""
+    """Subjects of notices. TEST is sent on demand, and to one receiver only."""
 
     OVER_USE = "over-use"
     BUDGET = "budget"
@@ -21,7 +21,7 @@ class NoticeKind(StrEnum):
 
 
 class NoticeChannel(StrEnum):
-    """How a notice goes out."""
+    """Transports of notices."""
 
     WEBHOOK = "webhook"
     EMAIL = "email"
@@ -32,7 +32,14 @@ KINDS = tuple(kind for kind in NoticeKind if kind is not NoticeKind.TEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something to be told, once for each ``id``. ``tenant`` "": of the platform; ``about``: what it happened to."""
+    """One notice. Each ``id`` is sent once.
+
+    Args:
+        at: seconds since 1970.
+        tenant: the tenant that the notice concerns; "" for the platform.
+        about: the object that the notice concerns, for example an allocation or a device.
+        message: the text.
+    """
 
     id: str
     kind: NoticeKind
@@ -44,13 +51,13 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """Who wants what sent where.
+    """Subscription: the receiver of the notices of a tenant or of the platform.
 
     Args:
-        tenant: whose; "" is the platform's, which gets the notices of all.
+        tenant: the tenant that subscribes; "" for the platform, which gets the notices of all tenants.
         target: a URL or a mail address.
-        kinds: which notices; empty: all.
-        secret: what a webhook's requests are signed with; empty for mail.
+        kinds: kinds of notices to send; empty: all.
+        secret: the key that signs the requests to a webhook; empty for mail.
     """
 
     tenant: str
@@ -62,14 +69,22 @@ class Notification:
     created_at: float = 0.0
 
     def wants(self, notice: Notice) -> bool:
-        """Whether that notice is for it."""
+        """Return True if the notice is to be sent to this subscription."""
         return self.tenant in {"", notice.tenant} and (not self.kinds or notice.kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationState:
-    """What has become of it so far. ``dropped``: never sent, since too many waited or for too long; ``tries``: in a row that
-    failed; ``next_at``: not before then is it tried again."""
+    """Delivery counters and retry state of a subscription.
+
+    Args:
+        delivered, failed, waiting: number of notices.
+        dropped: number of notices that were never sent, because too many waited or one waited too long.
+        tries: consecutive failed tries.
+        next_at: earliest time of the next try, in seconds since 1970.
+        last_at: time of the last try.
+        last_error: error of the last try; "" if it succeeded.
+    """
 
     delivered: int = 0
     failed: int = 0
@@ -83,7 +98,7 @@ class NotificationState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One notice on its way to one receiver; receivers know it by ``id``, which stays the same at every try."""
+    """One notice to be sent to one subscription. ``id`` is the same at every try, so that receivers can detect duplicates."""
 
     id: str
     tenant: str

@@ -1,4 +1,4 @@
-"""The one request that every front end is translated to, and the placement that answers it."""
+"""Requests for devices, into which every front end translates its input, and placements, the result of scheduling."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from calabash.model.mig import MigPlace, is_profile_name
 AllocationId = NewType("AllocationId", str)
 ModeName = NewType("ModeName", str)
 
-SPILL_MODE = ModeName("vgpu")  # the one that can page
-MIG_MODE = ModeName("mig")  # the one that a profile implies
+SPILL_MODE = ModeName("vgpu")  # the only mode that pages device memory to the host
+MIG_MODE = ModeName("mig")  # implied by a MIG profile
 MPS_MODE = ModeName("mps")
-CUT_MODES = frozenset({MIG_MODE, MPS_MODE})  # those that serve a card as MIG has cut it
-STANDING_MODES = frozenset({ModeName("brokered"), ModeName("passthrough")})  # that need no program of this machine
-VF_MODE = ModeName("passthrough")  # likewise for a virtual function
+CUT_MODES = frozenset({MIG_MODE, MPS_MODE})  # modes that can use MIG instances
+STANDING_MODES = frozenset({ModeName("brokered"), ModeName("passthrough")})  # modes that need no local program
+VF_MODE = ModeName("passthrough")  # implied by a virtual function
 DEFAULT_TENANT = "default"
 KEEP_S_MAX = 30 * 86_400.0
 DEFAULT_QUEUE = "default"
@@ -28,7 +28,7 @@ FAULT_SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
 class ComputePolicy(StrEnum):
-    """What a compute share means: FIXED never more, BURST at least it plus idle time, BEST_EFFORT what is left."""
+    """Meaning of a compute share. FIXED: a maximum. BURST: a minimum, plus idle time. BEST_EFFORT: idle time only."""
 
     FIXED = "fixed"
     BURST = "burst"
@@ -36,7 +36,7 @@ class ComputePolicy(StrEnum):
 
 
 class Isolation(IntEnum):
-    """How strongly tenants are kept apart; a sharing mode offers one level and serves requests up to it."""
+    """Levels of isolation between tenants. A sharing mode offers one level and serves requests for that or a lower level."""
 
     COOPERATIVE = 0
     BROKERED = 1
@@ -45,10 +45,12 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Which devices are acceptable; empty fields accept all. Models match as a part and without regard to case.
+    """Filter of acceptable devices. Empty fields accept all devices; exclusions win over the other fields.
 
-    ``memory_mib_min`` and ``memory_mib_max`` are compared with the nominal size of a device, ``reported_mib_min`` with what its
-    driver reports. What is excluded is not acceptable, whatever else is said of it.
+    Args:
+        models, models_excluded: substrings of model names, without regard to case.
+        memory_mib_min, memory_mib_max: bounds of the nominal memory size.
+        reported_mib_min: least memory size that the driver reports.
     """
 
     models: tuple[str, ...] = ()
@@ -62,29 +64,29 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """What one container or program asks of the pool.
+    """Request of one container or program for devices.
 
     Args:
-        count: devices wanted; each carries the same amount.
-        memory_mib: device memory per device; None means the whole device when exclusive, else no cap asked.
-        spill_mib: the part of ``memory_mib`` that need not lie on the device; it is paged over the link to the host.
-        memory_milli: the same in thousandths of the device, 1..1000, for those who do not know its size; None when not
-            said. At most one of the two.
+        count: number of devices; each gives the same amount.
+        memory_mib: device memory per device; None: the whole memory in mode exclusive, otherwise no limit.
+        spill_mib: how much of ``memory_mib`` may be paged to host memory.
+        memory_milli: device memory per device in thousandths of its size, 1..1000; None if not given. A request has at most one
+            of ``memory_mib`` and ``memory_milli``.
         core_percent: compute share per device, 1..100.
-        mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
-        mig: name of a MIG profile (``1g.10gb``), or of a part of one (``1c.3g.40gb``), instead of amounts, which implies the
-            mode; "" lets the amounts decide.
-        vf: name of a part of a card for a virtual machine; implies mode passthrough.
-        standing: it is kept until it is given back, whether or not a program of it runs: for virtual machines that others
-            run. Only modes whose tenants are not programs of this host take such requests.
-        keep_s: how long one that stands is kept without a word from its owner; 0: until it is given back.
-        isolation: least acceptable level.
-        priority: larger goes first; 0 is normal.
-        gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
-        on_fault: name of the signal that its programs get when a device of theirs fails; "" for none.
-        run_time_s: how long it expects to run; 0 means unknown. Lets it pass a reservation that it will not delay.
-        ports: of tenant networks, ``VPC/SUBNET/PORT``: its program has these and no other network. They are granted and given
-            back with it.
+        mode: name of a sharing mode; "": decided by the amounts (exclusive for a whole device, otherwise vgpu).
+        mig: name of a MIG profile of a GPU instance (``1g.10gb``) or of a compute instance (``1c.3g.40gb``) instead of amounts;
+            implies mode mig; "" for none.
+        vf: name of a profile of virtual functions; implies mode passthrough; "" for none.
+        standing: the allocation is kept until it is given back, also while no program of it runs: for virtual machines that
+            other software runs. Allowed in ``STANDING_MODES`` only.
+        keep_s: seconds for which a standing allocation is kept without a renewal by its owner; 0: until it is given back.
+        isolation: lowest acceptable level.
+        priority: a larger priority is scheduled first; 0 is normal.
+        gang: name of the gang; no member starts before ``gang_size`` members can start.
+        on_fault: name of the signal that the programs get if a device of theirs fails; "" for none.
+        run_time_s: expected run time; 0: unknown. A request with a run time may use reserved devices until they are needed.
+        ports: ports of tenant networks, ``VPC/SUBNET/PORT``. The program has these and no other network interfaces. They are
+            granted and given back together with the devices.
         cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
     """
 
@@ -125,18 +127,20 @@ class GpuRequest:
             )
         if self.memory_mib is not None and self.memory_milli is not None:
             raise CalabashError(
-                f"memory is asked twice: {self.memory_mib} MiB and {self.memory_milli} thousandths of a device",
-                hint="say one of them",
+                f"memory is given twice: {self.memory_mib} MiB and {self.memory_milli} thousandths of a device",
+                hint="give one of them",
             )
         self._require_one_size()
         self._check_spill()
         if self.on_fault not in {"", *FAULT_SIGNALS}:
-            raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
+            raise CalabashError(
+                f"signal {self.on_fault[:64]!r} is not supported", hint=f"use one of: {', '.join(FAULT_SIGNALS)}"
+            )
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 0 <= self.keep_s <= KEEP_S_MAX or (self.keep_s and not self.standing):
             raise CalabashError(
-                f"keeping for {self.keep_s} s is out of range", hint="only what stands; at most 30 days"
+                f"keep time {self.keep_s} s is out of range", hint="at most 30 days, and for standing requests only"
             )
         if not 1 <= self.gang_size <= 100_000:
             raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
@@ -146,53 +150,60 @@ class GpuRequest:
         for port in self.ports:
             check_path(port, 3, "port")
         if len(self.ports) > PORTS_MAX or len(set(self.ports)) != len(self.ports):
-            raise CalabashError(f"{len(self.ports)} ports are asked for", hint=f"at most {PORTS_MAX}, each once")
+            raise CalabashError(
+                f"{len(self.ports)} ports are requested, at most {PORTS_MAX} different ones are allowed",
+                hint=f"name at most {PORTS_MAX} ports, each once",
+            )
         if self.ports and self.standing:
             raise CalabashError(
-                f"port {self.ports[0]} is asked for something without a program",
+                f"port {self.ports[0]} needs a program, and a standing request has none",
                 reason=Reason.UNSUPPORTED,
                 hint="leave `standing` out, or the ports",
             )
 
     def _require_one_size(self) -> None:
-        """Amounts, a MIG profile, or a virtual function, and the mode that belongs to it."""
+        """Check that the request has either amounts, or a MIG profile, or a virtual function, and set the implied mode."""
         if self.mig and not is_profile_name(self.mig):
-            raise CalabashError(f"MIG profile {self.mig[:64]!r} is not one", hint="for example 1g.10gb or 1g.10gb+me")
+            raise CalabashError(
+                f"MIG profile {self.mig[:64]!r} is not a profile name", hint="for example 1g.10gb or 1g.10gb+me"
+            )
         if self.mig and (self.memory_mib is not None or self.memory_milli is not None or self.core_percent != 100):
             raise CalabashError(
-                f"MIG profile {self.mig} says already how much of a device",
+                f"MIG profile {self.mig} cannot be combined with memory or cores",
                 hint="leave memory and cores out, or the profile",
             )
         if self.mig and self.mode not in ("", MIG_MODE):
             raise CalabashError(
-                f"MIG profile {self.mig} is asked in mode {self.mode}", hint="leave the mode out with a profile"
+                f"MIG profile {self.mig} needs mode {MIG_MODE}, and mode {self.mode} is given",
+                hint="leave the mode out with a profile",
             )
         if self.mig:
             object.__setattr__(self, "mode", MIG_MODE)
         if self.vf and (self.mig or self.memory_mib is not None or self.memory_milli is not None):
             raise CalabashError(
-                f"virtual function {self.vf[:64]} says already how much of a device",
+                f"virtual function {self.vf[:64]} cannot be combined with memory or a MIG profile",
                 hint="leave memory and the MIG profile out, or the virtual function",
             )
         if self.vf and self.mode not in ("", VF_MODE):
             raise CalabashError(
-                f"virtual function {self.vf[:64]} is asked in mode {self.mode}", hint="leave the mode out with it"
+                f"virtual function {self.vf[:64]} needs mode {VF_MODE}, and mode {self.mode} is given",
+                hint="leave the mode out with a virtual function",
             )
         if self.vf:
             object.__setattr__(self, "mode", VF_MODE)
 
     def _check_spill(self) -> None:
-        """Spilling implies the one mode that can."""
+        """Check the spill amount and set the only mode that supports spilling."""
         if not self.spill_mib:
             return
         if self.memory_mib is None or not 0 < self.spill_mib < self.memory_mib:
             raise CalabashError(
                 f"spill {self.spill_mib} MiB of {self.memory_mib or 0} MiB of memory is out of range",
-                hint="it is the part of --memory that need not lie on the card: more than nothing, less than all",
+                hint="spill is how much of --memory may be in host memory: more than 0, less than all of it",
             )
         if self.mode not in ("", SPILL_MODE):
             raise CalabashError(
-                f"spill is asked in mode {self.mode}, and only {SPILL_MODE} pages memory",
+                f"spill needs mode {SPILL_MODE}, and mode {self.mode} is given",
                 reason=Reason.MODE_CONFLICT,
                 hint="leave the mode out",
             )
@@ -201,12 +212,15 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one container has of one device. ``memory_mib`` 0 means not capped.
+    """Slice: the amount of one device that one container or program has.
 
-    ``spill_mib`` of it need not lie on the device; the rest is promised there.
-    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. ``part`` is the
-    first compute slice of a part of one, whose ``memory_mib`` is its fair part of a memory that it shares with the others
-    in there; -1 for all of it. ``vf`` is the profile of a virtual function; "" where there is none.
+    Args:
+        memory_mib: device memory; 0: not limited. For a compute instance: its proportional share of the memory of the GPU
+            instance, which all its compute instances use together.
+        spill_mib: how much of ``memory_mib`` may be in host memory.
+        profile, start: profile and first memory slice of the MIG GPU instance; "" and -1 for none.
+        part: first compute slice of the compute instance in its GPU instance; -1 for the whole GPU instance.
+        vf: profile of the virtual function; "" for none.
     """
 
     device: DeviceUuid
@@ -220,18 +234,18 @@ class Slice:
 
     @property
     def place(self) -> MigPlace:
-        """Where its MIG instance is."""
+        """Position of the MIG instance on the device."""
         return MigPlace(self.start, self.part)
 
     @property
     def resident_mib(self) -> int:
-        """What is promised on the device itself."""
+        """Memory that is guaranteed to be on the device."""
         return self.memory_mib - self.spill_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a request goes: the node, the sharing mode, one slice per device."""
+    """Devices and amounts chosen for a request: the node, the sharing mode, and one slice per device."""
 
     node: NodeName
     mode: ModeName

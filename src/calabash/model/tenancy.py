@@ -1,8 +1,8 @@
-"""Tenants, their projects, people and what proves who they are: the nouns of a pool that serves many teams.
+"""Tenants, projects, users, memberships, tokens and principals.
 
-A tenant is a team, and its queue ``NAME`` with a guarantee and a limit; a project is a part of it, with the queue
-``NAME/PROJECT``. Requests that name no project go to the part ``default``, which every tenant has. People are members: of
-a project, of a tenant, or of the whole platform.
+A tenant is a team with the queue ``NAME``, which has a guarantee and a limit. A project belongs to a tenant and has the queue
+``NAME/PROJECT``. Requests that name no project use the project ``default``, which every tenant has. Users are members of a
+project, of a tenant, or of the whole platform.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRIORITY_LEAST, PRIORITY_MOST = -1000, 1000
 
 
 class Role(StrEnum):
-    """What a member is. ADMIN and OPERATOR exist for the whole platform only, TENANT_ADMIN for a tenant only."""
+    """Roles of members. ADMIN and OPERATOR exist for the whole platform only, TENANT_ADMIN for a tenant only."""
 
     ADMIN = "admin"
     OPERATOR = "operator"
@@ -30,8 +30,11 @@ class Role(StrEnum):
 
 
 class TokenKind(StrEnum):
-    """What a token is for: API by people and programs, SESSION of the console, LOGIN once for a session, GATEWAY for the
-    process that serves the network and asks for the sessions of others."""
+    """Purposes of tokens.
+
+    API: requests of users and programs. SESSION: a session of the web console. LOGIN: a code that is exchanged once for a
+    session. GATEWAY: the gateway process, which serves the network and requests sessions for users.
+    """
 
     API = "api"
     SESSION = "session"
@@ -40,7 +43,7 @@ class TokenKind(StrEnum):
 
 
 class TokenScope(StrEnum):
-    """What a token may be used for at most: READ looks, RUN asks for slices and gives them back, MANAGE changes the rest."""
+    """Restrictions of tokens. READ: read objects. RUN: request slices and give them back. MANAGE: change all other objects."""
 
     READ = "read"
     RUN = "run"
@@ -49,18 +52,20 @@ class TokenScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A team as an administrator set it; amounts are devices, 0 or empty is no bound except where None is said.
+    """Settings of a tenant. Amounts are devices; 0 or empty means no limit, unless stated otherwise.
 
     Args:
-        guarantee: devices that it gets back whenever it wants them. limit: most it may hold, None: no limit.
-        weight: its share of what nobody claims.
-        budget: what it may spend, None: not watched.
-        priorities: least and most that its requests may say.
-        modes, models: sharing modes and parts of model names that it may ask for; empty: any.
-        slices_per_user: most slices that one user of it holds and waits for at a time.
-        run_s_max: a slice is taken back after so many seconds.
+        guarantee: devices that the tenant can reclaim at any time.
+        limit: most devices that the tenant may hold; None: no limit.
+        weight: share of the devices that are not guaranteed to a tenant, relative to the weights of other tenants.
+        budget: money that the tenant may spend; None: no budget.
+        priorities: least and greatest priority of its requests.
+        modes: sharing modes that its requests may use; empty: any.
+        models: substrings of device model names that its requests may use; empty: any.
+        slices_per_user: most slices that one user of the tenant may hold or wait for at a time.
+        run_s_max: most seconds that an allocation may run before it is ended.
         groups: groups of this machine whose members are members of the tenant.
-        networks: most objects of a kind that its networks have, by kind; a kind that is not said: no bound.
+        networks: most network objects of each kind; a kind that is not listed has no limit.
     """
 
     name: str
@@ -86,14 +91,14 @@ class Tenant:
             )
         if any(kind is NetworkKind.UPLINK or most < 0 for kind, most in self.networks):
             raise CalabashError(
-                f"tenant {self.name}: {', '.join(f'{k}={n}' for k, n in self.networks)} are no bounds of networks",
-                hint="like vpc=4,port=200,eip=8; uplinks are the platform's",
+                f"tenant {self.name}: {', '.join(f'{k}={n}' for k, n in self.networks)} are not limits of network objects",
+                hint="write limits of zero or more, like vpc=4,port=200,eip=8; uplinks belong to the platform",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A part of a tenant; amounts as there."""
+    """Settings of a project of a tenant. Amounts are devices, as for a tenant."""
 
     tenant: str
     name: str
@@ -111,8 +116,12 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A person or a program. ``login``: the account of this machine, ``subject``: what an OIDC provider calls it; both may
-    be empty, and nobody else has the same."""
+    """User: a person or a program.
+
+    Args:
+        login: account on this machine; unique, or "" for none.
+        subject: subject claim of the OIDC provider; unique, or "" for none.
+    """
 
     name: str
     login: str = ""
@@ -122,7 +131,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What a user is where. ``tenant`` "" is the whole platform, ``project`` "" all of a tenant."""
+    """Membership: the role of a user on the platform (``tenant`` is ""), in a tenant (``project`` is ""), or in a project."""
 
     user: str
     role: Role
@@ -133,22 +142,25 @@ class Member:
         whole = {Role.ADMIN, Role.OPERATOR, Role.VIEWER}
         if not self.tenant and (self.role not in whole or self.project):
             raise CalabashError(
-                f"{self.role} is a role within a tenant", hint="name the tenant, or give admin, operator or viewer"
+                f"role {self.role} needs a tenant", hint="name the tenant, or give admin, operator or viewer"
             )
         if self.tenant and self.role in {Role.ADMIN, Role.OPERATOR}:
             raise CalabashError(
-                f"{self.role} is a role for the whole platform",
+                f"role {self.role} exists for the whole platform only",
                 hint="leave the tenant out, or give tenant-admin, member or viewer",
             )
         if self.project and self.role is Role.TENANT_ADMIN:
-            raise CalabashError(f"{self.role} is a role for a whole tenant", hint="leave the project out")
+            raise CalabashError(f"role {self.role} exists for a whole tenant only", hint="leave the project out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """A token as it is kept: its secret is known to whoever was given it, here is only the SHA-256 ``digest``.
+    """Stored API token. Times are seconds since 1970.
 
-    ``scopes`` empty: whatever its user may. Times are seconds since 1970; ``revoked_at`` 0.0 is "not revoked".
+    Args:
+        digest: SHA-256 of the secret; the secret is not stored.
+        scopes: restrictions of the token; empty: all rights of its user.
+        revoked_at: 0.0 while it is not revoked.
     """
 
     id: str
@@ -162,21 +174,22 @@ class TokenRecord:
     note: str = ""
 
     def valid(self, now_s: float) -> bool:
+        """Return True if the token is neither revoked nor expired."""
         return not self.revoked_at and now_s < self.expires_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks, and with which rights.
+    """Authenticated requester and its rights.
 
     Args:
-        user: its name; "" is nobody.
-        uid: its account on this machine, -1 for none.
-        roles: all memberships, those by groups of this machine too.
-        token: id of the token that it came with; "" for a process of this machine that the kernel vouches for.
-        kind: of that token, None without one.
-        scopes: of that token; empty: no bound.
-        own: the tenant of that very user, which needs no administrator; "" for members of a tenant.
+        user: name of the user; "" if the requester is not authenticated.
+        uid: user ID of the account on this machine; -1 for none.
+        roles: all memberships, including those through groups of this machine.
+        token: ID of the token of the request; "" for a local process that is identified by its socket credentials.
+        kind: purpose of the token; None without a token.
+        scopes: restrictions of the token; empty: none.
+        own: personal tenant of the user; "" for members of a tenant.
     """
 
     user: str
@@ -189,12 +202,12 @@ class Principal:
 
     @property
     def local(self) -> bool:
-        """Whether it is the process at the other end of the socket."""
+        """True for a local process that is identified by its socket credentials, without a token."""
         return bool(self.user) and not self.token
 
     @property
     def key(self) -> str:
-        """Who it is where things are counted by user: an account of this machine and a token of its user are the same."""
+        """Key for limits per user. A local account and the tokens of its user have the same key."""
         return str(self.uid) if self.uid >= 0 else f"user {self.user}"
 
 
@@ -202,24 +215,24 @@ NOBODY = Principal(user="")
 
 
 def project_queue(tenant: str, project: str = "") -> str:
-    """The queue of a part of a tenant."""
+    """Return the queue of a project of a tenant; of the default project if ``project`` is empty."""
     return f"{tenant}/{project or DEFAULT_PROJECT}"
 
 
 def project_of(tenant: str, queue: str) -> str:
-    """The project of a tenant that a queue is; "" when it is none of its parts."""
+    """Return the project of a tenant to which a queue belongs; "" if the queue belongs to no project of the tenant."""
     return queue[len(tenant) + 1 :] if tenant and queue.startswith(f"{tenant}/") else ""
 
 
 def parse_network_bounds(text: str) -> dict[NetworkKind, int]:
-    """``vpc=4,eip=8``, with commas or blanks between them: most objects of each kind. Raises CalabashError."""
+    """Parse limits of network objects like ``vpc=4,eip=8``, separated by commas or blanks. Raises CalabashError."""
     found = {}
     for word in text.replace(",", " ").split():
         kind, _, most = word.partition("=")
         if kind not in set(NetworkKind) or not (most.isascii() and most.isdigit() and len(most) <= 9):
             raise CalabashError(
-                f"{word[:80]!r} is no kind of networks with a number",
-                hint=f"like vpc=4,eip=8; kinds: {', '.join(NetworkKind)}",
+                f"{word[:80]!r} is not a limit of network objects, written KIND=NUMBER",
+                hint=f"for example vpc=4,eip=8; kinds: {', '.join(NetworkKind)}",
             )
         found[NetworkKind(kind)] = int(most)
     return found

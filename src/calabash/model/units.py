@@ -1,6 +1,7 @@
-"""Units and their shorthand: ``8GiB``, ``30%``, ``60s``. Inside the product memory is int MiB, time is seconds.
+"""Parsers and formatters of memory sizes, percentages and durations: ``8GiB``, ``30%``, ``60s``.
 
-Every conversion between what people type, what Kubernetes writes and what the core uses is here and nowhere else.
+Inside the product memory is an int in MiB and time a float in seconds. All conversions between the notation of users and of
+Kubernetes and these units are in this module.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_memory_mib(text: str) -> int:
-    """``8GiB`` -> 8192 MiB, ``8GB`` -> 7630 MiB: a number with a unit, rounded up to whole MiB.
+    """Parse a memory size and return it in MiB, rounded up: ``8GiB`` is 8192, ``8GB`` is 7630.
 
-    Units are what they are everywhere else: ``KiB MiB GiB TiB`` (also ``Ki`` ...) are powers of 1024, ``KB MB GB TB``
-    (also ``K`` ...) are powers of 1000, ``B`` is bytes; case does not matter. Raises CalabashError when the text is not
-    a size, has no unit, or is zero.
+    ``KiB MiB GiB TiB`` (also ``Ki`` ...) are powers of 1024, ``KB MB GB TB`` (also ``K`` ...) are powers of 1000, ``B`` is
+    bytes; case does not matter.
+
+    Raises:
+        CalabashError(BAD_REQUEST): the text is not a size, has no unit, is zero or is above 2^40 MiB.
     """
     match = _MEMORY.fullmatch(text)
     if match is None:
-        raise CalabashError(f"memory {text!r} is not a size", hint="write a number with a unit, like 8GiB or 512MiB")
+        raise CalabashError(
+            f"memory {text!r} is not a memory size", hint="write a number with a unit, like 8GiB or 512MiB"
+        )
     whole, fraction, unit = match[1], match[2] or "", (match[3] or "").upper()
     if not unit:
         number = text.strip()
@@ -35,15 +40,19 @@ def parse_memory_mib(text: str) -> int:
         )
     base = 1024 if "I" in unit else 1000
     scale: int = base ** _POWERS.get(unit[0], 0)
-    parts = int("1" + "0" * len(fraction)) * MIB  # of what is counted below, in one MiB
-    mib = -(-int(whole + fraction) * scale // parts)
+    divisor = int("1" + "0" * len(fraction)) * MIB  # MIB, scaled by the power of ten that makes the number an integer
+    mib = -(-int(whole + fraction) * scale // divisor)
     if not 0 < mib <= _MAX_MEMORY_MIB:
         raise CalabashError(f"memory {text!r} is {mib} MiB: out of range", hint="ask for at least 1MiB")
     return mib
 
 
 def parse_percent(text: str, *, what: str = "cores") -> int:
-    """``30`` or ``30%`` -> 30; 1..100."""
+    """Parse ``30`` or ``30%`` and return 30. Raises CalabashError if the number is not in 1..100.
+
+    Args:
+        what: name of the amount, for the error message.
+    """
     number = text.strip().removesuffix("%")
     if re.fullmatch(r"[+-]?[0-9]{1,9}", number) is None:
         raise CalabashError(f"{what} {text!r} is not a percentage", hint="write a whole number, 1 to 100")
@@ -54,7 +63,7 @@ def parse_percent(text: str, *, what: str = "cores") -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """``60s``, ``1h30m``, ``250ms`` -> seconds. ``0`` needs no unit. Raises CalabashError."""
+    """Parse a duration like ``60s``, ``1h30m`` or ``250ms`` and return seconds. ``0`` needs no unit. Raises CalabashError."""
     text = text.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         if float(text) == 0:
@@ -65,12 +74,12 @@ def parse_duration_s(text: str) -> float:
         )
     parts = _DURATION_PART.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
-        raise CalabashError(f"duration {text!r} is not understood", hint="write 30s, 10m, 1h30m or 2d")
+        raise CalabashError(f"duration {text!r} is not a duration", hint="write 30s, 10m, 1h30m or 2d")
     return sum(float(n) * _SECONDS[u] for n, u in parts)
 
 
 def format_mib(mib: int) -> str:
-    """Humanised: ``512MiB``, ``8GiB``, ``39.4GiB``."""
+    """Return a memory size for people: ``512MiB``, ``8GiB``, ``39.4GiB``, rounded to one decimal."""
     if mib < 1024:
         return f"{mib}MiB"
     gib = mib / 1024
@@ -78,13 +87,16 @@ def format_mib(mib: int) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """A duration of a file that programs write as well: as :func:`parse_duration_s`, and a plain number is seconds."""
+    """Parse a duration of a file that programs may have written.
+
+    As :func:`parse_duration_s`, and a number without a unit is seconds.
+    """
     plain = re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", text) is not None
     return float(text) if plain else parse_duration_s(text)
 
 
 def exact_duration(seconds: float) -> str:
-    """``12h``, ``1h30m``, ``0.25s``: the same duration as text that :func:`parse_duration_s` reads; ``0`` for none."""
+    """Return the exact duration as text for :func:`parse_duration_s`: ``12h``, ``1h30m``, ``0.25s``; ``0`` for zero."""
     rest, words = seconds, []
     for unit in ("d", "h", "m"):
         whole, rest = divmod(rest, _SECONDS[unit])
@@ -93,7 +105,7 @@ def exact_duration(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Humanised: ``12s``, ``3m10s``, ``2h5m``, ``4d3h``."""
+    """Return a duration for people, as its two largest units: ``12s``, ``3m10s``, ``2h5m``, ``4d3h``."""
     total = int(seconds)
     days, rest = divmod(total, 86400)
     hours, rest = divmod(rest, 3600)

@@ -43,7 +43,7 @@ def test_a_port_is_named_by_its_path_at_most_eight_and_each_once() -> None:
 
 
 def test_what_stands_without_a_program_has_no_ports() -> None:
-    with pytest.raises(CalabashError, match="without a program"):
+    with pytest.raises(CalabashError, match="needs a program"):
         GpuRequest(ports=("red/a/web1",), standing=True)
 
 

@@ -72,7 +72,7 @@ def test_a_small_request_is_a_short_annotation() -> None:
         ('"version":1', '"version":2', "version 2"),
         ('"version":1,', "", "version"),
         ('"core_percent":30', '"core_percent":101', "core_percent"),
-        ('"memory_milli":500', '"memory_milli":500,"memory_mib":5', "asked twice"),
+        ('"memory_milli":500', '"memory_milli":500,"memory_mib":5', "memory is given twice"),
         ('"dialect":"hami"', '"dialect":"hami","more":1', "more"),
         ('"name":"warm"', '"name":"main"', "stands in it twice"),
         ('"isolation":"brokered"', '"isolation":"none"', "isolation"),

@@ -60,7 +60,7 @@ def test_the_annotation_says_in_any_words_what_need_not_lie_on_the_card(limits: 
         ({"calabash.dev/cores": "40"}, {"spill": "8Gi"}, "spill 8192 MiB of 0 MiB"),
         ({"calabash.dev/memory": "8Gi"}, {"spill": "8"}, "less than 1Mi"),
         ({"calabash.dev/memory": "8Gi"}, {"spill": "much"}, "calabash.dev/spill 'much' is not an amount"),
-        ({"calabash.dev/memory": "8Gi"}, {"spill": "1Gi", "mode": "mps"}, "only vgpu pages memory"),
+        ({"calabash.dev/memory": "8Gi"}, {"spill": "1Gi", "mode": "mps"}, "spill needs mode vgpu"),
     ],
 )
 def test_what_cannot_be_spilled_is_refused(limits: dict[str, str], annotations: dict[str, str], message: str) -> None:

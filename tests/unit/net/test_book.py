@@ -92,7 +92,7 @@ def test_equal_ranges_of_two_vpcs_are_welcome_and_nothing_is_alike_but_addresses
         (port("red/a/one", "10.0.1.0"), Reason.BAD_REQUEST, "network address"),
         (port("red/a/one", "10.0.1.255"), Reason.BAD_REQUEST, "broadcast"),
         (port("red/a/one", "10.0.1.7", "10.0.1.8"), Reason.BAD_REQUEST, "one address of each range"),
-        (port("red/a/one", mac="01:00:00:00:00:01"), Reason.BAD_REQUEST, "no address of one station"),
+        (port("red/a/one", mac="01:00:00:00:00:01"), Reason.BAD_REQUEST, "not a unicast MAC address"),
         (port("red/a/one", mac="0e:00:00:00:00:01"), Reason.BAD_REQUEST, "reserved for routers"),
         (port("red/z/one"), Reason.NOT_FOUND, "no subnet 'red/z'"),
         (port("red/a/x-one"), Reason.NOT_PERMITTED, "are reserved"),

@@ -192,7 +192,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (uplink("up3", 102, vlan=4095), Reason.BAD_REQUEST, "not between 0 and 4094"),
         (uplink("up3", 102, vpcs=101), Reason.BAD_REQUEST, "not between 0 and 100"),
         (replace(uplink("up3", 102), gateway=ip_address("198.51.103.1")), Reason.BAD_REQUEST, "is not in"),
-        (replace(uplink("up3", 102), hosts=("g1", "G1")), Reason.BAD_REQUEST, "is no name"),
+        (replace(uplink("up3", 102), hosts=("g1", "G1")), Reason.BAD_REQUEST, "is not a valid name"),
         (replace(uplink("up3", 102), hosts=("g1", "g1")), Reason.BAD_REQUEST, "twice"),
         (replace(uplink("up1", 100), cidr=ip_network("198.51.100.0/27")), Reason.CONFLICT, "cidr cannot change"),
         (
@@ -243,7 +243,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (
             DnsRecord(name="red/d", host="DB..internal", addresses=(ip_address("10.0.1.9"),)),
             Reason.BAD_REQUEST,
-            "no name",
+            "is not a valid name",
         ),
         (DnsRecord(name="red/d", host="db.internal", addresses=()), Reason.BAD_REQUEST, "no address"),
         (

@@ -91,7 +91,7 @@ RED = book(
         (Peering(name="red/blue", routes=(ip_network("10.0.0.0/24"),)), Reason.CONFLICT, "of its own VPC"),
         (ServiceEndpoint(name="red/s", source="red/web"), Reason.BAD_REQUEST, "in the same VPC"),
         (ServiceEndpoint(name="red/s", source="blue/web"), Reason.NOT_FOUND, "no load balancer blue/web is offered"),
-        (ServiceEndpoint(name="red/s", source="bl ue/web"), Reason.BAD_REQUEST, "is no name"),
+        (ServiceEndpoint(name="red/s", source="bl ue/web"), Reason.BAD_REQUEST, "is not a valid name"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason_and_changes_nothing(

@@ -84,7 +84,7 @@ def assert_free_memory_of_a_full_card_is_known() -> None:
         ("memory~4", 7, "memory has no operator ~", ">="),
         ("memory>=", 9, "memory is compared with nothing", "memory>=40GiB"),
         ("memory>=40", 9, "has no unit", "GiB"),
-        ("model~A100,memory>=forty", 20, "is not a size", "GiB"),
+        ("model~A100,memory>=forty", 20, "is not a memory size", "GiB"),
         ("driver>=new", 9, "'new' is no version", "driver>=580"),
         ("model~A100 memory>=40GiB", 7, "is no text to compare with", "commas"),
     ],

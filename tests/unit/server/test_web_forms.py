@@ -37,7 +37,7 @@ def test_bounds_of_networks_are_typed_as_on_the_command_line_and_taken_away_by_n
     assert tenant.request({"name": "a", "networks": "none"})[1] == {"networks": {}}
     assert tenant.request({"name": "a", "networks": " "})[1] == {}
     for wrong in ("vpc", "vpc=", "vpc=-1", "vpc=many", "moon=1", "vpc=9999999999"):
-        with pytest.raises(CalabashError, match=r"networks: .* is no kind of networks with a number") as told:
+        with pytest.raises(CalabashError, match=r"networks: .* is not a limit of network objects") as told:
             tenant.request({"name": "a", "networks": wrong})
         assert "vpc=4,eip=8" in (told.value.hint or "")
 

@@ -113,7 +113,7 @@ def test_a_fraction_is_between_one_thousandth_and_all(milli: int) -> None:
 
 
 def test_memory_is_asked_as_an_amount_or_as_a_fraction_and_not_as_both() -> None:
-    with pytest.raises(CalabashError, match="asked twice: 5 MiB and 10 thousandths"):
+    with pytest.raises(CalabashError, match="given twice: 5 MiB and 10 thousandths"):
         GpuRequest(memory_mib=5, memory_milli=10)
 
 

@@ -322,7 +322,7 @@ def test_isolation_is_asked_by_its_name(level: Isolation) -> None:
         ({"calabash.dev/gang": "a b", "calabash.dev/gang-size": "4"}, "gang 'a b' is not usable", Reason.BAD_REQUEST),
         ({"calabash.dev/gang": "g", "calabash.dev/gang-size": "0"}, "gang size 0", Reason.BAD_REQUEST),
         ({"calabash.dev/gang": "g", "calabash.dev/gang-size": "four"}, "'four' is not a number", Reason.BAD_REQUEST),
-        ({"calabash.dev/run-time": "soon"}, "'soon' is not understood", Reason.BAD_REQUEST),
+        ({"calabash.dev/run-time": "soon"}, "'soon' is not a duration", Reason.BAD_REQUEST),
         ({"calabash.dev/run-time": "9" * 400}, "has 400 characters", Reason.BAD_REQUEST),
         ({"calabash.dev/movable": "yes"}, "neither true nor false", Reason.BAD_REQUEST),
         ({"calabash.dev/models": "m," * 65}, "too long", Reason.BAD_REQUEST),
