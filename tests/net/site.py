@@ -11,7 +11,7 @@ from tests.daemons.world import until
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change
-from calabash.net.ovn.translation.view import NetworkHosts, gateways_of
+from calabash.net.ovn.translation.view import NetworkHosts, router_addresses
 from calabash.net.ovn.translation.vpc import desired, desired_platform
 from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
@@ -87,7 +87,7 @@ class Site:
             name,
             port.mac,
             [f"{address}/{lengths[address.version]}" for address in port.addresses],
-            [str(address) for address in gateways_of(subnet)],
+            [str(address) for address in router_addresses(subnet)],
         )
         self._stations[name] = made
         until(lambda: name in self.northbound.ports_up(name.split("/", 1)[0]), within_s=60, what=f"{name} is bound")

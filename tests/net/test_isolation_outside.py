@@ -49,7 +49,7 @@ def gateway(site: Site, tenant: str) -> End:
     assert found is not None
     assert found.address is not None
     rows = desired(site.networks, tenant, hosts=site.hosts)
-    mac = str(rows[Ref("Logical_Router_Port", naming.router_port(naming.uplink_of(tenant)))]["mac"])
+    mac = str(rows[Ref("Logical_Router_Port", naming.router_port(naming.uplink_link(tenant)))]["mac"])
     return End(mac=mac, address=str(found.address), address6="fd00::1")
 
 

@@ -9,8 +9,8 @@ from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, P
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint
 from calabash.net.objects.collection import SHARED
 from calabash.net.ovn.northbound.rows import PLATFORM
-from calabash.net.ovn.translation.load_balancers import followed
-from calabash.net.ovn.translation.view import of_one_version
+from calabash.net.ovn.translation.load_balancers import tracks_closed_backends
+from calabash.net.ovn.translation.view import first_of_version
 from calabash.net.store.networks import Networks
 from calabash.netd.source import Key, NetworkNews
 
@@ -89,9 +89,9 @@ def backends_of(networks: Networks) -> dict[tuple[str, int], Address]:
     """The backends of layer 4 balancers with checks of TCP, by port and number, with the address at which they serve."""
     found = {}
     for balancer in networks.all(LoadBalancer):
-        for backend in balancer.backends if followed(balancer) else ():
+        for backend in balancer.backends if tracks_closed_backends(balancer) else ():
             port = networks.find(Port, backend.port)
-            address = of_one_version(port.addresses, balancer.vip.version) if port is not None else None
+            address = first_of_version(port.addresses, balancer.vip.version) if port is not None else None
             if address is not None:
                 found[backend.port, backend.number] = address
     return found

@@ -18,7 +18,7 @@ from calabash.net.appliances import haproxy, keepalived, nft
 from calabash.net.appliances.model import BalancerReplica, NfvReplica, Translation
 from calabash.net.appliances.naming import is_pair, outside_mac, pair_ports
 from calabash.net.appliances.rendering import rendered
-from calabash.net.appliances.replicas import placed, replicas, replicas_of, spread
+from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas, replicas_of
 
 RED = tenant("red", 1)
 ADDRESS = re.compile(r"(?<![0-9.])\d+\.\d+\.\d+\.\d+(?![0-9.])")
@@ -55,7 +55,7 @@ def test_outside_macs_of_replicas_and_vpcs_differ() -> None:
 def test_a_pair_without_its_ports_is_refused_with_numbers() -> None:
     gateway = next(item for item in RED if isinstance(item, NetworkGateway))
     assert is_pair(gateway)
-    with pytest.raises(CalabashError, match="red/out has 1 ports of its own, not 3"):
+    with pytest.raises(CalabashError, match="red/out has 1 managed ports, not 3"):
         pair_ports(replace(gateway, ports=gateway.ports[:1]))
 
 
@@ -143,7 +143,7 @@ def test_no_path_of_a_check_adds_to_the_configuration(path: str) -> None:
     ["/a' ver HTTP/1.0\nserver evil 10.9.9.9:80", "/a b", "a", "/a\\n", "/#x", '/"', "/\x00", "/ü", "/" + "a" * 300],
 )
 def test_a_hostile_path_is_refused_in_one_line(path: str) -> None:
-    with pytest.raises(CalabashError, match="is no path to check") as refused:
+    with pytest.raises(CalabashError, match="is not a valid path") as refused:
         haproxy.of_balancer(balancer(HealthCheck(kind=CheckKind.HTTP, path=path)), "/run/x")
     assert "\n" not in refused.value.message
 
@@ -194,9 +194,9 @@ def test_the_two_of_a_pair_are_on_two_hosts_and_others_do_not_move_them() -> Non
     gateway = next(item for item in RED if isinstance(item, NetworkGateway))
     pair = replicas_of(of, gateway)
     for hosts in (["g1", "g2"], ["g1", "g2", "g3"]):
-        assert len(set(placed(pair, hosts, spread(gateway.name)).values())) == 2
-    assert placed(pair, [], 1) == {}
-    assert set(placed(pair, ["g1"], 7).values()) == {"g1"}
+        assert len(set(assign_hosts(pair, hosts, placement_number(gateway.name)).values())) == 2
+    assert assign_hosts(pair, [], 1) == {}
+    assert set(assign_hosts(pair, ["g1"], 7).values()) == {"g1"}
 
 
 def test_a_balancer_that_ovn_carries_out_has_no_replicas() -> None:

@@ -210,7 +210,10 @@ def test_an_uplink_is_a_switch_with_its_vlan_and_closed_to_the_platforms_network
     assert own["match"] == (
         'outport == "red:uplink:switch" && ip4.dst == {198.51.100.10, 198.51.100.11, 198.51.100.12}'
     )
-    assert {str(row["action"]) for row in entries.values()} == {"allow", "drop"}  # no connections are followed there
+    assert {str(row["action"]) for row in entries.values()} == {
+        "allow",
+        "drop",
+    }  # stateless
 
 
 def test_options_of_the_whole_set_the_loss_of_a_gateway_to_six_tenths_of_a_second() -> None:

@@ -156,7 +156,7 @@ def test_a_peering_has_routes_at_both_ends_and_one_that_was_asked_for_once_has_n
     back = [route for route in blue["staticRoutes"] if route["cidr"] == "10.1.1.0/24"]
     assert len(back) == 1
     assert back[0]["nextHopIP"] in here
-    assert RENDERED.parts[NetworkKind.PEERING, "red/green"] == "nothing, until green asks for it too"
+    assert RENDERED.parts[NetworkKind.PEERING, "red/green"] == "nothing, until VPC green requests the peering too"
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_what_kube_ovn_cannot_do_is_left_out_and_said(name: str, kind: NetworkKi
         (QosPolicy(name="red/slow", egress_bits_per_s=1_500_000), "1 Mbit/s"),
         (
             replace(every_network().all(LoadBalancer).__next__(), vip=ip_address("198.51.100.11")),
-            "198.51.100.11 is outside",
+            "198.51.100.11 is external",
         ),
         (
             replace(next(n for n in every_network().all(NatRule) if n.name == "red/f"), distributed=True),
-            "on the gateway",
+            "translated at the gateway",
         ),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
         for peer in networks.of_vpc(vpc).all(Peering).values()
         if peering_stands(networks, peer)
     }
-    whose = {naming.router_port(naming.peer_of(one, other)): (one, other) for one, other in pairs}
+    whose = {naming.router_port(naming.peering_link(one, other)): (one, other) for one, other in pairs}
     met = set()
     for vpc in networks.all(Vpc):
         for row, columns in desired(networks, vpc.name, hosts=HOSTS).items():

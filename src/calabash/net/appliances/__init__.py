@@ -1,6 +1,6 @@
-"""Programs of the platform inside tenant networks: NFV gateways and pairs of HAProxy, as functions of the book.
+"""Appliances inside tenant networks: NFV gateways and HAProxy pairs for L7 load balancers, as pure functions of the objects.
 
-What each replica is (``plans``), and the text of what it runs: nftables, keepalived, conntrackd, HAProxy. Nothing here starts
-anything. A text holds numbers, addresses and labels only: what a tenant has named freely (the path of a check) is checked
-letter by letter before it is written, and nothing of another VPC is ever in reach of a renderer.
+``replicas`` computes the replicas; ``nft``, ``keepalived``, ``conntrackd`` and ``haproxy`` render the configuration of their
+programs; ``rendering`` combines them. Nothing is started here. Configuration contains numbers, addresses and labels only; the
+one free text, the path of a health check, is validated before it is written. A renderer gets objects of a single VPC.
 """

@@ -1,7 +1,7 @@
-"""Configuration of conntrackd: connections that one replica translates are known to the other at once, in its kernel.
+"""Configuration of conntrackd: replicates translated connections to the kernel of the other replica.
 
-So a stream goes on when the other one takes over. What the two tell each other goes through the VPC between their ports, whose
-sender OVN vouches for, and is no secret of more than this VPC.
+Connections therefore survive a failover. The replicas communicate through the VPC between their ports. OVN authenticates the
+sender by port security, and the messages contain only data of this VPC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ENTRIES_MAX = 262144
 
 
 def of_gateway(replica: NfvReplica, directory: str) -> str:
-    """The file, with its socket and lock in ``directory`` (absolute)."""
+    """Return the configuration file. ``directory``, an absolute path, contains its socket and lock."""
     seat = replica.seat
     own = (seat.own, seat.peer, seat.virtual)
     return f"""Sync {{

@@ -1,7 +1,7 @@
-"""Configuration of HAProxy for an L7 balancer, and what its statistics say of backends.
+"""Configuration of HAProxy for an L7 load balancer, and states of backends from its statistics.
 
-What a tenant chose are numbers, labels and one path, which stands between single quotes, where HAProxy takes every letter
-for itself; a path with any letter that a URL's path has not is refused.
+Values chosen by tenants are numbers, labels and one path. The path is written in single quotes, in which HAProxy interprets no
+character, and a path with characters that are not valid in a URL is refused.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from calabash.model.network_services import CheckKind, HealthCheck
 from calabash.net.appliances.model import BalancerReplica
 
 BACKEND = "targets"
-CONNECTIONS_MAX = 8_000  # two descriptors each; where a host allows fewer, fewer
+CONNECTIONS_MAX = 8_000  # two file descriptors each; lower if the limit of the host is lower
 _PATH = re.compile(r"/[A-Za-z0-9/_.~%!$&()*+,;=:@?-]{0,255}")
 _NOBODY = 65534
 _STATISTICS_MAX = 1 << 20
 
 
 def check_path(path: str, whose: str) -> str:
-    """The path of a health check. Raises CalabashError where it is not a plain one."""
+    """Return the path of a health check. Raises CalabashError if it contains characters that are not valid in a URL."""
     if not _PATH.fullmatch(path):
         raise CalabashError(
-            f"{whose}: {path[:80]!r} is no path to check",
-            hint="write it as /healthz: letters, digits and what URLs have, at most 256",
+            f"{whose}: {path[:80]!r} is not a valid path",
+            hint="use a path such as /healthz: at most 256 letters, digits and URL punctuation",
         )
     return path
 
 
 def of_balancer(replica: BalancerReplica, directory: str) -> str:
-    """The file, with its socket and certificate in ``directory`` (absolute, without spaces)."""
+    """Return the configuration file. ``directory``, an absolute path without spaces, contains its socket and certificate."""
     tls = f" ssl crt {directory}/{replica.certificate}.pem alpn h2,http/1.1" if replica.certificate else ""
     checked = replica.check.kind is not CheckKind.NONE
     lines = [
@@ -54,25 +54,28 @@ def of_balancer(replica: BalancerReplica, directory: str) -> str:
         "    timeout tunnel 1h",
         "    timeout http-request 10s",
         "    option forwardfor",
-        "    option idle-close-on-response",  # who has a connection open learns of a reload by an answer, not by a reset
+        "    option idle-close-on-response",  # announces a reload to idle clients in a reply instead of resetting
         "    retries 2",
         "    option redispatch",
         "frontend public",
-        f"    bind {_at(replica.seat.virtual)}:{replica.number}{tls}",
+        f"    bind {_host(replica.seat.virtual)}:{replica.number}{tls}",
         *(["    http-request set-header X-Forwarded-Proto https"] if tls else []),
         f"    default_backend {BACKEND}",
         f"backend {BACKEND}",
         "    balance leastconn",
-        *_check(replica.check, replica.balancer),
+        *_check_lines(replica.check, replica.balancer),
     ]
     for label, address, number in replica.targets:
-        probe = f" check inter {_ms(replica.check)} fall {replica.check.failures} rise 1" if checked else ""
-        lines.append(f"    server {label}-{number} {_at(address)}:{number}{probe}")
+        probe = f" check inter {_interval_ms(replica.check)} fall {replica.check.failures} rise 1" if checked else ""
+        lines.append(f"    server {label}-{number} {_host(address)}:{number}{probe}")
     return "\n".join([*lines, ""])
 
 
 def states(statistics: str) -> Mapping[str, bool]:
-    """Whether each backend is well, by ``SUBNET.PORT-NUMBER``, from the answer to ``show stat``; without a check it is."""
+    """Parse the output of ``show stat``: True for each healthy backend, by ``SUBNET.PORT-NUMBER``.
+
+    Backends without a check count as healthy.
+    """
     text = statistics[:_STATISTICS_MAX].removeprefix("# ")
     rows = csv.DictReader(text.splitlines())
     return {
@@ -82,7 +85,7 @@ def states(statistics: str) -> Mapping[str, bool]:
     }
 
 
-def _check(check: HealthCheck, whose: str) -> list[str]:
+def _check_lines(check: HealthCheck, whose: str) -> list[str]:
     if check.kind is not CheckKind.HTTP:
         return []
     return [
@@ -92,9 +95,9 @@ def _check(check: HealthCheck, whose: str) -> list[str]:
     ]
 
 
-def _ms(check: HealthCheck) -> int:
+def _interval_ms(check: HealthCheck) -> int:
     return max(100, round(check.interval_s * 1000))
 
 
-def _at(address: Address) -> str:
+def _host(address: Address) -> str:
     return str(address) if address.version == 4 else f"[{address}]"

@@ -1,8 +1,8 @@
-"""Configuration of keepalived: which of a pair has the virtual address. It works while nothing else of the platform does.
+"""Configuration of keepalived, which elects the active replica. It works without any other component of the platform.
 
-The two tell each other that they live by VRRP (RFC 9568) in packets to one address, every ``ADVERT_S``. Neither takes back
-what the other has, so that a host that returns costs nobody a second interruption. Addresses of the outside go with the one
-of the inside; the default route, too, so that nobody forwards who has not the addresses.
+The replicas exchange VRRP advertisements (RFC 9568) by unicast, every ``ADVERT_S``. A replica that returns does not preempt
+the other one, which would interrupt traffic a second time. External addresses and the default route move together with the
+virtual address, so a replica without the addresses does not forward packets.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from calabash.net.appliances.model import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairSeat
 
-ADVERT_S = 0.15  # three of them not heard, and the other takes over
-ASK_S = 1  # whether HAProxy runs; twice not, and the other takes over
-_PRIORITY = (0, 200, 100)  # by rank, for the first time only
-_ROUTER_ID = 1  # in a subnet of its own pair; packets go to one address, so pairs do not meet
+ADVERT_S = 0.15  # seconds; the other replica takes over after three missed advertisements
+ASK_S = 1  # seconds between checks of HAProxy; the other replica takes over after two failures
+_PRIORITY = (0, 200, 100)  # by rank; decides the first election only
+_ROUTER_ID = 1  # the same for all pairs: advertisements are unicast
 
 
 def of_gateway(replica: NfvReplica) -> str:
-    """The file for one of an NFV gateway."""
+    """Return the configuration for a replica of an NFV gateway."""
     own = f"{replica.address}/{replica.outside_prefix}"
     outside = [own, *(f"{address}/32" for address in replica.addresses if address != replica.address)]
     moved = [f"{address} dev {OUTSIDE}" for address in outside]
@@ -27,7 +27,10 @@ def of_gateway(replica: NfvReplica) -> str:
 
 
 def of_balancer(replica: BalancerReplica, alive: str) -> str:
-    """The file for one of a pair of HAProxy; ``alive``: the path of a script that says whether HAProxy runs, which is asked."""
+    """Return the configuration for a replica of a load balancer.
+
+    ``alive``: path of a script that exits with 0 while HAProxy runs.
+    """
     return _file(replica.seat, (), (), tracked=(), alive=alive)
 
 
@@ -50,19 +53,19 @@ def _file(
         *_block("virtual_ipaddress_excluded", excluded),
         *_block("virtual_routes", routes),
     ]
-    globally = [
+    global_settings = [
         "vrrp_version 3",
-        f"vrrp_startup_delay {4 * ADVERT_S:g}",  # until then nothing may have been heard of the other
-        "vrrp_garp_master_delay 1",  # who missed the first announcements of a move hears these
+        f"vrrp_startup_delay {4 * ADVERT_S:g}",  # advertisements of the other replica may not have arrived before
+        "vrrp_garp_master_delay 1",  # repeats the announcement of a move for hosts that missed the first
         "vrrp_garp_master_repeat 3",
-        "vrrp_garp_master_refresh 5",  # a host whose switch began anew learns it again
+        "vrrp_garp_master_refresh 5",  # for hosts whose switch was restarted
         "vrrp_garp_lower_prio_repeat 1",
     ]
-    asked = [f'script "{alive}"', f"interval {ASK_S}", "timeout 2", "fall 2", "rise 1"] if alive else []
-    globally += ["enable_script_security", "script_user root"] if alive else []
+    script = [f'script "{alive}"', f"interval {ASK_S}", "timeout 2", "fall 2", "rise 1"] if alive else []
+    global_settings += ["enable_script_security", "script_user root"] if alive else []
     lines = [
-        *_block("global_defs", globally),
-        *_block("vrrp_script alive", asked),
+        *_block("global_defs", global_settings),
+        *_block("vrrp_script alive", script),
         *_block("vrrp_instance pair", instance),
     ]
     return "\n".join([*lines, ""])

@@ -1,6 +1,6 @@
-"""Values of appliances: a replica of an NFV gateway, one of a pair of HAProxy, and what either takes on a host.
+"""Types of appliances: replicas of NFV gateways and of L7 load balancers, and what a replica needs on its host.
 
-Both kinds are pairs. One of the two has the virtual address of the VPC, and with it all traffic; keepalived decides which.
+Both kinds are pairs. The active replica has the virtual address of the VPC and receives all traffic; keepalived elects it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from ipaddress import IPv4Address, IPv4Network
 from calabash.model.addresses import Address
 from calabash.model.network_services import HealthCheck, TransportProtocol
 
-INSIDE, OUTSIDE = "in0", "out0"  # devices in a replica's namespace
+INSIDE, OUTSIDE = "in0", "out0"  # interfaces in the namespace of a replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceLeg:
-    """One interface of a replica.
+    """One network interface of a replica.
 
     Args:
-        port: OVN's name of it, the host's ``iface-id``.
-        addresses: with prefix lengths, as ``ip`` takes them; those that move are not among them.
-        routes: a range, and the next hop to it, which is reached here.
+        port: its OVN port, the host's ``iface-id``.
+        addresses: fixed addresses with prefix lengths, in the format of ``ip``; without addresses that move.
+        routes: ranges with the next hop, reached by this interface.
     """
 
     device: str
@@ -35,13 +35,17 @@ class ApplianceLeg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSeat:
-    """Which of a pair this is, and how the two see each other.
+    """Position of a replica in its pair, and its addresses.
 
     Args:
-        name: the replica's port, ``VPC/SUBNET/x-…``, which is the replica's name, too.
-        rank: 1 or 2; number: of the VPC.
-        own, peer: addresses in the subnet; ``router`` the subnet's, ``prefix`` its length.
-        virtual: the address that moves.
+        name: the port of the replica, ``VPC/SUBNET/x-…``, which is also the name of the replica.
+        rank: 1 or 2.
+        number: number of the VPC.
+        own: address of the replica in the subnet.
+        peer: address of the other replica.
+        prefix: prefix length of the subnet.
+        router: address of the router of the subnet.
+        virtual: the address that moves between the replicas.
     """
 
     name: str
@@ -58,7 +62,7 @@ class PairSeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """What comes to ``outside`` goes to ``inside``: all of it (a FIP, protocol ANY, both ways), or one port (a DNAT)."""
+    """Translation from ``outside`` to ``inside``: of one port (DNAT), or of all packets both ways (FIP, protocol ANY)."""
 
     outside: IPv4Address
     inside: IPv4Address
@@ -69,15 +73,18 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NfvReplica:
-    """One of the two of an NFV gateway.
+    """Replica of an NFV gateway.
 
     Args:
         gateway: its name, ``VPC/GATEWAY``.
-        ranges: of the VPC; ``closed``: of the platform, which nothing of the VPC reaches.
-        outside_port, outside_mac: of the leg in the uplink's segment.
-        address, outside_prefix, outside_router: the gateway's own there, and the next hop.
-        addresses: all others of the outside that come to it, EIPs.
-        snat: whether what leaves without a FIP gets ``address``.
+        ranges: ranges of the VPC.
+        closed: ranges of the platform, which the VPC must not reach.
+        outside_port, outside_mac: OVN port and MAC in the segment of the uplink.
+        address: external address of the gateway.
+        outside_prefix: prefix length of the uplink.
+        outside_router: next hop at the uplink.
+        addresses: EIPs.
+        snat: True translates the source of outgoing packets without a FIP to ``address``.
     """
 
     seat: PairSeat
@@ -96,13 +103,13 @@ class NfvReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancerReplica:
-    """One of a pair of HAProxy.
+    """Replica of an L7 load balancer.
 
     Args:
         balancer: its name, ``VPC/LB``.
-        number: where it listens, at ``seat.virtual``.
-        targets: backends: ``SUBNET.PORT``, address, number.
-        certificate: name of the secret that ends TLS, "" plain HTTP.
+        number: port on which it listens at ``seat.virtual``.
+        targets: backends: ``SUBNET.PORT``, address, port number.
+        certificate: name of the secret for TLS termination; "" for plain HTTP.
     """
 
     seat: PairSeat
@@ -118,14 +125,16 @@ Replica = NfvReplica | BalancerReplica
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceProgram:
-    """A program that a replica keeps running.
+    """Program that runs permanently in a replica.
 
     Args:
-        name: as the package calls it; ``file`` its configuration in ``Appliance.files``, of which it is known among processes.
-        arguments: of the start; ``check``: of a run that says whether the configuration is good, () where there is none.
-        reload: the signal that has it read its configuration again, "" where it is started anew.
-        leaves: files of its own that would keep it from starting when it was killed.
-        waits: whether it is started only when packets pass at the replica's ports, as it listens for the other replica.
+        name: name of the executable.
+        file: its configuration in ``Appliance.files``; processes are identified by it.
+        arguments: arguments of the start.
+        check: arguments that check the configuration; () if the program has no such check.
+        reload: signal that reloads the configuration; "" if the program has to be restarted.
+        leaves: files that the program leaves when it is killed and that would prevent its start.
+        waits: True starts it only after packets pass at the ports of the replica, because it listens for the other replica.
     """
 
     name: str
@@ -139,15 +148,16 @@ class ApplianceProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appliance:
-    """All that one replica takes on its host.
+    """Everything that one replica needs on its host.
 
     Args:
-        item: name of the gateway or balancer; ``kind`` its kind's word.
-        virtual: the address that moves: this replica is the active one while it has it.
+        kind, item: kind and name of the gateway or load balancer.
+        virtual: the address that moves; the replica that has it is active.
         settings: kernel settings of the namespace (``net/ipv4/ip_forward``).
-        files: name to text; each is private to the host's root.
-        ruleset: name of the file that ``nft`` loads, "" none; ``scripts``: names of those that are executed.
-        secrets: names of certificates that have to be beside the files, as ``NAME.pem``.
+        files: text by file name; readable by root only.
+        ruleset: file that ``nft`` loads, or "".
+        scripts: files that are executable.
+        secrets: certificates that are needed beside the files, as ``NAME.pem``.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The ruleset of an NFV gateway's replica as text for ``nft -f``: one table, replaced as a whole in one step.
+"""nftables ruleset of an NFV gateway replica, as text for ``nft -f``: one table, replaced atomically.
 
-Only what belongs to the gateway's own VPC is let through: packets from its ranges to the outside, and what a translation
-brings in. Sets and rules hold addresses and numbers, which have one spelling, and no word of anybody's.
+It forwards only packets of the gateway's own VPC: from its ranges to the outside, and packets translated by a rule from the
+outside. The ruleset contains only addresses and numbers, no text of users.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from calabash.model.network_services import TransportProtocol
 from calabash.net.appliances.model import INSIDE, OUTSIDE, NfvReplica, Translation
 
 TABLE = "calabash"
-SYNC_PORT = 3780  # UDP, between the two: what connections there are
-_VRRP = 112  # number of the IP protocol
-_ALWAYS_CLOSED = ("127.0.0.0/8", "169.254.0.0/16")  # hosts themselves, and services of metadata
+SYNC_PORT = 3780  # UDP port of conntrackd between the replicas
+_VRRP = 112  # IP protocol number
+_ALWAYS_CLOSED = ("127.0.0.0/8", "169.254.0.0/16")  # loopback, and link-local with metadata services
 
 
 def ruleset(replica: NfvReplica) -> str:
-    """The file. It replaces the table that is there, and is refused as a whole or loaded as a whole."""
+    """Return the text of the ruleset, which is loaded as a whole or refused as a whole."""
     chains = (
         ("forward", "filter hook forward priority filter; policy drop", _forward(replica)),
         ("input", "filter hook input priority filter; policy drop", _input(replica)),
@@ -67,7 +67,7 @@ def _sources(replica: NfvReplica) -> Iterator[str]:
 
 
 def _ordered(translations: Iterable[Translation]) -> list[Translation]:
-    """Of single ports before those of whole addresses, so that one of the first on the same address is reached."""
+    """Sort translations of single ports before those of whole addresses, so that the former match first."""
     return sorted(
         translations, key=lambda one: (one.protocol is TransportProtocol.ANY, int(one.outside), one.outside_number)
     )

@@ -1,4 +1,4 @@
-"""What a replica takes on its host, all of it: interfaces, routes, kernel settings, files, programs."""
+"""Appliance of a replica: interfaces, routes, kernel settings, configuration files and programs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,21 @@ _FORWARDING = {
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/all/send_redirects": "0",
     "net/ipv4/conf/all/accept_redirects": "0",
-    "net/netfilter/nf_conntrack_tcp_be_liberal": "1",  # of a stream taken over, windows are not known
-    "net/netfilter/nf_conntrack_tcp_loose": "0",  # what nobody began here gets no translation of another's
+    "net/netfilter/nf_conntrack_tcp_be_liberal": "1",  # TCP windows of connections taken over are unknown
+    "net/netfilter/nf_conntrack_tcp_loose": "0",  # packets without a known connection start none
 }
 _BALANCING = {"net/ipv4/ip_nonlocal_bind": "1", "net/ipv6/ip_nonlocal_bind": "1"}
 
 
 def rendered(replica: Replica, directory: str) -> Appliance:
-    """The appliance with its files in ``directory``, an absolute path. Raises CalabashError on a bad path of a check."""
+    """Return the appliance of a replica.
+
+    Args:
+        directory: absolute path of its files.
+
+    Raises:
+        CalabashError: the path of a health check is invalid.
+    """
     return _gateway(replica, directory) if isinstance(replica, NfvReplica) else _balancer(replica, directory)
 
 

@@ -1,4 +1,4 @@
-"""Which appliances a book of networks asks for: two replicas of every NFV gateway and of every L7 balancer."""
+"""Replicas of appliances that a store of networks requires: two for each NFV gateway and each L7 load balancer."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ T = TypeVar("T", Port, Subnet, Uplink, Vpc)
 
 
 def replicas(networks: NetworkObjects, closed: Sequence[IPv4Network] = ()) -> Iterator[Replica]:
-    """All replicas of all VPCs. Items that cannot be carried out are left out; ``replicas_of`` says why.
+    """Yield the replicas of all VPCs, except those of objects with errors, which ``replicas_of`` raises.
 
     Args:
-        closed: ranges of the platform's own networks, which nothing of a VPC may reach.
+        closed: ranges of the platform's own networks, which VPCs must not reach.
     """
     for kind in (NetworkKind.GATEWAY, NetworkKind.LOAD_BALANCER):
         for item in networks.items(kind):
@@ -48,37 +48,43 @@ def replicas(networks: NetworkObjects, closed: Sequence[IPv4Network] = ()) -> It
 def replicas_of(
     networks: NetworkObjects, item: NetworkGateway | LoadBalancer, closed: Sequence[IPv4Network] = ()
 ) -> tuple[Replica, ...]:
-    """The two replicas of one item; () where OVN itself carries it out. Raises CalabashError."""
+    """Return the two replicas of an object, or () if OVN implements it.
+
+    Raises CalabashError if an object it needs is missing.
+    """
     if isinstance(item, LoadBalancer):
         return tuple(_balancer(networks, item, rank) for rank in RANKS) if item.layer is Layer.L7 else ()
     return tuple(_gateway(networks, item, rank, closed) for rank in RANKS) if item.kind is GatewayKind.NFV else ()
 
 
-def placed(replicas: Sequence[Replica], hosts: Sequence[str], number: int) -> dict[str, str]:
-    """On which host each replica of one pair is: never two on one where there are two hosts. {} where there is none."""
+def assign_hosts(replicas: Sequence[Replica], hosts: Sequence[str], number: int) -> dict[str, str]:
+    """Return the host of each replica of a pair, by replica name; {} without hosts.
+
+    With two or more hosts, the replicas are on different hosts. ``number`` spreads pairs over the hosts.
+    """
     return {one.seat.name: hosts[(number + one.seat.rank) % len(hosts)] for one in replicas} if hosts else {}
 
 
-def spread(item: str) -> int:
-    """A number by which pairs are spread over hosts: the same for ever, so that a change of others moves no pair."""
+def placement_number(item: str) -> int:
+    """Return a stable number for ``assign_hosts``. It depends on the name only, so changes of other objects move no pair."""
     return zlib.crc32(item.encode())
 
 
 def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: int) -> PairSeat:
     names = pair_ports(item)
     own, peer, virtual = (
-        _found(networks, Port, name, item.name) for name in (names[rank - 1], names[2 - rank], names[2])
+        _required(networks, Port, name, item.name) for name in (names[rank - 1], names[2 - rank], names[2])
     )
-    subnet = _found(networks, Subnet, own.name.rpartition("/")[0], item.name)
-    vpc = _found(networks, Vpc, vpc_of(item.name), item.name)
+    subnet = _required(networks, Subnet, own.name.rpartition("/")[0], item.name)
+    vpc = _required(networks, Vpc, vpc_of(item.name), item.name)
     version = item.vip.version if isinstance(item, LoadBalancer) else 4
     cidr = next((cidr for cidr in subnet.cidrs if cidr.version == version), None)
     router = next((gateway for gateway in subnet.gateways if gateway.version == version), None)
     if cidr is None or router is None:
         raise CalabashError(
-            f"{item.name}: subnet {subnet.name} has no range of IPv{version}",
+            f"{item.name}: subnet {subnet.name} has no IPv{version} range",
             reason=Reason.UNSUPPORTED,
-            hint="NFV gateways translate IPv4" if version == 4 else "give the subnet a range of IPv6",
+            hint="NFV gateways need IPv4" if version == 4 else "add an IPv6 range to the subnet",
         )
     return PairSeat(
         name=own.name,
@@ -96,12 +102,12 @@ def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: i
 
 def _gateway(networks: NetworkObjects, gateway: NetworkGateway, rank: int, closed: Sequence[IPv4Network]) -> NfvReplica:
     seat = _seat(networks, gateway, rank)
-    uplink = _found(networks, Uplink, gateway.uplink, gateway.name)
-    vpc = _found(networks, Vpc, vpc_of(gateway.name), gateway.name)
+    uplink = _required(networks, Uplink, gateway.uplink, gateway.name)
+    vpc = _required(networks, Vpc, vpc_of(gateway.name), gateway.name)
     address, router = gateway.address, uplink.gateway
     if not isinstance(address, IPv4Address) or not isinstance(router, IPv4Address):
         raise CalabashError(
-            f"{gateway.name}: NFV gateways translate IPv4, uplink {uplink.name} is {uplink.cidr}",
+            f"{gateway.name}: NFV gateways support IPv4 only, uplink {uplink.name} has {uplink.cidr}",
             reason=Reason.UNSUPPORTED,
             hint="use an uplink with IPv4, or a gateway of kind ovn",
         )
@@ -127,7 +133,7 @@ def _gateway(networks: NetworkObjects, gateway: NetworkGateway, rank: int, close
 
 
 def _translation(networks: NetworkObjects, rule: NatRule, outside: IPv4Address) -> Translation:
-    inside = _address(_found(networks, Port, rule.port, rule.name), 4)
+    inside = _address(_required(networks, Port, rule.port, rule.name), 4)
     if not isinstance(inside, IPv4Address):
         raise CalabashError(f"{rule.name}: port {rule.port} has no IPv4 address", reason=Reason.UNSUPPORTED)
     if rule.kind is NatKind.FIP:
@@ -146,7 +152,7 @@ def _balancer(networks: NetworkObjects, balancer: LoadBalancer, rank: int) -> Ba
     targets = tuple(
         (
             backend.port.partition("/")[2].replace("/", "."),
-            _address(_found(networks, Port, backend.port, balancer.name), seat.own.version),
+            _address(_required(networks, Port, backend.port, balancer.name), seat.own.version),
             backend.number,
         )
         for backend in balancer.backends
@@ -161,10 +167,10 @@ def _balancer(networks: NetworkObjects, balancer: LoadBalancer, rank: int) -> Ba
     )
 
 
-def _found(networks: NetworkObjects, of: type[T], name: str, whose: str) -> T:
+def _required(networks: NetworkObjects, of: type[T], name: str, whose: str) -> T:
     found = networks.find(of, name)
     if found is None:
-        raise CalabashError(f"{whose}: there is no {of.__name__.lower()} {name}", reason=Reason.NOT_FOUND)
+        raise CalabashError(f"{whose}: {of.__name__.lower()} {name} does not exist", reason=Reason.NOT_FOUND)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Uplinks, gateways, outside addresses, their translation and dedicated lines as Kube-OVN has them."""
+"""Rendering of uplinks, gateways, external addresses, NAT rules and dedicated lines for Kube-OVN."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from calabash.model.network import (
 )
 from calabash.net.kubeovn.resources import PROVIDER_NAME_MAX, Rendering, by_version, joined, protocol_of
 
-NAT_GATEWAY_HOSTS = "gateway hosts are those that the cluster labels ovn.kubernetes.io/external-gw"
+NAT_GATEWAY_HOSTS = "gateway hosts are chosen by the node label ovn.kubernetes.io/external-gw"
 
 
 def render_uplink(into: Rendering, item: Uplink) -> None:
-    """A ProviderNetwork (one for each card), a Vlan and an underlay Subnet."""
+    """Render an uplink as a ProviderNetwork (one for each interface), a Vlan and an underlay Subnet."""
     if not _segment(into, item, item.physical, item.vlan):
         return
     spec = {
@@ -37,8 +37,8 @@ def render_uplink(into: Rendering, item: Uplink) -> None:
 
 
 def uplink_subnet(uplink: str) -> str:
-    """The underlay Subnet of an uplink."""
-    return f"uplink.{uplink}"  # no label of a VPC has a dot
+    """Return the name of the underlay Subnet of an uplink."""
+    return f"uplink.{uplink}"  # labels of VPCs contain no dot
 
 
 def _vlan(physical: str, vlan: int) -> str:
@@ -46,35 +46,41 @@ def _vlan(physical: str, vlan: int) -> str:
 
 
 def _segment(into: Rendering, item: Uplink | DedicatedLine, physical: str, vlan: int) -> bool:
-    """Whether the card can be named; each is rendered once."""
+    """Render the ProviderNetwork and Vlan of an uplink or line, unless they exist already.
+
+    Returns False if the name of the physical network is too long for Kube-OVN.
+    """
     if len(physical) > PROVIDER_NAME_MAX:
         into.refuse(item, f"physical {physical!r} has more than {PROVIDER_NAME_MAX} characters")
         return False
-    there = {(resource.kind, resource.name) for resource in into.resources}
-    if ("ProviderNetwork", physical) not in there:
+    existing = {(resource.kind, resource.name) for resource in into.resources}
+    if ("ProviderNetwork", physical) not in existing:
         card = into.interfaces.get(physical, physical)
         into.add("ProviderNetwork", physical, {"defaultInterface": card}, item)
-    if ("Vlan", _vlan(physical, vlan)) not in there:
+    if ("Vlan", _vlan(physical, vlan)) not in existing:
         into.add("Vlan", _vlan(physical, vlan), {"id": vlan, "provider": physical}, item)
     return True
 
 
 def gateway_of(into: Rendering, name: str) -> NetworkGateway | None:
-    """The gateway of an object's VPC."""
+    """Return the gateway of the VPC of an object's name, or None."""
     return next(iter(into.objects(name).all(NetworkGateway).values()), None)
 
 
-def _usable(into: Rendering, gateway: NetworkGateway) -> Uplink | None:
-    """Its uplink, where that could be rendered."""
+def _rendered_uplink(into: Rendering, gateway: NetworkGateway) -> Uplink | None:
+    """Return the uplink of the gateway if it could be rendered, else None."""
     uplink = into.networks.find(Uplink, gateway.uplink)
     return uplink if uplink is not None and len(uplink.physical) <= PROVIDER_NAME_MAX else None
 
 
 def render_gateway(into: Rendering, item: NetworkGateway, vpc: dict[str, Any]) -> None:
-    """An OvnEip and OvnSnatRules, or a VpcNatGateway with IptablesEIP and IptablesSnatRules; ``vpc`` gets its part."""
-    uplink = _usable(into, item)
+    """Render a gateway and add its routes to ``vpc``, the spec of the Vpc.
+
+    Kind ovn becomes an OvnEip and OvnSnatRules, kind nfv a VpcNatGateway with IptablesEIP and IptablesSnatRules.
+    """
+    uplink = _rendered_uplink(into, item)
     if uplink is None:
-        into.refuse(item, f"its uplink {item.uplink} cannot be had")
+        into.refuse(item, f"its uplink {item.uplink} is not supported")
     elif item.kind is GatewayKind.OVN:
         _ovn_gateway(into, item, uplink, vpc)
     else:
@@ -82,7 +88,7 @@ def render_gateway(into: Rendering, item: NetworkGateway, vpc: dict[str, Any]) -
 
 
 def gateway_eip(into: Rendering, item: NetworkGateway) -> str:
-    """The resource that has the gateway's own address: Kube-OVN looks for that of a router by this name."""
+    """Return the resource name of the address of a gateway. Kube-OVN finds the address of a router by this name."""
     if item.kind is GatewayKind.OVN:
         return f"{into.space(item.name)}-{uplink_subnet(item.uplink)}"
     return f"{into.name(item.name)}.own"
@@ -119,7 +125,7 @@ def _nat_gateway(into: Rendering, item: NetworkGateway, uplink: Uplink, vpc: dic
     inside = next((ports[name] for name in item.ports if name in ports), None)
     lan = by_version(inside.addresses, 4) if inside is not None else ""
     if inside is None or not lan or uplink.cidr.version != 4:
-        into.refuse(item, "a VpcNatGateway translates IPv4 only, and needs an address inside the VPC")
+        into.refuse(item, "a VpcNatGateway supports IPv4 only, and needs an address in the VPC")
         return
     name, space = into.name(item.name), into.space(item.name)
     spec = {
@@ -129,7 +135,9 @@ def _nat_gateway(into: Rendering, item: NetworkGateway, uplink: Uplink, vpc: dic
         "externalSubnets": [uplink_subnet(uplink.name)],
     }
     into.add("VpcNatGateway", name, spec, item)
-    into.refuse(item, "a VpcNatGateway is one pod: nothing takes over at once when its host is lost", whole=False)
+    into.refuse(
+        item, "a VpcNatGateway is a single pod: there is no immediate failover if its host is lost", whole=False
+    )
     vpc.setdefault("staticRoutes", []).append(_anywhere(4, lan))
     eip = {"natGwDp": name, "v4ip": str(item.address or ""), "externalSubnet": uplink_subnet(uplink.name)}
     own = gateway_eip(into, item)
@@ -142,12 +150,12 @@ def _nat_gateway(into: Rendering, item: NetworkGateway, uplink: Uplink, vpc: dic
 
 
 def render_eip(into: Rendering, item: Eip) -> None:
-    """An OvnEip or an IptablesEIP, as its VPC's gateway is."""
+    """Render an external address as an OvnEip or an IptablesEIP, depending on the kind of the gateway."""
     gateway = gateway_of(into, item.name)
-    uplink = _usable(into, gateway) if gateway is not None else None
+    uplink = _rendered_uplink(into, gateway) if gateway is not None else None
     addresses = [item.address] if item.address is not None else []
     if gateway is None or uplink is None:
-        into.refuse(item, "an outside address is of an external subnet, and its VPC has no gateway to one")
+        into.refuse(item, "an external address needs an external subnet, and the VPC has no gateway to one")
     elif gateway.kind is GatewayKind.OVN:
         spec = {
             "externalSubnet": uplink_subnet(uplink.name),
@@ -160,14 +168,14 @@ def render_eip(into: Rendering, item: Eip) -> None:
         eip = {"natGwDp": into.name(gateway.name), "v4ip": str(item.address)}
         into.add("IptablesEIP", into.name(item.name), eip | {"externalSubnet": uplink_subnet(uplink.name)}, item)
     else:
-        into.refuse(item, "a VpcNatGateway has outside addresses of IPv4 only")
+        into.refuse(item, "a VpcNatGateway supports IPv4 external addresses only")
 
 
 def render_nat(into: Rendering, item: NatRule) -> None:
-    """OvnFip, OvnDnatRule, or their kin of a VpcNatGateway."""
+    """Render a NAT rule as OvnFip or OvnDnatRule, or as IptablesFIPRule or IptablesDnatRule of a VpcNatGateway."""
     gateway = gateway_of(into, item.name)
-    if gateway is None or _usable(into, gateway) is None:
-        into.refuse(item, "its VPC has no gateway that translates")
+    if gateway is None or _rendered_uplink(into, gateway) is None:
+        into.refuse(item, "the VPC has no gateway that can translate")
         return
     own = item.eip == gateway.name
     eip = into.objects(item.name).all(Eip).get(item.eip)
@@ -176,16 +184,20 @@ def render_nat(into: Rendering, item: NatRule) -> None:
     version = outside.version if outside is not None else 4
     address = by_version(inside, version)
     if not address:
-        into.refuse(item, f"{item.port} has no address of IPv{version}, which {item.eip} is of")
+        into.refuse(item, f"{item.port} has no IPv{version} address for {item.eip}")
         return
     resource = gateway_eip(into, gateway) if own else into.name(item.eip)
     if item.distributed:
-        into.refuse(item, "it is translated on the gateway: hosts do it by a pod's name, not a port's", whole=False)
+        into.refuse(
+            item,
+            "it is translated at the gateway: distributed translation needs the name of a pod, not of a port",
+            whole=False,
+        )
     numbers = {"externalPort": str(item.outside_number), "internalPort": str(item.inside_number)}
     name = into.name(item.name)
     if gateway.kind is GatewayKind.NFV:
         if version != 4:
-            into.refuse(item, "a VpcNatGateway translates IPv4 only")
+            into.refuse(item, "a VpcNatGateway supports IPv4 only")
         elif item.kind is NatKind.FIP:
             into.add("IptablesFIPRule", name, {"eip": resource, "internalIp": address}, item)
         else:
@@ -200,7 +212,10 @@ def render_nat(into: Rendering, item: NatRule) -> None:
 
 
 def render_line(into: Rendering, item: DedicatedLine, vpc: dict[str, Any]) -> None:
-    """An underlay Subnet that is joined to the VPC's router; ``vpc`` gets routes to what is behind the other end."""
+    """Render a dedicated line as an underlay Subnet that is joined to the router of the VPC.
+
+    Adds the routes of the line to ``vpc``, the spec of the Vpc.
+    """
     if not _segment(into, item, item.physical, item.vlan):
         return
     spec = {

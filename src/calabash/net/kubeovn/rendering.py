@@ -1,8 +1,9 @@
-"""The book of networks as custom resources of Kube-OVN: the second back-end. Pure.
+"""Rendering of a store of networks as custom resources of Kube-OVN.
 
-Every object becomes resources, or a part of one, or an ``Unsupported`` that says what of it cannot be had and why; what is
-rendered in part has both. Ports are pods in the VPC's namespace: their annotations are in a ConfigMap ``calabash-ports`` there
-(and ``calabash-ports-2`` and so on, as each has room for a MiB), by the port's name in the VPC.
+Every object is rendered as resources, as a part of another resource, or as an ``Unsupported`` with the reason; a partly
+supported object has both. Ports are pods in the namespace of the VPC. The annotations of these pods are in a ConfigMap
+``calabash-ports`` in that namespace (continued in ``calabash-ports-2`` and so on, because a ConfigMap is limited to 1 MiB), by
+port name.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 PORTS = "calabash-ports"
 PORTS_PER_MAP = 1000
-_SPACES: dict[type, Callable[[Rendering, Any], None]] = {
+_SUBNET_RENDERERS: dict[type, Callable[[Rendering, Any], None]] = {
     SecurityGroup: render_group,
     Subnet: render_subnet,
     QosPolicy: render_qos,
     Port: render_port,
 }
-_OF_THE_VPC: dict[type, Callable[[Rendering, Any, dict[str, Any]], None]] = {
+_VPC_RENDERERS: dict[type, Callable[[Rendering, Any, dict[str, Any]], None]] = {
     NetworkGateway: render_gateway,
     DedicatedLine: render_line,
     NetworkRoute: render_route,
     Peering: render_peering,
 }
-_SERVICES: dict[type, Callable[[Rendering, Any], None]] = {
+_SERVICE_RENDERERS: dict[type, Callable[[Rendering, Any], None]] = {
     Eip: render_eip,
     NatRule: render_nat,
     LoadBalancer: render_balancer,
@@ -69,8 +70,14 @@ _SERVICES: dict[type, Callable[[Rendering, Any], None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeOvnRendering:
-    """Resources in an order in which they can be applied, what cannot be had, annotations of pods by port, and of which
-    resource those objects are a part that have none of their own."""
+    """Result of a rendering.
+
+    Args:
+        resources: in an order in which they can be applied.
+        unsupported: objects, or properties of objects, that Kube-OVN does not support.
+        pods: annotations of pods, by port name.
+        parts: for objects without a resource of their own, the resource that contains them.
+    """
 
     resources: tuple[KubeOvnResource, ...]
     unsupported: tuple[Unsupported, ...] = ()
@@ -79,16 +86,24 @@ class KubeOvnRendering:
 
 
 def render_kube_ovn(networks: NetworkObjects, *, interfaces: Mapping[str, str] | None = None) -> KubeOvnRendering:
-    """Everything in a book. ``interfaces``: the hosts' network card for each ``physical`` of uplinks and lines.
+    """Render all objects of a store.
 
-    Raises CalabashError for objects that the book has not completed.
+    Args:
+        interfaces: network interface of the hosts for each ``physical`` name of uplinks and lines.
+
+    Raises:
+        CalabashError: an object was not completed by a store.
     """
     into = Rendering(networks=networks, interfaces=interfaces or {})
     for uplink in networks.all(Uplink):
         render_uplink(into, uplink)
     for vpc in networks.all(Vpc):
         if not vpc.number:
-            raise CalabashError(f"VPC {vpc.name} has no number", reason=Reason.BAD_REQUEST, hint="put it into a book")
+            raise CalabashError(
+                f"VPC {vpc.name} has no number",
+                reason=Reason.BAD_REQUEST,
+                hint="render networks of a pool, or objects read by `calabash net render -f`",
+            )
         _vpc(into, vpc)
     return KubeOvnRendering(
         resources=tuple(into.resources),
@@ -99,35 +114,38 @@ def render_kube_ovn(networks: NetworkObjects, *, interfaces: Mapping[str, str] |
 
 
 def _vpc(into: Rendering, vpc: Vpc) -> None:
-    """The Vpc itself stands before all that is in it, and is known only afterwards."""
+    """Render a VPC and its objects.
+
+    The Vpc resource precedes the resources in the VPC, but its spec is complete only after these are rendered.
+    """
     objects = into.objects(vpc.name)
     place = len(into.resources)
     spec = vpc_spec(into, vpc)
-    for kind, render in _SPACES.items():
-        for item in _of(objects, kind):
+    for kind, render in _SUBNET_RENDERERS.items():
+        for item in _sorted_objects(objects, kind):
             render(into, item)
-    for kind, part in _OF_THE_VPC.items():
-        for item in _of(objects, kind):
+    for kind, part in _VPC_RENDERERS.items():
+        for item in _sorted_objects(objects, kind):
             part(into, item, spec)
-    for kind, render in _SERVICES.items():
-        for item in _of(objects, kind):
+    for kind, render in _SERVICE_RENDERERS.items():
+        for item in _sorted_objects(objects, kind):
             render(into, item)
     own = into.space(vpc.name)
     first = [_resource("Namespace", own, {}, vpc, api="v1"), _resource("Vpc", own, spec, vpc)]
     into.resources[place:place] = first
-    noted = {
+    annotations = {
         name.split("/", 1)[1].replace("/", "."): json.dumps(found, sort_keys=True)
         for name, found in sorted(into.pods.items())
         if name.startswith(f"{vpc.name}/")
     }
-    for begin in range(0, len(noted), PORTS_PER_MAP):
+    for begin in range(0, len(annotations), PORTS_PER_MAP):
         name = PORTS if not begin else f"{PORTS}-{begin // PORTS_PER_MAP + 1}"
-        some = dict(list(noted.items())[begin : begin + PORTS_PER_MAP])
-        into.resources.append(_resource("ConfigMap", name, some, vpc, api="v1", namespace=own))
+        chunk = dict(list(annotations.items())[begin : begin + PORTS_PER_MAP])
+        into.resources.append(_resource("ConfigMap", name, chunk, vpc, api="v1", namespace=own))
 
 
-def _of(objects: VpcObjects, kind: type) -> list[NetworkObject]:
-    """In the order of their names, so that the same book gives the same text."""
+def _sorted_objects(objects: VpcObjects, kind: type) -> list[NetworkObject]:
+    """Return the objects of one class sorted by name, so that the output is deterministic."""
     return [item for _, item in sorted(objects.kinds.get(KINDS[kind], {}).items())]
 
 

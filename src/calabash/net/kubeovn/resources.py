@@ -1,7 +1,7 @@
-"""What rendering for Kube-OVN is made of: resources, what cannot be said there, and names that no two objects share.
+"""Custom resources of Kube-OVN, the rendering under construction, unsupported properties, and unique resource names.
 
-Kube-OVN's objects are of the whole cluster, and its names end up in OVN with dashes and dots made equal. So an object of a VPC
-is called ``cbNUMBER-LABEL`` by the VPC's number, never by joined names, which ``red/a-b`` and ``red-a/b`` would share.
+Resources of Kube-OVN are cluster-scoped, and OVN does not distinguish dashes and dots in their names. An object of a VPC is
+therefore named ``cbNUMBER-LABEL`` by the number of the VPC. Joined names would collide: ``red/a-b`` and ``red-a/b``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 API = "kubeovn.io/v1"
-NAME = "calabash.dev/name"  # annotation: the object that a resource was made of
-PROVIDER_NAME_MAX = 12  # of a ProviderNetwork: a bridge is named after it
+NAME = "calabash.dev/name"  # annotation: the object from which a resource was rendered
+PROVIDER_NAME_MAX = 12  # length of the name of a ProviderNetwork: a bridge is named after it
 MEGABIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeOvnResource:
-    """A custom resource; ``namespace`` empty: of the whole cluster."""
+    """A Kubernetes resource.
+
+    Args:
+        of: name of the object from which it was rendered.
+        namespace: empty for a cluster-scoped resource.
+    """
 
     kind: str
     name: str
@@ -32,7 +37,7 @@ class KubeOvnResource:
     namespace: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As ``kubectl apply`` takes it."""
+        """Return the manifest for ``kubectl apply``."""
         meta: dict[str, Any] = {"name": self.name, "annotations": {NAME: self.of}}
         if self.namespace:
             meta["namespace"] = self.namespace
@@ -42,7 +47,7 @@ class KubeOvnResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Unsupported:
-    """What Kube-OVN cannot do of an object; ``whole``: nothing of it was rendered."""
+    """Object, or property of an object, that Kube-OVN does not support. ``whole``: nothing of the object was rendered."""
 
     kind: NetworkKind
     name: str
@@ -52,12 +57,12 @@ class Unsupported:
 
 @dataclass(slots=True, kw_only=True)
 class Rendering:
-    """What has been rendered so far.
+    """Rendering under construction.
 
     Args:
-        interfaces: the network card of hosts by what uplinks call it (``physical``); what is not in it is called the same.
-        pods: annotations of the pod that is a port, by the port's name.
-        parts: what became a part of something else, and of what.
+        interfaces: network interface of the hosts by ``physical`` name of uplinks; a missing name is used as the interface.
+        pods: annotations of the pods that are ports, by port name.
+        parts: resources that contain objects without a resource of their own.
     """
 
     networks: NetworkObjects
@@ -68,46 +73,46 @@ class Rendering:
     parts: dict[tuple[NetworkKind, str], str] = field(default_factory=dict)
 
     def add(self, kind: str, name: str, spec: Mapping[str, Any], of: NetworkObject) -> None:
-        """One resource; what its spec leaves to Kube-OVN (None, empty) is left out."""
+        """Add a resource. Empty values of the spec are omitted."""
         kept = {key: value for key, value in spec.items() if value not in (None, "", [], {})}
         self.resources.append(KubeOvnResource(kind=kind, name=name, spec=kept, of=of.name))
 
     def refuse(self, item: NetworkObject, reason: str, *, whole: bool = True) -> None:
-        """``item``, or a part of it, cannot be had."""
+        """Record that ``item``, or one of its properties, is not supported."""
         self.unsupported.append(Unsupported(kind=kind_of(item), name=item.name, reason=reason, whole=whole))
 
     def part(self, item: NetworkObject, of: str) -> None:
-        """``item`` has no resource of its own."""
+        """Record that ``item`` is contained in the resource ``of``."""
         self.parts[kind_of(item), item.name] = of
 
     def vpc(self, name: str) -> Vpc:
-        """The VPC of an object's path. Raises KeyError where the book has none, which it never lets happen."""
+        """Return the VPC of an object's name. Raises KeyError if it does not exist; a store always contains it."""
         return self.networks.of_vpc(vpc_of(name)).all(Vpc)[vpc_of(name)]
 
     def objects(self, name: str) -> VpcObjects:
-        """All of its VPC."""
+        """Return the objects of the VPC of an object's name."""
         return self.networks.of_vpc(vpc_of(name))
 
     def space(self, name: str) -> str:
-        """``cbNUMBER``: the VPC of an object's path, and its namespace."""
+        """Return the name of the Vpc resource and namespace for an object's name: ``cbNUMBER``."""
         return f"cb{self.vpc(name).number}"
 
     def name(self, path: str) -> str:
-        """``cbNUMBER-LABEL`` of ``VPC/LABEL``."""
+        """Return the resource name ``cbNUMBER-LABEL`` of an object ``VPC/LABEL``."""
         return f"{self.space(path)}-{path.split('/')[1]}"
 
 
 def by_version(addresses: Iterable[Address], version: int) -> str:
-    """The address of that IP version, "" none."""
+    """Return the address of that IP version as text, or ""."""
     return next((str(address) for address in addresses if address.version == version), "")
 
 
 def joined(values: Iterable[Address | Network]) -> str:
-    """As Kube-OVN writes one of each version: IPv4 first, a comma between."""
+    """Join one value of each IP version in the form of Kube-OVN: IPv4 first, separated by a comma."""
     return ",".join(str(value) for value in sorted(values, key=lambda value: value.version))
 
 
 def protocol_of(cidrs: Iterable[Network]) -> str:
-    """Kube-OVN's word for the IP versions of ranges."""
+    """Return the value of Kube-OVN's ``protocol`` for the IP versions of the ranges."""
     versions = {cidr.version for cidr in cidrs}
     return "Dual" if len(versions) > 1 else f"IPv{next(iter(versions), 4)}"

@@ -1,4 +1,4 @@
-"""Load balancers, peerings, routes, names and services across VPCs as Kube-OVN has them, as far as it has them."""
+"""Rendering of load balancers, peerings, routes, DNS records and service endpoints for Kube-OVN, as far as it supports them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from calabash.net.kubeovn.resources import Rendering, by_version, joined
 
 
 def render_balancer(into: Rendering, item: LoadBalancer) -> None:
-    """A SwitchLBRule. Its pods run in the VPC's namespace, by which Kube-OVN finds the VPC."""
+    """Render a load balancer as a SwitchLBRule in the namespace of the VPC, by which Kube-OVN finds the VPC."""
     objects = into.objects(item.name)
     numbers = {backend.number for backend in item.backends}
     ports = objects.all(Port)
     endpoints = [by_version(ports[backend.port].addresses, item.vip.version) for backend in item.backends]
     if item.layer is Layer.L7:
-        into.refuse(item, "Kube-OVN has no load balancer that ends TLS or reads HTTP; run one as pods")
+        into.refuse(item, "Kube-OVN has no L7 load balancer; run one as pods")
     elif not any(item.vip in cidr for subnet in objects.all(Subnet).values() for cidr in subnet.cidrs):
-        into.refuse(item, f"a SwitchLBRule has an address of a subnet, and {item.vip} is outside")
+        into.refuse(item, f"a SwitchLBRule needs an address in a subnet, and {item.vip} is external")
     elif len(numbers) != 1:
-        into.refuse(item, f"a SwitchLBRule has one number for all backends, not {len(numbers)}")
+        into.refuse(item, f"a SwitchLBRule has one port number for all backends, not {len(numbers)}")
     elif not all(endpoints):
-        into.refuse(item, f"not all backends have an address of IPv{item.vip.version}")
+        into.refuse(item, f"not all backends have an IPv{item.vip.version} address")
     else:
         (number,) = numbers
         port = {
@@ -41,15 +41,15 @@ def render_balancer(into: Rendering, item: LoadBalancer) -> None:
         }
         into.add("SwitchLBRule", into.name(item.name), spec, item)
         if item.check.kind is not CheckKind.NONE:
-            into.refuse(item, "interval and count of its checks are Kube-OVN's own", whole=False)
+            into.refuse(item, "Kube-OVN chooses interval and count of health checks itself", whole=False)
 
 
 def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
-    """A part of the Vpc, and routes to the other end; nothing while the other has not asked for it."""
+    """Render a peering as part of the Vpc, with routes to the peer. Renders nothing while only one side has requested it."""
     own, other = item.name.split("/")
     back = into.networks.find(Peering, f"{other}/{own}")
     if back is None:
-        into.part(item, f"nothing, until {other} asks for it too")
+        into.part(item, f"nothing, until VPC {other} requests the peering too")
         return
     into.part(item, f"Vpc {into.space(own)}")
     side = 0 if own < other else 1
@@ -64,12 +64,12 @@ def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
 
 
 def render_route(into: Rendering, item: NetworkRoute, vpc: dict[str, Any]) -> None:
-    """A static route, or with a source a policy route of the Vpc."""
+    """Render a route as a static route, or with a source as a policy route, of the Vpc."""
     ip = f"ip{item.prefix.version}"
     into.part(item, f"Vpc {into.space(item.name)}")
     if item.source is None:
         if item.next_hop is None:
-            into.refuse(item, "a route of Kube-OVN has a next hop: packets cannot be dropped by the longest prefix")
+            into.refuse(item, "a static route of Kube-OVN needs a next hop: it cannot drop packets")
             return
         route = {"policy": "policyDst", "cidr": str(item.prefix), "nextHopIP": str(item.next_hop)}
         vpc.setdefault("staticRoutes", []).append(route)
@@ -85,10 +85,10 @@ def render_route(into: Rendering, item: NetworkRoute, vpc: dict[str, Any]) -> No
 
 
 def render_record(into: Rendering, item: DnsRecord) -> None:
-    """Nothing: VpcDns answers names of the cluster."""
-    into.refuse(item, "VpcDns answers names of the cluster and no others")
+    """Record a DNS record as unsupported: VpcDns answers names of the cluster only."""
+    into.refuse(item, "VpcDns answers names of the cluster only")
 
 
 def render_endpoint(into: Rendering, item: ServiceEndpoint) -> None:
-    """Nothing: released versions of Kube-OVN join no two VPCs with equal ranges."""
-    into.refuse(item, "Kube-OVN offers no service of another VPC whose ranges may be equal")
+    """Record an endpoint as unsupported: released versions of Kube-OVN cannot join VPCs with overlapping ranges."""
+    into.refuse(item, "Kube-OVN cannot join VPCs whose ranges may overlap")

@@ -1,4 +1,4 @@
-"""VPCs, subnets, ports, security groups and rates as Kube-OVN has them."""
+"""Rendering of VPCs, subnets, ports, security groups and QoS policies for Kube-OVN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROTOCOLS = {
 
 
 def render_subnet(into: Rendering, item: Subnet) -> None:
-    """A Subnet; of the first one with DNS also Kube-OVN's own DNS for the VPC."""
+    """Render a subnet as a Subnet. The first subnet with DNS also gets the VpcDns of the VPC."""
     vpc = into.vpc(item.name)
     versions = {cidr.version for cidr in item.cidrs}
     spec: dict[str, Any] = {
@@ -40,16 +40,16 @@ def render_subnet(into: Rendering, item: Subnet) -> None:
         if first is item:
             space = into.space(item.name)
             into.add("VpcDns", f"{space}-dns", {"vpc": space, "subnet": into.name(item.name), "replicas": 2}, item)
-        into.refuse(item, "its DNS answers names of the cluster, not those of ports", whole=False)
+        into.refuse(item, "its DNS answers names of the cluster, not names of ports", whole=False)
 
 
 def render_port(into: Rendering, item: Port) -> None:
-    """Annotations of a pod; of an address that moves between ports a Vip."""
+    """Render a port as annotations of a pod, and a virtual port as a Vip."""
     subnet = item.name.rpartition("/")[0]
     if item.virtual_parents:
         _virtual(into, item, subnet)
         return
-    noted = {
+    annotations = {
         "logical_switch": into.name(subnet),
         "ip_address": joined(item.addresses),
         "mac_address": item.mac,
@@ -57,9 +57,9 @@ def render_port(into: Rendering, item: Port) -> None:
         "security_groups": ",".join(into.name(group) for group in item.security_groups),
     }
     if item.qos:
-        noted |= _rates(into.objects(item.name).all(QosPolicy)[item.qos])
+        annotations |= _rates(into.objects(item.name).all(QosPolicy)[item.qos])
     held = into.pods.setdefault(item.name, {})
-    held.update({f"{ANNOTATION}/{key}": value for key, value in noted.items()})
+    held.update({f"{ANNOTATION}/{key}": value for key, value in annotations.items()})
 
 
 def _virtual(into: Rendering, item: Port, subnet: str) -> None:
@@ -78,31 +78,35 @@ def _virtual(into: Rendering, item: Port, subnet: str) -> None:
         key = f"{ANNOTATION}/aaps"
         held[key] = ",".join([*filter(None, [held.get(key, "")]), name])
         if parent in ports and set(ports[parent].security_groups) != set(item.security_groups):
-            into.refuse(item, f"its groups are those of the port that has it, here {parent}", whole=False)
+            into.refuse(
+                item, f"it has the security groups of the port that holds the address, here {parent}", whole=False
+            )
 
 
 def _rates(policy: QosPolicy) -> dict[str, str]:
-    """Whole Mbit/s, not above what was asked for; below 1 it stays 1, which ``render_qos`` says."""
+    """Return the rates in whole Mbit/s, rounded down, at least 1."""
     rates = {"egress_rate": policy.egress_bits_per_s, "ingress_rate": policy.ingress_bits_per_s}
     return {key: str(max(1, rate // MEGABIT)) for key, rate in rates.items() if rate}
 
 
 def render_qos(into: Rendering, item: QosPolicy) -> None:
-    """Nothing of its own: rates stand at the pods."""
+    """Record a QoS policy as part of annotations of pods, and rates that are not whole Mbit/s as unsupported."""
     into.part(item, "annotations of pods")
     for what, rate in (("egress", item.egress_bits_per_s), ("ingress", item.ingress_bits_per_s)):
         if rate % MEGABIT:
-            told = max(1, rate // MEGABIT)
-            into.refuse(item, f"rates are whole Mbit/s: {what} of {rate} bit/s becomes {told} Mbit/s", whole=False)
+            rounded = max(1, rate // MEGABIT)
+            into.refuse(item, f"rates are whole Mbit/s: {what} of {rate} bit/s becomes {rounded} Mbit/s", whole=False)
 
 
 def render_group(into: Rendering, item: SecurityGroup) -> None:
-    """A SecurityGroup: what no rule lets through is dropped there as well."""
+    """Render a security group as a SecurityGroup, which also drops packets that no rule permits."""
     versions = sorted({cidr.version for cidr in into.vpc(item.name).cidrs})
     rules: dict[Direction, list[dict[str, Any]]] = {Direction.INGRESS: [], Direction.EGRESS: []}
     for rule in item.rules:
         if rule.protocol not in _PROTOCOLS:
-            into.refuse(item, f"rules for {rule.protocol} are not known: {rule.direction} is left closed", whole=False)
+            into.refuse(
+                item, f"rules for {rule.protocol} are not supported: {rule.direction} stays closed", whole=False
+            )
             continue
         rules[rule.direction] += [_rule(into, rule, version) for version in _versions(rule, versions)]
     spec = {"ingressRules": rules[Direction.INGRESS], "egressRules": rules[Direction.EGRESS]}
@@ -123,8 +127,8 @@ def _rule(into: Rendering, rule: SecurityRule, version: int) -> dict[str, Any]:
     if rule.peer_group:
         found |= {"remoteType": "securityGroup", "remoteSecurityGroup": into.name(rule.peer_group)}
     else:
-        anybody = "0.0.0.0/0" if version == 4 else "::/0"
-        found |= {"remoteType": "address", "remoteAddress": str(rule.peer or anybody)}
+        anywhere = "0.0.0.0/0" if version == 4 else "::/0"
+        found |= {"remoteType": "address", "remoteAddress": str(rule.peer or anywhere)}
     if rule.protocol in {TransportProtocol.TCP, TransportProtocol.UDP}:
         first, last = rule.ports if rule.ports != (0, 0) else (1, 65535)
         found |= {"portRangeMin": max(1, first), "portRangeMax": last}
@@ -132,5 +136,5 @@ def _rule(into: Rendering, rule: SecurityRule, version: int) -> dict[str, Any]:
 
 
 def vpc_spec(into: Rendering, item: Vpc) -> dict[str, Any]:
-    """What a Vpc begins with; routes, peerings and gateways add theirs."""
+    """Return the initial spec of a Vpc. Renderers of routes, peerings and gateways extend it."""
     return {"namespaces": [into.space(item.name)]}

@@ -1,4 +1,4 @@
-"""All appliances of one host, kept equal to what the book of networks has placed there."""
+"""All appliances of one host, kept equal to what the book of networks has assign_hosts there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.model.network_services import LoadBalancer
 from calabash.net.appliances.model import Replica
 from calabash.net.appliances.naming import is_pair
 from calabash.net.appliances.rendering import rendered
-from calabash.net.appliances.replicas import placed, replicas_of, spread
+from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas_of
 from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.appliances import processes, watching
 from calabash.netd.appliances.keeping import ApplianceKeeper, AppliancePlace
@@ -45,7 +45,7 @@ class ApplianceSwitch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceHost:
-    """A host that appliances are placed on.
+    """A host that appliances are assign_hosts on.
 
     Args:
         name: its ``system-id``.
@@ -155,7 +155,7 @@ def here(
             continue
         try:
             pair = replicas_of(networks, item, closed)
-            where = placed(pair, hosts, spread(item.name))
+            where = assign_hosts(pair, hosts, placement_number(item.name))
             found = [replica for replica in pair if where.get(replica.seat.name) == host]
             for replica in found:
                 rendered(replica, "/")  # says whether it can be

@@ -1,4 +1,4 @@
-"""What differs between the rows that should be and those that are, as changes that can be made in their order."""
+"""Differences between desired and observed rows, as changes in an order in which they can be made."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RANK = {table: rank for rank, table in enumerate(TABLES)}
 
 
 def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
-    """Changes that make ``actual`` like ``desired``: inserts before what points to them, then updates, deletes last.
+    """Return the changes that turn ``actual`` into ``desired``: inserts of referenced rows first, then updates, then deletes.
 
-    Keys of shared maps that are not ours are left alone, and so are columns that we do not own and tables with one row.
+    Keys of shared maps, columns and single-row tables that are not owned are left unchanged.
     """
     inserts: list[Insert] = []
     updates: list[Update] = []
@@ -23,7 +23,9 @@ def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
         if found is None:
             inserts.append(Insert(row, columns))
             continue
-        differing = {name: value for name, value in columns.items() if _ours(row.table, name, found.get(name)) != value}
+        differing = {
+            name: value for name, value in columns.items() if _owned_value(row.table, name, found.get(name)) != value
+        }
         if differing:
             updates.append(Update(row, differing))
     deletes = [Delete(row) for row in actual if row not in desired and not TABLES[row.table].single]
@@ -34,7 +36,7 @@ def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
 
 
 def applied(changes: tuple[Change, ...], actual: Rows) -> Rows:
-    """``actual`` after the changes, as OVN would have it."""
+    """Return the rows after the changes, as OVN would have them."""
     rows: dict[Ref, Columns] = dict(actual)
     for change in changes:
         match change:
@@ -42,21 +44,24 @@ def applied(changes: tuple[Change, ...], actual: Rows) -> Rows:
                 rows[row] = columns
             case Update(row, columns):
                 found = rows[row]
-                rows[row] = {**found, **{name: _joined(row, name, found, value) for name, value in columns.items()}}
+                rows[row] = {
+                    **found,
+                    **{name: _merged_value(row, name, found, value) for name, value in columns.items()},
+                }
             case Delete(row):
                 del rows[row]
     return rows
 
 
-def _ours(table: str, column: str, value: Value) -> Value:
-    """Of a shared map the keys that are ours; all else as it is."""
+def _owned_value(table: str, column: str, value: Value) -> Value:
+    """Return the owned keys of a shared map; any other value unchanged."""
     keys = TABLES[table].shared.get(column)
     if keys is None or not isinstance(value, Mapping):
         return value
     return {key: cast(str, content) for key, content in value.items() if key in keys}
 
 
-def _joined(row: Ref, column: str, found: Columns, wanted: Value) -> Value:
+def _merged_value(row: Ref, column: str, found: Columns, wanted: Value) -> Value:
     before = found.get(column)
     if column not in TABLES[row.table].shared or not isinstance(before, Mapping) or not isinstance(wanted, Mapping):
         return wanted

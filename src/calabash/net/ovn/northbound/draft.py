@@ -1,4 +1,4 @@
-"""Rows of one owner while they are being drawn up."""
+"""Builder of the northbound rows of one owner."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from calabash.net.ovn.northbound.tables import TABLES
 
 
 class Draft:
-    """Rows that are added one after another, each with the defaults of what it does not say, and sets that grow.
+    """Rows under construction: each starts with the defaults of its table, and sets are filled item by item.
 
     Args:
-        owner: the VPC, or PLATFORM.
+        owner: name of the VPC, or PLATFORM.
     """
 
     def __init__(self, owner: str) -> None:
@@ -21,30 +21,36 @@ class Draft:
         self._sets: dict[tuple[Ref, str], set[str | Ref]] = {}
 
     def add(self, table: str, key: str, columns: Mapping[str, Value], *, under: tuple[Ref, str] | None = None) -> Ref:
-        """A row; ``under``: the row and column of a set that point to it."""
+        """Add a row and return a reference to it.
+
+        Args:
+            columns: values that differ from the defaults of the table.
+            under: row and column of the set that refers to the new row.
+        """
         row = Ref(table, key)
         owned = TABLES[table]
         ids = {} if owned.single else {"external_ids": {OWNER: self._owner} | ({} if owned.named else {KEY: key})}
         self._rows[row] = {**owned.columns, **ids, **columns}
         if under is not None:
-            self.put_into(*under, row)
+            self.add_to_set(*under, row)
         return row
 
     def change(self, row: Ref, columns: Mapping[str, Value]) -> None:
-        """Sets columns of a row that has been added."""
+        """Set columns of an added row."""
         self._rows[row].update(columns)
 
-    def note(self, row: Ref, key: str, text: str) -> None:
-        """Sets one of the ``external_ids`` of a row that has been added."""
+    def set_external_id(self, row: Ref, key: str, text: str) -> None:
+        """Set one key of the ``external_ids`` of an added row."""
         ids = self._rows[row]["external_ids"]
         if isinstance(ids, Mapping):
             self._rows[row]["external_ids"] = {name: str(value) for name, value in ids.items()} | {key: text}
 
-    def put_into(self, row: Ref, column: str, item: str | Ref) -> None:
-        """Adds to a set of a row that is drawn up, now or later."""
+    def add_to_set(self, row: Ref, column: str, item: str | Ref) -> None:
+        """Add an item to a set column. The row may be added later."""
         self._sets.setdefault((row, column), set()).add(item)
 
     def rows(self) -> Rows:
+        """Return all rows with their sets."""
         finished: dict[Ref, Columns] = dict(self._rows)
         for (row, column), items in self._sets.items():
             finished[row] = {**finished[row], column: frozenset(items)}

@@ -1,7 +1,8 @@
-"""What things of a VPC are called in OVN. No two objects share a name, whatever their users call them.
+"""Names of rows in OVN's northbound database. Names of two objects never collide, whatever labels users choose.
 
-Labels of users have small letters, digits and dashes (``model.addresses``). A name of ours that could meet a user's therefore
-has a colon, and a group's, which stands in expressions as an identifier, has dots between its parts and ``_`` for dashes.
+Labels of users consist of lower-case letters, digits and dashes (``model.addresses``). Names that the platform adds therefore
+contain a colon. Names of port groups are used as identifiers in match expressions: their parts are joined by dots, and dashes
+are replaced by ``_``. The parameter ``link`` is the common name of the two ports that join a switch or router to another one.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from calabash.model.network import vpc_of
 
 
 def router(vpc: str) -> str:
+    """Return the name of the logical router of a VPC."""
     return f"cb-{vpc}"
 
 
 def switch(subnet: str) -> str:
-    """Of a subnet, ``VPC/SUBNET``."""
+    """Return the name of the logical switch of a subnet ``VPC/SUBNET``."""
     return f"cb-{subnet}"
 
 
@@ -30,64 +32,64 @@ def endpoint_switch(number: int) -> str:
     return f"cb:endpoint:{number}"
 
 
-def router_port(network: str) -> str:
-    """A router's port in what ``network`` is called: ``red/a``, ``red:uplink``, ``red:peer:green``."""
-    return f"{network}:router"
+def router_port(link: str) -> str:
+    """Return the name of the router port of a link such as ``red/a``, ``red:uplink`` or ``red:peer:green``."""
+    return f"{link}:router"
 
 
-def switch_port(network: str) -> str:
-    """The switch's port at the other end of ``router_port``."""
-    return f"{network}:switch"
+def switch_port(link: str) -> str:
+    """Return the name of the switch port that is joined to ``router_port``."""
+    return f"{link}:switch"
 
 
-def localnet_port(network: str) -> str:
-    """A switch's port to the provider's network."""
-    return f"{network}:localnet"
+def localnet_port(link: str) -> str:
+    """Return the name of the switch port to the provider link."""
+    return f"{link}:localnet"
 
 
-def uplink_of(vpc: str) -> str:
+def uplink_link(vpc: str) -> str:
     return f"{vpc}:uplink"
 
 
-def peer_of(vpc: str, other: str) -> str:
+def peering_link(vpc: str, other: str) -> str:
     return f"{vpc}:peer:{other}"
 
 
-def line_of(line: str) -> str:
+def line_link(line: str) -> str:
     return f"{vpc_of(line)}:line:{_last(line)}"
 
 
-def endpoint_of(vpc: str, number: int) -> str:
+def endpoint_link(vpc: str, number: int) -> str:
     return f"{vpc}:endpoint:{number}"
 
 
 def balancer(name: str) -> str:
-    """Of a load balancer, ``VPC/LB``."""
+    """Return the name of the row of a load balancer ``VPC/LB``."""
     return f"cb-{name}"
 
 
 def translation(name: str) -> str:
-    """The load balancer that carries out a DNAT rule, ``VPC/RULE``."""
+    """Return the name of the load balancer row that implements a DNAT rule ``VPC/RULE``."""
     return f"cb-{name}:dnat"
 
 
-def endpoint_balancer(network: str) -> str:
-    """Of an endpoint at one of its VPCs, ``VPC:endpoint:NUMBER``."""
-    return f"cb-{network}"
+def endpoint_balancer(link: str) -> str:
+    """Return the name of the load balancer row of an endpoint in one of its two VPCs; ``link`` is ``VPC:endpoint:NUMBER``."""
+    return f"cb-{link}"
 
 
 def group(vpc: str, kind: str, label: str = "") -> str:
-    """A port group: ``cb.VPC.KIND[.LABEL]``."""
+    """Return the name of a port group: ``cb.VPC.KIND[.LABEL]``."""
     return ".".join(("cb", vpc, kind, *((label,) if label else ()))).replace("-", "_")
 
 
 def security_group(name: str) -> str:
-    """Of ``VPC/GROUP``."""
+    """Return the name of the port group of a security group ``VPC/GROUP``."""
     return group(vpc_of(name), "sg", _last(name))
 
 
 def drop_group(vpc: str) -> str:
-    """In which every port of a VPC is."""
+    """Return the name of the port group that contains every port of a VPC."""
     return group(vpc, "drop")
 
 

@@ -1,7 +1,7 @@
-"""Rows of OVN's northbound database as values: what a network should look like there, and what was found.
+"""Rows of OVN's northbound database as values, both desired and observed.
 
-A row is known by its table and a key of ours, which is its name where the table has names and else stands in
-``external_ids["calabash:key"]``. Columns that point to other rows hold ``Ref``; sets are ``frozenset``, maps ``Mapping``.
+A row is identified by its table and a key: its name if the table has names, else ``external_ids["calabash:key"]``. Columns
+that refer to other rows contain ``Ref``; sets are ``frozenset``, maps ``Mapping``.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-OWNER = "calabash:vpc"  # external_ids: the VPC of a row, or PLATFORM for what several share
+OWNER = "calabash:vpc"  # external_ids: the VPC of a row, or PLATFORM for rows that several VPCs share
 KEY = "calabash:key"  # external_ids: the key of a row
-REVISION = "calabash:revision"  # external_ids of a VPC's router: the revision of the book when it was written
-GATEWAYS = "calabash:gateways"  # external_ids of NB_Global: all gateway hosts that are known, with commas
-RESTING = "calabash:resting"  # external_ids of NB_Global: those of them that come last in all rows, in their order
-CLOSED = "calabash:closed"  # external_ids of a load balancer: its backends whose programs do not listen any more
+REVISION = "calabash:revision"  # external_ids of a VPC's router: the revision of the store when it was written
+GATEWAYS = "calabash:gateways"  # external_ids of NB_Global: all known gateway hosts, comma-separated
+RESTING = "calabash:resting"  # external_ids of NB_Global: gateway hosts with the lowest priorities, in order
+CLOSED = "calabash:closed"  # external_ids of a load balancer: its closed backends
 PLATFORM = "-"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """One row, by table and key."""
+    """Reference to a row by table and key."""
 
     table: str
     key: str
@@ -34,13 +34,15 @@ Rows = Mapping[Ref, Columns]
 
 @dataclass(frozen=True, slots=True)
 class Insert:
+    """Insertion of a row."""
+
     row: Ref
     columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The columns that differ, as they should be."""
+    """New values of the columns of a row that differ."""
 
     row: Ref
     columns: Columns
@@ -48,6 +50,8 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Deletion of a row."""
+
     row: Ref
 
 

@@ -1,7 +1,7 @@
-"""Which tables and columns of OVN's northbound database are ours, with what each holds where nothing is set.
+"""Tables and columns of OVN's northbound database that Calabash owns, with the default of each column.
 
-A row that we own has every column of its table that is listed here, so that what somebody else writes into one is seen and
-undone; columns that are not listed are OVN's own or nobody's. Of a shared map only the keys that are listed are ours.
+An owned row contains every listed column of its table, so that a change by another client is detected and reverted. Columns
+that are not listed belong to OVN or are unused. In maps shared with OVN only the listed keys are owned.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ IDS = frozenset((OWNER, KEY))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedTable:
-    """One table.
+    """Owned columns of one table.
 
     Args:
-        columns: what is ours, with the default of each; sets are frozensets, maps mappings, an optional value None.
-        named: rows are known by ``name``, else by ``external_ids["calabash:key"]``.
-        shared: of maps that others write, too: the keys that are ours.
-        single: exactly one row, which is never made or removed by us.
+        columns: the default of each owned column; sets are frozensets, maps mappings, an optional value None.
+        named: rows are identified by ``name``; otherwise by ``external_ids["calabash:key"]``.
+        shared: owned keys of each map that other clients write too.
+        single: the table has exactly one row, which is never inserted or deleted.
     """
 
     columns: Mapping[str, Value]
@@ -33,15 +33,15 @@ class OwnedTable:
     single: bool = False
 
 
-SINGLE = "."  # the key of the row of a table that has one
-OPTIONS_OF_ALL = frozenset(("bfd-min-rx", "bfd-min-tx", "bfd-mult", "svc_monitor_mac"))
+SINGLE = "."  # key of the row of a table with a single row
+GLOBAL_OPTIONS = frozenset(("bfd-min-rx", "bfd-min-tx", "bfd-mult", "svc_monitor_mac"))
 
-# In the order in which rows may be made: what others point to comes first.
+# In an order in which rows can be inserted: referenced tables come first.
 TABLES: Mapping[str, OwnedTable] = {
     "NB_Global": OwnedTable(
         columns={"options": EMPTY, "external_ids": EMPTY},
         named=False,
-        shared={"options": OPTIONS_OF_ALL, "external_ids": frozenset((GATEWAYS, RESTING))},
+        shared={"options": GLOBAL_OPTIONS, "external_ids": frozenset((GATEWAYS, RESTING))},
         single=True,
     ),
     "Load_Balancer_Health_Check": OwnedTable(columns={"vip": "", "options": EMPTY}, named=False),
@@ -151,6 +151,6 @@ TABLES: Mapping[str, OwnedTable] = {
 
 
 def merged(table: str, column: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What a shared map holds after an update: ``wanted`` of our keys, what was found of all others."""
-    ours = TABLES[table].shared[column]
-    return {key: value for key, value in found.items() if key not in ours} | dict(wanted)
+    """Return a shared map after an update: the owned keys of ``wanted`` and all other keys of ``found``."""
+    owned = TABLES[table].shared[column]
+    return {key: value for key, value in found.items() if key not in owned} | dict(wanted)

@@ -1,11 +1,12 @@
-"""Rows of what leads from one VPC into another: peerings, and endpoints, which are services under an address of one's own.
+"""Translation of peerings and service endpoints, which join two VPCs.
 
-A peering joins two routers by a pair of ports, each with routes to the other's ranges; it stands when both have asked. It is
-no way through: what comes in by it comes from the other's ranges and goes to one's own, or is dropped.
+A peering joins two routers by a pair of ports, each with routes to the ranges of the other VPC, once both VPCs have requested
+it. It is not transitive: packets that enter by it must come from the ranges of the peer and go to ranges of the VPC, and are
+dropped otherwise.
 
-An endpoint works whatever ranges both have. The consumer's router hides its whole VPC behind one transit address, and sends
-to another one what its own clients send to the endpoint's address; at the provider's router that is an address of the load
-balancer. The switch between them lets nothing else pass (``desired_platform``).
+An endpoint works even if the ranges of both VPCs overlap. The consumer's router translates source addresses of the whole VPC
+to one transit address, and translates the address of the endpoint to another one, which at the provider's router is an address
+of the load balancer. The switch between both routers drops everything else (``platform_rows``).
 """
 
 from __future__ import annotations
@@ -23,15 +24,22 @@ from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import Ref, Value
 from calabash.net.ovn.translation.gateways import add_snat
-from calabash.net.ovn.translation.load_balancers import AccessOffer, add_balancer, add_closed, add_offer, targets_of
+from calabash.net.ovn.translation.load_balancers import (
+    PortAccess,
+    add_balancer,
+    add_closed_backends,
+    add_port_access,
+    targets_of,
+)
 from calabash.net.ovn.translation.routes import add_range_guards, add_route
 from calabash.net.ovn.translation.topology import add_gateway_port, add_router_port
-from calabash.net.ovn.translation.view import View, socket_name
+from calabash.net.ovn.translation.view import View, format_socket
 
-CONSUMER, PROVIDER, SERVICE = 0, 1, 2  # sides of an endpoint's switch
+CONSUMER, PROVIDER, SERVICE = 0, 1, 2  # sides of the switch of an endpoint
 
 
 def add_peerings(view: View, draft: Draft) -> None:
+    """Add the accepted peerings of the VPC."""
     for peering in view.all(Peering).values():
         other = view.networks.find(Vpc, peering.name.rsplit("/", 1)[1])
         if other is not None and peering_stands(view.networks, peering):
@@ -44,93 +52,96 @@ def _add_peering(view: View, draft: Draft, peering: Peering, other: Vpc) -> None
     columns: dict[str, Value] = {
         "mac": platform_mac(MacUse.PEERING, own.number, peering.number),
         "networks": frozenset(map(str, peering_interfaces(peering.number, side))),
-        "peer": naming.router_port(naming.peer_of(other.name, own.name)),
+        "peer": naming.router_port(naming.peering_link(other.name, own.name)),
     }
-    port = add_router_port(view, draft, naming.peer_of(own.name, other.name), columns)
-    theirs = [cidr for subnet in view.networks.of_vpc(other.name).all(Subnet).values() for cidr in subnet.cidrs]
+    port = add_router_port(view, draft, naming.peering_link(own.name, other.name), columns)
+    peer_cidrs = [cidr for subnet in view.networks.of_vpc(other.name).all(Subnet).values() for cidr in subnet.cidrs]
     hops = {interface.version: interface.ip for interface in peering_interfaces(peering.number, 1 - side)}
-    for prefix in peered_ranges(peering, other) if peering.routes else theirs:
+    for prefix in peered_ranges(peering, other) if peering.routes else peer_cidrs:
         add_route(view, draft, f"{peering.name}:peer:{prefix}", prefix, (hops[prefix.version], port))
     add_range_guards(view, draft, port, "src", other.cidrs)
     add_range_guards(view, draft, port, "dst", own.cidrs)
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """An endpoint that can be carried out, with the load balancer behind it."""
+class AcceptedEndpoint:
+    """Accepted endpoint with its load balancer."""
 
     endpoint: ServiceEndpoint
     balancer: LoadBalancer
 
     @property
     def consumer(self) -> str:
+        """VPC of the endpoint."""
         return vpc_of(self.endpoint.name)
 
     @property
     def provider(self) -> str:
+        """VPC of the load balancer."""
         return vpc_of(self.endpoint.source)
 
     def address(self, side: int) -> Address:
-        """In the switch between them, of the load balancer's IP version."""
+        """Return the address of one side on the switch between the routers, in the IP version of the load balancer."""
         interfaces = endpoint_interfaces(self.endpoint.number, side)
         return next(found.ip for found in interfaces if found.version == self.balancer.vip.version)
 
 
-def crossings(networks: NetworkObjects, vpc: str = "") -> Iterator[Crossing]:
-    """Endpoints of all VPCs, or of ``vpc`` at one end, whose load balancer is there and offered to them."""
+def accepted_endpoints(networks: NetworkObjects, vpc: str = "") -> Iterator[AcceptedEndpoint]:
+    """Yield the accepted endpoints of all VPCs, or those that have ``vpc`` as consumer or provider."""
     for endpoint in _endpoints(networks):
         if vpc and vpc not in (vpc_of(endpoint.name), vpc_of(endpoint.source)):
             continue
         balancer = offered(networks, endpoint.source, vpc_of(endpoint.name))
         if balancer is not None and endpoint.vip is not None and endpoint.vip.version == balancer.vip.version:
-            yield Crossing(endpoint, balancer)
+            yield AcceptedEndpoint(endpoint, balancer)
 
 
 def _endpoints(networks: NetworkObjects) -> Iterator[ServiceEndpoint]:
-    """Of all VPCs. This is asked for each VPC, and few have any, so that the others are passed over at once."""
+    """Yield the endpoints of all VPCs. Skips VPCs without endpoints quickly, because it is called once for each VPC."""
     for objects in networks.vpcs.values():
         if NetworkKind.SERVICE_ENDPOINT in objects.kinds:
             yield from objects.all(ServiceEndpoint).values()
 
 
 def add_endpoints(view: View, draft: Draft) -> None:
-    for crossing in crossings(view.networks, view.vpc.name):
-        if crossing.consumer == view.vpc.name:
-            _add_consumer(view, draft, crossing)
-        if crossing.provider == view.vpc.name:
-            _add_provider(view, draft, crossing)
+    """Add the rows of endpoints whose consumer or provider is the VPC."""
+    for accepted in accepted_endpoints(view.networks, view.vpc.name):
+        if accepted.consumer == view.vpc.name:
+            _add_consumer(view, draft, accepted)
+        if accepted.provider == view.vpc.name:
+            _add_provider(view, draft, accepted)
 
 
-def _add_side(view: View, draft: Draft, crossing: Crossing, side: int) -> Ref:
-    number = crossing.endpoint.number
+def _add_side(view: View, draft: Draft, accepted: AcceptedEndpoint, side: int) -> Ref:
+    number = accepted.endpoint.number
     columns: dict[str, Value] = {
         "mac": platform_mac(MacUse.ENDPOINT, view.vpc.number, number),
         "networks": frozenset(map(str, endpoint_interfaces(number, side))),
     }
-    network = naming.endpoint_of(view.vpc.name, number)
+    network = naming.endpoint_link(view.vpc.name, number)
     return add_gateway_port(view, draft, network, columns, view.priorities((), number))
 
 
-def _add_consumer(view: View, draft: Draft, crossing: Crossing) -> None:
-    endpoint, balancer = crossing.endpoint, crossing.balancer
+def _add_consumer(view: View, draft: Draft, accepted: AcceptedEndpoint) -> None:
+    endpoint, balancer = accepted.endpoint, accepted.balancer
     assert endpoint.vip is not None
-    port = _add_side(view, draft, crossing, CONSUMER)
-    add_snat(view, draft, endpoint.name, crossing.address(CONSUMER), port)
+    port = _add_side(view, draft, accepted, CONSUMER)
+    add_snat(view, draft, endpoint.name, accepted.address(CONSUMER), port)
     number = balancer.vip_number
-    vips = {socket_name(endpoint.vip, number): socket_name(crossing.address(SERVICE), number)}
-    name = naming.endpoint_balancer(naming.endpoint_of(view.vpc.name, endpoint.number))
+    vips = {format_socket(endpoint.vip, number): format_socket(accepted.address(SERVICE), number)}
+    name = naming.endpoint_balancer(naming.endpoint_link(view.vpc.name, endpoint.number))
     add_balancer(view, draft, name, vips, balancer.protocol)
 
 
-def _add_provider(view: View, draft: Draft, crossing: Crossing) -> None:
-    endpoint, balancer = crossing.endpoint, crossing.balancer
-    _add_side(view, draft, crossing, PROVIDER)
-    vips = {socket_name(crossing.address(SERVICE), balancer.vip_number): targets_of(view, balancer)}
-    name = naming.endpoint_balancer(naming.endpoint_of(view.vpc.name, endpoint.number))
-    add_closed(view, draft, balancer, add_balancer(view, draft, name, vips, balancer.protocol, switches=False))
+def _add_provider(view: View, draft: Draft, accepted: AcceptedEndpoint) -> None:
+    endpoint, balancer = accepted.endpoint, accepted.balancer
+    _add_side(view, draft, accepted, PROVIDER)
+    vips = {format_socket(accepted.address(SERVICE), balancer.vip_number): targets_of(view, balancer)}
+    name = naming.endpoint_balancer(naming.endpoint_link(view.vpc.name, endpoint.number))
+    add_closed_backends(view, draft, balancer, add_balancer(view, draft, name, vips, balancer.protocol, switches=False))
     pair = balancer.layer is Layer.L7
     ports = balancer.ports if pair else {backend.port for backend in balancer.backends}
     numbers = [balancer.vip_number] if pair else [backend.number for backend in balancer.backends]
     group = naming.group(view.vpc.name, "offer", str(endpoint.number))
-    peer = f"ip{balancer.vip.version}.src == {crossing.address(CONSUMER)}"
-    add_offer(draft, group, ports, AccessOffer(balancer.protocol, frozenset(numbers), peer))
+    peer = f"ip{balancer.vip.version}.src == {accepted.address(CONSUMER)}"
+    add_port_access(draft, group, ports, PortAccess(balancer.protocol, frozenset(numbers), peer))

@@ -1,6 +1,6 @@
-"""Rows of dedicated lines: a switch that is one VLAN of the provider's network, joined to the VPC's router.
+"""Translation of dedicated lines: a switch for a VLAN of the provider network, joined to the router of the VPC.
 
-What comes in by a line goes to the VPC's own ranges, under its groups, or is dropped: a line is no way to elsewhere.
+Packets that enter by a line must go to the ranges of the VPC, where security groups apply, and are dropped otherwise.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from calabash.net.ovn.translation.view import View
 
 
 def add_lines(view: View, draft: Draft) -> None:
+    """Add the dedicated lines of the VPC."""
     for line in view.all(DedicatedLine).values():
-        network = naming.line_of(line.name)
+        network = naming.line_link(line.name)
         switch = draft.add("Logical_Switch", naming.line_switch(line.name), {})
         add_localnet_port(draft, network, switch, line.physical, line.vlan)
         columns: dict[str, Value] = {

@@ -1,4 +1,4 @@
-"""Rows of DHCP and DNS, which every host's own controller answers."""
+"""Translation of DHCP and DNS settings, which ovn-controller answers on every host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from calabash.net.addresses.derived import MacUse, platform_mac
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import Ref
-from calabash.net.ovn.translation.view import View, gateways_of
+from calabash.net.ovn.translation.view import View, router_addresses
 
 LEASE_S = 3600
 DOMAIN = "internal"
 
 
 def add_dhcp_and_dns(view: View, draft: Draft) -> None:
+    """Add DHCP options and DNS records of the VPC."""
     served = {
         subnet.name: {f"dhcpv{cidr.version}_options": _add_dhcp(view, draft, subnet, cidr) for cidr in subnet.cidrs}
         for subnet in view.all(Subnet).values()
@@ -33,8 +34,8 @@ def _add_dhcp(view: View, draft: Draft, subnet: Subnet, cidr: Network) -> Ref:
 
 
 def _dhcp_options(view: View, subnet: Subnet, version: int) -> dict[str, str]:
-    """Strings stand in quotes within the option, or OVN takes them for something else and leaves them out."""
-    gateway = next(str(address) for address in gateways_of(subnet) if address.version == version)
+    """Return DHCP options. Text values are quoted: OVN misreads and omits them otherwise."""
+    gateway = next(str(address) for address in router_addresses(subnet) if address.version == version)
     mac = platform_mac(MacUse.SUBNET, view.vpc.number, subnet.number)
     domain = f'"{view.vpc.name}.{DOMAIN}"'
     if version == 6:
@@ -50,8 +51,10 @@ def _dhcp_options(view: View, subnet: Subnet, version: int) -> dict[str, str]:
 
 
 def _add_dns(view: View, draft: Draft) -> None:
-    """One row for each subnet's ports and one for the VPC's records, so that a new port rewrites few names; every switch
-    that answers has all of them. Virtual ports have names as others."""
+    """Add one DNS row for the ports of each subnet and one for the records of the VPC.
+
+    A new port thus rewrites few names. Every switch with DNS refers to all rows. Virtual ports have names like other ports.
+    """
     served = [subnet for subnet in view.all(Subnet).values() if subnet.dns]
     if not served:
         return
@@ -66,7 +69,7 @@ def _add_dns(view: View, draft: Draft) -> None:
     if hosts:
         names[f"{view.vpc.name}:dns"] = {host: " ".join(sorted(addresses)) for host, addresses in hosts.items()}
     for key, records in names.items():
-        # Else a question for the other IP version of a name that it knows is never answered, and programs give up.
+        # Without the option, a query for the other IP version of a known name is never answered, and programs fail.
         row = draft.add("DNS", key, {"records": records, "options": {"ovn-owned": "true"}})
         for subnet_served in served:
-            draft.put_into(Ref("Logical_Switch", naming.switch(subnet_served.name)), "dns_records", row)
+            draft.add_to_set(Ref("Logical_Switch", naming.switch(subnet_served.name)), "dns_records", row)

@@ -1,7 +1,7 @@
-"""Rows of a VPC's way out: its gateway's port at the uplink, translated addresses, and the default route.
+"""Translation of gateways and NAT rules: the router port at the uplink, address translation, and the default route.
 
-A gateway of kind NFV is two ports in the VPC and a virtual one between them, to which the default route leads; it translates
-by itself. The switch of the uplink, and what may pass there, is the platform's (``desired_platform``).
+An NFV gateway consists of two ports in the VPC and a virtual port that moves between them. The default route leads to the
+virtual port, and the replicas translate addresses. The switch of the uplink and its filters are built by ``platform_rows``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from calabash.net.ovn.translation.load_balancers import add_balancer
 from calabash.net.ovn.translation.routes import add_forgery_guards, add_guard, add_route
 from calabash.net.ovn.translation.security_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, add_acl, add_group
 from calabash.net.ovn.translation.topology import add_gateway_port, router_of
-from calabash.net.ovn.translation.view import View, of_one_version, of_version, one_of, socket_name
+from calabash.net.ovn.translation.view import View, filter_version, first_of_version, format_socket, match_set
 
 ANYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 
 def add_gateway(view: View, draft: Draft) -> None:
+    """Add the gateway of the VPC and its NAT rules."""
     for gateway in view.all(NetworkGateway).values():
         uplink = view.networks.find(Uplink, gateway.uplink)
         if gateway.kind is GatewayKind.NFV:
@@ -37,12 +38,12 @@ def _add_uplink(view: View, draft: Draft, gateway: NetworkGateway, uplink: Uplin
     columns: dict[str, Value] = {
         "mac": platform_mac(MacUse.UPLINK, view.vpc.number, uplink.number),
         "networks": frozenset((f"{gateway.address}/{uplink.cidr.prefixlen}",)),
-        "options": {"gateway_mtu": str(view.vpc.mtu_bytes)},  # who sends more is told, rather than lost in the tunnel
+        "options": {"gateway_mtu": str(view.vpc.mtu_bytes)},  # answers larger packets with an ICMP error
     }
     hosts = view.priorities(uplink.hosts, view.vpc.number)
-    port = add_gateway_port(view, draft, naming.uplink_of(view.vpc.name), columns, hosts)
+    port = add_gateway_port(view, draft, naming.uplink_link(view.vpc.name), columns, hosts)
     add_route(view, draft, f"{gateway.name}:gateway", ANYWHERE[uplink.cidr.version], (uplink.gateway, port))
-    # Older OVN lets what comes from port 53 of UDP through to ports of switches with DNS (CVE-2025-0650): only answers may.
+    # OVN before the fix of CVE-2025-0650 admits packets from UDP port 53 to switches with DNS: admit replies only.
     add_guard(view, draft, f"{port.key}:dns", f'inport == "{port.key}" && udp.src == 53 && !ct.rpl')
     add_forgery_guards(view, draft, port)
     return port
@@ -55,11 +56,11 @@ def _add_translations(view: View, draft: Draft, gateway: NetworkGateway, uplink:
     outside = {name: eip.address for name, eip in view.all(Eip).items()} | {gateway.name: gateway.address}
     for rule in view.all(NatRule).values():
         address, inside_port = outside.get(rule.eip), view.all(Port)[rule.port]
-        inside = of_one_version(inside_port.addresses, version)
+        inside = first_of_version(inside_port.addresses, version)
         if address is None or inside is None:
             continue
         if rule.kind is NatKind.DNAT:
-            vip, target = socket_name(address, rule.outside_number), socket_name(inside, rule.inside_number)
+            vip, target = format_socket(address, rule.outside_number), format_socket(inside, rule.inside_number)
             add_balancer(view, draft, naming.translation(rule.name), {vip: target}, rule.protocol)
             continue
         columns: dict[str, Value] = {"type": "dnat_and_snat", "external_ip": str(address), "logical_ip": str(inside)}
@@ -73,23 +74,26 @@ def _add_nat(view: View, draft: Draft, key: str, columns: dict[str, Value], port
 
 
 def add_snat(view: View, draft: Draft, key: str, external: Address, port: Ref) -> None:
-    """All of the VPC that speaks the IP version of ``external`` leaves by ``port`` with that address."""
-    for cidr in of_version(view.vpc.cidrs, external.version):
+    """Translate the source address of the whole VPC, in the IP version of ``external``, to ``external`` at ``port``."""
+    for cidr in filter_version(view.vpc.cidrs, external.version):
         columns: dict[str, Value] = {"type": "snat", "external_ip": str(external), "logical_ip": str(cidr)}
         _add_nat(view, draft, f"{key}:snat:{cidr}", columns, port)
 
 
 def _add_nfv(view: View, draft: Draft, gateway: NetworkGateway) -> None:
-    """Its replicas send what others sent, and get what is for others: their own ruleset says what of it passes."""
+    """Add the default route to an NFV gateway, and entries that let its ports forward packets of others.
+
+    The nftables ruleset of the replicas filters these packets.
+    """
     ports = view.all(Port)
     members = [name for name in gateway.ports if name in ports]
     virtual = next((ports[name] for name in members if ports[name].virtual_parents), None)
-    next_hop = of_one_version(virtual.addresses, 4) if virtual is not None else None
+    next_hop = first_of_version(virtual.addresses, 4) if virtual is not None else None
     if next_hop is None:
         return
     add_route(view, draft, f"{gateway.name}:gateway", ANYWHERE[4], (next_hop, None))
     name = naming.group(view.vpc.name, "nfv")
     group = add_group(draft, name, members)
-    inside = one_of(of_version(view.vpc.cidrs, 4))
+    inside = match_set(filter_version(view.vpc.cidrs, 4))
     add_acl(draft, group, "all", AccessEntry(FROM_PORT, ALLOW, f"inport == @{name} && ip4"))
     add_acl(draft, group, "all", AccessEntry(TO_PORT, ALLOW, f"outport == @{name} && ip4.src == {inside}"))

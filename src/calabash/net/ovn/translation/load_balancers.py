@@ -1,7 +1,8 @@
-"""Rows of load balancers. OVN spreads connections of layer 4; before a pair of HAProxy (layer 7) it only opens the way.
+"""Translation of load balancers.
 
-A balancer is put on every switch of the VPC, where the sender's host chooses the backend, and on the router, which answers
-who asks for the MAC of its address, and chooses for what comes from outside.
+OVN distributes connections of L4 load balancers itself. For L7, a pair of HAProxy replicas does; OVN only permits the traffic.
+The load balancer row is attached to every switch of the VPC, where the client's host selects the backend, and to the router,
+which answers ARP for the virtual address and selects the backend for connections from outside.
 """
 
 from __future__ import annotations
@@ -20,81 +21,96 @@ from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import CLOSED, Ref
 from calabash.net.ovn.translation.security_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, add_acl, add_group
 from calabash.net.ovn.translation.topology import router_of
-from calabash.net.ovn.translation.view import View, gateways_of, of_one_version, socket_name
+from calabash.net.ovn.translation.view import View, first_of_version, format_socket, router_addresses
 
-# A backend that is removed keeps no connection, except of balancers whose backends are followed (``add_closed``); and nobody
-# waits for one where no backend is.
+# Connections to a removed backend are dropped, except for load balancers that track closed backends (``add_closed_backends``).
+# Connections are rejected at once if there is no backend.
 OPTIONS = {"ct_flush": "true", "reject": "true"}
 
 
 def add_balancers(view: View, draft: Draft) -> None:
+    """Add the rows of all load balancers of the VPC."""
     for balancer in view.all(LoadBalancer).values():
         if balancer.layer is Layer.L7:
             _add_pair(view, draft, balancer)
             continue
         targets = targets_of(view, balancer)
-        vip = socket_name(balancer.vip, balancer.vip_number)
+        vip = format_socket(balancer.vip, balancer.vip_number)
         row = add_balancer(view, draft, naming.balancer(balancer.name), {vip: targets}, balancer.protocol)
-        add_closed(view, draft, balancer, row)
+        add_closed_backends(view, draft, balancer, row)
         if balancer.check.kind is not CheckKind.NONE:
             _add_check(view, draft, balancer, row, vip)
 
 
-def followed(balancer: LoadBalancer) -> bool:
-    """Return True if the balancer's backends get no new connections once their programs do not listen any more."""
+def tracks_closed_backends(balancer: LoadBalancer) -> bool:
+    """Return True if closed backends of the load balancer receive no new connections: L4 with a tcp check."""
     return balancer.layer is Layer.L4 and balancer.check.kind is CheckKind.TCP
 
 
-def add_closed(view: View, draft: Draft, balancer: LoadBalancer, row: Ref) -> None:
-    """Note the closed backends of a balancer that follows them. Their connections go on, as programs may finish with these."""
-    if not followed(balancer):
+def add_closed_backends(view: View, draft: Draft, balancer: LoadBalancer, row: Ref) -> None:
+    """Record the closed backends of a load balancer in its row.
+
+    Their established connections continue, because programs may still finish their work.
+    """
+    if not tracks_closed_backends(balancer):
         return
     draft.change(row, {"options": {**OPTIONS, "ct_flush": "false"}})
     closed = view.closed.intersection((backend.port, backend.number) for backend in balancer.backends)
     if closed:
-        draft.note(row, CLOSED, closed_text(closed))
+        draft.set_external_id(row, CLOSED, closed_text(closed))
 
 
 def targets_of(view: View, balancer: LoadBalancer) -> str:
-    """Where OVN sends what comes to it, as OVN lists it: backends of the IP version of its address; of a pair its address."""
+    """Return the backends of the load balancer in OVN's format, closed ones excluded.
+
+    Only addresses of the IP version of the virtual address are included. For L7 the only backend is the address of the pair.
+    """
     if balancer.layer is Layer.L7:
-        served = virtual_address(view, balancer)
-        return "" if served is None else socket_name(served, balancer.vip_number)
+        virtual = virtual_address(view, balancer)
+        return "" if virtual is None else format_socket(virtual, balancer.vip_number)
     found = []
-    closed = view.closed if followed(balancer) else NONE_CLOSED
+    closed = view.closed if tracks_closed_backends(balancer) else NONE_CLOSED
     for backend in balancer.backends:
         if (backend.port, backend.number) in closed:
             continue
-        address = of_one_version(view.all(Port)[backend.port].addresses, balancer.vip.version)
+        address = first_of_version(view.all(Port)[backend.port].addresses, balancer.vip.version)
         if address is not None:
-            found.append(socket_name(address, backend.number))
+            found.append(format_socket(address, backend.number))
     return ",".join(sorted(found))
 
 
 def virtual_address(view: View, balancer: LoadBalancer) -> Address | None:
-    """Where the pair of HAProxy of a balancer serves."""
+    """Return the address at which the HAProxy pair of a load balancer serves, or None if its ports do not exist."""
     ports = (view.all(Port).get(name) for name in balancer.ports)
-    virtual = next((port for port in ports if port is not None and port.virtual_parents), None)
-    return of_one_version(virtual.addresses, balancer.vip.version) if virtual is not None else None
+    port = next((port for port in ports if port is not None and port.virtual_parents), None)
+    return first_of_version(port.addresses, balancer.vip.version) if port is not None else None
 
 
 def add_balancer(
     view: View, draft: Draft, name: str, vips: Mapping[str, str], protocol: TransportProtocol, *, switches: bool = True
 ) -> Ref:
-    """``vips``: ``ADDRESS:NUMBER`` to backends. Without ``switches`` it is the router's alone."""
+    """Add a load balancer row.
+
+    Args:
+        vips: backends by ``ADDRESS:NUMBER``.
+        switches: False attaches it to the router only.
+    """
     row = draft.add("Load_Balancer", name, {"vips": vips, "protocol": protocol.value, "options": OPTIONS})
-    draft.put_into(router_of(view), "load_balancer", row)
+    draft.add_to_set(router_of(view), "load_balancer", row)
     for subnet in view.all(Subnet).values() if switches else ():
-        draft.put_into(Ref("Logical_Switch", naming.switch(subnet.name)), "load_balancer", row)
+        draft.add_to_set(Ref("Logical_Switch", naming.switch(subnet.name)), "load_balancer", row)
     return row
 
 
 def _add_check(view: View, draft: Draft, balancer: LoadBalancer, row: Ref, vip: str) -> None:
-    """Every backend's host connects to it from an address of its subnet that nobody else has."""
+    """Add the health check of a load balancer.
+
+    The host of each backend connects to it from a reserved address of the subnet.
+    """
     sources: dict[str, str] = {}
     for backend in balancer.backends:
         port = view.all(Port)[backend.port]
-        address = of_one_version(port.addresses, balancer.vip.version)
+        address = first_of_version(port.addresses, balancer.vip.version)
         source = _check_source(view, port, balancer.vip.version)
         if address is not None and source is not None:
             sources[_bracketed(address)] = f"{port.name}:{_bracketed(source)}"
@@ -117,7 +133,7 @@ def _add_check(view: View, draft: Draft, balancer: LoadBalancer, row: Ref, vip: 
 def _check_source(view: View, port: Port, version: int) -> Address | None:
     subnet = view.subnet_of(port)
     cidr = next((cidr for cidr in subnet.cidrs if cidr.version == version), None)
-    return checks_address(cidr, gateways_of(subnet)) if cidr is not None else None
+    return checks_address(cidr, router_addresses(subnet)) if cidr is not None else None
 
 
 def _bracketed(address: Address) -> str:
@@ -125,43 +141,47 @@ def _bracketed(address: Address) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class AccessOffer:
-    """Numbers of ports that are open to ``peer`` (``ip4.src == …``), whatever their groups say."""
+class PortAccess:
+    """Port numbers that are open to ``peer`` (``ip4.src == …``), regardless of security groups."""
 
     protocol: TransportProtocol
     numbers: frozenset[int]
     peer: str
 
 
-def add_offer(draft: Draft, group: str, ports: Iterable[str], offer: AccessOffer) -> None:
+def add_port_access(draft: Draft, group: str, ports: Iterable[str], access: PortAccess) -> None:
+    """Add a port group of ``ports`` with entries that permit the access."""
     row = add_group(draft, group, ports)
-    for number in sorted(offer.numbers):
-        match = f"outport == @{group} && {offer.peer} && {offer.protocol.value}.dst == {number}"
+    for number in sorted(access.numbers):
+        match = f"outport == @{group} && {access.peer} && {access.protocol.value}.dst == {number}"
         add_acl(draft, row, str(number), AccessEntry(TO_PORT, ALLOW, match))
 
 
 def _add_pair(view: View, draft: Draft, balancer: LoadBalancer) -> None:
-    """The two talk to each other and to the backends, and anybody to their virtual address."""
-    served = virtual_address(view, balancer)
-    if served is None:
+    """Add the rows of an L7 load balancer.
+
+    ACLs permit traffic between the two replicas, from them to the backends, and from clients to the virtual address.
+    """
+    virtual = virtual_address(view, balancer)
+    if virtual is None:
         return
     label = balancer.name.rsplit("/", 1)[1]
     pair, backends = naming.group(view.vpc.name, "l7", label), naming.group(view.vpc.name, "lb", label)
-    family = f"ip{served.version}"
+    family = f"ip{virtual.version}"
     row = add_group(draft, pair, balancer.ports)
     entries: dict[str, AccessEntry] = {
         "peer-out": AccessEntry(FROM_PORT, ALLOW, f"inport == @{pair} && {family}.dst == ${pair}_{family}"),
         "peer-in": AccessEntry(TO_PORT, ALLOW, f"outport == @{pair} && {family}.src == ${pair}_{family}"),
         "backends": AccessEntry(FROM_PORT, ALLOW, f"inport == @{pair} && {family}.dst == ${backends}_{family}"),
         "clients": AccessEntry(
-            TO_PORT, ALLOW, f"outport == @{pair} && {family}.dst == {served} && tcp.dst == {balancer.vip_number}"
+            TO_PORT, ALLOW, f"outport == @{pair} && {family}.dst == {virtual} && tcp.dst == {balancer.vip_number}"
         ),
     }
     for key, entry in entries.items():
         add_acl(draft, row, key, entry)
     numbers = frozenset(backend.number for backend in balancer.backends)
-    offer = AccessOffer(TransportProtocol.TCP, numbers, f"{family}.src == ${pair}_{family}")
-    add_offer(draft, backends, {backend.port for backend in balancer.backends}, offer)
-    if served != balancer.vip:
-        vips = {socket_name(balancer.vip, balancer.vip_number): targets_of(view, balancer)}
+    access = PortAccess(TransportProtocol.TCP, numbers, f"{family}.src == ${pair}_{family}")
+    add_port_access(draft, backends, {backend.port for backend in balancer.backends}, access)
+    if virtual != balancer.vip:
+        vips = {format_socket(balancer.vip, balancer.vip_number): targets_of(view, balancer)}
         add_balancer(view, draft, naming.balancer(balancer.name), vips, TransportProtocol.TCP)

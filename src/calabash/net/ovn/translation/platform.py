@@ -1,9 +1,9 @@
-"""Rows that several VPCs share: switches of uplinks and of endpoints, and options of the whole.
+"""Translation of objects that several VPCs share: switches of uplinks and endpoints, and global options.
 
-An uplink is a switch of its own, as each router on a switch costs all others there. What is let pass is said at the switch,
-without connections: between the provider's network and a VPC only what has one of the VPC's outside addresses, so that
-nobody who routes a tenant's range to its router comes in, and nothing leaves untranslated; and nothing at all that is from
-or for the platform's own networks. At the switch of an endpoint only the service passes, and its answers.
+Each uplink has a switch of its own, because each router on a switch increases the cost of all others there. The switch filters
+packets without connection tracking. Between the provider network and a VPC it admits only packets from or to an external
+address of the VPC: nobody can enter by routing a tenant's range to its router, and no untranslated packet leaves. Packets from
+and to the platform's own networks are dropped. The switch of an endpoint admits only requests to the service and its replies.
 """
 
 from __future__ import annotations
@@ -18,44 +18,46 @@ from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import GATEWAYS, PLATFORM, RESTING, Ref, Rows
 from calabash.net.ovn.northbound.tables import SINGLE
-from calabash.net.ovn.translation.cross_vpc import CONSUMER, PROVIDER, SERVICE, Crossing, crossings
+from calabash.net.ovn.translation.cross_vpc import CONSUMER, PROVIDER, SERVICE, AcceptedEndpoint, accepted_endpoints
 from calabash.net.ovn.translation.security_groups import FROM_PORT, TO_PORT, AccessEntry, add_acl
 from calabash.net.ovn.translation.topology import add_localnet_port, add_switch_port_to_router
-from calabash.net.ovn.translation.view import NetworkHosts, of_version, one_of
+from calabash.net.ovn.translation.view import NetworkHosts, filter_version, match_set
 
-# The loss of a gateway host is seen within three of these, in ms. Health checks come from a MAC that no user may have, as
-# what has it passes access lists.
+# The loss of a gateway host is detected after three BFD intervals (ms). The source MAC of health checks bypasses ACLs, so it is
+# one that users cannot set.
 OPTIONS = {"bfd-min-rx": "200", "bfd-min-tx": "200", "bfd-mult": "3", "svc_monitor_mac": "0e:ff:00:00:00:01"}
-# Of addresses that nobody has, a router need not hear; and who owns one says so when it moves to another host.
+# Routers do not receive ARP requests for unknown addresses; a router announces its addresses when it moves to another host.
 UPLINK_CONFIG = {"broadcast-arps-to-all-routers": "false"}
-ANNOUNCED = {"nat-addresses": "router"}
-OWN_DROP, OWN, CLOSED, OPEN = 1000, 1001, 2000, 2001  # priorities
+ANNOUNCE_NAT = {"nat-addresses": "router"}
+OWN_DROP, OWN, CLOSED, OPEN = 1000, 1001, 2000, 2001  # ACL priorities
 
 
 def desired_platform(
     networks: NetworkObjects, *, protected: tuple[Network, ...] = (), hosts: NetworkHosts | None = None
 ) -> Rows:
-    """All rows of the platform. Which gateway hosts there are, and which rest, stands there for the next controller.
+    """Return all rows of the platform.
+
+    Gateway hosts and the held-back ones are recorded in the rows, for the next controller.
 
     Args:
-        protected: ranges of the platform's own networks (of tunnels, of management, of metadata).
+        protected: ranges of the platform's own networks (tunnels, management, metadata).
     """
     draft = Draft(PLATFORM)
-    draft.add("NB_Global", SINGLE, {"options": OPTIONS, "external_ids": _told(hosts or NetworkHosts())})
+    draft.add("NB_Global", SINGLE, {"options": OPTIONS, "external_ids": _host_ids(hosts or NetworkHosts())})
     for uplink in networks.all(Uplink):
         _add_uplink(draft, uplink, protected)
     for gateway in networks.all(NetworkGateway):
         found = networks.find(Uplink, gateway.uplink)
         if found is not None and gateway.address is not None:
             _add_gateway(networks, draft, gateway, found)
-    for crossing in crossings(networks):
-        _add_endpoint(draft, crossing)
+    for accepted in accepted_endpoints(networks):
+        _add_endpoint(draft, accepted)
     return draft.rows()
 
 
-def _told(hosts: NetworkHosts) -> dict[str, str]:
-    told = {GATEWAYS: ",".join(hosts.gateways), RESTING: ",".join(hosts.resting)}
-    return {key: names for key, names in told.items() if names}
+def _host_ids(hosts: NetworkHosts) -> dict[str, str]:
+    ids = {GATEWAYS: ",".join(hosts.gateways), RESTING: ",".join(hosts.resting)}
+    return {key: names for key, names in ids.items() if names}
 
 
 def _add_uplink(draft: Draft, uplink: Uplink, protected: tuple[Network, ...]) -> None:
@@ -66,11 +68,11 @@ def _add_uplink(draft: Draft, uplink: Uplink, protected: tuple[Network, ...]) ->
     for direction, side, end in ((FROM_PORT, "inport", "src"), (TO_PORT, "outport", "dst")):
         port = f'{side} == "{local}"'
         for version in (4, 6):
-            closed = of_version(protected, version)
+            closed = filter_version(protected, version)
             if closed:
-                match = f"{port} && ip{version}.{end} == {one_of(closed)}"
+                match = f"{port} && ip{version}.{end} == {match_set(closed)}"
                 add_acl(draft, switch, f"closed{version}", AccessEntry(direction, CLOSED, match, "drop"))
-        own = f"{port} && ip{uplink.cidr.version}.{end} == {uplink.cidr}"  # where it lies in a range that is closed
+        own = f"{port} && ip{uplink.cidr.version}.{end} == {uplink.cidr}"  # the uplink may lie in a protected range
         add_acl(draft, switch, "uplink", AccessEntry(direction, OPEN, own, "allow"))
 
 
@@ -80,8 +82,8 @@ def _add_gateway(networks: NetworkObjects, draft: Draft, gateway: NetworkGateway
     eips = (eip.address for eip in networks.of_vpc(vpc).all(Eip).values())
     own = tuple(address for address in (gateway.address, *eips) if address is not None)
     if gateway.kind is GatewayKind.OVN:
-        network = naming.uplink_of(vpc)
-        add_switch_port_to_router(draft, network, switch, ANNOUNCED)
+        network = naming.uplink_link(vpc)
+        add_switch_port_to_router(draft, network, switch, ANNOUNCE_NAT)
         ports: tuple[str, ...] = (naming.switch_port(network),)
     else:
         number = next(iter(networks.of_vpc(vpc).all(Vpc).values())).number
@@ -98,13 +100,19 @@ def _add_gateway(networks: NetworkObjects, draft: Draft, gateway: NetworkGateway
     family = f"ip{uplink.cidr.version}"
     for port in ports:
         for direction, side, end in ((FROM_PORT, "inport", "src"), (TO_PORT, "outport", "dst")):
-            passing = f"{family}.{end} == {one_of(own)}"
-            Passage(direction, f'{side} == "{port}"', passing, uplink.cidr.version).add(draft, switch, port)
+            passing = f"{family}.{end} == {match_set(own)}"
+            StatelessFilter(direction, f'{side} == "{port}"', passing, uplink.cidr.version).add(draft, switch, port)
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """Of IP only what is ``passing`` (with ``at``), at a port (``at``); and discovery where IPv6 has neighbours there."""
+class StatelessFilter:
+    """Stateless filter at a port: of IP packets, admits only those that match ``passing``.
+
+    Neighbour discovery is admitted for IPv6.
+
+    Args:
+        at: match of the port.
+    """
 
     direction: str
     at: str
@@ -112,6 +120,7 @@ class Passage:
     version: int
 
     def add(self, draft: Draft, switch: Ref, key: str) -> None:
+        """Add the ACLs of the filter to the switch; ``key`` is unique on the switch."""
         drop = AccessEntry(self.direction, OWN_DROP, f"{self.at} && ip", "drop")
         add_acl(draft, switch, f"{key}:drop", drop)
         add_acl(draft, switch, f"{key}:own", AccessEntry(self.direction, OWN, f"{self.at} && {self.passing}", "allow"))
@@ -120,22 +129,22 @@ class Passage:
             add_acl(draft, switch, f"{key}:nd", AccessEntry(self.direction, OWN, discovery, "allow"))
 
 
-def _add_endpoint(draft: Draft, crossing: Crossing) -> None:
-    number, version = crossing.endpoint.number, crossing.balancer.vip.version
+def _add_endpoint(draft: Draft, accepted: AcceptedEndpoint) -> None:
+    number, version = accepted.endpoint.number, accepted.balancer.vip.version
     switch = draft.add("Logical_Switch", naming.endpoint_switch(number), {})
-    client, service = crossing.address(CONSUMER), crossing.address(SERVICE)
-    protocol, socket = crossing.balancer.protocol.value, crossing.balancer.vip_number
-    asking = f"ip{version}.src == {client} && ip{version}.dst == {service} && {protocol}.dst == {socket}"
-    answering = f"ip{version}.src == {service} && ip{version}.dst == {client} && {protocol}.src == {socket}"
-    for side, vpc, sends, gets in (
-        (CONSUMER, crossing.consumer, asking, answering),
-        (PROVIDER, crossing.provider, answering, asking),
+    client, service = accepted.address(CONSUMER), accepted.address(SERVICE)
+    protocol, socket = accepted.balancer.protocol.value, accepted.balancer.vip_number
+    request = f"ip{version}.src == {client} && ip{version}.dst == {service} && {protocol}.dst == {socket}"
+    reply = f"ip{version}.src == {service} && ip{version}.dst == {client} && {protocol}.src == {socket}"
+    for side, vpc, sends, receives in (
+        (CONSUMER, accepted.consumer, request, reply),
+        (PROVIDER, accepted.provider, reply, request),
     ):
-        network = naming.endpoint_of(vpc, number)
+        network = naming.endpoint_link(vpc, number)
         add_switch_port_to_router(draft, network, switch)
         port = naming.switch_port(network)
         for direction, match, passing in (
             (FROM_PORT, f'inport == "{port}"', sends),
-            (TO_PORT, f'outport == "{port}"', gets),
+            (TO_PORT, f'outport == "{port}"', receives),
         ):
-            Passage(direction, match, passing, version).add(draft, switch, str(side))
+            StatelessFilter(direction, match, passing, version).add(draft, switch, str(side))

@@ -1,4 +1,4 @@
-"""Rows of bounds on what ports send and get: meters of the switch at the port's own host."""
+"""Translation of QoS policies to QoS rows, which limit the rate of a port on its own host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from calabash.net.ovn.translation.security_groups import FROM_PORT, TO_PORT
 from calabash.net.ovn.translation.view import View
 
 PRIORITY = 100
-BURST_S = 1  # of the rate; with a tenth of it TCP gets half of what it may
+BURST_S = 1  # burst as seconds of the rate; with a tenth of it TCP reaches half the rate
 
 
 def add_qos(view: View, draft: Draft) -> None:
+    """Add the rate limits of all ports with a QoS policy."""
     policies, subnets = view.all(QosPolicy), view.all(Subnet)
     for port in view.all(Port).values():
         policy = policies.get(port.qos)

@@ -1,4 +1,4 @@
-"""Rows of routes, and of policies of a router: what it sends elsewhere, and what it drops."""
+"""Translation of routes to static routes and router policies, and of the platform's drop policies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from calabash.model.network import NetworkRoute
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import Ref
 from calabash.net.ovn.translation.topology import router_of
-from calabash.net.ovn.translation.view import View, of_version, one_of
+from calabash.net.ovn.translation.view import View, filter_version, match_set
 
-USERS, USERS_MAX = 1000, 20_000  # priorities of users' policies; the platform's are above all
+USERS, USERS_MAX = 1000, 20_000  # priorities of policies of users; those of the platform are higher
 GUARD = 30_000
-DROP = "discard"  # a next hop that is none
+DROP = "discard"  # next hop of a route that drops packets
 
 
 def add_routes(view: View, draft: Draft) -> None:
+    """Add the routes of the VPC: a policy if the route has a source, else a static route."""
     for route in view.all(NetworkRoute).values():
         key = f"{route.name}:route"
         if route.source is None:
@@ -36,7 +37,11 @@ def add_routes(view: View, draft: Draft) -> None:
 
 
 def add_route(view: View, draft: Draft, key: str, prefix: Network, by: tuple[Address | None, Ref | None]) -> None:
-    """``by``: the next hop, None where what goes there is dropped; and the router's port, where the next hop does not tell."""
+    """Add a static route.
+
+    Args:
+        by: the next hop (None: drop) and the router port (None: derived from the next hop).
+    """
     next_hop, port = by
     draft.add(
         "Logical_Router_Static_Route",
@@ -51,7 +56,7 @@ def add_route(view: View, draft: Draft, key: str, prefix: Network, by: tuple[Add
 
 
 def add_guard(view: View, draft: Draft, key: str, match: str) -> None:
-    """What matches is dropped, whatever users' policies say."""
+    """Add a policy that drops matching packets and precedes all policies of users."""
     draft.add(
         "Logical_Router_Policy",
         f"{key}:guard",
@@ -61,18 +66,24 @@ def add_guard(view: View, draft: Draft, key: str, match: str) -> None:
 
 
 def add_range_guards(view: View, draft: Draft, port: Ref, side: str, ranges: tuple[Network, ...]) -> None:
-    """What comes in by a port of the router and has its ``side`` (src, dst) outside of ``ranges`` is dropped."""
+    """Drop packets that enter by a router port and whose ``side`` address (src or dst) is outside of ``ranges``."""
     for version in (4, 6):
-        family, own = f"ip{version}", of_version(ranges, version)
-        beyond = f" && {family}.{side} != {one_of(own)}" if own else ""
+        family, own = f"ip{version}", filter_version(ranges, version)
+        beyond = f" && {family}.{side} != {match_set(own)}" if own else ""
         add_guard(view, draft, f"{port.key}:{side}{version}", f'inport == "{port.key}" && {family}{beyond}')
 
 
 def add_forgery_guards(view: View, draft: Draft, port: Ref) -> None:
-    """What comes in by a port of the router from elsewhere and says it is from the VPC is dropped, as groups believe it."""
+    """Drop packets that enter by a router port from outside with a source address of the VPC.
+
+    Security groups trust such source addresses.
+    """
     for version in (4, 6):
-        own = of_version(view.vpc.cidrs, version)
+        own = filter_version(view.vpc.cidrs, version)
         if own:
             add_guard(
-                view, draft, f"{port.key}:own{version}", f'inport == "{port.key}" && ip{version}.src == {one_of(own)}'
+                view,
+                draft,
+                f"{port.key}:own{version}",
+                f'inport == "{port.key}" && ip{version}.src == {match_set(own)}',
             )

@@ -1,8 +1,8 @@
-"""Rows of security groups: port groups with access lists.
+"""Translation of security groups to port groups with ACLs.
 
-Every port of a VPC is in its drop group before any host binds it. What no rule lets through is dropped there, of every
-Ethernet type; ARP passes, as port security binds it to the port's own addresses, and IPv6's neighbour discovery does in OVN
-by itself. A port's groups only ever let through, so that their order does not matter.
+Every port of a VPC belongs to the drop group of the VPC before a host binds it. The drop group drops packets of every Ethernet
+type that no rule permits. ARP is permitted, because port security ties it to the addresses of the port; OVN itself permits
+IPv6 neighbour discovery. Security groups only permit traffic, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from calabash.model.network_services import TransportProtocol
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import Ref
-from calabash.net.ovn.translation.view import View, gateways_of, one_of
+from calabash.net.ovn.translation.view import View, match_set, router_addresses
 
-DROP, SERVE, ALLOW, GUARD = 1000, 1001, 1002, 1900  # priorities, the higher first
+DROP, SERVE, ALLOW, GUARD = 1000, 1001, 1002, 1900  # ACL priorities
 FROM_PORT, TO_PORT = "from-lport", "to-lport"
 DHCP_SERVER = "udp.src == {67, 547}"
 REDIRECT = "icmp6.type == 137"
@@ -25,7 +25,7 @@ REDIRECT = "icmp6.type == 137"
 
 @dataclass(frozen=True, slots=True)
 class AccessEntry:
-    """One entry of an access list."""
+    """One ACL of a port group."""
 
     direction: str
     priority: int
@@ -34,6 +34,7 @@ class AccessEntry:
 
 
 def add_groups(view: View, draft: Draft) -> None:
+    """Add the drop group, ACLs for services of the platform, and the security groups of the VPC."""
     ports = view.all(Port)
     drop = naming.drop_group(view.vpc.name)
     row = add_group(draft, drop, ports)
@@ -41,11 +42,11 @@ def add_groups(view: View, draft: Draft) -> None:
         member = f"{side} == @{drop}"
         add_acl(draft, row, "drop", AccessEntry(direction, DROP, member, "drop"))
         add_acl(draft, row, "arp", AccessEntry(direction, SERVE, f"{member} && arp", "allow"))
-    # Older OVN lets all that comes from port 53 of UDP through to ports of a switch with DNS, before any list (CVE-2025-0650):
-    # nobody may send it. Answers of a port's own DNS server do not come here, as they belong to a connection let through.
+    # OVN before the fix of CVE-2025-0650 admits packets from UDP port 53 to ports of a switch with DNS before any ACL: drop
+    # them at the sender. Replies of a DNS server on a port are not affected, because they belong to an admitted connection.
     add_acl(draft, row, "dns-guard", AccessEntry(FROM_PORT, GUARD, f"inport == @{drop} && udp.src == 53", "drop"))
     _add_configuration_guards(draft, row, drop)
-    for key, match in _served(view):
+    for key, match in _platform_services(view):
         add_acl(draft, row, key, AccessEntry(FROM_PORT, SERVE, f"inport == @{drop} && {match}"))
     members: dict[str, list[str]] = {name: [] for name in view.all(SecurityGroup)}
     for port in ports.values():
@@ -56,11 +57,11 @@ def add_groups(view: View, draft: Draft) -> None:
 
 
 def _add_configuration_guards(draft: Draft, row: Ref, drop: str) -> None:
-    """Add entries that keep ports from configuring other ports, whatever their groups say.
+    """Add ACLs that prevent ports from configuring other ports, regardless of security groups.
 
-    No port sends as a DHCP or DHCPv6 server, and none receives from such a server outside; OVN lets its own answers through
-    before these entries. No port sends ICMPv6 redirects. Router advertisements cannot be dropped here: OVN lets them through
-    before every entry, so that the agent has its ports ignore them (``links.interfaces``).
+    No port sends as a DHCP or DHCPv6 server, and none receives from such a server outside; OVN admits its own replies before
+    these ACLs. No port sends ICMPv6 redirects. Router advertisements cannot be dropped here, because OVN admits them before
+    every ACL; the node agent makes its ports ignore them (``links.interfaces``).
     """
     for direction, side in ((FROM_PORT, "inport"), (TO_PORT, "outport")):
         add_acl(draft, row, "dhcp-guard", AccessEntry(direction, GUARD, f"{side} == @{drop} && {DHCP_SERVER}", "drop"))
@@ -68,15 +69,15 @@ def _add_configuration_guards(draft: Draft, row: Ref, drop: str) -> None:
 
 
 def add_group(draft: Draft, name: str, ports: Iterable[str]) -> Ref:
-    """A port group of ports, by name."""
+    """Add a port group with the named ports."""
     row = draft.add("Port_Group", name, {})
     for port in ports:
-        draft.put_into(row, "ports", Ref("Logical_Switch_Port", port))
+        draft.add_to_set(row, "ports", Ref("Logical_Switch_Port", port))
     return row
 
 
 def add_acl(draft: Draft, group: Ref, key: str, entry: AccessEntry) -> None:
-    """An entry of a group's list; ``key`` tells it from others of its direction."""
+    """Add an ACL to a port group or switch; ``key`` is unique within its direction."""
     draft.add(
         "ACL",
         f"{group.key}:{entry.direction}:{key}",
@@ -85,24 +86,28 @@ def add_acl(draft: Draft, group: Ref, key: str, entry: AccessEntry) -> None:
     )
 
 
-def _served(view: View) -> list[tuple[str, str]]:
-    """What ports may ask the platform itself, whatever their groups say."""
+def _platform_services(view: View) -> list[tuple[str, str]]:
+    """Return ACL keys and matches of the services of the platform (DHCP, DNS) that all ports may use."""
     subnets = view.all(Subnet).values()
-    served = []
+    services = []
     if any(subnet.dhcp for subnet in subnets):
         routers = [
-            address for subnet in subnets if subnet.dhcp for address in gateways_of(subnet) if address.version == 4
+            address for subnet in subnets if subnet.dhcp for address in router_addresses(subnet) if address.version == 4
         ]
         to = "{" + ", ".join(sorted({"255.255.255.255", *map(str, routers)})) + "}"
-        served.append(("dhcp4", f"ip4.dst == {to} && udp.src == 68 && udp.dst == 67"))
-        served.append(("dhcp6", "ip6.dst == ff02::1:2 && udp.src == 546 && udp.dst == 547"))
+        services.append(("dhcp4", f"ip4.dst == {to} && udp.src == 68 && udp.dst == 67"))
+        services.append(("dhcp6", "ip6.dst == ff02::1:2 && udp.src == 546 && udp.dst == 547"))
     for version in (4, 6):
         servers = [
-            address for subnet in subnets if subnet.dns for address in gateways_of(subnet) if address.version == version
+            address
+            for subnet in subnets
+            if subnet.dns
+            for address in router_addresses(subnet)
+            if address.version == version
         ]
         if servers:
-            served.append((f"dns{version}", f"ip{version}.dst == {one_of(servers)} && udp.dst == 53"))
-    return served
+            services.append((f"dns{version}", f"ip{version}.dst == {match_set(servers)} && udp.dst == 53"))
+    return services
 
 
 def _add_security_group(draft: Draft, group: SecurityGroup, ports: list[str]) -> None:
@@ -124,7 +129,7 @@ def _version(rule: SecurityRule) -> int | None:
 
 
 def _peer(rule: SecurityRule) -> str:
-    """Who is at the other end. A rule without any is nobody's."""
+    """Return the match of the peer of a rule; "0" (matches nothing) for a rule without a peer."""
     end = "src" if rule.direction is Direction.INGRESS else "dst"
     if rule.peer_group:
         name = naming.security_group(rule.peer_group)
@@ -136,7 +141,7 @@ def _peer(rule: SecurityRule) -> str:
 
 
 def protocol_match(protocol: TransportProtocol, ports: tuple[int, int], version: int | None) -> str:
-    """``ports`` are of the receiver; (0, 0) all."""
+    """Return the match of protocol and destination ports; (0, 0) matches all ports."""
     if protocol is TransportProtocol.ANY:
         return ""
     if protocol is TransportProtocol.ICMP:

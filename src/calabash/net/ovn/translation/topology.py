@@ -1,4 +1,4 @@
-"""Rows of a VPC's router, its subnets and its ports."""
+"""Translation of the router, subnets and ports of a VPC to logical routers, switches and their ports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from calabash.net.addresses.derived import MacUse, platform_mac
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import Ref, Value
-from calabash.net.ovn.translation.view import View, gateways_of
+from calabash.net.ovn.translation.view import View, router_addresses
 
-# Without the first two, every router on a segment keeps a neighbour of every other, which is quadratic in the whole.
+# Without the first two options, every router on a segment stores a neighbour entry for each other router.
 ROUTER_OPTIONS = {
     "dynamic_neigh_routers": "true",
     "always_learn_from_arp_request": "false",
@@ -21,13 +21,15 @@ NO_OPTIONS: Mapping[str, str] = {}
 
 
 def add_router(view: View, draft: Draft) -> None:
+    """Add the logical router of the VPC."""
     draft.add("Logical_Router", naming.router(view.vpc.name), {"options": ROUTER_OPTIONS})
 
 
 def add_subnets(view: View, draft: Draft) -> None:
+    """Add a logical switch for each subnet, joined to the router."""
     for subnet in view.all(Subnet).values():
         switch = draft.add("Logical_Switch", naming.switch(subnet.name), {})
-        addresses = gateways_of(subnet)
+        addresses = router_addresses(subnet)
         networks = frozenset(
             f"{address}/{cidr.prefixlen}"
             for cidr in subnet.cidrs
@@ -41,13 +43,14 @@ def add_subnets(view: View, draft: Draft) -> None:
             {
                 "mac": platform_mac(MacUse.SUBNET, view.vpc.number, subnet.number),
                 "networks": networks,
-                "ipv6_ra_configs": _advertised(view, subnet),
+                "ipv6_ra_configs": _ra_configs(view, subnet),
             },
         )
         add_switch_port_to_router(draft, subnet.name, switch)
 
 
 def add_router_port(view: View, draft: Draft, network: str, columns: dict[str, Value]) -> Ref:
+    """Add a port of the VPC's router."""
     under = (router_of(view), "ports")
     return draft.add("Logical_Router_Port", naming.router_port(network), columns, under=under)
 
@@ -55,7 +58,7 @@ def add_router_port(view: View, draft: Draft, network: str, columns: dict[str, V
 def add_gateway_port(
     view: View, draft: Draft, network: str, columns: dict[str, Value], hosts: Iterator[tuple[str, int]]
 ) -> Ref:
-    """A router's port that is at one gateway host at a time."""
+    """Add a router port that is active on one gateway host at a time; ``hosts`` yields hosts with priorities."""
     port = add_router_port(view, draft, network, columns)
     for host, priority in hosts:
         chassis: dict[str, Value] = {"chassis_name": host, "priority": priority}
@@ -64,7 +67,7 @@ def add_gateway_port(
 
 
 def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: Mapping[str, str] = NO_OPTIONS) -> Ref:
-    """The switch's end of a router's port."""
+    """Add the switch port that is joined to the router port of the same link."""
     columns: dict[str, Value] = {
         "type": "router",
         "addresses": frozenset(("router",)),
@@ -74,7 +77,7 @@ def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: 
 
 
 def add_localnet_port(draft: Draft, network: str, switch: Ref, physical: str, vlan: int) -> Ref:
-    """A switch's end of the provider's network; ``vlan`` 0: untagged."""
+    """Add the switch port to the provider network. ``vlan`` 0 means untagged."""
     columns: dict[str, Value] = {
         "type": "localnet",
         "addresses": frozenset(("unknown",)),
@@ -85,38 +88,48 @@ def add_localnet_port(draft: Draft, network: str, switch: Ref, physical: str, vl
 
 
 def router_of(view: View) -> Ref:
+    """Return a reference to the logical router of the VPC."""
     return Ref("Logical_Router", naming.router(view.vpc.name))
 
 
-def _advertised(view: View, subnet: Subnet) -> dict[str, str]:
-    """The router advertises itself where DHCPv6 hands out addresses; nobody makes one up, as port security drops it."""
+def _ra_configs(view: View, subnet: Subnet) -> dict[str, str]:
+    """Return the IPv6 router advertisement settings of a subnet; empty without DHCP or without an IPv6 range.
+
+    Addresses come from DHCPv6 only: port security drops packets from addresses that a host chooses itself.
+    """
     if not subnet.dhcp or not any(cidr.version == 6 for cidr in subnet.cidrs):
         return {}
     return {"address_mode": "dhcpv6_stateful", "send_periodic": "true", "mtu": str(view.vpc.mtu_bytes)}
 
 
 def add_ports(view: View, draft: Draft) -> None:
+    """Add a logical switch port for each port, with its port security."""
     ports = view.all(Port)
-    also: dict[str, list[str]] = {}
+    extra: dict[str, list[str]] = {}
     for port in ports.values():
         for parent in port.virtual_parents:
-            also.setdefault(parent, []).extend(str(address) for address in port.addresses)
-    for route in view.all(NetworkRoute).values():  # a port that packets are sent on to forwards them, and answers
+            extra.setdefault(parent, []).extend(str(address) for address in port.addresses)
+    for route in view.all(NetworkRoute).values():  # the next hop of a route forwards packets with these addresses
         forwarder = view.own.addresses.get(int(route.next_hop)) if route.next_hop is not None else None
         if forwarder is not None:
-            also.setdefault(forwarder, []).append(str(route.prefix))
+            extra.setdefault(forwarder, []).append(str(route.prefix))
     appliances = {name for gateway in view.all(NetworkGateway).values() for name in gateway.ports}
     for port in ports.values():
         draft.add(
             "Logical_Switch_Port",
             port.name,
-            _port_columns(port, tuple(sorted(set(also.get(port.name, ())))), forwards=port.name in appliances),
+            _port_columns(port, tuple(sorted(set(extra.get(port.name, ())))), forwards=port.name in appliances),
             under=(Ref("Logical_Switch", naming.switch(view.subnet_of(port).name)), "ports"),
         )
 
 
-def _port_columns(port: Port, also: tuple[str, ...], *, forwards: bool) -> dict[str, Value]:
-    """``also``: addresses that the port may have beside its own. Who forwards sends with others' addresses, never MACs."""
+def _port_columns(port: Port, extra: tuple[str, ...], *, forwards: bool) -> dict[str, Value]:
+    """Return the columns of a switch port.
+
+    Args:
+        extra: addresses that the port may use besides its own.
+        forwards: the port forwards packets, so port security checks only its MAC.
+    """
     addresses = " ".join((port.mac, *map(str, port.addresses)))
     if port.virtual_parents:
         return {
@@ -127,5 +140,5 @@ def _port_columns(port: Port, also: tuple[str, ...], *, forwards: bool) -> dict[
                 "virtual-parents": ",".join(sorted(port.virtual_parents)),
             },
         }
-    security = port.mac if forwards else " ".join((addresses, *also))
+    security = port.mac if forwards else " ".join((addresses, *extra))
     return {"addresses": frozenset((addresses,)), "port_security": frozenset((security,))}

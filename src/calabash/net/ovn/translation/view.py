@@ -1,4 +1,4 @@
-"""What a VPC's rows are made of: its objects, those of others that it refers to, and the hosts that are gateways."""
+"""Input of the translation of one VPC: its objects, the gateway hosts, closed backends, and helpers for match expressions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from calabash.model.network import NetworkObject, Port, Subnet, Vpc
 from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
-PRIORITY_MAX = 100  # of gateway hosts, the first's
+PRIORITY_MAX = 100  # priority of the first gateway host
 T = TypeVar("T", bound=NetworkObject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkHosts:
-    """Names of the hosts (``system-id``) through which networks reach the outside, whether they live or not.
+    """Names (``system-id``) of the gateway hosts, alive or not.
 
     Args:
-        resting: those of them that come last, in this order: a host that was lost and returned takes nothing back before it has
-            been well for some time.
+        gateways: all gateway hosts.
+        resting: gateway hosts that get the lowest priorities, in this order. A host that was lost and returned takes over no
+            traffic until it has been stable for some time.
     """
 
     gateways: tuple[str, ...] = ()
@@ -31,7 +32,7 @@ class NetworkHosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One VPC in the book of all, and what is known of hosts and of the backends of load balancers."""
+    """Input of the translation of one VPC."""
 
     networks: NetworkObjects
     vpc: Vpc
@@ -40,24 +41,31 @@ class View:
 
     @property
     def own(self) -> VpcObjects:
+        """Objects of the VPC."""
         return self.networks.of_vpc(self.vpc.name)
 
     def all(self, of: type[T]) -> Mapping[str, T]:
-        """Its objects of one class, by name."""
+        """Return the objects of one class in the VPC, by name."""
         return self.own.all(of)
 
     def subnet_of(self, port: Port) -> Subnet:
+        """Return the subnet of a port."""
         return self.all(Subnet)[port.name.rsplit("/", 1)[0]]
 
     def priorities(self, wanted: tuple[str, ...], number: int) -> Iterator[tuple[str, int]]:
-        """Gateway hosts with their priority: those that are wanted in their order, else all, in an order of the number's.
+        """Yield gateway hosts with their priorities, highest first.
 
-        Who is first takes the traffic while it lives, so that a number of one's own spreads networks over hosts. Each host
-        has a weight for each number (rendezvous hashing), so that one more host changes the order of no two others.
+        The live host with the highest priority carries the traffic. Without preferred hosts, the order is computed by
+        rendezvous hashing of ``number``: networks are spread over hosts, and an additional host does not change the order of
+        two others.
+
+        Args:
+            wanted: the preferred hosts in their order; if empty, all gateway hosts.
+            number: the number of the network.
         """
         hosts = wanted or sorted(self.hosts.gateways, key=lambda host: _weight(number, host))
-        last = {host: place for place, host in enumerate(self.hosts.resting, 1)}
-        for place, host in enumerate(sorted(hosts, key=lambda host: last.get(host, 0))):
+        held_back = {host: place for place, host in enumerate(self.hosts.resting, 1)}
+        for place, host in enumerate(sorted(hosts, key=lambda host: held_back.get(host, 0))):
             yield host, PRIORITY_MAX - place
 
 
@@ -65,25 +73,26 @@ def _weight(number: int, host: str) -> bytes:
     return hashlib.blake2b(f"{host}/{number}".encode(), digest_size=8).digest()
 
 
-def of_version(networks: Iterable[Network], version: int) -> tuple[Network, ...]:
+def filter_version(networks: Iterable[Network], version: int) -> tuple[Network, ...]:
+    """Return the ranges of one IP version."""
     return tuple(network for network in networks if network.version == version)
 
 
-def one_of(networks: Iterable[Network | Address]) -> str:
-    """As the right side of ``==`` in an expression: ``{10.0.0.0/16, 10.2.0.0/16}``."""
+def match_set(networks: Iterable[Network | Address]) -> str:
+    """Format ranges and addresses as the set on the right side of ``==`` in a match: ``{10.0.0.0/16, 10.2.0.0/16}``."""
     return "{" + ", ".join(sorted(str(network) for network in networks)) + "}"
 
 
-def of_one_version(addresses: Iterable[Address], version: int) -> Address | None:
-    """The first of a version."""
+def first_of_version(addresses: Iterable[Address], version: int) -> Address | None:
+    """Return the first address of one IP version, or None."""
     return next((address for address in addresses if address.version == version), None)
 
 
-def socket_name(address: Address, number: int) -> str:
-    """``10.0.0.7:80``, ``[fd00::7]:80``."""
+def format_socket(address: Address, number: int) -> str:
+    """Format an address and a port number: ``10.0.0.7:80``, ``[fd00::7]:80``."""
     return f"[{address}]:{number}" if address.version == 6 else f"{address}:{number}"
 
 
-def gateways_of(subnet: Subnet) -> tuple[Address, ...]:
-    """The router's address in each range: where none is set, the first."""
+def router_addresses(subnet: Subnet) -> tuple[Address, ...]:
+    """Return the addresses of the router in a subnet; the default is the first address of each range."""
     return subnet.gateways or tuple(network[1] for network in subnet.cidrs)

@@ -1,8 +1,8 @@
-"""What OVN's northbound database should hold for a VPC, as a function of the book of networks.
+"""Translation of a VPC to the rows of OVN's northbound database.
 
-Each group of objects has a module of its own, ``desired_*``, which adds rows to a draft. Rows of one VPC point to no row of
-another; they meet by names only: at a port with a peer, at an uplink, at the switch of an endpoint. What several VPCs share
-is ``desired_platform``'s.
+Each group of objects has a module in this package that adds rows to a draft. Rows of a VPC never refer to rows of another VPC;
+VPCs meet by names only: at a router port with a peer, at an uplink, and at the switch of an endpoint. Rows that several VPCs
+share are built by ``platform_rows``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calabash.net.ovn.translation.topology import add_ports, add_router, add_sub
 from calabash.net.ovn.translation.view import NetworkHosts, View
 
 __all__ = ["desired", "desired_platform"]
-PARTS = (
+TRANSLATORS = (
     add_router,
     add_subnets,
     add_ports,
@@ -42,12 +42,16 @@ PARTS = (
 
 
 def desired(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts, closed: ClosedBackends = NONE_CLOSED) -> Rows:
-    """All rows of one VPC; none where there is no such VPC. ``closed`` backends get no new connections."""
+    """Return all rows of one VPC, or none if it does not exist.
+
+    Args:
+        closed: backends that receive no new connections.
+    """
     found = networks.find(Vpc, vpc)
     if found is None:
         return {}
     view = View(networks=networks, vpc=found, hosts=hosts, closed=closed)
     draft = Draft(vpc)
-    for add in PARTS:
+    for add in TRANSLATORS:
         add(view, draft)
     return draft.rows()
