@@ -162,7 +162,7 @@ def test_a_peering_has_routes_at_both_ends_and_one_that_was_asked_for_once_has_n
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("red/tls", NetworkKind.LOAD_BALANCER, "ends TLS"),
+        ("red/tls", NetworkKind.LOAD_BALANCER, "terminates TLS"),
         ("red/mixed", NetworkKind.LOAD_BALANCER, "not 2"),
         ("red/drop", NetworkKind.ROUTE, "next hop"),
         ("red/db", NetworkKind.DNS_RECORD, "names of the cluster"),

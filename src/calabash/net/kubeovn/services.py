@@ -17,7 +17,7 @@ def render_balancer(into: Rendering, item: LoadBalancer) -> None:
     ports = objects.all(Port)
     endpoints = [by_version(ports[backend.port].addresses, item.vip.version) for backend in item.backends]
     if item.layer is Layer.L7:
-        into.refuse(item, "Kube-OVN has no L7 load balancer; run one as pods")
+        into.refuse(item, "Kube-OVN has no load balancer that terminates TLS or parses HTTP; run one as pods")
     elif not any(item.vip in cidr for subnet in objects.all(Subnet).values() for cidr in subnet.cidrs):
         into.refuse(item, f"a SwitchLBRule needs an address in a subnet, and {item.vip} is external")
     elif len(numbers) != 1:
@@ -91,4 +91,4 @@ def render_record(into: Rendering, item: DnsRecord) -> None:
 
 def render_endpoint(into: Rendering, item: ServiceEndpoint) -> None:
     """Record an endpoint as unsupported: released versions of Kube-OVN cannot join VPCs with overlapping ranges."""
-    into.refuse(item, "Kube-OVN cannot join VPCs whose ranges may overlap")
+    into.refuse(item, "Kube-OVN cannot offer a service of another VPC whose ranges may overlap")
