@@ -28,7 +28,7 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import Backend, LoadBalancer, ServiceEndpoint
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 VPCS, QUICK_VPCS, PORTS = 1000, 200, 4
@@ -57,7 +57,7 @@ def measure(report: Report) -> None:
     after, _ = served.put(Port(name=f"{last}/a/more"))
     _repeated(report, "changes since a port was put", lambda: after.changes_since(served), CHANGES, at_most=CHANGE)
     for name, networks, goal in (("four ports", plain, ROWS), ("all services", served, SERVED_ROWS)):
-        rows = partial(desired, networks, last, hosts=HOSTS)
+        rows = partial(vpc_rows, networks, last, hosts=HOSTS)
         _repeated(report, f"rows of a VPC with {name}", rows, 50, at_most=goal)
 
 

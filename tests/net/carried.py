@@ -14,8 +14,9 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkObject, Port, Subnet, Vpc, vpc_of
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 from calabash.netd.appliances import processes, tools
 from calabash.netd.appliances.keeper import ApplianceHost, Appliances
@@ -73,7 +74,7 @@ class Carried:
         hosts = NetworkHosts(gateways=tuple(self.lab.record.gateways), resting=self.resting)
         for owner in (PLATFORM, *(vpc.name for vpc in self.book.all(Vpc))):
             platform = owner == PLATFORM
-            rows = desired_platform(self.book, hosts=hosts) if platform else desired(self.book, owner, hosts=hosts)
+            rows = platform_rows(self.book, hosts=hosts) if platform else vpc_rows(self.book, owner, hosts=hosts)
             if changes := diff(rows, self.north.actual(owner)):
                 self.north.apply(changes)
         asked = self.north.beat()

@@ -12,8 +12,9 @@ from tests.net.servers import ovn_programs
 
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 from calabash.netd.lab.central import LabCentral
 from calabash.netd.lab.control import ask
@@ -77,8 +78,8 @@ class ControlPlane:
 
 def put(northbound: Northbound, networks: Networks, hosts: NetworkHosts = HOSTS) -> None:
     """Makes the database like the book, VPCs that are gone included."""
-    wanted = {vpc: desired(networks, vpc, hosts=hosts) for vpc in networks.vpcs if vpc}
-    wanted[PLATFORM] = desired_platform(networks)
+    wanted = {vpc: vpc_rows(networks, vpc, hosts=hosts) for vpc in networks.vpcs if vpc}
+    wanted[PLATFORM] = platform_rows(networks)
     for owner in northbound.owners() - wanted.keys():
         wanted[owner] = {}
     owners = list(wanted)

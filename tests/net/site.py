@@ -11,8 +11,9 @@ from tests.daemons.world import until
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts, router_addresses
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
@@ -64,8 +65,8 @@ class Site:
         changes: list[Change] = []
         vpcs = {vpc.name for vpc in self.networks.all(Vpc)}
         for vpc in sorted(vpcs | (self.northbound.owners() - {PLATFORM})):
-            changes += diff(desired(self.networks, vpc, hosts=self.hosts), self.northbound.actual(vpc))
-        platform = desired_platform(self.networks, protected=PROTECTED)
+            changes += diff(vpc_rows(self.networks, vpc, hosts=self.hosts), self.northbound.actual(vpc))
+        platform = platform_rows(self.networks, protected=PROTECTED)
         changes += diff(platform, self.northbound.actual(PLATFORM))
         self.northbound.apply(tuple(changes))
         self.lab.central.nbctl("--wait=hv", "sync")

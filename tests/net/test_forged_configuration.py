@@ -39,7 +39,7 @@ from calabash.agent.net.switch import OwnedPorts
 from calabash.model.network import Direction, SecurityGroup, SecurityRule
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref
-from calabash.net.ovn.translation.vpc import desired
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.seams.links.interfaces import LinkEnd, LinkSettings, join, set_up
@@ -175,7 +175,7 @@ def _routes(station: Station) -> str:
 
 def test_a_dhcp_offer_is_not_routed_from_another_subnet_of_the_vpc(site: Site, stations: Stations) -> None:
     rogue, victim = stations["red/plain/rogue"], stations["red/a/far"]
-    rows = desired(site.networks, "red", hosts=site.hosts)
+    rows = vpc_rows(site.networks, "red", hosts=site.hosts)
     router = str(rows[Ref("Logical_Router_Port", naming.router_port("red/plain"))]["mac"])
     ends = (rogue.address(), victim.address())
     mark, canary = new_mark(), new_mark()
@@ -193,7 +193,7 @@ def test_a_dhcp_offer_is_not_routed_from_another_subnet_of_the_vpc(site: Site, s
 
 
 def test_ovns_own_dhcp_and_router_advertisements_reach_the_port(site: Site, stations: Stations) -> None:
-    rows = desired(site.networks, "red", hosts=site.hosts)
+    rows = vpc_rows(site.networks, "red", hosts=site.hosts)
     router = str(rows[Ref("Logical_Router_Port", naming.router_port("red/a"))]["mac"])
     for name in ("red/a/near", "red/a/far", "red/a/rogue"):
         station = stations[name]

@@ -20,7 +20,7 @@ from tests.net.talking import Banner, asked, pings
 from calabash.model.network import Port, Subnet, Vpc
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref
-from calabash.net.ovn.translation.vpc import desired
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 
@@ -64,7 +64,7 @@ def end(station: Station) -> End:
 
 
 def router_mac(site: Site, tenant: str) -> str:
-    rows = desired(site.networks, tenant, hosts=site.hosts)
+    rows = vpc_rows(site.networks, tenant, hosts=site.hosts)
     return str(rows[Ref("Logical_Router_Port", naming.router_port(f"{tenant}/a"))]["mac"])
 
 

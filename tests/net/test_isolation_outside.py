@@ -16,7 +16,7 @@ from tests.net.talking import Banner, asked, pings
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref
-from calabash.net.ovn.translation.vpc import desired
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.netd.lab.wiring import INTERNET_ADDRESS
@@ -48,7 +48,7 @@ def gateway(site: Site, tenant: str) -> End:
     found = site.networks.find(NetworkGateway, f"{tenant}/out")
     assert found is not None
     assert found.address is not None
-    rows = desired(site.networks, tenant, hosts=site.hosts)
+    rows = vpc_rows(site.networks, tenant, hosts=site.hosts)
     mac = str(rows[Ref("Logical_Router_Port", naming.router_port(naming.uplink_link(tenant)))]["mac"])
     return End(mac=mac, address=str(found.address), address6="fd00::1")
 
@@ -110,7 +110,7 @@ def test_no_frame_from_outside_comes_to_a_tenant(site: Site, lab: Lab, stations:
 
 def test_nothing_leaves_with_an_address_of_inside_or_for_the_platform(site: Site, lab: Lab, stations: Stations) -> None:
     station = stations["red"]
-    rows = desired(site.networks, "red", hosts=site.hosts)
+    rows = vpc_rows(site.networks, "red", hosts=site.hosts)
     router = str(rows[Ref("Logical_Router_Port", naming.router_port("red/a"))]["mac"])
     closed = ("172.30.0.1", "172.31.0.12", "169.254.169.254")
     marks: dict[bytes, str] = {}

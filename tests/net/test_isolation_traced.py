@@ -15,7 +15,8 @@ from calabash.net.addresses.derived import MacUse, platform_mac
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.northbound.tables import TABLES
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.platform import platform_rows
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 TENANTS, ATTEMPTS = 100, 10_000
@@ -95,8 +96,8 @@ def test_northd_takes_the_rows_of_every_kind_of_object_without_a_complaint(tmp_p
         plane.put(book)
         plane.central.nbctl("--wait=sb", "sync")
         for vpc in ("red", "blue", "green"):
-            assert diff(desired(book, vpc, hosts=HOSTS), plane.northbound.actual(vpc)) == ()
-        assert diff(desired_platform(book), plane.northbound.actual(PLATFORM)) == ()
+            assert diff(vpc_rows(book, vpc, hosts=HOSTS), plane.northbound.actual(vpc)) == ()
+        assert diff(platform_rows(book), plane.northbound.actual(PLATFORM)) == ()
         said = (plane.central.directory / "northd.log").read_text()
         assert [line for line in said.splitlines() if "|WARN|" in line or "|ERR|" in line] == []
         plane.put(Networks())

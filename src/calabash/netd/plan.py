@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from calabash.model.addresses import Network
 from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends
 from calabash.net.ovn.northbound.rows import PLATFORM, Rows
-from calabash.net.ovn.translation.platform import desired_platform
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 
@@ -30,5 +30,5 @@ class Surroundings:
 def planned(networks: Networks, owner: str, around: Surroundings) -> Rows:
     """Raises CalabashError for what cannot be drawn up; none for a VPC that is no more."""
     if owner == PLATFORM:
-        return desired_platform(networks, protected=around.protected, hosts=around.hosts)
-    return desired(networks, owner, hosts=around.hosts, closed=around.closed)
+        return platform_rows(networks, protected=around.protected, hosts=around.hosts)
+    return vpc_rows(networks, owner, hosts=around.hosts, closed=around.closed)

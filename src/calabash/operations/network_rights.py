@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, render
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.tenancy import Principal
-from calabash.net.checks.common import is_platform
+from calabash.net.checks.common import is_reserved_name
 from calabash.net.checks.subnets import DEFAULT_GROUP
 from calabash.operations.people import People
 from calabash.operations.permission import Permission
@@ -39,7 +39,9 @@ _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
 
 def bounded(kind: str, name: str) -> bool:
     """Whether it counts as a tenant's: not what the platform puts beside its objects."""
-    return not is_platform(name) and not (kind == NetworkKind.SECURITY_GROUP and name.endswith(f"/{DEFAULT_GROUP}"))
+    return not is_reserved_name(name) and not (
+        kind == NetworkKind.SECURITY_GROUP and name.endswith(f"/{DEFAULT_GROUP}")
+    )
 
 
 class NetworkRights:

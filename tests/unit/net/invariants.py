@@ -22,7 +22,7 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import Layer, LoadBalancer, ServiceEndpoint
 from calabash.net.checks.gateways import vpcs_limit
-from calabash.net.objects.acceptance import peered
+from calabash.net.objects.acceptance import accepted_peerings
 from calabash.net.objects.collection import SHARED, VpcObjects
 from calabash.net.store.networks import Networks
 
@@ -81,7 +81,7 @@ def _check_ranges(networks: Networks, objects: VpcObjects) -> None:
         assert gateway.address in uplink.cidr
         assert all(eip.address in uplink.cidr for eip in objects.all(Eip).values())
         reached.append(uplink.cidr)
-    for peering, other in peered(networks, vpc.name):
+    for peering, other in accepted_peerings(networks, vpc.name):
         assert overlapping((*vpc.cidrs, *other.cidrs)) is None
         reached += peering.routes or other.cidrs
     assert overlapping(reached) is None

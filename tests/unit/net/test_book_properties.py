@@ -16,7 +16,7 @@ from tests.unit.net.random_networks import RandomChange, RandomNetworks
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, NetworkObject, SecurityGroup, Vpc, kind_of
 from calabash.model.network_services import ServiceEndpoint
-from calabash.net.objects.acceptance import endpoint_stands
+from calabash.net.objects.acceptance import endpoint_accepted
 from calabash.net.store.dependents import foreign_dependents
 from calabash.net.store.networks import Networks
 
@@ -100,7 +100,7 @@ def test_the_same_changes_give_the_same_book(seed: int) -> None:
 def test_what_was_completed_can_be_put_again_and_changes_nothing(seed: int) -> None:
     networks = RandomNetworks(seed, removing=0.1).made(Networks(), 150)
     for item in networks.items():
-        withdrawn = isinstance(item, ServiceEndpoint) and not endpoint_stands(networks, item)
+        withdrawn = isinstance(item, ServiceEndpoint) and not endpoint_accepted(networks, item)
         if not withdrawn:
             assert networks.put(item, platform=True) == (networks, item)
             assert networks.put(item, platform=True)[0] is networks

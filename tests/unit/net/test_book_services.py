@@ -20,7 +20,7 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.objects.acceptance import endpoint_stands, peered_ranges, peering_stands
+from calabash.net.objects.acceptance import endpoint_accepted, peering_accepted, peering_ranges
 from calabash.net.store.networks import Networks
 
 
@@ -152,17 +152,17 @@ def test_a_pair_that_finds_no_addresses_leaves_nothing_behind() -> None:
     assert error.reason is Reason.NO_CAPACITY
 
 
-def offered(*tenants: str) -> Networks:
+def offered_networks(*tenants: str) -> Networks:
     return RED.put(balancer("blue/web", offered=tenants))[0]
 
 
 def test_an_endpoint_is_of_a_balancer_that_is_offered_whatever_the_ranges() -> None:
     assert (
         "is offered to the tenant of the VPC"
-        in refused(offered("gelb"), ServiceEndpoint(name="red/s", source="blue/web")).message
+        in refused(offered_networks("gelb"), ServiceEndpoint(name="red/s", source="blue/web")).message
     )
     for tenants in (("rot",), ("*",)):
-        networks, item = offered(*tenants).put(ServiceEndpoint(name="red/s", source="blue/web"))
+        networks, item = offered_networks(*tenants).put(ServiceEndpoint(name="red/s", source="blue/web"))
         assert item == ServiceEndpoint(
             name="red/s", source="blue/web", vip=ip_address("10.0.1.3"), subnet="red/a", number=1
         )
@@ -172,14 +172,14 @@ def test_an_endpoint_is_of_a_balancer_that_is_offered_whatever_the_ranges() -> N
 
 
 def test_a_balancer_that_others_use_is_withdrawn_before_it_is_deleted() -> None:
-    networks, endpoint = offered("rot").put(ServiceEndpoint(name="red/s", source="blue/web"))
+    networks, endpoint = offered_networks("rot").put(ServiceEndpoint(name="red/s", source="blue/web"))
     assert isinstance(endpoint, ServiceEndpoint)
-    assert endpoint_stands(networks, endpoint)
+    assert endpoint_accepted(networks, endpoint)
     for kind, name in ((NetworkKind.LOAD_BALANCER, "blue/web"), (NetworkKind.VPC, "blue")):
         with pytest.raises(CalabashError, match="used by endpoint red/s"):
             networks.remove(kind, name, cascade=kind is NetworkKind.VPC)
     networks, _ = networks.put(balancer("blue/web"))
-    assert not endpoint_stands(networks, endpoint)
+    assert not endpoint_accepted(networks, endpoint)
     for kind, name in ((NetworkKind.LOAD_BALANCER, "blue/web"), (NetworkKind.VPC, "blue")):
         after = networks.remove(kind, name, cascade=kind is NetworkKind.VPC)
         assert after.find(ServiceEndpoint, "red/s") is None
@@ -188,16 +188,16 @@ def test_a_balancer_that_others_use_is_withdrawn_before_it_is_deleted() -> None:
 def test_a_peering_stands_when_both_have_asked_and_both_ends_have_one_number() -> None:
     networks, mine = RED.put(Peering(name="red/green", routes=(ip_network("10.2.1.0/24"),)))
     assert isinstance(mine, Peering)
-    assert not peering_stands(networks, mine)
+    assert not peering_accepted(networks, mine)
     networks, theirs = networks.put(Peering(name="green/red"))
     assert isinstance(theirs, Peering)
     assert theirs.number == mine.number == 1
-    assert peering_stands(networks, mine)
-    assert peering_stands(networks, theirs)
+    assert peering_accepted(networks, mine)
+    assert peering_accepted(networks, theirs)
     assert refused(networks, vpc("green", "10.0.0.0/8", tenant="rot")).reason is Reason.CONFLICT
     green = networks.find(type(vpc("green")), "green")
     assert green is not None
-    assert peered_ranges(mine, green) == mine.routes
+    assert peering_ranges(mine, green) == mine.routes
 
 
 def test_ranges_are_compared_when_the_other_has_agreed_so_that_nobody_learns_them() -> None:
@@ -213,7 +213,7 @@ def test_a_request_for_a_peering_goes_with_the_vpc_that_it_asked() -> None:
     networks, _ = networks.put(vpc("green", "10.2.0.0/16", tenant="eve"))
     networks, asked = networks.put(Peering(name="green/blue"))
     assert isinstance(asked, Peering)
-    assert not peering_stands(networks, asked)
+    assert not peering_accepted(networks, asked)
 
 
 def test_no_two_of_what_a_vpc_reaches_overlap() -> None:

@@ -13,7 +13,7 @@ from calabash.model.network_services import TransportProtocol
 from calabash.net.ovn.northbound.rows import Columns, Ref, Rows
 from calabash.net.ovn.northbound.tables import TABLES
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 BASE = (
@@ -24,7 +24,7 @@ BASE = (
 
 
 def rows_of(networks: Networks, vpc_name: str = "red") -> Rows:
-    return desired(networks, vpc_name, hosts=NetworkHosts())
+    return vpc_rows(networks, vpc_name, hosts=NetworkHosts())
 
 
 def acls(rows: Rows, group: str) -> dict[str, Columns]:

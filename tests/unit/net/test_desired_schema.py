@@ -12,7 +12,8 @@ from tests.unit.net.everything import HOSTS, everything
 
 from calabash.net.ovn.northbound.rows import Ref, Rows, Value
 from calabash.net.ovn.northbound.tables import TABLES
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.platform import platform_rows
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.netd.lab import programs
 
 _PYTHON = {"string": str, "integer": int, "boolean": bool}
@@ -30,9 +31,9 @@ def tables() -> Mapping[str, Any]:
 @pytest.fixture(scope="module")
 def all_rows() -> Rows:
     networks = everything()
-    rows: dict[Ref, Mapping[str, Value]] = dict(desired_platform(networks))
+    rows: dict[Ref, Mapping[str, Value]] = dict(platform_rows(networks))
     for vpc in ("red", "blue", "green"):
-        rows.update(desired(networks, vpc, hosts=HOSTS))
+        rows.update(vpc_rows(networks, vpc, hosts=HOSTS))
     return rows
 
 

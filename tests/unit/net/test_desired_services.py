@@ -15,14 +15,15 @@ from calabash.model.network_services import Backend, CheckKind, HealthCheck, Loa
 from calabash.net.objects.backends import closed_text, read_closed
 from calabash.net.ovn.northbound.rows import CLOSED, OWNER, PLATFORM, Columns, Ref, Rows, Value
 from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 BOOK = everything()
-RED, BLUE, GREEN = (desired(BOOK, name, hosts=HOSTS) for name in ("red", "blue", "green"))
+RED, BLUE, GREEN = (vpc_rows(BOOK, name, hosts=HOSTS) for name in ("red", "blue", "green"))
 PROTECTED = (ip_network("172.31.0.0/24"), ip_network("169.254.0.0/16"), ip_network("fd31::/64"))
-SHARED = desired_platform(BOOK, protected=PROTECTED)
+SHARED = platform_rows(BOOK, protected=PROTECTED)
 
 
 def of_table(rows: Rows, table: str) -> dict[str, Columns]:
@@ -132,8 +133,8 @@ def test_a_peering_stands_when_both_have_asked_and_is_no_way_through() -> None:
     assert f"{port} && ip4 && ip4.src != {{10.1.0.0/16}}" in guards
     assert f"{port} && ip6" in guards  # the other has no range of IPv6
     one_sided = Networks.of((item for item in BOOK.items() if item != Peering(name="green/red", number=1)), 1)
-    assert ":peer:" not in repr(desired(one_sided, "red", hosts=HOSTS).keys())
-    assert ":peer:" not in repr(desired(one_sided, "green", hosts=HOSTS).keys())
+    assert ":peer:" not in repr(vpc_rows(one_sided, "red", hosts=HOSTS).keys())
+    assert ":peer:" not in repr(vpc_rows(one_sided, "green", hosts=HOSTS).keys())
 
 
 def test_an_endpoint_hides_its_vpc_and_lets_only_the_service_pass() -> None:
@@ -251,8 +252,8 @@ def test_a_pair_of_haproxy_reaches_its_backends_and_anybody_reaches_its_address(
 def test_an_endpoint_whose_balancer_is_gone_has_no_rows() -> None:
     dangling = ServiceEndpoint(name="blue/gone", source="red/none", number=2)
     networks = of(*base("red"), *base("blue"), balanced("red"), dangling)
-    assert not any("endpoint" in row.key for row in desired(networks, "blue", hosts=HOSTS))
-    assert not any("endpoint" in row.key for row in desired_platform(networks))
+    assert not any("endpoint" in row.key for row in vpc_rows(networks, "blue", hosts=HOSTS))
+    assert not any("endpoint" in row.key for row in platform_rows(networks))
 
 
 def test_a_gateway_whose_uplink_is_of_ipv6_speaks_ipv6_there() -> None:
@@ -264,10 +265,10 @@ def test_a_gateway_whose_uplink_is_of_ipv6_speaks_ipv6_there() -> None:
     ]
     gateway = replace(next(BOOK.all(NetworkGateway)), address=six[9])
     networks = Networks.of((*items, gateway), 1)
-    rows = desired(networks, "red", hosts=HOSTS)
+    rows = vpc_rows(networks, "red", hosts=HOSTS)
     assert of_table(rows, "NAT")["red/out:snat:fd00::/56"]["external_ip"] == "2001:db8::9"
     assert of_table(rows, "Logical_Router_Static_Route")["red/out:gateway"]["ip_prefix"] == "::/0"
-    entries = of_table(desired_platform(networks), "ACL")
+    entries = of_table(platform_rows(networks), "ACL")
     assert any("nd_ra" in str(row["match"]) for row in entries.values())
 
 
@@ -286,7 +287,7 @@ def test_a_closed_backend_gets_no_connections_and_keeps_its_own_if_its_balancer_
         )
         ports = (port("red/a/web", "10.0.1.11"), port("red/a/web2", "10.0.1.12"))
         networks = book(vpc("red"), subnet("red/a"), *ports, balancer)
-        rows = desired(networks, "red", hosts=NetworkHosts(), closed=closed)
+        rows = vpc_rows(networks, "red", hosts=NetworkHosts(), closed=closed)
         row = rows[Ref("Load_Balancer", "cb-red/front")]
         options, ids = row["options"], row["external_ids"]
         assert isinstance(options, Mapping)

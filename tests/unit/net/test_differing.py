@@ -10,8 +10,9 @@ from calabash.model.network import NetworkObject
 from calabash.net.ovn.northbound.changes import applied, diff
 from calabash.net.ovn.northbound.rows import Delete, Insert, Ref, Rows, Update
 from calabash.net.ovn.northbound.tables import TABLES
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 HOSTS = NetworkHosts(gateways=("g1", "g2"))
@@ -27,7 +28,7 @@ def rows(draw: st.DrawFn) -> Rows:
         subnet("red/a", "10.0.1.0/24", "fd00::/64", served=served),
     ]
     items += [port(f"red/a/{name}") for name in names]
-    return desired(book(*items), "red", hosts=HOSTS)
+    return vpc_rows(book(*items), "red", hosts=HOSTS)
 
 
 @given(wanted=rows(), found=rows())
@@ -53,7 +54,7 @@ def test_what_is_pointed_to_is_made_before_and_goes_after(wanted: Rows, found: R
 
 
 def test_what_others_write_into_a_shared_map_stays_and_into_our_columns_goes() -> None:
-    wanted = desired(book(vpc("red")), "red", hosts=HOSTS)
+    wanted = vpc_rows(book(vpc("red")), "red", hosts=HOSTS)
     router = Ref("Logical_Router", "cb-red")
     ids = {"calabash:vpc": "red", "calabash:revision": "7", "somebody": "else"}
     found = {**wanted, router: {**wanted[router], "external_ids": ids, "options": {"chassis": "h1"}}}
@@ -63,7 +64,7 @@ def test_what_others_write_into_a_shared_map_stays_and_into_our_columns_goes() -
 
 
 def test_options_of_the_whole_are_compared_by_key_and_their_row_is_never_removed() -> None:
-    wanted = desired_platform(Networks())
+    wanted = platform_rows(Networks())
     row = Ref("NB_Global", ".")
     found: Rows = {row: {"options": {"mac_prefix": "0a:00:00", "bfd-mult": "9"}}}
     changes = diff(wanted, found)

@@ -13,13 +13,14 @@ from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import Peering, Vpc
-from calabash.net.objects.acceptance import peering_stands
+from calabash.net.objects.acceptance import peering_accepted
 from calabash.net.objects.collection import SHARED
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.changes import applied, diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Columns, Ref, Rows
+from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
-from calabash.net.ovn.translation.vpc import desired, desired_platform
+from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
 HOSTS = NetworkHosts(gateways=("g1", "g2"))
@@ -27,7 +28,7 @@ SEEDS = st.integers(0, 1 << 32)
 
 
 def wanted_rows(networks: Networks, owner: str) -> Rows:
-    return desired_platform(networks) if owner == PLATFORM else desired(networks, owner, hosts=HOSTS)
+    return platform_rows(networks) if owner == PLATFORM else vpc_rows(networks, owner, hosts=HOSTS)
 
 
 def owners(networks: Networks) -> list[str]:
@@ -64,12 +65,12 @@ def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
         (vpc, peer.name.split("/")[1])
         for vpc in networks.vpcs
         for peer in networks.of_vpc(vpc).all(Peering).values()
-        if peering_stands(networks, peer)
+        if peering_accepted(networks, peer)
     }
     whose = {naming.router_port(naming.peering_link(one, other)): (one, other) for one, other in pairs}
     met = set()
     for vpc in networks.all(Vpc):
-        for row, columns in desired(networks, vpc.name, hosts=HOSTS).items():
+        for row, columns in vpc_rows(networks, vpc.name, hosts=HOSTS).items():
             if row.table == "Logical_Router_Port" and columns["peer"]:
                 assert whose[row.key] == tuple(reversed(whose[str(columns["peer"])]))
                 met.add(whose[row.key])
@@ -83,7 +84,7 @@ def test_no_two_ports_of_one_router_have_an_address_or_a_mac_in_common(seed: int
     for vpc in networks.all(Vpc):
         found = [
             columns
-            for row, columns in desired(networks, vpc.name, hosts=HOSTS).items()
+            for row, columns in vpc_rows(networks, vpc.name, hosts=HOSTS).items()
             if row.table == "Logical_Router_Port"
         ]
         macs = [columns["mac"] for columns in found]

@@ -30,7 +30,7 @@ def free_number(taken: Iterable[int], most: int, what: str) -> int:
     )
 
 
-def number_of(asked: int, was: int, taken: Collection[int], most: int, whose: str) -> int:
+def allocated_number(asked: int, was: int, taken: Collection[int], most: int, subject: str) -> int:
     """Return the number of an object: the requested one, else the current one, else the smallest free one.
 
     Args:
@@ -38,7 +38,7 @@ def number_of(asked: int, was: int, taken: Collection[int], most: int, whose: st
         was: the current number, 0 for a new object.
         taken: numbers of the other objects.
         most: the highest number allowed.
-        whose: the object, for messages.
+        subject: the object, for messages.
 
     Raises:
         CalabashError: CONFLICT if the requested number is taken or out of range, NO_CAPACITY if none is free.
@@ -46,36 +46,36 @@ def number_of(asked: int, was: int, taken: Collection[int], most: int, whose: st
     if asked and asked != was:
         if not 1 <= asked <= most or asked in taken:
             raise CalabashError(
-                f"{whose}: number {asked} is taken or not between 1 and {most}",
+                f"{subject}: number {asked} is taken or not between 1 and {most}",
                 reason=Reason.CONFLICT,
                 hint="leave the number out to have one allocated",
             )
         return asked
-    return was or free_number(taken, most, whose)
+    return was or free_number(taken, most, subject)
 
 
-def free_address(network: Network, taken: Callable[[int], bool], whose: str) -> Address:
+def free_address(network: Network, taken: Callable[[int], bool], subject: str) -> Address:
     """Return the smallest address of ``network`` that a host can have and that is not taken.
 
     Args:
         taken: returns True for an address, as an integer, that is in use.
-        whose: the object that needs the address, for the message.
+        subject: the object that needs the address, for the message.
 
     Raises:
         CalabashError: NO_CAPACITY if all addresses are taken.
     """
-    first, last = usable(network)
+    first, last = host_range(network)
     for number in range(first, last + 1):
         if not taken(number):
             return network[number - int(network.network_address)]
     raise CalabashError(
-        f"{whose}: all {last - first + 1} addresses of {network} are taken",
+        f"{subject}: all {last - first + 1} addresses of {network} are taken",
         reason=Reason.NO_CAPACITY,
         hint="delete objects that are not needed, or use another range",
     )
 
 
-def usable(network: Network) -> tuple[int, int]:
+def host_range(network: Network) -> tuple[int, int]:
     """Return the first and the last address, as integers, that a host can have.
 
     Excludes the network address and, for IPv4, the broadcast address.
@@ -84,17 +84,18 @@ def usable(network: Network) -> tuple[int, int]:
     return first + 1, last - 1 if network.version == 4 else last
 
 
-def check_station(address: Address, network: Network, whose: str) -> None:
-    """Raise CalabashError unless a host of ``network`` can have the address. ``whose`` names the object in the message."""
+def check_host_address(address: Address, network: Network, subject: str) -> None:
+    """Raise CalabashError unless a host of ``network`` can have the address. ``subject`` names the object in the message."""
     if address not in network:
         raise CalabashError(
-            f"{whose}: {address} is not in {network}", hint="leave the address out to have one allocated"
+            f"{subject}: {address} is not in {network}", hint="leave the address out to have one allocated"
         )
-    first, last = usable(network)
+    first, last = host_range(network)
     if not first <= int(address) <= last:
         use = "network" if int(address) < first else "broadcast"
         raise CalabashError(
-            f"{whose}: {address} is the {use} address of {network}", hint="leave the address out to have one allocated"
+            f"{subject}: {address} is the {use} address of {network}",
+            hint="leave the address out to have one allocated",
         )
 
 

@@ -49,7 +49,7 @@ def peering_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inter
 
     Args:
         number: number of the peering, 1..4095.
-        side: 0 for the VPC whose name sorts first, 1 for the other.
+        side: 0 for the VPC subject name sorts first, 1 for the other.
     """
     return _interfaces(number, side)
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 from calabash.model.addresses import Network
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
-from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, Vpc, kind_of
+from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, kind_of
 from calabash.net.addresses.derived import TRANSIT_4, TRANSIT_6
 from calabash.net.addresses.ranges import overlaps
-from calabash.net.objects.collection import NetworkObjects, VpcObjects
+from calabash.net.objects.collection import VpcObjects
 
 T = TypeVar("T", bound=NetworkObject)
 NUMBER_MAX = 65535
@@ -35,34 +35,34 @@ _UNUSABLE: tuple[Network, ...] = (
 )
 
 
-def is_platform(name: str) -> bool:
+def is_reserved_name(name: str) -> bool:
     """Return True if the name is reserved for objects of the platform."""
     return name.rsplit("/", 1)[-1].startswith(PLATFORM_LABEL)
 
 
-def titled(item: NetworkObject) -> str:
+def describe(item: NetworkObject) -> str:
     """Return the kind and name of an object for messages: ``port red/a/web1``."""
-    return called(kind_of(item), item.name)
+    return describe_kind(kind_of(item), item.name)
 
 
-def mentioned(item: NetworkObject) -> str:
+def describe_redactable(item: NetworkObject) -> str:
     """Return the kind and name of an object for messages, marked so that it can be redacted for users of another tenant."""
-    return called(kind_of(item), mention(Mentioned.NETWORK, item.name))
+    return describe_kind(kind_of(item), mention(Mentioned.NETWORK, item.name))
 
 
-def called(kind: NetworkKind, name: str) -> str:
+def describe_kind(kind: NetworkKind, name: str) -> str:
     return f"{NOUNS.get(kind, kind.value)} {name}"
 
 
-def conflict(message: str, hint: str = "") -> CalabashError:
+def conflict_error(message: str, hint: str = "") -> CalabashError:
     return CalabashError(message, reason=Reason.CONFLICT, hint=hint)
 
 
-def known(objects: VpcObjects, of: type[T], name: str, whose: str) -> T:
+def require_object(objects: VpcObjects, of: type[T], name: str, subject: str) -> T:
     """Return an object of the VPC by its name.
 
     Args:
-        whose: the object that refers to it, for the message.
+        subject: the object that refers to it, for the message.
 
     Raises:
         CalabashError: NOT_FOUND.
@@ -72,30 +72,30 @@ def known(objects: VpcObjects, of: type[T], name: str, whose: str) -> T:
         kind = KINDS[of]
         example = "/".join((*("VPC", "SUBNET")[: PATH_PARTS[kind] - 1], "NAME"))
         raise CalabashError(
-            f"{whose}: there is no {called(kind, repr(name)[:200])} in its VPC",
+            f"{subject}: there is no {describe_kind(kind, repr(name)[:200])} in its VPC",
             reason=Reason.NOT_FOUND,
             hint=f"use the full name, {example}; `calabash {kind.value} list` lists them",
         )
     return found
 
 
-def check_fixed(item: NetworkObject, old: NetworkObject | None, *fields: str) -> None:
+def check_immutable(item: NetworkObject, old: NetworkObject | None, *fields: str) -> None:
     """Raise CalabashError if one of ``fields`` differs from the current version."""
     for field in fields if old is not None else ():
         was, now = getattr(old, field), getattr(item, field)
         if was != now:
-            raise conflict(
-                f"{titled(item)}: {field} cannot change from {_shown(was)} to {_shown(now)}",
+            raise conflict_error(
+                f"{describe(item)}: {field} cannot change from {_value_text(was)} to {_value_text(now)}",
                 hint="delete the object and create it again",
             )
 
 
-def check_usable(network: Network, whose: str) -> None:
+def check_allowed_range(network: Network, subject: str) -> None:
     """Raise CalabashError if the range overlaps a loopback, link-local, multicast, reserved or transit range."""
     for unusable in _UNUSABLE:
         if overlaps(network, unusable):
             raise CalabashError(
-                f"{whose}: {network} overlaps {unusable}, which is reserved",
+                f"{subject}: {network} overlaps {unusable}, which is reserved",
                 hint="use a private range, such as 10.0.0.0/16 or fd00::/56",
             )
 
@@ -113,17 +113,11 @@ def check_distinct(names: Iterable[object], what: str) -> None:
         seen.add(name)
 
 
-def listed(networks: Iterable[Network]) -> str:
+def join_ranges(networks: Iterable[Network]) -> str:
     return ", ".join(map(str, networks))
 
 
-def owner(networks: NetworkObjects, vpc: str) -> str:
-    """Return the tenant of an existing VPC."""
-    (found,) = networks.of_vpc(vpc).all(Vpc).values()
-    return found.tenant
-
-
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     return str(value) or "none"

@@ -8,7 +8,7 @@ from typing import Any
 from calabash.model.addresses import check_path
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import PATH_PARTS, NetworkKind, NetworkObject, kind_of, vpc_of
-from calabash.net.checks.common import PLATFORM_LABEL, called, is_platform, titled
+from calabash.net.checks.common import PLATFORM_LABEL, describe, describe_kind, is_reserved_name
 from calabash.net.checks.gateways import check_eip, check_gateway, check_nat, check_uplink
 from calabash.net.checks.limits import PER_VPC, POOL
 from calabash.net.checks.load_balancers import check_balancer, check_endpoint
@@ -53,15 +53,15 @@ def complete_object(
     """
     kind = kind_of(item)
     labels = check_path(item.name, PATH_PARTS[kind], kind.value)
-    if is_platform(item.name) and not platform:
+    if is_reserved_name(item.name) and not platform:
         raise CalabashError(
-            f"{titled(item)}: names that begin with {PLATFORM_LABEL} are reserved",
+            f"{describe(item)}: names that begin with {PLATFORM_LABEL} are reserved",
             reason=Reason.NOT_PERMITTED,
             hint="choose another name",
         )
     if kind not in POOL_KINDS and not networks.of_vpc(labels[0]).kinds:
         raise CalabashError(
-            f"{titled(item)}: {called(NetworkKind.VPC, labels[0])} does not exist",
+            f"{describe(item)}: {describe_kind(NetworkKind.VPC, labels[0])} does not exist",
             reason=Reason.NOT_FOUND,
             hint=f"calabash vpc create {labels[0]} --cidr 10.0.0.0/16",
         )
@@ -83,7 +83,7 @@ def _check_limits(networks: NetworkObjects, item: NetworkObject, kind: NetworkKi
 
 def _limit_error(item: NetworkObject, found: int, where: str, kind: NetworkKind) -> CalabashError:
     return CalabashError(
-        f"{titled(item)}: {where} reached the limit of {found} objects of kind {kind.value}",
+        f"{describe(item)}: {where} reached the limit of {found} objects of kind {kind.value}",
         reason=Reason.NO_CAPACITY,
         hint="delete objects that are not needed",
     )

@@ -21,17 +21,17 @@ from calabash.model.network import (
     vpc_of,
 )
 from calabash.model.network_services import LoadBalancer, TransportProtocol
-from calabash.net.addresses.allocation import check_station, free_address, number_of, usable
+from calabash.net.addresses.allocation import allocated_number, check_host_address, free_address, host_range
 from calabash.net.addresses.ranges import first_overlap
 from calabash.net.checks.common import (
     NUMBER_MAX,
+    check_allowed_range,
     check_between,
     check_distinct,
-    check_fixed,
-    check_usable,
-    conflict,
-    known,
-    titled,
+    check_immutable,
+    conflict_error,
+    describe,
+    require_object,
 )
 from calabash.net.checks.limits import HOSTS_PER_UPLINK, check_count
 from calabash.net.checks.managed_objects import check_managed_names
@@ -49,47 +49,49 @@ FORWARDED = (TransportProtocol.TCP, TransportProtocol.UDP)
 
 def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> Uplink:
     """Check an uplink: range, VLAN, number of VPCs, and overlap with other uplinks."""
-    check_usable(item.cidr, titled(item))
-    check_station(item.gateway, item.cidr, f"gateway of {titled(item)}")
-    check_between(item.vlan, 0, VLAN_MAX, f"VLAN of {titled(item)}")
+    check_allowed_range(item.cidr, describe(item))
+    check_host_address(item.gateway, item.cidr, f"gateway of {describe(item)}")
+    check_between(item.vlan, 0, VLAN_MAX, f"VLAN of {describe(item)}")
     check_segment(networks, item)
     if not 0 <= item.vpcs_max <= VPCS_PER_UPLINK_MAX:
         raise CalabashError(
-            f"{titled(item)}: {item.vpcs_max} VPCs is not between 0 and {VPCS_PER_UPLINK_MAX}",
+            f"{describe(item)}: {item.vpcs_max} VPCs is not between 0 and {VPCS_PER_UPLINK_MAX}",
             hint="0 derives the limit from the range; for more VPCs, create another uplink with another VLAN",
         )
     others = [uplink for uplink in networks.uplinks().values() if uplink.name != item.name]
     for other in others:
         if first_overlap((item.cidr,), (other.cidr,)):
-            raise conflict(f"{titled(item)}: {item.cidr} overlaps {other.cidr} of {titled(other)}")
+            raise conflict_error(f"{describe(item)}: {item.cidr} overlaps {other.cidr} of {describe(other)}")
     leaving = vpcs_of_uplinks(networks)[item.name]
     if leaving > vpcs_limit(item):
-        raise conflict(
-            f"{titled(item)}: used by {leaving} VPCs, the limit is {vpcs_limit(item)}", hint="delete gateways first"
+        raise conflict_error(
+            f"{describe(item)}: used by {leaving} VPCs, the limit is {vpcs_limit(item)}", hint="delete gateways first"
         )
     taken = [uplink.number for uplink in others]
-    item = replace(item, number=number_of(item.number, old.number if old else 0, taken, UPLINKS_MAX, titled(item)))
-    check_fixed(item, old, "number", *(("cidr", "gateway") if leaving else ()))
+    item = replace(
+        item, number=allocated_number(item.number, old.number if old else 0, taken, UPLINKS_MAX, describe(item))
+    )
+    check_immutable(item, old, "number", *(("cidr", "gateway") if leaving else ()))
     return item
 
 
 def check_segment(networks: NetworkObjects, item: Uplink | DedicatedLine) -> None:
     """Raise CalabashError if the VLAN is in use by another uplink or line, or a host or network name is invalid."""
-    check_label(item.physical, f"physical network of {titled(item)}")
+    check_label(item.physical, f"physical network of {describe(item)}")
     check_between(
-        len(item.physical), 1, PHYSICAL_LENGTH_MAX, f"length of the physical network's name of {titled(item)}"
+        len(item.physical), 1, PHYSICAL_LENGTH_MAX, f"length of the physical network's name of {describe(item)}"
     )
-    check_count(len(item.hosts), HOSTS_PER_UPLINK, f"hosts of {titled(item)}")
-    check_distinct(item.hosts, f"hosts of {titled(item)}")
+    check_count(len(item.hosts), HOSTS_PER_UPLINK, f"hosts of {describe(item)}")
+    check_distinct(item.hosts, f"hosts of {describe(item)}")
     for host in item.hosts:
         for label in host.split("."):
-            check_label(label, f"host of {titled(item)}")
+            check_label(label, f"host of {describe(item)}")
     segments: list[Uplink | DedicatedLine] = [*networks.uplinks().values(), *networks.all(DedicatedLine)]
     for other in segments:
         same = (other.physical, other.vlan) == (item.physical, item.vlan)
         if same and (type(other), other.name) != (type(item), item.name):
-            raise conflict(
-                f"{titled(item)}: VLAN {item.vlan} of {item.physical} is used by {titled(other)}",
+            raise conflict_error(
+                f"{describe(item)}: VLAN {item.vlan} of {item.physical} is used by {describe(other)}",
                 hint="use another VLAN",
             )
 
@@ -99,7 +101,7 @@ def vpcs_limit(uplink: Uplink) -> int:
 
     Each VPC needs one address of the range of the uplink; the provider's router has one.
     """
-    first, last = usable(uplink.cidr)
+    first, last = host_range(uplink.cidr)
     return min(uplink.vpcs_max or VPCS_PER_UPLINK_MAX, last - first)
 
 
@@ -114,7 +116,7 @@ def _uplink_full(uplink: Uplink, item: NetworkGateway) -> CalabashError:
     else:
         why, remedy = "the limit of every uplink", "can add an uplink"
     return CalabashError(
-        f"{titled(item)}: uplink {uplink.name} is used by {limit} VPCs: {why}",
+        f"{describe(item)}: uplink {uplink.name} is used by {limit} VPCs: {why}",
         reason=Reason.NO_CAPACITY,
         hint=f"leave the uplink out to have one chosen; an administrator {remedy}",
     )
@@ -130,31 +132,31 @@ def check_gateway(networks: NetworkObjects, item: NetworkGateway, old: NetworkGa
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if item.name in objects.all(Eip):
-        raise conflict(f"{titled(item)}: an external address has the same name", hint="choose another name")
+        raise conflict_error(f"{describe(item)}: an external address has the same name", hint="choose another name")
     name = item.uplink or (old.uplink if old else "") or _choose_uplink(networks, vpc, item)
     uplink = networks.uplinks().get(name)
-    check_fixed(replace(item, uplink=name), old, "kind", "uplink")
+    check_immutable(replace(item, uplink=name), old, "kind", "uplink")
     if uplink is None:
-        raise CalabashError(f"{titled(item)}: uplink {name[:100]!r} does not exist", reason=Reason.NOT_FOUND)
+        raise CalabashError(f"{describe(item)}: uplink {name[:100]!r} does not exist", reason=Reason.NOT_FOUND)
     if old is None and vpcs_of_uplinks(networks)[name] >= vpcs_limit(uplink):
         raise _uplink_full(uplink, item)
-    check_new_destination(networks, vpc, item.name, (f"uplink {name} of {titled(item)}", (uplink.cidr,)))
+    check_new_destination(networks, vpc, item.name, (f"uplink {name} of {describe(item)}", (uplink.cidr,)))
     for route in objects.all(NetworkRoute).values():
         if route.source is None and route.prefix.prefixlen == 0 and route.prefix.version == uplink.cidr.version:
-            raise conflict(
-                f"{titled(item)}: {titled(route)} is already a route for {route.prefix}", hint="delete the route"
+            raise conflict_error(
+                f"{describe(item)}: {describe(route)} is already a route for {route.prefix}", hint="delete the route"
             )
     if item.kind is GatewayKind.NFV:
         check_managed_names(item)
         if uplink.cidr.version != 4:
             raise CalabashError(
-                f"{titled(item)}: NFV gateways support IPv4 only, uplink {name} has {uplink.cidr}",
+                f"{describe(item)}: NFV gateways support IPv4 only, uplink {name} has {uplink.cidr}",
                 reason=Reason.UNSUPPORTED,
             )
     address = _external_address(networks, uplink, item, item.address or (old.address if old else None))
     ports = item.ports or (old.ports if old else ())
     item = replace(item, uplink=name, address=address, ports=ports)
-    check_fixed(item, old, "address", "ports")
+    check_immutable(item, old, "address", "ports")
     return item
 
 
@@ -166,7 +168,7 @@ def _choose_uplink(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> 
         uplinks = [uplink for uplink in uplinks if item.address in uplink.cidr]
         if not uplinks:
             raise CalabashError(
-                f"{titled(item)}: {item.address} is not in the range of an uplink", reason=Reason.NOT_FOUND
+                f"{describe(item)}: {item.address} is not in the range of an uplink", reason=Reason.NOT_FOUND
             )
     free = [
         uplink
@@ -175,7 +177,7 @@ def _choose_uplink(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> 
     ]
     if not free:
         raise CalabashError(
-            f"{titled(item)}: no uplink can accept another VPC: {len(uplinks)} uplinks accept"
+            f"{describe(item)}: no uplink can accept another VPC: {len(uplinks)} uplinks accept"
             f" {sum(map(vpcs_limit, uplinks))} VPCs, {sum(leaving[uplink.name] for uplink in uplinks)} use them",
             reason=Reason.NO_CAPACITY,
             hint="an administrator can add one with `calabash uplink create`, or raise the limit of one with"
@@ -184,13 +186,13 @@ def _choose_uplink(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> 
     return min(free, key=lambda uplink: (leaving[uplink.name], uplink.number)).name
 
 
-def gateway_of(objects: VpcObjects, whose: str) -> NetworkGateway:
-    """Return the gateway of the VPC. Raises CalabashError if there is none; ``whose`` names the object in the message."""
+def gateway_of(objects: VpcObjects, subject: str) -> NetworkGateway:
+    """Return the gateway of the VPC. Raises CalabashError if there is none; ``subject`` names the object in the message."""
     for gateway in objects.all(NetworkGateway).values():
         return gateway
-    vpc = whose.rsplit(" ", 1)[-1].split("/", 1)[0]
+    vpc = subject.rsplit(" ", 1)[-1].split("/", 1)[0]
     raise CalabashError(
-        f"{whose}: the VPC has no gateway",
+        f"{subject}: the VPC has no gateway",
         reason=Reason.NOT_FOUND,
         hint=f"calabash gateway create {vpc}/out --snat",
     )
@@ -199,14 +201,14 @@ def gateway_of(objects: VpcObjects, whose: str) -> NetworkGateway:
 def check_eip(networks: NetworkObjects, item: Eip, old: Eip | None) -> Eip:
     """Check an external address and allocate it if it is empty."""
     objects = networks.of_vpc(vpc_of(item.name))
-    gateway = gateway_of(objects, titled(item))
+    gateway = gateway_of(objects, describe(item))
     if gateway.name == item.name:
-        raise conflict(f"{titled(item)}: the gateway has the same name", hint="choose another name")
+        raise conflict_error(f"{describe(item)}: the gateway has the same name", hint="choose another name")
     uplink = networks.uplinks()[gateway.uplink]
     item = replace(
         item, address=_external_address(networks, uplink, item, item.address or (old.address if old else None))
     )
-    check_fixed(item, old, "address")
+    check_immutable(item, old, "address")
     return item
 
 
@@ -220,44 +222,48 @@ def _external_address(
         if other.address is not None and (type(other), other.name) != (type(item), item.name):
             taken[int(other.address)] = other
     if asked is None:
-        return free_address(uplink.cidr, lambda number: number in taken or number == int(uplink.gateway), titled(item))
-    check_station(asked, uplink.cidr, titled(item))
+        return free_address(
+            uplink.cidr, lambda number: number in taken or number == int(uplink.gateway), describe(item)
+        )
+    check_host_address(asked, uplink.cidr, describe(item))
     if asked == uplink.gateway:
-        raise conflict(f"{titled(item)}: {asked} is the address of the router of uplink {uplink.name}")
+        raise conflict_error(f"{describe(item)}: {asked} is the address of the router of uplink {uplink.name}")
     if (holder := taken.get(int(asked))) is not None:
         own = vpc_of(holder.name) == vpc_of(item.name)
-        by = titled(holder) if own else "another VPC"
-        raise conflict(f"{titled(item)}: {asked} is taken by {by}", hint="leave the address out to have one allocated")
+        by = describe(holder) if own else "another VPC"
+        raise conflict_error(
+            f"{describe(item)}: {asked} is taken by {by}", hint="leave the address out to have one allocated"
+        )
     return asked
 
 
 def check_nat(networks: NetworkObjects, item: NatRule, old: NatRule | None) -> NatRule:
     """Check a NAT rule: its port, its external address, and conflicts with other rules and load balancers."""
     objects = networks.of_vpc(vpc_of(item.name))
-    gateway = gateway_of(objects, titled(item))
-    port = known(objects, Port, item.port, titled(item))
+    gateway = gateway_of(objects, describe(item))
+    port = require_object(objects, Port, item.port, describe(item))
     own = item.eip == gateway.name
-    address = gateway.address if own else known(objects, Eip, item.eip, titled(item)).address
+    address = gateway.address if own else require_object(objects, Eip, item.eip, describe(item)).address
     if address is None or not any(inside.version == address.version for inside in port.addresses):
-        raise CalabashError(f"{titled(item)}: port {port.name} has no address of the IP version of {address}")
+        raise CalabashError(f"{describe(item)}: port {port.name} has no address of the IP version of {address}")
     if item.kind is NatKind.FIP:
         if own:
             raise CalabashError(
-                f"{titled(item)}: {item.eip} is the address of the gateway", hint="use an EIP for a floating address"
+                f"{describe(item)}: {item.eip} is the address of the gateway", hint="use an EIP for a floating address"
             )
         if item.protocol is not TransportProtocol.ANY or item.outside_number or item.inside_number:
             raise CalabashError(
-                f"{titled(item)}: a floating address forwards all protocols and ports", hint="use dnat to forward one"
+                f"{describe(item)}: a floating address forwards all protocols and ports", hint="use dnat to forward one"
             )
         if item.distributed and gateway.kind is GatewayKind.NFV:
-            raise CalabashError(f"{titled(item)}: an NFV gateway does not support distributed translation")
+            raise CalabashError(f"{describe(item)}: an NFV gateway does not support distributed translation")
     else:
         if item.protocol not in FORWARDED or item.distributed:
-            raise CalabashError(f"{titled(item)}: dnat forwards tcp or udp, and is not distributed")
-        check_between(item.outside_number, 1, NUMBER_MAX, f"external port number of {titled(item)}")
-        check_between(item.inside_number, 1, NUMBER_MAX, f"internal port number of {titled(item)}")
+            raise CalabashError(f"{describe(item)}: dnat forwards tcp or udp, and is not distributed")
+        check_between(item.outside_number, 1, NUMBER_MAX, f"external port number of {describe(item)}")
+        check_between(item.inside_number, 1, NUMBER_MAX, f"internal port number of {describe(item)}")
     _check_nat_conflicts(objects, item, address)
-    check_fixed(item, old, "kind")
+    check_immutable(item, old, "kind")
     return item
 
 
@@ -268,10 +274,12 @@ def _check_nat_conflicts(objects: VpcObjects, item: NatRule, address: Address) -
         both = item.kind is other.kind is NatKind.FIP
         numbers = (other.protocol, other.outside_number) == (item.protocol, item.outside_number)
         if other.eip == item.eip and (NatKind.FIP in (item.kind, other.kind) or numbers):
-            raise conflict(f"{titled(item)}: {item.eip} is in use by {titled(other)}")
+            raise conflict_error(f"{describe(item)}: {item.eip} is in use by {describe(other)}")
         if both and other.port == item.port:
-            raise conflict(f"{titled(item)}: port {item.port} already has the floating address of {titled(other)}")
+            raise conflict_error(
+                f"{describe(item)}: port {item.port} already has the floating address of {describe(other)}"
+            )
     for balancer in objects.all(LoadBalancer).values():
         numbers = (balancer.protocol, balancer.vip_number) == (item.protocol, item.outside_number)
         if balancer.vip == address and (item.kind is NatKind.FIP or numbers):
-            raise conflict(f"{titled(item)}: {item.eip} is in use by {titled(balancer)}")
+            raise conflict_error(f"{describe(item)}: {item.eip} is in use by {describe(balancer)}")

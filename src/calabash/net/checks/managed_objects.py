@@ -24,7 +24,7 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import Layer, LoadBalancer, TransportProtocol
 from calabash.net.addresses.ranges import range_of
-from calabash.net.checks.common import titled
+from calabash.net.checks.common import describe
 from calabash.net.checks.subnets import ANYBODY, default_group
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
@@ -42,7 +42,7 @@ def check_managed_names(item: LoadBalancer | NetworkGateway) -> None:
     """Raise CalabashError if the name is too long to be part of the names of the managed objects."""
     if len(item.name.split("/")[1]) > NAME_LENGTH_MAX - _ADDED_LENGTH:
         raise CalabashError(
-            f"{titled(item)}: the name is longer than {NAME_LENGTH_MAX - _ADDED_LENGTH} characters",
+            f"{describe(item)}: the name is longer than {NAME_LENGTH_MAX - _ADDED_LENGTH} characters",
             hint="names of its ports contain it",
         )
 
@@ -88,7 +88,7 @@ def _gateway_objects(objects: VpcObjects, item: NetworkGateway) -> tuple[Network
     subnet = next((subnet for subnet in subnets if any(cidr.version == 4 for cidr in subnet.cidrs)), None)
     if subnet is None:
         raise CalabashError(
-            f"{titled(item)}: the VPC has no IPv4 subnet for the replicas",
+            f"{describe(item)}: the VPC has no IPv4 subnet for the replicas",
             reason=Reason.NOT_FOUND,
             hint=f"calabash subnet create {vpc_of(item.name)}/a --cidr 10.0.1.0/24",
         )

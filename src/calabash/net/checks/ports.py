@@ -8,18 +8,18 @@ from calabash.model.addresses import Address, Network, parse_mac
 from calabash.model.errors import CalabashError
 from calabash.model.network import Port, QosPolicy, SecurityGroup, SecurityRule, Subnet, Vpc, vpc_of
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
-from calabash.net.addresses.allocation import check_station, free_address, free_mac
+from calabash.net.addresses.allocation import check_host_address, free_address, free_mac
 from calabash.net.addresses.derived import PLATFORM_MAC, checks_address
 from calabash.net.addresses.ranges import range_of
 from calabash.net.checks.common import (
     NUMBER_MAX,
     check_between,
     check_distinct,
-    check_fixed,
-    conflict,
-    is_platform,
-    known,
-    titled,
+    check_immutable,
+    conflict_error,
+    describe,
+    is_reserved_name,
+    require_object,
 )
 from calabash.net.checks.limits import GROUPS_PER_PORT, PARENTS_PER_PORT, RULES_PER_GROUP, check_count
 from calabash.net.checks.subnets import DEFAULT_GROUP
@@ -37,34 +37,34 @@ def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
     """Check a port and complete its addresses, MAC and security groups."""
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
-    subnet = known(objects, Subnet, subnet_of(item.name), titled(item))
+    subnet = require_object(objects, Subnet, subnet_of(item.name), describe(item))
     taken = AddressHolders(objects, item.name)
     foreign = [address for address in item.addresses if range_of(address, subnet.cidrs) is None]
     if foreign:
         raise CalabashError(
-            f"{titled(item)}: {foreign[0]} is not in {', '.join(map(str, subnet.cidrs))} of the subnet",
+            f"{describe(item)}: {foreign[0]} is not in {', '.join(map(str, subnet.cidrs))} of the subnet",
             hint="leave the address out to have one allocated",
         )
     addresses = tuple(_address(item, cidr, old, taken) for cidr in subnet.cidrs)
     if len(item.addresses) > len(subnet.cidrs) or not set(item.addresses) <= set(addresses):
         raise CalabashError(
-            f"{titled(item)}: needs at most one address of each range, not {', '.join(map(str, item.addresses))}"
+            f"{describe(item)}: needs at most one address of each range, not {', '.join(map(str, item.addresses))}"
         )
     groups = item.security_groups or (f"{vpc.name}/{DEFAULT_GROUP}",)
-    check_count(len(groups), GROUPS_PER_PORT, f"security groups of {titled(item)}")
-    check_distinct(groups, f"security groups of {titled(item)}")
+    check_count(len(groups), GROUPS_PER_PORT, f"security groups of {describe(item)}")
+    check_distinct(groups, f"security groups of {describe(item)}")
     for group in groups:
-        known(objects, SecurityGroup, group, titled(item))
-        if is_platform(group) and not is_platform(item.name):
+        require_object(objects, SecurityGroup, group, describe(item))
+        if is_reserved_name(group) and not is_reserved_name(item.name):
             raise CalabashError(
-                f"{titled(item)}: {group} is reserved for ports of the platform",
+                f"{describe(item)}: {group} is reserved for ports of the platform",
                 hint="create a group with the same rules",
             )
     if item.qos:
-        known(objects, QosPolicy, item.qos, titled(item))
+        require_object(objects, QosPolicy, item.qos, describe(item))
     _check_parents(objects, item)
     item = replace(item, addresses=addresses, mac=_mac(vpc, objects, item, old), security_groups=groups)
-    check_fixed(item, old, "addresses", "mac")
+    check_immutable(item, old, "addresses", "mac")
     return item
 
 
@@ -87,9 +87,9 @@ class AddressHolders:
                 self._others[int(address)] = (subnet.name, f"health checks in subnet {subnet.name}")
         for endpoint in objects.all(ServiceEndpoint).values():
             if endpoint.vip is not None:
-                self._others[int(endpoint.vip)] = (endpoint.name, titled(endpoint))
+                self._others[int(endpoint.vip)] = (endpoint.name, describe(endpoint))
         for balancer in objects.all(LoadBalancer).values() if balancers else ():
-            self._others.setdefault(int(balancer.vip), (balancer.name, titled(balancer)))
+            self._others.setdefault(int(balancer.vip), (balancer.name, describe(balancer)))
 
     def __call__(self, number: int) -> bool:
         return number in self._ports or number in self._others
@@ -103,39 +103,39 @@ class AddressHolders:
         name, holder = self._others.get(number, ("", ""))
         return "" if port or name == self._requester else holder
 
-    def check(self, address: Address, whose: str) -> None:
+    def check(self, address: Address, subject: str) -> None:
         """Raise CalabashError (CONFLICT) if another object has the address."""
         if taken_by := self.holder(address):
-            raise conflict(
-                f"{whose}: {address} is taken by {taken_by}", hint="leave the address out to have one allocated"
+            raise conflict_error(
+                f"{subject}: {address} is taken by {taken_by}", hint="leave the address out to have one allocated"
             )
 
 
 def check_group(networks: NetworkObjects, item: SecurityGroup, _old: SecurityGroup | None) -> SecurityGroup:
     """Check the rules of a security group."""
     objects = networks.of_vpc(vpc_of(item.name))
-    check_count(len(item.rules), RULES_PER_GROUP, f"rules of {titled(item)}")
-    check_distinct(item.rules, f"rules of {titled(item)}")
+    check_count(len(item.rules), RULES_PER_GROUP, f"rules of {describe(item)}")
+    check_distinct(item.rules, f"rules of {describe(item)}")
     for number, rule in enumerate(item.rules, 1):
-        whose = f"{titled(item)}, rule {number}"
+        subject = f"{describe(item)}, rule {number}"
         if (rule.peer is None) == (not rule.peer_group):
             raise CalabashError(
-                f"{whose}: needs either a peer range or a peer group", hint="0.0.0.0/0 is every IPv4 address"
+                f"{subject}: needs either a peer range or a peer group", hint="0.0.0.0/0 is every IPv4 address"
             )
         if rule.peer_group and rule.peer_group != item.name:
-            known(objects, SecurityGroup, rule.peer_group, whose)
-        _check_rule_ports(rule, whose)
+            require_object(objects, SecurityGroup, rule.peer_group, subject)
+        _check_rule_ports(rule, subject)
     return item
 
 
-def _check_rule_ports(rule: SecurityRule, whose: str) -> None:
+def _check_rule_ports(rule: SecurityRule, subject: str) -> None:
     first, last = rule.ports
     if (first, last) == (0, 0):
         return
     if rule.protocol not in NUMBERED:
-        raise CalabashError(f"{whose}: {rule.protocol.value} has no port numbers", hint="use tcp, udp or sctp")
-    check_between(first, 1, NUMBER_MAX, f"{whose}, first port number")
-    check_between(last, first, NUMBER_MAX, f"{whose}, last port number")
+        raise CalabashError(f"{subject}: {rule.protocol.value} has no port numbers", hint="use tcp, udp or sctp")
+    check_between(first, 1, NUMBER_MAX, f"{subject}, first port number")
+    check_between(last, first, NUMBER_MAX, f"{subject}, last port number")
 
 
 def _address(item: Port, cidr: Network, old: Port | None, taken: AddressHolders) -> Address:
@@ -144,9 +144,9 @@ def _address(item: Port, cidr: Network, old: Port | None, taken: AddressHolders)
     if asked is None and old is not None:
         asked = first_address_in(old.addresses, cidr)
     if asked is None:
-        return free_address(cidr, taken, titled(item))
-    check_station(asked, cidr, titled(item))
-    taken.check(asked, titled(item))
+        return free_address(cidr, taken, describe(item))
+    check_host_address(asked, cidr, describe(item))
+    taken.check(asked, describe(item))
     return asked
 
 
@@ -160,25 +160,25 @@ def _mac(vpc: Vpc, objects: VpcObjects, item: Port, old: Port | None) -> str:
     asked = item.mac or (old.mac if old is not None else "")
     if not asked:
         return free_mac(vpc.number, objects.macs, len(objects.macs))
-    mac = parse_mac(asked, f"MAC of {titled(item)}")
+    mac = parse_mac(asked, f"MAC of {describe(item)}")
     if mac.startswith(PLATFORM_MAC):
-        raise CalabashError(f"{titled(item)}: MACs that begin with {PLATFORM_MAC} are reserved for routers")
+        raise CalabashError(f"{describe(item)}: MACs that begin with {PLATFORM_MAC} are reserved for routers")
     if (holder := objects.macs.get(mac, item.name)) != item.name:
-        raise conflict(
-            f"{titled(item)}: {mac} is taken by port {holder}", hint="leave the MAC out to have one allocated"
+        raise conflict_error(
+            f"{describe(item)}: {mac} is taken by port {holder}", hint="leave the MAC out to have one allocated"
         )
     return mac
 
 
 def _check_parents(objects: VpcObjects, item: Port) -> None:
-    whose = f"virtual {titled(item)}"
-    check_count(len(item.virtual_parents), PARENTS_PER_PORT, f"parents of {whose}")
-    check_distinct(item.virtual_parents, f"parents of {whose}")
+    subject = f"virtual {describe(item)}"
+    check_count(len(item.virtual_parents), PARENTS_PER_PORT, f"parents of {subject}")
+    check_distinct(item.virtual_parents, f"parents of {subject}")
     for parent in item.virtual_parents:
-        port = known(objects, Port, parent, whose)
+        port = require_object(objects, Port, parent, subject)
         if parent == item.name or port.virtual_parents or subnet_of(parent) != subnet_of(item.name):
-            raise CalabashError(f"{whose}: {parent} is not another port of the same subnet without parents")
+            raise CalabashError(f"{subject}: {parent} is not another port of the same subnet without parents")
     if item.virtual_parents:
         for other in objects.all(Port).values():
             if item.name in other.virtual_parents:
-                raise conflict(f"{whose} is itself a parent of virtual port {other.name}")
+                raise conflict_error(f"{subject} is itself a parent of virtual port {other.name}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from calabash.model.addresses import check_label
 from calabash.model.errors import CalabashError
 from calabash.model.network import DnsRecord, QosPolicy, vpc_of
-from calabash.net.checks.common import check_between, check_distinct, conflict, titled
+from calabash.net.checks.common import check_between, check_distinct, conflict_error, describe
 from calabash.net.checks.limits import ADDRESSES_PER_RECORD, check_count
 from calabash.net.objects.collection import NetworkObjects
 
@@ -21,28 +21,28 @@ def check_record(networks: NetworkObjects, item: DnsRecord, _old: DnsRecord | No
     host = item.host.lower().removesuffix(".")
     labels = host[: HOST_LENGTH_MAX + 1].split(".")
     for label in labels:
-        check_label(label, f"host of {titled(item)}")
-    check_between(len(host), 1, HOST_LENGTH_MAX, f"length of the host of {titled(item)}")
+        check_label(label, f"host of {describe(item)}")
+    check_between(len(host), 1, HOST_LENGTH_MAX, f"length of the host of {describe(item)}")
     vpc = vpc_of(item.name)
     if len(labels) == PORT_NAME_LABELS and labels[2:] == [vpc, "internal"]:
         raise CalabashError(
-            f"{titled(item)}: {host} is a port's name", hint=f"use another, such as NAME.{vpc}.internal"
+            f"{describe(item)}: {host} is a port's name", hint=f"use another, such as NAME.{vpc}.internal"
         )
     if not item.addresses:
-        raise CalabashError(f"{titled(item)} has no address")
-    check_count(len(item.addresses), ADDRESSES_PER_RECORD, f"addresses of {titled(item)}")
-    check_distinct(item.addresses, f"addresses of {titled(item)}")
+        raise CalabashError(f"{describe(item)} has no address")
+    check_count(len(item.addresses), ADDRESSES_PER_RECORD, f"addresses of {describe(item)}")
+    check_distinct(item.addresses, f"addresses of {describe(item)}")
     for other in networks.of_vpc(vpc).all(DnsRecord).values():
         if other.name != item.name and other.host == host:
-            raise conflict(f"{titled(item)}: {host} is the host of {titled(other)}", hint="change that one")
+            raise conflict_error(f"{describe(item)}: {host} is the host of {describe(other)}", hint="change that one")
     return replace(item, host=host)
 
 
 def check_qos(_networks: NetworkObjects, item: QosPolicy, _old: QosPolicy | None) -> QosPolicy:
     """Check that a QoS policy limits one direction, and that its rates are within the bounds of OVN."""
     if not item.egress_bits_per_s and not item.ingress_bits_per_s:
-        raise CalabashError(f"{titled(item)} limits no direction", hint="--rate 1Gbit")
+        raise CalabashError(f"{describe(item)} limits no direction", hint="--rate 1Gbit")
     for bits in (item.egress_bits_per_s, item.ingress_bits_per_s):
         if bits:
-            check_between(bits, BITS_MIN, BITS_MAX, f"bits per second of {titled(item)}")
+            check_between(bits, BITS_MIN, BITS_MAX, f"bits per second of {describe(item)}")
     return item

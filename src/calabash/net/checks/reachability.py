@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from calabash.model.addresses import Network
 from calabash.model.network import DedicatedLine, NetworkGateway, Vpc
 from calabash.net.addresses.ranges import first_overlap
-from calabash.net.checks.common import conflict, titled
-from calabash.net.objects.acceptance import peered, peered_ranges
+from calabash.net.checks.common import conflict_error, describe
+from calabash.net.objects.acceptance import accepted_peerings, peering_ranges
 from calabash.net.objects.collection import NetworkObjects
 
 Destination = tuple[str, tuple[Network, ...]]  # description of the destination, and its ranges
@@ -26,14 +26,14 @@ def destinations(networks: NetworkObjects, vpc: str, *, without: str = "") -> It
     objects = networks.of_vpc(vpc)
     for line in objects.all(DedicatedLine).values():
         if line.name != without:
-            yield titled(line), line_ranges(line)
+            yield describe(line), line_ranges(line)
     for gateway in objects.all(NetworkGateway).values():
         uplink = networks.uplinks().get(gateway.uplink)
         if uplink is not None and gateway.name != without:
             yield f"uplink {uplink.name}", (uplink.cidr,)
-    for peering, other in peered(networks, vpc):
+    for peering, other in accepted_peerings(networks, vpc):
         if peering.name != without:
-            yield f"peer {other.name}", peered_ranges(peering, other)
+            yield f"peer {other.name}", peering_ranges(peering, other)
 
 
 def check_new_destination(networks: NetworkObjects, vpc: Vpc, name: str, new: Destination) -> None:
@@ -42,9 +42,9 @@ def check_new_destination(networks: NetworkObjects, vpc: Vpc, name: str, new: De
     Args:
         name: the object that adds the destination; its current ranges are ignored.
     """
-    for what, ranges in ((titled(vpc), vpc.cidrs), *destinations(networks, vpc.name, without=name)):
+    for what, ranges in ((describe(vpc), vpc.cidrs), *destinations(networks, vpc.name, without=name)):
         if shared := first_overlap(new[1], ranges):
-            raise conflict(
+            raise conflict_error(
                 f"{new[0]}: {shared[0]} overlaps {shared[1]} of {what}", hint="use ranges that do not overlap"
             )
 
@@ -56,17 +56,17 @@ def check_peer_destinations(networks: NetworkObjects, peer: Vpc, name: str, new:
     """
     for _, ranges in destinations(networks, peer.name, without=name):
         if shared := first_overlap(new[1], ranges):
-            raise conflict(f"{new[0]}: {shared[0]} overlaps another destination of VPC {peer.name}")
+            raise conflict_error(f"{new[0]}: {shared[0]} overlaps another destination of VPC {peer.name}")
 
 
 def check_vpc_ranges(networks: NetworkObjects, vpc: Vpc) -> None:
     """Raise CalabashError if the ranges of a changed VPC overlap what it or one of its peers reaches."""
     for what, ranges in destinations(networks, vpc.name):
         if shared := first_overlap(vpc.cidrs, ranges):
-            raise conflict(f"{titled(vpc)}: {shared[0]} overlaps {shared[1]} of {what}")
-    for peering, other in peered(networks, vpc.name):
+            raise conflict_error(f"{describe(vpc)}: {shared[0]} overlaps {shared[1]} of {what}")
+    for peering, other in accepted_peerings(networks, vpc.name):
         back = f"{other.name}/{vpc.name}"
         theirs = networks.of_vpc(other.name).all(type(peering))[back]
         if theirs.routes:
             continue  # the peer reaches the ranges of its routes only
-        check_peer_destinations(networks, other, back, (titled(vpc), vpc.cidrs))
+        check_peer_destinations(networks, other, back, (describe(vpc), vpc.cidrs))

@@ -8,17 +8,17 @@ from ipaddress import ip_network
 from calabash.model.addresses import Address, Network, overlapping
 from calabash.model.errors import CalabashError
 from calabash.model.network import Direction, SecurityGroup, SecurityRule, Subnet, Vpc, vpc_of
-from calabash.net.addresses.allocation import check_station, number_of, usable
+from calabash.net.addresses.allocation import allocated_number, check_host_address, host_range
 from calabash.net.addresses.ranges import first_overlap, is_within
 from calabash.net.checks.common import (
     NUMBER_MAX,
+    check_allowed_range,
     check_between,
     check_distinct,
-    check_fixed,
-    check_usable,
-    conflict,
-    listed,
-    titled,
+    check_immutable,
+    conflict_error,
+    describe,
+    join_ranges,
 )
 from calabash.net.checks.limits import CIDRS_PER_VPC, check_count
 from calabash.net.checks.reachability import check_vpc_ranges
@@ -34,22 +34,22 @@ ANYBODY: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
     """Check a VPC: ranges, MTU, its subnets and the networks it reaches; allocate its number."""
     if not item.cidrs:
-        raise CalabashError(f"{titled(item)} needs a range", hint="add one, such as 10.0.0.0/16")
-    check_count(len(item.cidrs), CIDRS_PER_VPC, f"ranges of {titled(item)}")
+        raise CalabashError(f"{describe(item)} needs a range", hint="add one, such as 10.0.0.0/16")
+    check_count(len(item.cidrs), CIDRS_PER_VPC, f"ranges of {describe(item)}")
     for cidr in item.cidrs:
-        check_usable(cidr, titled(item))
-        _check_prefix(cidr, titled(item))
-    check_apart(item.cidrs, titled(item))
+        check_allowed_range(cidr, describe(item))
+        _check_prefix(cidr, describe(item))
+    check_disjoint(item.cidrs, describe(item))
     least = MTU_MIN_6 if any(cidr.version == 6 for cidr in item.cidrs) else MTU_MIN
-    check_between(item.mtu_bytes, least, MTU_MAX, f"MTU of {titled(item)}, bytes")
+    check_between(item.mtu_bytes, least, MTU_MAX, f"MTU of {describe(item)}, bytes")
     for subnet in networks.of_vpc(item.name).all(Subnet).values():
         if outside := next((cidr for cidr in subnet.cidrs if not is_within(cidr, item.cidrs)), None):
-            raise conflict(f"{titled(item)} must keep {outside}, the range of {titled(subnet)}")
+            raise conflict_error(f"{describe(item)} must keep {outside}, the range of {describe(subnet)}")
     check_vpc_ranges(networks, item)
     taken = {vpc.number for vpc in networks.all(Vpc)} if old is None or item.number != old.number else ()
-    number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
+    number = allocated_number(item.number, old.number if old else 0, taken, NUMBER_MAX, describe(item))
     item = replace(item, number=number)
-    check_fixed(item, old, "tenant", "number")
+    check_immutable(item, old, "tenant", "number")
     return item
 
 
@@ -66,48 +66,48 @@ def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> 
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if not item.cidrs:
-        raise CalabashError(f"{titled(item)} needs a range", hint=f"use one within {listed(vpc.cidrs)}")
-    check_distinct((f"a range of IPv{cidr.version}" for cidr in item.cidrs), titled(item))
+        raise CalabashError(f"{describe(item)} needs a range", hint=f"use one within {join_ranges(vpc.cidrs)}")
+    check_distinct((f"a range of IPv{cidr.version}" for cidr in item.cidrs), describe(item))
     for cidr in item.cidrs:
         if not is_within(cidr, vpc.cidrs):
             raise CalabashError(
-                f"{titled(item)}: {cidr} is not within {listed(vpc.cidrs)} of its VPC",
+                f"{describe(item)}: {cidr} is not within {join_ranges(vpc.cidrs)} of its VPC",
                 hint=f"use a range within these, or add a range to VPC {vpc.name}",
             )
-        _check_prefix(cidr, titled(item))
+        _check_prefix(cidr, describe(item))
     others = {name: other for name, other in objects.all(Subnet).items() if name != item.name}
     for other in others.values():
         if shared := first_overlap(item.cidrs, other.cidrs):
-            raise conflict(f"{titled(item)}: {shared[0]} overlaps {shared[1]} of {titled(other)}")
+            raise conflict_error(f"{describe(item)}: {shared[0]} overlaps {shared[1]} of {describe(other)}")
     gateways = tuple(_gateway(item, cidr) for cidr in item.cidrs)
     if foreign := set(item.gateways) - set(gateways):
-        raise CalabashError(f"{titled(item)}: gateway {min(map(str, foreign))} is not in {listed(item.cidrs)}")
+        raise CalabashError(f"{describe(item)}: gateway {min(map(str, foreign))} is not in {join_ranges(item.cidrs)}")
     taken = {other.number for other in others.values()}
-    number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
+    number = allocated_number(item.number, old.number if old else 0, taken, NUMBER_MAX, describe(item))
     if old is not None and not item.gateways:
         gateways = old.gateways
     item = replace(item, gateways=gateways, number=number)
-    check_fixed(item, old, "cidrs", "gateways", "number")
+    check_immutable(item, old, "cidrs", "gateways", "number")
     return item
 
 
-def check_apart(networks: tuple[Network, ...], whose: str) -> None:
-    """Raise CalabashError if two of the ranges overlap; ``whose`` names the object in the message."""
+def check_disjoint(networks: tuple[Network, ...], subject: str) -> None:
+    """Raise CalabashError if two of the ranges overlap; ``subject`` names the object in the message."""
     if shared := overlapping(networks):
-        raise CalabashError(f"{whose}: {shared[0]} and {shared[1]} overlap")
+        raise CalabashError(f"{subject}: {shared[0]} and {shared[1]} overlap")
 
 
 def _gateway(subnet: Subnet, cidr: Network) -> Address:
     """Return the address of the router in one range: the requested one, else the first."""
     asked = [address for address in subnet.gateways if address.version == cidr.version]
     if len(asked) > 1:
-        raise CalabashError(f"{titled(subnet)}: two gateways in {cidr}, {asked[0]} and {asked[1]}")
-    gateway = asked[0] if asked else cidr[usable(cidr)[0] - int(cidr.network_address)]
-    check_station(gateway, cidr, f"gateway of {titled(subnet)}")
+        raise CalabashError(f"{describe(subnet)}: two gateways in {cidr}, {asked[0]} and {asked[1]}")
+    gateway = asked[0] if asked else cidr[host_range(cidr)[0] - int(cidr.network_address)]
+    check_host_address(gateway, cidr, f"gateway of {describe(subnet)}")
     return gateway
 
 
-def _check_prefix(cidr: Network, whose: str) -> None:
+def _check_prefix(cidr: Network, subject: str) -> None:
     least, most = PREFIX_MIN[cidr.version], PREFIX_MAX[cidr.version]
     if not least <= cidr.prefixlen <= most:
-        raise CalabashError(f"{whose}: prefix length of {cidr} is not between /{least} and /{most}")
+        raise CalabashError(f"{subject}: prefix length of {cidr} is not between /{least} and /{most}")

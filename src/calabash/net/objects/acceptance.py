@@ -13,10 +13,10 @@ from calabash.model.network_services import LoadBalancer, ServiceEndpoint
 from calabash.net.addresses.ranges import is_within
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
-EVERYBODY = "*"
+ALL_TENANTS = "*"
 
 
-def other_side(peering: str) -> str:
+def reverse_name(peering: str) -> str:
     """Return the name of the peering in the opposite direction: ``green/red`` for ``red/green``."""
     own, other = peering.split("/")
     return f"{other}/{own}"
@@ -27,20 +27,20 @@ def tenant_of(objects: VpcObjects) -> str | None:
     return next((vpc.tenant for vpc in objects.all(Vpc).values()), None)
 
 
-def peering_stands(networks: NetworkObjects, item: Peering) -> bool:
+def peering_accepted(networks: NetworkObjects, item: Peering) -> bool:
     """Return True if both VPCs have requested the peering."""
-    return networks.find(Peering, other_side(item.name)) is not None
+    return networks.find(Peering, reverse_name(item.name)) is not None
 
 
-def peered(networks: NetworkObjects, vpc: str) -> Iterator[tuple[Peering, Vpc]]:
+def accepted_peerings(networks: NetworkObjects, vpc: str) -> Iterator[tuple[Peering, Vpc]]:
     """Yield the accepted peerings of a VPC, each with the peer VPC."""
     for item in networks.of_vpc(vpc).all(Peering).values():
         other = networks.find(Vpc, item.name.split("/")[1])
-        if other is not None and peering_stands(networks, item):
+        if other is not None and peering_accepted(networks, item):
             yield item, other
 
 
-def peered_ranges(item: Peering, other: Vpc) -> tuple[Network, ...]:
+def peering_ranges(item: Peering, other: Vpc) -> tuple[Network, ...]:
     """Return the ranges that a VPC reaches by a peering with ``other``.
 
     These are the routes of the peering that lie within the ranges of ``other``, or all its ranges if the peering has no routes.
@@ -48,17 +48,17 @@ def peered_ranges(item: Peering, other: Vpc) -> tuple[Network, ...]:
     return tuple(route for route in item.routes if is_within(route, other.cidrs)) if item.routes else other.cidrs
 
 
-def offered(networks: NetworkObjects, source: str, consumer: str) -> LoadBalancer | None:
+def offered_balancer(networks: NetworkObjects, source: str, consumer: str) -> LoadBalancer | None:
     """Return the load balancer ``source`` if it exists and is offered to the VPC ``consumer``, else None."""
     tenant = tenant_of(networks.of_vpc(consumer))
     provider = networks.of_vpc(vpc_of(source))
     balancer = provider.all(LoadBalancer).get(source)
     if balancer is None:
         return None
-    permitted = tenant == tenant_of(provider) or EVERYBODY in balancer.offered_to or tenant in balancer.offered_to
+    permitted = tenant == tenant_of(provider) or ALL_TENANTS in balancer.offered_to or tenant in balancer.offered_to
     return balancer if permitted else None
 
 
-def endpoint_stands(networks: NetworkObjects, item: ServiceEndpoint) -> bool:
+def endpoint_accepted(networks: NetworkObjects, item: ServiceEndpoint) -> bool:
     """Return True if the load balancer of the endpoint exists and is offered to the VPC of the endpoint."""
-    return offered(networks, item.source, vpc_of(item.name)) is not None
+    return offered_balancer(networks, item.source, vpc_of(item.name)) is not None

@@ -23,11 +23,11 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint
 from calabash.net.addresses.ranges import range_of
-from calabash.net.checks.common import is_platform
+from calabash.net.checks.common import is_reserved_name
 from calabash.net.checks.managed_objects import managed_label
 from calabash.net.checks.ports import subnet_of
 from calabash.net.checks.subnets import DEFAULT_GROUP
-from calabash.net.objects.acceptance import endpoint_stands
+from calabash.net.objects.acceptance import endpoint_accepted
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 
@@ -41,7 +41,7 @@ def dependents(networks: NetworkObjects, item: NetworkObject) -> Iterator[Networ
         case Uplink():
             yield from (gateway for gateway in networks.all(NetworkGateway) if gateway.uplink == item.name)
         case LoadBalancer():
-            yield from (endpoint for endpoint in endpoints_of(networks, item) if endpoint_stands(networks, endpoint))
+            yield from (endpoint for endpoint in endpoints_of(networks, item) if endpoint_accepted(networks, endpoint))
         case _:
             yield from _dependents_in_vpc(objects, item)
 
@@ -73,8 +73,8 @@ def _dependents_in_vpc(objects: VpcObjects, item: NetworkObject) -> Iterator[Net
 
 def _dependents_of_subnet(objects: VpcObjects, item: Subnet) -> Iterator[NetworkObject]:
     inside = [port for port in objects.all(Port).values() if subnet_of(port.name) == item.name]
-    yield from (port for port in inside if not is_platform(port.name))
-    own = {port.name for port in inside if is_platform(port.name)}
+    yield from (port for port in inside if not is_reserved_name(port.name))
+    own = {port.name for port in inside if is_reserved_name(port.name)}
     yield from (gateway for gateway in objects.all(NetworkGateway).values() if own & set(gateway.ports))
     yield from (lb for lb in objects.all(LoadBalancer).values() if range_of(lb.vip, item.cidrs))
     yield from (endpoint for endpoint in objects.all(ServiceEndpoint).values() if endpoint.subnet == item.name)

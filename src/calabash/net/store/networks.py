@@ -15,7 +15,7 @@ from typing import Self
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Port, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
-from calabash.net.checks.common import called, conflict, is_platform, mentioned, titled
+from calabash.net.checks.common import conflict_error, describe, describe_kind, describe_redactable, is_reserved_name
 from calabash.net.checks.completion import complete_object
 from calabash.net.checks.managed_objects import managed_objects
 from calabash.net.checks.subnets import DEFAULT_GROUP
@@ -71,17 +71,17 @@ class Networks(NetworkObjects):
         """
         item = self.get(kind, name)
         if item is None:
-            raise CalabashError(f"{called(kind, name[:200])} does not exist", reason=Reason.NOT_FOUND)
+            raise CalabashError(f"{describe_kind(kind, name[:200])} does not exist", reason=Reason.NOT_FOUND)
         label = name.rsplit("/", 1)[-1]
-        if is_platform(name) and not platform:
+        if is_reserved_name(name) and not platform:
             raise CalabashError(
-                f"{titled(item)} belongs to the platform and is deleted with the object it was created for",
+                f"{describe(item)} belongs to the platform and is deleted with the object it was created for",
                 reason=Reason.NOT_PERMITTED,
             )
         if kind is NetworkKind.SECURITY_GROUP and label == DEFAULT_GROUP:
-            raise conflict(f"{titled(item)} is deleted only with its VPC", hint="change its rules instead")
+            raise conflict_error(f"{describe(item)} is deleted only with its VPC", hint="change its rules instead")
         if cascade and kind is not NetworkKind.VPC:
-            raise CalabashError(f"{titled(item)}: only a VPC can be deleted together with its dependents")
+            raise CalabashError(f"{describe(item)}: only a VPC can be deleted together with its dependents")
         if isinstance(item, Vpc):
             self._check_unused(item, foreign_dependents(self, item) if cascade else dependents(self, item))
             after = self._without_vpc(name)
@@ -109,8 +109,8 @@ class Networks(NetworkObjects):
             return after, item
         ports = tuple(put)
         if item.ports not in ((), ports):
-            raise conflict(
-                f"{titled(item)}: its ports are {', '.join(ports) or 'none'}, and cannot be set",
+            raise conflict_error(
+                f"{describe(item)}: its ports are {', '.join(ports) or 'none'}, and cannot be set",
                 hint="leave the ports out",
             )
         return after, replace(item, ports=ports)
@@ -118,9 +118,10 @@ class Networks(NetworkObjects):
     def _check_unused(self, item: NetworkObject, objects: Iterable[NetworkObject]) -> None:
         named = list(itertools.islice(objects, NAMED_DEPENDENTS + 1))
         if named:
+            text = ", ".join(describe_redactable(other) for other in named[:NAMED_DEPENDENTS])
             more = " and others" if len(named) > NAMED_DEPENDENTS else ""
-            raise conflict(
-                f"{titled(item)} is used by {', '.join(mentioned(other) for other in named[:NAMED_DEPENDENTS])}{more}",
+            raise conflict_error(
+                f"{describe(item)} is used by {text}{more}",
                 hint="delete these first" + (", or delete everything with --all" if isinstance(item, Vpc) else ""),
             )
 

@@ -30,7 +30,13 @@ from calabash.model.network import (
 )
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
 from calabash.net.addresses.ranges import is_within
-from calabash.net.objects.acceptance import endpoint_stands, offered, peered, peered_ranges, peering_stands
+from calabash.net.objects.acceptance import (
+    accepted_peerings,
+    endpoint_accepted,
+    offered_balancer,
+    peering_accepted,
+    peering_ranges,
+)
 from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.promises.probes import Probe
 from calabash.netd.promises.result import PromiseTried
@@ -100,8 +106,8 @@ def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Promi
     for balancer in own.all(LoadBalancer).values():
         yield _service(f"lb {balancer.name}", balancer, balancer.vip, probe)
     for endpoint in own.all(ServiceEndpoint).values():
-        source = offered(networks, endpoint.source, vpc)
-        if source is None or endpoint.vip is None or not endpoint_stands(networks, endpoint):
+        source = offered_balancer(networks, endpoint.source, vpc)
+        if source is None or endpoint.vip is None or not endpoint_accepted(networks, endpoint):
             detail = f"{endpoint.source} is not offered to {vpc}"
             yield PromiseTried(promise=f"endpoint {endpoint.name} answers", held=None, detail=detail)
         else:
@@ -111,11 +117,11 @@ def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Promi
 def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
     """VPCs with which both have asked to be joined, in the first of their subnets that is reached."""
     for item in networks.of_vpc(vpc).all(Peering).values():
-        if not peering_stands(networks, item):
+        if not peering_accepted(networks, item):
             detail = "the other VPC has not asked for it"
             yield PromiseTried(promise=f"peering {item.name} leads there", held=None, detail=detail)
-    for item, other in peered(networks, vpc):
-        promise, ranges = f"peering {item.name} leads there", peered_ranges(item, other)
+    for item, other in accepted_peerings(networks, vpc):
+        promise, ranges = f"peering {item.name} leads there", peering_ranges(item, other)
         found = (
             subnet
             for subnet in networks.of_vpc(other.name).all(Subnet).values()

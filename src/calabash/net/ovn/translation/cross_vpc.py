@@ -18,7 +18,7 @@ from calabash.model.addresses import Address
 from calabash.model.network import NetworkKind, Peering, Subnet, Vpc, vpc_of
 from calabash.model.network_services import Layer, LoadBalancer, ServiceEndpoint
 from calabash.net.addresses.derived import MacUse, endpoint_interfaces, peering_interfaces, platform_mac
-from calabash.net.objects.acceptance import offered, peered_ranges, peering_stands
+from calabash.net.objects.acceptance import offered_balancer, peering_accepted, peering_ranges
 from calabash.net.objects.collection import NetworkObjects
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
@@ -42,7 +42,7 @@ def add_peerings(view: View, draft: Draft) -> None:
     """Add the accepted peerings of the VPC."""
     for peering in view.all(Peering).values():
         other = view.networks.find(Vpc, peering.name.rsplit("/", 1)[1])
-        if other is not None and peering_stands(view.networks, peering):
+        if other is not None and peering_accepted(view.networks, peering):
             _add_peering(view, draft, peering, other)
 
 
@@ -57,7 +57,7 @@ def _add_peering(view: View, draft: Draft, peering: Peering, other: Vpc) -> None
     port = add_router_port(view, draft, naming.peering_link(own.name, other.name), columns)
     peer_cidrs = [cidr for subnet in view.networks.of_vpc(other.name).all(Subnet).values() for cidr in subnet.cidrs]
     hops = {interface.version: interface.ip for interface in peering_interfaces(peering.number, 1 - side)}
-    for prefix in peered_ranges(peering, other) if peering.routes else peer_cidrs:
+    for prefix in peering_ranges(peering, other) if peering.routes else peer_cidrs:
         add_route(view, draft, f"{peering.name}:peer:{prefix}", prefix, (hops[prefix.version], port))
     add_range_guards(view, draft, port, "src", other.cidrs)
     add_range_guards(view, draft, port, "dst", own.cidrs)
@@ -91,7 +91,7 @@ def accepted_endpoints(networks: NetworkObjects, vpc: str = "") -> Iterator[Acce
     for endpoint in _endpoints(networks):
         if vpc and vpc not in (vpc_of(endpoint.name), vpc_of(endpoint.source)):
             continue
-        balancer = offered(networks, endpoint.source, vpc_of(endpoint.name))
+        balancer = offered_balancer(networks, endpoint.source, vpc_of(endpoint.name))
         if balancer is not None and endpoint.vip is not None and endpoint.vip.version == balancer.vip.version:
             yield AcceptedEndpoint(endpoint, balancer)
 

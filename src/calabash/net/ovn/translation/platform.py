@@ -32,7 +32,7 @@ ANNOUNCE_NAT = {"nat-addresses": "router"}
 OWN_DROP, OWN, CLOSED, OPEN = 1000, 1001, 2000, 2001  # ACL priorities
 
 
-def desired_platform(
+def platform_rows(
     networks: NetworkObjects, *, protected: tuple[Network, ...] = (), hosts: NetworkHosts | None = None
 ) -> Rows:
     """Return all rows of the platform.

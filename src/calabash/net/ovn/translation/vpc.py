@@ -17,14 +17,12 @@ from calabash.net.ovn.translation.dedicated_lines import add_lines
 from calabash.net.ovn.translation.dhcp_dns import add_dhcp_and_dns
 from calabash.net.ovn.translation.gateways import add_gateway
 from calabash.net.ovn.translation.load_balancers import add_balancers
-from calabash.net.ovn.translation.platform import desired_platform
 from calabash.net.ovn.translation.qos import add_qos
 from calabash.net.ovn.translation.routes import add_routes
 from calabash.net.ovn.translation.security_groups import add_groups
 from calabash.net.ovn.translation.topology import add_ports, add_router, add_subnets
 from calabash.net.ovn.translation.view import NetworkHosts, View
 
-__all__ = ["desired", "desired_platform"]
 TRANSLATORS = (
     add_router,
     add_subnets,
@@ -41,7 +39,7 @@ TRANSLATORS = (
 )
 
 
-def desired(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts, closed: ClosedBackends = NONE_CLOSED) -> Rows:
+def vpc_rows(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts, closed: ClosedBackends = NONE_CLOSED) -> Rows:
     """Return all rows of one VPC, or none if it does not exist.
 
     Args:
