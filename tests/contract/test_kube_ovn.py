@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.contract.go_programs import BUILD_S
 from tests.contract.kube_ovn import wrong_shapes, wrong_types
-from tests.unit.net.every_network import every_network
 from tests.unit.net.random_networks import RandomNetworks
+from tests.unit.net.sample_network import every_network
 
 from calabash.net.kubeovn.rendering import render_kube_ovn
 from calabash.net.kubeovn.resources import API

@@ -19,7 +19,7 @@ from tests.net.asking import bits_through, dhcp4, dhcp6, dns
 from tests.net.packets import IPV4, Sniffer, ethernet, ip, send, tcp
 from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
-from tests.unit.net.books import port, subnet, vpc
+from tests.unit.net.network_builders import port, subnet, vpc
 
 from calabash.model.network import (
     MTU_DEFAULT,

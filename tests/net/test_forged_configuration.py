@@ -33,7 +33,7 @@ from tests.net.packets import (
     udp,
 )
 from tests.net.site import Site
-from tests.unit.net.books import port, subnet, vpc
+from tests.unit.net.network_builders import port, subnet, vpc
 
 from calabash.agent.net.switch import OwnedPorts
 from calabash.model.network import Direction, SecurityGroup, SecurityRule

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.net.leaks import attempts, leaks, tenants
 from tests.net.planes import HOSTS, ControlPlane
-from tests.unit.net.everything import everything
+from tests.unit.net.sample_tenants import everything
 
 from calabash.model.network import Port, Subnet, Vpc
 from calabash.net.addresses.derived import MacUse, platform_mac

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.net.books import book, port, subnet, vpc
+from tests.unit.net.network_builders import book, port, subnet, vpc
 
 from calabash.model.network import NetworkObject
 from calabash.net.ovn.northbound.changes import applied, diff

@@ -6,8 +6,8 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.unit.net.test_book import book, port, refused, subnet, vpc
-from tests.unit.net.test_book_outside import dnat, fip, line, uplink
+from tests.unit.net.checks.test_gateways_and_routes import dnat, fip, line, uplink
+from tests.unit.net.store.test_networks import book, port, refused, subnet, vpc
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import Eip, NetworkGateway, NetworkKind, NetworkObject, Peering, Port, SecurityGroup

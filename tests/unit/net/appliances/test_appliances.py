@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.net.appliance_books import UPLINK, book, tenant
+from tests.unit.net.appliance_networks import UPLINK, book, tenant
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway

@@ -7,8 +7,8 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.unit.net.books import book, port, subnet, vpc
-from tests.unit.net.everything import HOSTS, balanced, base, everything, of
+from tests.unit.net.network_builders import book, port, subnet, vpc
+from tests.unit.net.sample_tenants import HOSTS, balanced, base, everything, of
 
 from calabash.model.network import NetworkGateway, NetworkKind, Peering, Uplink, kind_of
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer, ServiceEndpoint

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
-from tests.unit.net.every_network import every_network
+from tests.unit.net.sample_network import every_network
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.unit.net.books import book, port, subnet, vpc
+from tests.unit.net.network_builders import book, port, subnet, vpc
 
 from calabash.model.network import Direction, DnsRecord, Port, SecurityGroup, SecurityRule
 from calabash.model.network_services import TransportProtocol

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.net import needs
-from tests.unit.net.everything import HOSTS, everything
+from tests.unit.net.sample_tenants import HOSTS, everything
 
 from calabash.net.ovn.northbound.rows import Ref, Rows, Value
 from calabash.net.ovn.northbound.tables import TABLES

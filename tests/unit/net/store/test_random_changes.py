@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.examples import examples
-from tests.unit.net.invariants import check_book
 from tests.unit.net.random_networks import RandomChange, RandomNetworks
+from tests.unit.net.store_invariants import check_book
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, NetworkObject, SecurityGroup, Vpc, kind_of

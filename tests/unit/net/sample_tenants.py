@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tests.unit.net.books import book, port, subnet, vpc
+from tests.unit.net.network_builders import book, port, subnet, vpc
 
 from calabash.model.addresses import Address
 from calabash.model.network import (
