@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MACHINE, KUBERNETES, OTHERS = "On one machine", "On Kubernetes", "Programs of others that the product starts"
+MACHINE, KUBERNETES, OTHERS = "On one machine", "On Kubernetes", "Third-party programs that Calabash starts"
 _CODE = re.compile(r"`([^`]+)`")
 _MODE = re.compile(r"mode (0\d{3})")
 

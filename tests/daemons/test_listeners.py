@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not may(), reason="network namespaces and worker
 _LISTENS_TCP, _LISTENS_UNIX = "0A", 0x10000
 KEEPER = "keeper of a program in a tenant's network"
 # Rows whose programs are OVN's and those of appliances: tests/net starts them.
-ELSEWHERE = {"`ovsdb-server` of a lab network", "`haproxy` of balancers and `conntrackd` of gateways as appliances"}
+ELSEWHERE = {"`ovsdb-server` of a lab network", "`haproxy` and `conntrackd` of load balancer and gateway appliances"}
 
 
 @dataclass(frozen=True)
