@@ -1,4 +1,4 @@
-/* The agent's access to the control page; see pagelib.h. */
+/* Implementation of the agent's atomic operations on the control pages; see pagelib.h. */
 #define _GNU_SOURCE
 #pragma GCC visibility push(default)
 #include "page/pagelib.h"
@@ -17,49 +17,51 @@
 #include <unistd.h>
 
 /*
- * A tenant may cut its usage file short at any moment, and then touching the page is SIGBUS. The agent serves
- * others too, so the fault ends the call, not the process. The handler belongs to these calls alone: a fault
- * anywhere else meets what was installed before.
+ * A tenant may truncate its usage file at any moment; touching the page then raises SIGBUS. The agent serves
+ * other tenants too, so the fault ends the call, not the process. The handler acts only during these calls: a
+ * fault anywhere else is passed to the handler that was installed before.
  */
-static __thread sigjmp_buf *volatile guard;
-static struct sigaction before;
+static __thread sigjmp_buf *volatile guard_jump;
+static struct sigaction guard_previous_action;
 static pthread_once_t guard_once = PTHREAD_ONCE_INIT;
 
-static void on_fault(int number, siginfo_t *info, void *context)
+static void guard_handle_fault(int number, siginfo_t *info, void *context)
 {
     (void)info;
     (void)context;
-    if (guard) siglongjmp(*guard, 1);
-    sigaction(number, &before, NULL); /* the instruction faults again, and is treated as it would have been */
+    if (guard_jump) siglongjmp(*guard_jump, 1);
+    sigaction(number, &guard_previous_action,
+              NULL); /* the instruction faults again and is handled by the previous action */
 }
 
 static void guard_install(void)
 {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    struct sigaction action = {.sa_sigaction = guard_handle_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, &before);
+    sigaction(SIGBUS, &action, &guard_previous_action);
 }
 
-/* Evaluates to CALL, or to FALLBACK when the page is not there any more. */
+/* Evaluate to CALL, or to FALLBACK if the page is no longer mapped to file contents. */
 #define GUARDED(type, fallback, call)             \
     __extension__({                               \
         sigjmp_buf here;                          \
         volatile type answer = (fallback);        \
         pthread_once(&guard_once, guard_install); \
         if (!sigsetjmp(here, 0)) {                \
-            guard = &here;                        \
+            guard_jump = &here;                   \
             answer = (call);                      \
         }                                         \
-        guard = NULL;                             \
+        guard_jump = NULL;                        \
         answer;                                   \
     })
 
-static int reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid, uint64_t start_time)
+static int slot_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
+                     uint64_t start_time)
 {
     if (slot >= CB_PROCS_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
     if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE ||
-        cb_generation(proc) != generation || __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE) != pid)
+        cb_proc_generation(proc) != generation || __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE) != pid)
         return 0;
     if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE &&
         __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE) != start_time)
@@ -72,7 +74,7 @@ static int reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int3
     return 1;
 }
 
-static int recount_device(struct cb_usage *usage, uint32_t device)
+static int counter_recount(struct cb_usage *usage, uint32_t device)
 {
     for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
@@ -87,11 +89,11 @@ static int recount_device(struct cb_usage *usage, uint32_t device)
     return -1;
 }
 
-static int recount(struct cb_usage *usage)
+static int counters_recount_all(struct cb_usage *usage)
 {
     int wrong = 0, busy = 0;
     for (uint32_t device = 0; device < CB_DEVICES_MAX; device++) {
-        int answer = recount_device(usage, device);
+        int answer = counter_recount(usage, device);
         if (answer < 0)
             busy = 1;
         else
@@ -100,7 +102,7 @@ static int recount(struct cb_usage *usage)
     return busy ? -1 : wrong;
 }
 
-static int set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
+static int slot_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
 {
     if (slot >= CB_PROCS_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
@@ -119,7 +121,7 @@ void cb_page_store64(uint64_t *word, uint64_t value)
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-static void store_plan(struct cb_plan *to, struct cb_plan plan)
+static void plan_store(struct cb_plan *to, struct cb_plan plan)
 {
     __atomic_store_n(&to->from_ns, plan.from_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&to->start_ns, plan.start_ns, __ATOMIC_RELAXED);
@@ -130,15 +132,16 @@ static void store_plan(struct cb_plan *to, struct cb_plan plan)
 void cb_page_set_gate(struct cb_limits_device *device, uint32_t gate, uint32_t neighbours,
                       const struct cb_plan *plan)
 {
-    uint32_t word = device->word | 1; /* odd already: its last writer died */
+    uint32_t word = device->word | 1; /* odd already: its last writer died while writing */
     __atomic_store_n(&device->word, word, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* odd is seen before anything of what is written next */
+    __atomic_thread_fence(
+        __ATOMIC_RELEASE); /* the odd word is visible before anything that is written next */
     if (plan != NULL) {
         if (device->gate != CB_GATE_TURN)
-            store_plan(&device->previous, (struct cb_plan){0});
+            plan_store(&device->previous, (struct cb_plan){0});
         else if (plan->from_ns > device->plan.from_ns)
-            store_plan(&device->previous, device->plan);
-        store_plan(&device->plan, *plan);
+            plan_store(&device->previous, device->plan);
+        plan_store(&device->plan, *plan);
     }
     __atomic_store_n(&device->gate, gate, __ATOMIC_RELAXED);
     __atomic_store_n(&device->neighbours, neighbours, __ATOMIC_RELAXED);
@@ -165,15 +168,15 @@ int cb_page_wake(uint32_t *word)
 
 int cb_page_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid, uint64_t start_time)
 {
-    return GUARDED(int, -1, reap(usage, slot, generation, pid, start_time));
+    return GUARDED(int, -1, slot_reap(usage, slot, generation, pid, start_time));
 }
 
 int cb_page_recount(struct cb_usage *usage)
 {
-    return GUARDED(int, -1, recount(usage));
+    return GUARDED(int, -1, counters_recount_all(usage));
 }
 
 int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
 {
-    return GUARDED(int, -1, set_host_pid(usage, slot, generation, host_pid));
+    return GUARDED(int, -1, slot_set_host_pid(usage, slot, generation, host_pid));
 }

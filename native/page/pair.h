@@ -1,12 +1,13 @@
 /*
- * Two words that move as one: the 16-byte compare-and-swap of the control pages.
+ * The 16-byte compare-and-swap of the control pages: two words that change as one.
  *
- * x86-64 has the instruction. aarch64 has it from ARMv8.1 on (LSE: Grace, every server of the last years), which is asked
- * for at run time; before, a pair is loaded and stored exclusively, and whoever writes to the same line, a tenant that
- * does nothing else for instance, makes the store fail. So that loop has an end, and the answer "false" means there: not
- * done, perhaps for no reason. Callers look again, as often as they can afford.
+ * x86-64 has the instruction. aarch64 has it from ARMv8.1 on (LSE: Grace, and every recent server), which is
+ * detected at run time. Without it, a pair is loaded and stored exclusively, and any write to the same line,
+ * for instance by a tenant that does nothing else, makes the store fail. That loop is therefore bounded, and
+ * the result "false" means there: not done, perhaps for no reason. Callers retry as often as they can afford.
  *
- * All of it acquires and releases: what was written before a swap is seen by who reads the swapped pair.
+ * All operations acquire and release: what was written before a swap is visible to a reader of the swapped
+ * pair.
  */
 #ifndef CALABASH_PAIR_H
 #define CALABASH_PAIR_H
@@ -70,7 +71,7 @@ static inline bool cb_pair_swap_at_once(volatile void *address, struct cb_pair *
     return low == wanted.low && high == wanted.high;
 }
 
-/* What was found instead may be torn, as with cb_pair_read: only a store that succeeds proves the load. */
+/* The value found instead may be torn, as with cb_pair_read: only a store that succeeds proves the load. */
 static inline bool cb_pair_swap_in_steps(volatile void *address, struct cb_pair *expected,
                                          struct cb_pair desired)
 {

@@ -1,6 +1,6 @@
 /*
- * One allocation that the ledger remembers: reserve what the driver will take, call the driver, then either
- * remember the pointer or give everything back.
+ * Reserve, allocate and record one allocation: reserve what the driver will take, call the driver, then either
+ * record the pointer in the ledger or return the reservation.
  */
 #include "shim/allocation.h"
 

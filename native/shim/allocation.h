@@ -1,4 +1,4 @@
-/* One allocation that the ledger remembers, whatever the family. */
+/* One allocation recorded in the ledger, of any family. */
 #ifndef CALABASH_SHIM_ALLOCATION_H
 #define CALABASH_SHIM_ALLOCATION_H
 
@@ -8,10 +8,13 @@ struct cb_allocation {
     int device;
     uint64_t bytes;
 };
-/* On the current device; false: there is no room on the card, and spill.h knows whether there is beyond it. */
+/*
+ * Reserve on the current device. Return false if there is no room on the card; spill.h then decides about
+ * managed memory.
+ */
 bool cb_allocation_linear(struct cb_allocation *allocation, uint64_t bytes);
 bool cb_allocation_begin(struct cb_allocation *allocation,
-                         uint64_t bytes); /* on the current device; false: over the cap */
+                         uint64_t bytes); /* on the current device; false: beyond the cap */
 bool cb_allocation_resize(struct cb_allocation *allocation, uint64_t bytes);
 void cb_allocation_end(struct cb_allocation *allocation, CUresult result, uint32_t kind, uint64_t key);
 void cb_allocation_release(uint32_t kind, uint64_t key); /* after the driver has freed it */

@@ -1,4 +1,4 @@
-/* The state of this process, and the lists that units put themselves on. */
+/* The state of this process, the user-visible message, and the lists of functions that units register. */
 #define _GNU_SOURCE
 #include "shim/base.h"
 
@@ -34,7 +34,8 @@ void cb_say(const char *format, ...)
     size_t length = strlen(line);
     va_list arguments;
     int saved = errno;
-    if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) return; /* the first reason is the one to mend */
+    if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+        return; /* only the first message is written: it is the cause to fix */
     va_start(arguments, format);
     int more = vsnprintf(line + length, sizeof(line) - length - 1, format, arguments);
     va_end(arguments);
@@ -42,7 +43,7 @@ void cb_say(const char *format, ...)
     if (length > sizeof(line) - 2) length = sizeof(line) - 2;
     line[length++] = '\n';
     if (write(STDERR_FILENO, line, length) < 0) {
-        /* nobody to tell */
+        /* standard error is closed: the message is lost */
     }
     errno = saved;
 }

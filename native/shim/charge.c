@@ -1,20 +1,21 @@
 /*
- * Charging the container's counter; the exactness through SIGKILL is the business of page/charge.h.
+ * Charging the container's counter; page/charge.h keeps the counters exact through SIGKILL.
  *
- * Order of a reservation: reserving_bytes up, counter up (commit point), driver, reserving_bytes down. A
- * process killed in between has the bytes in its share, whether or not the driver got to allocate them, and
- * reaping the process takes them off: an over-count while it is dying, never an under-count.
- * reserving_bytes only tells the agent which part of the counter NVML may not show yet.
+ * Order of a reservation: raise reserving_bytes, raise the counter (commit point), call the driver, lower
+ * reserving_bytes. A process killed in between has the bytes in its share, whether or not the driver allocated
+ * them, and reaping the process removes them: an over-count while it is dying, never an under-count.
+ * reserving_bytes only tells the agent which part of the counter NVML may not report yet.
  *
- * A denial is final only after what this process keeps unused (its pools) has been given back and dead siblings have been reaped: a
- * script's next program must not fail because the agent has not yet noticed the end of the previous one. Where
- * only the agent can tell (processes of another PID namespace, the residual of one that has just died), the
- * call waits for a few of its looks, if there is an agent, and not again soon when that was in vain.
+ * A refusal is final only after what this process keeps unused (its pools) has been freed and dead processes of
+ * the slice have been reaped: the next program of a script must not fail because the agent has not yet noticed
+ * the end of the previous one. Where only the agent can tell (processes of another PID namespace, the residual
+ * of a process that has just died), the call waits for a few of the agent's polls, if an agent is running, and
+ * does not wait again soon if that was in vain.
  *
- * Beyond the card. Where a slice spills, what is charged beyond memory_limit_bytes takes a longer way: first the charge,
- * within the cap, then a look at what of all charges cannot be paged. Every process counts its charge as unpageable
- * until it has said otherwise, so two that charge at once both see it: at most one too few gets memory of the card,
- * never one too many.
+ * Beyond the card. If a slice spills, a charge beyond memory_limit_bytes takes the slow path: first the charge,
+ * within the cap, then a check of all unpageable charges. Every process counts its charge as unpageable until
+ * it has declared otherwise, so two processes that charge at once both see it: at most one of them is refused
+ * memory of the card without need, and the limit is never exceeded.
  */
 #define _GNU_SOURCE
 #include "shim/charge.h"
@@ -24,15 +25,16 @@
 
 #include <time.h>
 
-#define COLD __attribute__((cold, noinline)) /* the way of what is given at once must stay short */
+#define COLD __attribute__((cold, noinline)) /* keeps the fast path short */
 
-#define AGENT_ALIVE_NS 1000000000u
-#define AGENT_LOOKS_NS 500000000u  /* two of the agent's looks, and something for a busy machine */
-#define FUTILE_NS      5000000000u /* after a wait in vain there is none for so long */
-#define DRIVER_LAGS_NS 200000000u  /* a driver frees what the dead held within this, if not at once */
-#define PAUSE_NS       2000000u
+#define AGENT_ALIVE_NS    1000000000u
+#define AGENT_POLLS_NS    500000000u  /* two polls of the agent, and a margin for a busy machine */
+#define NO_SECOND_WAIT_NS 5000000000u /* after a wait in vain, no further wait for so long */
+#define DRIVER_LAGS_NS \
+    200000000u /* a driver frees the memory of a dead process within this time, if not at once */
+#define PAUSE_NS 2000000u
 
-static uint64_t ceiling(int device)
+static uint64_t device_limit_bytes(int device)
 {
     const struct cb_limits_device *limits = &cb.limits->device[device];
     uint64_t limit = __atomic_load_n(&limits->memory_limit_bytes, __ATOMIC_ACQUIRE);
@@ -41,27 +43,29 @@ static uint64_t ceiling(int device)
     return limit > residual ? limit - residual : 0;
 }
 
-static inline __attribute__((always_inline)) bool add(int device, uint64_t bytes)
+static inline __attribute__((always_inline)) bool counter_add(int device, uint64_t bytes)
 {
-    return cb_charge_add(cb.usage, cb.slot, (uint32_t)device, bytes, ceiling(device));
+    return cb_charge_add(cb.usage, cb.slot, (uint32_t)device, bytes, device_limit_bytes(device));
 }
 
 /* ---- beyond memory_limit_bytes ---- */
 
-static uint64_t residual_of(int device)
+static uint64_t residual_bytes_of(int device)
 {
     return __atomic_load_n(&cb.limits->device[device].residual_bytes, __ATOMIC_ACQUIRE);
 }
 
-static COLD bool add_within_cap(int device, uint64_t bytes)
+static COLD bool counter_add_within_cap(int device, uint64_t bytes)
 {
-    uint64_t cap = cb_cap(&cb.limits->device[device]), residual = residual_of(device);
+    uint64_t cap = cb_cap(&cb.limits->device[device]), residual = residual_bytes_of(device);
     return cb_charge_add(cb.usage, cb.slot, (uint32_t)device, bytes, cap > residual ? cap - residual : 0);
 }
 
-/* What one process has of a device that cannot be paged, or more. Its counters are two words: they belong together
- * when no charge has come between two looks at them. */
-static uint64_t fixed_of(const struct cb_usage_proc *proc, int device)
+/*
+ * Unpageable bytes that one process has of a device, or more. Its counters are two words: they are consistent
+ * if no charge happened between two reads of them.
+ */
+static uint64_t unpageable_bytes_of(const struct cb_usage_proc *proc, int device)
 {
     const struct cb_usage_share *share = &proc->share[device];
     uint64_t bytes = 0;
@@ -76,67 +80,69 @@ static uint64_t fixed_of(const struct cb_usage_proc *proc, int device)
     return bytes;
 }
 
-/* Whether all that cannot be paged, of all processes, is within `limit`. */
-static bool lies_within(int device, uint64_t limit)
+/* Return true if the unpageable bytes of all processes are within `limit`. */
+static bool unpageable_within(int device, uint64_t limit)
 {
-    uint64_t fixed = residual_of(device);
+    uint64_t fixed = residual_bytes_of(device);
     for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
         const struct cb_usage_proc *proc = &cb.usage->proc[slot];
-        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE) fixed += fixed_of(proc, device);
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE)
+            fixed += unpageable_bytes_of(proc, device);
     }
     return fixed <= limit;
 }
 
-static COLD bool add_resident(int device, uint64_t bytes)
+static COLD bool counter_add_resident(int device, uint64_t bytes)
 {
-    if (!add_within_cap(device, bytes)) return false;
-    if (lies_within(device, cb.limits->device[device].resident_limit_bytes)) return true;
+    if (!counter_add_within_cap(device, bytes)) return false;
+    if (unpageable_within(device, cb.limits->device[device].resident_limit_bytes)) return true;
     (void)cb_charge_sub(cb.usage, cb.slot, (uint32_t)device, bytes);
     return false;
 }
 
-static COLD bool add_at_once(int device, uint64_t bytes)
+static COLD bool counter_add_fast(int device, uint64_t bytes)
 {
-    return add(device, bytes);
+    return counter_add(device, bytes);
 }
 
-/* What cannot be paged, on the short way or the long one. */
-static COLD bool add_fixed(int device, uint64_t bytes)
+/* Charge unpageable bytes, on the fast path or on the slow one. */
+static COLD bool counter_add_unpageable(int device, uint64_t bytes)
 {
-    return add(device, bytes) || (cb_spills(device) && add_resident(device, bytes));
+    return counter_add(device, bytes) || (cb_spills(device) && counter_add_resident(device, bytes));
 }
 
-static uint64_t clock_ns(void)
+static uint64_t monotonic_ns(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-static bool recently(uint64_t then_ns, uint64_t now_ns, uint64_t span_ns)
+static bool happened_within(uint64_t then_ns, uint64_t now_ns, uint64_t span_ns)
 {
     return then_ns != 0 && (then_ns >= now_ns || now_ns - then_ns < span_ns);
 }
 
 /*
- * Whether the agent may be about to find room for `bytes` that nobody here can find. A wait in vain is not
- * repeated for the same death, nor soon for the same processes elsewhere.
+ * Return true if the agent may be about to free `bytes` that no process here can find. A wait in vain is not
+ * repeated for the same death, nor soon for the same processes of other namespaces.
  */
-static bool agent_may_help(int device, uint64_t bytes, uint64_t now_ns)
+static bool agent_may_free(int device, uint64_t bytes, uint64_t now_ns)
 {
     static uint64_t waited_for_ns[CB_DEVICES_MAX], waited_ns[CB_DEVICES_MAX];
     const struct cb_limits_device *limits = &cb.limits->device[device];
     uint64_t limit = cb_cap(limits);
     uint64_t used = __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
     if (limit == 0 || bytes > limit ||
-        !recently(__atomic_load_n(&cb.limits->heartbeat_ns, __ATOMIC_RELAXED), now_ns, AGENT_ALIVE_NS))
+        !happened_within(__atomic_load_n(&cb.limits->heartbeat_ns, __ATOMIC_RELAXED), now_ns, AGENT_ALIVE_NS))
         return false;
     uint64_t room = limit - bytes, reaped = __atomic_load_n(&cb.usage->reaped_ns, __ATOMIC_RELAXED);
-    if (used <= room && recently(reaped, now_ns, AGENT_LOOKS_NS)) /* the residual may be the dead one's */
+    if (used <= room &&
+        happened_within(reaped, now_ns, AGENT_POLLS_NS)) /* the residual may belong to the dead process */
         return __atomic_exchange_n(&waited_for_ns[device], reaped, __ATOMIC_RELAXED) != reaped;
     uint64_t elsewhere = cb_processes_elsewhere(device);
     if (elsewhere == 0 || used - (elsewhere < used ? elsewhere : used) > room ||
-        recently(__atomic_load_n(&waited_ns[device], __ATOMIC_RELAXED), now_ns, FUTILE_NS))
+        happened_within(__atomic_load_n(&waited_ns[device], __ATOMIC_RELAXED), now_ns, NO_SECOND_WAIT_NS))
         return false;
     __atomic_store_n(&waited_ns[device], now_ns, __ATOMIC_RELAXED);
     return true;
@@ -144,40 +150,40 @@ static bool agent_may_help(int device, uint64_t bytes, uint64_t now_ns)
 
 typedef bool (*add_fn)(int device, uint64_t bytes);
 
-static bool add_with_the_agent(int device, uint64_t bytes, add_fn try)
+static bool counter_add_after_agent(int device, uint64_t bytes, add_fn try)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-    uint64_t began = clock_ns();
-    if (!agent_may_help(device, bytes, began)) return false;
-    while (clock_ns() - began < AGENT_LOOKS_NS) {
+    uint64_t began = monotonic_ns();
+    if (!agent_may_free(device, bytes, began)) return false;
+    while (monotonic_ns() - began < AGENT_POLLS_NS) {
         nanosleep(&pause, NULL);
         if (try(device, bytes)) return true;
     }
     return false;
 }
 
-static COLD bool add_after_cleaning(int device, uint64_t bytes, add_fn try)
+static COLD bool counter_add_after_reaping(int device, uint64_t bytes, add_fn try)
 {
     if (cb_spills(device) && try(device, bytes)) return true;
     cb_run_on_shortage(device);
     if (try(device, bytes)) return true;
     if (cb_processes_reap(device) > 0 && try(device, bytes)) return true;
-    return add_with_the_agent(device, bytes, try);
+    return counter_add_after_agent(device, bytes, try);
 }
 
 bool cb_driver_lags(unsigned *tries)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
     if (*tries >= DRIVER_LAGS_NS / PAUSE_NS || cb.usage == NULL) return false;
-    if (*tries == 0 &&
-        !recently(__atomic_load_n(&cb.usage->reaped_ns, __ATOMIC_RELAXED), clock_ns(), AGENT_ALIVE_NS))
+    if (*tries == 0 && !happened_within(__atomic_load_n(&cb.usage->reaped_ns, __ATOMIC_RELAXED),
+                                        monotonic_ns(), AGENT_ALIVE_NS))
         return false;
     ++*tries;
     nanosleep(&pause, NULL);
     return true;
 }
 
-static COLD bool give_up(int device, uint64_t bytes)
+static COLD bool reservation_abandon(int device, uint64_t bytes)
 {
     __atomic_fetch_sub(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
     return false;
@@ -185,14 +191,15 @@ static COLD bool give_up(int device, uint64_t bytes)
 
 static COLD bool reserve_slowly(int device, uint64_t bytes)
 {
-    return add_after_cleaning(device, bytes, add_fixed) || give_up(device, bytes);
+    return counter_add_after_reaping(device, bytes, counter_add_unpageable) ||
+           reservation_abandon(device, bytes);
 }
 
 bool cb_reserve_quietly(int device, uint64_t bytes)
 {
     if (device < 0) return true;
     __atomic_fetch_add(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
-    if (CB_LIKELY(add(device, bytes))) return true;
+    if (CB_LIKELY(counter_add(device, bytes))) return true;
     return reserve_slowly(device, bytes);
 }
 
@@ -210,17 +217,17 @@ bool cb_reserve(int device, uint64_t bytes)
 
 static COLD bool reserve_linear_slowly(int device, uint64_t bytes)
 {
-    if (cb_spills(device)) return give_up(device, bytes);
-    if (add_after_cleaning(device, bytes, add_at_once)) return true;
+    if (cb_spills(device)) return reservation_abandon(device, bytes);
+    if (counter_add_after_reaping(device, bytes, counter_add_fast)) return true;
     cb_denied(device);
-    return give_up(device, bytes);
+    return reservation_abandon(device, bytes);
 }
 
 bool cb_reserve_linear(int device, uint64_t bytes)
 {
     if (device < 0) return true;
     __atomic_fetch_add(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
-    if (CB_LIKELY(add(device, bytes))) return true;
+    if (CB_LIKELY(counter_add(device, bytes))) return true;
     return reserve_linear_slowly(device, bytes);
 }
 
@@ -231,18 +238,18 @@ bool cb_reserve_beyond(int *device, uint64_t bytes)
     const struct cb_limits_device *limits = &cb.limits->device[on];
     uint32_t units = (uint32_t)(bytes / CB_CHARGE_UNIT), *pageable = &cb.proc->pageable_units[on];
     __atomic_fetch_add(&cb.proc->reserving_bytes[on], bytes, __ATOMIC_RELAXED);
-    if (!add_after_cleaning(on, bytes, add_within_cap)) {
+    if (!counter_add_after_reaping(on, bytes, counter_add_within_cap)) {
         __atomic_fetch_sub(&cb.proc->reserving_bytes[on], bytes, __ATOMIC_RELAXED);
         cb_denied(on);
         return false;
     }
-    /* Small things stay on the card as long as there is room: pages are larger than they are. */
+    /* Small allocations stay on the card as long as there is room: pages are larger than they are. */
     uint64_t large = 1ull << 20;
-    if (lies_within(on, bytes < large ? limits->resident_limit_bytes : limits->memory_limit_bytes))
+    if (unpageable_within(on, bytes < large ? limits->resident_limit_bytes : limits->memory_limit_bytes))
         return true;
     uint32_t before = __atomic_load_n(pageable, __ATOMIC_RELAXED);
     do {
-        if (bytes / CB_CHARGE_UNIT > UINT32_MAX - before) { /* 2 TiB of one process */
+        if (bytes / CB_CHARGE_UNIT > UINT32_MAX - before) { /* more than 2 TiB in one process */
             cb_cancel(on, bytes);
             cb_denied(on);
             return false;
@@ -253,24 +260,24 @@ bool cb_reserve_beyond(int *device, uint64_t bytes)
     return true;
 }
 
-static bool add_for(uint32_t slot, int device, uint64_t bytes)
+static bool counter_add_for_slot(uint32_t slot, int device, uint64_t bytes)
 {
-    uint64_t cap = cb_cap(&cb.limits->device[device]), residual = residual_of(device);
-    if (cb_charge_add(cb.usage, slot, (uint32_t)device, bytes, ceiling(device))) return true;
+    uint64_t cap = cb_cap(&cb.limits->device[device]), residual = residual_bytes_of(device);
+    if (cb_charge_add(cb.usage, slot, (uint32_t)device, bytes, device_limit_bytes(device))) return true;
     if (!cb_spills(device) ||
         !cb_charge_add(cb.usage, slot, (uint32_t)device, bytes, cap > residual ? cap - residual : 0))
         return false;
-    if (lies_within(device, cb.limits->device[device].resident_limit_bytes)) return true;
+    if (unpageable_within(device, cb.limits->device[device].resident_limit_bytes)) return true;
     (void)cb_charge_sub(cb.usage, slot, (uint32_t)device, bytes);
     return false;
 }
 
 bool cb_reserve_for(uint32_t slot, int device, uint64_t bytes)
 {
-    if (add_for(slot, device, bytes)) return true;
+    if (counter_add_for_slot(slot, device, bytes)) return true;
     cb_run_on_shortage(device);
-    if (add_for(slot, device, bytes)) return true;
-    if (cb_processes_reap(device) > 0 && add_for(slot, device, bytes)) return true;
+    if (counter_add_for_slot(slot, device, bytes)) return true;
+    if (cb_processes_reap(device) > 0 && counter_add_for_slot(slot, device, bytes)) return true;
     cb_denied(device);
     return false;
 }
@@ -313,10 +320,13 @@ bool cb_true_up(int device, uint64_t from, uint64_t to)
         cb_uncharge(device, from - to);
         return true;
     }
-    return add(device, to - from) || add_fixed(device, to - from);
+    return counter_add(device, to - from) || counter_add_unpageable(device, to - from);
 }
 
-/* Frees what dead siblings still hold. Costs two loads where this process alone holds memory of the device. */
+/*
+ * Free what dead processes of the slice still hold. Costs two loads if only this process holds memory of the
+ * device.
+ */
 static void reap_siblings(int device)
 {
     uint64_t used = __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
@@ -327,7 +337,7 @@ static void reap_siblings(int device)
 uint64_t cb_limit_left(int device, uint64_t *limit)
 {
     reap_siblings(device);
-    uint64_t cap = cb_cap(&cb.limits->device[device]), taken = residual_of(device);
+    uint64_t cap = cb_cap(&cb.limits->device[device]), taken = residual_bytes_of(device);
     taken += __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
     *limit = cap;
     if (cap == 0) return UINT64_MAX;

@@ -1,4 +1,4 @@
-/* Launches on their way through the limiter, and what else the hooks have to tell it. */
+/* Entry of launches into the compute limiter, and the other events that the hooks report to it. */
 #define _GNU_SOURCE
 #include "shim/compute.h"
 
@@ -22,15 +22,18 @@ void cb_compute_init(const struct cb_limits *limits, struct cb_usage *usage, str
 void cb_compute_after_fork(struct cb_usage_proc *proc)
 {
     cb_limiter_after_fork(proc);
-    memset(&cb_advance, 0, sizeof(cb_advance)); /* the parent's launches are the parent's to book */
+    memset(&cb_advance, 0, sizeof(cb_advance)); /* the parent accounts for its own launches */
     cb_estimates_reset();
     cb_streams_reset();
     cb_fences_reset();
 }
 
-/* Books launches of `cost_ns` together in flight; the card is expected to be done with them when? */
-static uint64_t book(const struct cb_device_view *view, uint64_t cost_ns, uint64_t launches, uint64_t now_ns,
-                     uint64_t *until_ns)
+/*
+ * Account for launches of `cost_ns` together as in flight; *until_ns receives the time at which the card is
+ * expected to have finished them.
+ */
+static uint64_t inflight_add(const struct cb_device_view *view, uint64_t cost_ns, uint64_t launches,
+                             uint64_t now_ns, uint64_t *until_ns)
 {
     ADD(view->own_inflight_ns, cost_ns);
     uint64_t inflight = ADD(&view->usage->inflight_ns, cost_ns); /* without these launches */
@@ -47,14 +50,14 @@ static uint64_t book(const struct cb_device_view *view, uint64_t cost_ns, uint64
 }
 
 /*
- * Launches in advance. A look at the gate costs several atomic operations on shared lines and a reading of the
- * clock, far more than the launch of a small kernel can bear. So a thread that launches quickly, and is the
- * only one of its container that does, is granted the next few launches with one look: as many as it is
+ * Launches in advance. A check of the gate costs several atomic operations on shared lines and a reading of the
+ * clock, far more than the launch of a small kernel can bear. Therefore a thread that launches quickly, and is
+ * the only one of its container that does, is granted its next few launches by one check: as many as it is
  * expected to make within half a millisecond, of at most CB_ADVANCE_NS of GPU time, taken from the bucket
- * beforehand where there is one. They are booked together at its next look, wait or end. The grant dies with
- * the order that it was made under, with the agent's next sign of life, with a capture, and with a change of
- * stream. Turns and kernels that were never measured are looked at one by one. A process that is killed takes
- * at most CB_ADVANCE_NS of each of its threads along unbooked.
+ * beforehand if there is one. They are accounted for together at its next check, wait or end. The grant ends
+ * when the agent changes the order under which it was made, with the agent's next heartbeat, with a capture,
+ * and with a change of stream. Under time windows, and for kernels that were never measured, every launch is
+ * checked. A process that is killed leaves at most CB_ADVANCE_NS of each of its threads unaccounted.
  */
 #define CB_ADVANCE_NS       100000u
 #define CB_ADVANCE_LAUNCHES 32u
@@ -62,7 +65,7 @@ static uint64_t book(const struct cb_device_view *view, uint64_t cost_ns, uint64
 
 __thread struct cb_advance cb_advance;
 
-static void advance_book(void)
+static void advance_account(void)
 {
     struct cb_advance *advance = &cb_advance;
     uint32_t launches = advance->launches - advance->launches_left;
@@ -76,18 +79,21 @@ static void advance_book(void)
     cb_stream_book(advance->entry, ns, launches, advance->since_ns);
     STORE(&advance->entry->sampled, 0);
     advance->seen_count += launches;
-    (void)book(&view, ns, launches, advance->since_ns, &until);
+    (void)inflight_add(&view, ns, launches, advance->since_ns, &until);
 }
 
-static void at_thread_end(void *unused)
+static void advance_thread_end(void *unused)
 {
     (void)unused;
-    advance_book();
+    advance_account();
 }
 
-/* Lets at_thread_end() be called for this thread. The functions are asked for at run time because they have
- * moved from one library to another, with new versions; without them a thread takes its last few along. */
-static void book_at_thread_end(void)
+/*
+ * Register at_thread_end() for this thread. The functions are looked up at run time because they have moved
+ * from one library to another, with new versions; without them the last few launches of a thread are not
+ * accounted for.
+ */
+static void advance_register_thread_end(void)
 {
     static int (*set_specific)(unsigned, const void *);
     static unsigned end_key;
@@ -101,14 +107,14 @@ static void book_at_thread_end(void)
         int (*create)(unsigned *, void (*)(void *)) =
             (int (*)(unsigned *, void (*)(void *)))cb_libc_symbol("pthread_key_create");
         set_specific = (int (*)(unsigned, const void *))cb_libc_symbol("pthread_setspecific");
-        if (create == NULL || create(&end_key, at_thread_end) != 0) set_specific = NULL;
+        if (create == NULL || create(&end_key, advance_thread_end) != 0) set_specific = NULL;
         made = true;
     }
     cb_unlock(&making);
     if (set_specific != NULL) (void)set_specific(end_key, &cb_advance);
 }
 
-/* After a look that let a launch pass at once. */
+/* Called after a check that let a launch pass at once. */
 static void advance_grant(const struct cb_device_view *view, const struct cb_launch *launch,
                           const struct cb_look *look, uint64_t count, uint64_t key)
 {
@@ -124,7 +130,7 @@ static void advance_grant(const struct cb_device_view *view, const struct cb_lau
         return;
     }
     if (advance->appetite < CB_ADVANCE_LAUNCHES) advance->appetite = 2 * advance->appetite + 1;
-    /* Not always the same number: every kernel of a loop is looked at, and measured, now and then. */
+    /* The number varies, so that every kernel of a loop is checked, and measured, now and then. */
     uint32_t launches = advance->appetite - (uint32_t)(count & 3u) % advance->appetite;
     uint64_t ns = CB_ADVANCE_NS;
     if (look->order.gate == CB_GATE_TURN || look->inflight_ns > CB_INFLIGHT_NS / 2 ||
@@ -143,11 +149,13 @@ static void advance_grant(const struct cb_device_view *view, const struct cb_lau
     advance->word = look->order.word;
     advance->heartbeat_ns = look->heartbeat_ns;
     advance->launches = advance->launches_left = launches;
-    book_at_thread_end();
+    advance_register_thread_end();
 }
 
-/* Until when a sample that starts now is certain to be our own time; 0: it is not. */
-static uint64_t own_time_until(const struct cb_look *look, uint64_t cost_ns, uint64_t now_ns)
+/*
+ * Time until which a sample that starts now is certain to measure this container's work only; 0: not certain.
+ */
+static uint64_t exclusive_until_ns(const struct cb_look *look, uint64_t cost_ns, uint64_t now_ns)
 {
     if (look->order.gate == CB_GATE_TURN)
         return now_ns > look->window.start + CB_POLL_MIN_NS || cost_ns >= CB_OVERLAP_NS ? look->window.end
@@ -163,7 +171,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
         return;
     if (cb_stream_captures(stream, per_thread)) return;
 
-    advance_book();
+    advance_account();
     struct cb_device_view view = cb_compute_view((uint32_t)device);
     uint64_t now = cb_clock_ns();
     launch->device = (uint32_t)device;
@@ -188,8 +196,8 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     launch->begin_ns = now;
     launch->tracked =
         look.order.gate == CB_GATE_RATE && look.order.core_percent < 100 ? CB_TRACKED_RATE : CB_TRACKED;
-    uint64_t until, count = book(&view, launch->cost_ns, 1, now, &until);
-    uint64_t ours_until = own_time_until(&look, launch->cost_ns, now);
+    uint64_t until, count = inflight_add(&view, launch->cost_ns, 1, now, &until);
+    uint64_t ours_until = exclusive_until_ns(&look, launch->cost_ns, now);
     bool beside = mean >= CB_BESIDE_NS && cb_is_beside(&view, launch->entry, launch->cost_ns);
     if (beside || cb_sample_due(launch->estimate, until <= now || ours_until == 0, now))
         launch->fence = cb_sample_begin(launch, ours_until, look.order.word);
@@ -199,7 +207,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
 
 void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
 {
-    if (launch->tracked == CB_TRACKED_ADVANCE) { /* it failed */
+    if (launch->tracked == CB_TRACKED_ADVANCE) { /* the launch failed */
         if (cb_advance.launches != 0) cb_advance.ns_left += launch->cost_ns;
         return;
     }
@@ -219,7 +227,7 @@ void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
     cb_fence_end(launch);
 }
 
-/* ---- news from the hooks ---- */
+/* ---- events reported by the hooks ---- */
 
 void cb_compute_capture_begun(void)
 {
@@ -237,7 +245,7 @@ void cb_compute_capture_ended(void)
 uint64_t cb_compute_mark(void)
 {
     if (cb_compute_passes()) return 0;
-    advance_book(); /* what is launched after the mark is not known to be done after the wait */
+    advance_account(); /* what is launched after the mark is not known to be done after the wait */
     return cb_clock_ns();
 }
 
@@ -256,18 +264,18 @@ void cb_compute_synchronized(uint64_t mark, CUstream stream, bool per_thread, bo
 
 void cb_compute_forget_stream(CUstream stream)
 {
-    advance_book();
+    advance_account();
     cb_stream_flush(cb_stream_find(stream, false), UINT64_MAX);
 }
 
 void cb_compute_forget_graph(CUgraphExec graph)
 {
-    advance_book();
+    advance_account();
     cb_estimate_forget(cb_graph_key(graph));
 }
 
 void cb_compute_forget_context(CUcontext context)
 {
-    advance_book();
+    advance_account();
     cb_fences_forget(context);
 }

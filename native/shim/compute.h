@@ -1,14 +1,13 @@
 /*
- * The compute share inside the tenant's process.
+ * Interface of the compute limiter, which enforces the compute share inside the tenant's process.
  *
  * Every launch passes cb_launch_begin() before the driver is called and cb_launch_end() after. Together they
  * charge *measured* GPU time to the container (events around some launches, an estimate by function and shape
- * for the rest), keep little work in flight, and let a launch wait until the share allows it. How the share
- * is held at this moment (enum cb_gate) is the agent's decision, read from the limits page; nothing here ever
- * asks the agent or the driver on the way of a launch that may pass, and nothing ever synchronises with the
- * GPU.
+ * for the rest), keep little work in flight, and let a launch wait until the share allows it. How the share is
+ * enforced at present (enum cb_gate) is the agent's decision, read from the limits page; a launch that may pass
+ * never waits for the agent, the driver or the GPU.
  *
- *     CUresult hook_cuLaunchKernel(CUfunction function, unsigned gx, ...)
+ * CUresult hook_cuLaunchKernel(CUfunction function, unsigned gx, ...)
  *     {
  *         struct cb_launch launch;
  *         cb_launch_begin(&launch, cb_kernel_key(function, gx, gy, gz, bx, by, bz), stream, false);
@@ -17,7 +16,7 @@
  *         return result;
  *     }
  *
- * All of it may be called from any thread. No lock is taken anywhere.
+ * All functions may be called from any thread. No lock is taken anywhere.
  */
 #ifndef CALABASH_SHIM_COMPUTE_H
 #define CALABASH_SHIM_COMPUTE_H
@@ -37,31 +36,32 @@
 void cb_compute_init(const struct cb_limits *limits, struct cb_usage *usage, struct cb_usage_proc *proc,
                      const struct cb_compute_driver *driver);
 
-/* In a forked child: forget the parent's launches and events. `proc` is the child's own entry. */
+/* In a forked child: discard the parent's launches and events. `proc` is the child's own entry. */
 void cb_compute_after_fork(struct cb_usage_proc *proc);
 
 /*
- * What a thread may launch without a further look at the gate: a few launches of known kernels into one
- * stream, booked together afterwards. Granted by cb_launch_begin_tracked(); see there.
+ * Launches that a thread may make without a further check of the gate: a few launches of known kernels into one
+ * stream, accounted for together afterwards. Granted by cb_launch_begin_tracked().
  */
 #define CB_ADVANCE_KEYS 16u
 struct cb_advance {
     uint32_t launches_left; /* 0: none */
-    uint32_t word;          /* limits.device[0].word when it was granted: another word, another order */
-    uint64_t heartbeat_ns;  /* the same: it does not outlive the agent's next sign of life */
+    uint32_t word;          /* limits.device[0].word when it was granted: it ends when the word changes */
+    uint64_t
+        heartbeat_ns; /* limits.heartbeat_ns when it was granted: it ends with the agent's next heartbeat */
     uint64_t stream;
     uint64_t ns_left;
     struct {
         uint64_t key;
         const uint64_t *mean_ns;
     } known[CB_ADVANCE_KEYS];
-    uint32_t launches; /* granted */
-    uint64_t ns;       /* granted */
-    uint64_t taken_ns; /* from the bucket */
+    uint32_t launches; /* launches granted */
+    uint64_t ns;       /* GPU time granted */
+    uint64_t taken_ns; /* taken from the bucket */
     uint64_t since_ns; /* when it was granted */
     struct cb_stream *entry;
-    uint64_t seen_count; /* launches of the whole container when this thread last looked */
-    uint64_t last_ns;    /* when it last looked */
+    uint64_t seen_count; /* launches of the whole container when this thread last checked the gate */
+    uint64_t last_ns;    /* when this thread last checked the gate */
     uint32_t appetite;   /* launches to grant next */
 };
 extern __thread struct cb_advance cb_advance __attribute__((visibility("hidden"), tls_model("initial-exec")));
@@ -76,7 +76,7 @@ static inline uint64_t cb_advance_stream(CUstream stream, bool per_thread)
     return (uint64_t)(uintptr_t)stream << 1 | per_thread;
 }
 
-/* Whether this launch is part of what its thread may launch in advance. */
+/* Return true if this launch is covered by the grant of its thread. */
 static inline bool cb_launch_in_advance(struct cb_launch *launch, uint64_t key, CUstream stream,
                                         bool per_thread)
 {
@@ -98,8 +98,8 @@ static inline bool cb_launch_in_advance(struct cb_launch *launch, uint64_t key, 
 }
 
 /*
- * Before a kernel or a graph is launched; may sleep until the share allows it. `per_thread`: the entry point
- * is a _ptsz variant, or the stream is CU_STREAM_PER_THREAD. The current context must be the one of the
+ * Called before a kernel or a graph is launched; may sleep until the share allows it. `per_thread`: the entry
+ * point is a _ptsz variant, or the stream is CU_STREAM_PER_THREAD. The current context must be the one of the
  * launch. Pass the stream as the program gave it.
  */
 static inline void cb_launch_begin(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
@@ -109,7 +109,7 @@ static inline void cb_launch_begin(struct cb_launch *launch, uint64_t key, CUstr
     if (__builtin_expect(!cb_compute_passes(), 0)) cb_launch_begin_tracked(launch, key, stream, per_thread);
 }
 
-/* After the driver has answered. A launch that failed is given back. */
+/* Called after the driver has answered. The charge of a launch that failed is returned. */
 static inline void cb_launch_end(struct cb_launch *launch, CUresult result)
 {
     if (launch->tracked == CB_UNTRACKED ||
@@ -118,8 +118,10 @@ static inline void cb_launch_end(struct cb_launch *launch, CUresult result)
     cb_launch_end_tracked(launch, result);
 }
 
-/* The identity under which launches are expected to take the same time. `function` may be a CUkernel. The upper
- * half is the shape alone, which is the same in every process; 0 for a graph. */
+/*
+ * Identity under which launches are expected to take the same time. `function` may be a CUkernel. The upper
+ * half is the shape alone, which is the same in every process; 0 for a graph.
+ */
 static inline uint64_t cb_kernel_key(const void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                                      unsigned by, unsigned bz)
 {
@@ -136,15 +138,20 @@ static inline uint64_t cb_graph_key(CUgraphExec graph)
 }
 
 /*
- * What the limiter must hear about besides launches:
+ * Events other than launches that must be reported to the limiter:
+ *
  * - a successful begin (all variants of cuStreamBeginCapture, cuStreamBeginCaptureToGraph) and end of a
- * capture; while any capture is under way launches ask the driver whether their stream is capturing, and pass
+ * capture; while any capture is under way, launches ask the driver whether their stream is capturing, and pass
  * if it is;
+ *
  * - a successful cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize (`stream` unknown: all = true only
- * for the context form): lets it take finished work out of the books at once. Take the mark before the wait;
+ * for the context form): finished work is then removed from the counters at once. Take the mark before the
+ * wait;
+ *
  * - a stream (before cuStreamDestroy) or a graph (before cuGraphExecDestroy, after cuGraphExecUpdate or a
  * change of its nodes' parameters) whose handle will mean something else;
- * - a context, before it is destroyed, reset or released for the last time: its events die with it.
+ *
+ * - a context, before it is destroyed, reset or released for the last time: its events are destroyed with it.
  */
 void cb_compute_capture_begun(void);
 void cb_compute_capture_ended(void);

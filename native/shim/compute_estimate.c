@@ -1,4 +1,4 @@
-/* The table of estimates, and how samples change them. */
+/* The table of launch time estimates, and how samples change them. */
 #include "shim/compute_estimate.h"
 
 #include "shim/compute_limiter.h"
@@ -6,26 +6,28 @@
 
 #include <string.h>
 
-#define PROBES          16u
+#define ESTIMATE_PROBES 16u
 #define CLEAN_MAX       255u
-#define OUTLIER_RUN     4u /* clean samples far above the mean in a row that make them the new mean */
+#define OUTLIER_RUN     4u /* consecutive clean samples far above the mean that replace the mean */
 #define UNCLEAN_RUN     64u
 #define LOWER_RUN       6u
 #define MINIMUM_RUN     32u
 #define CLEAN_LOWER_RUN 8u
-#define EARLY           16u /* samples until an estimate that began among siblings is taken for good */
-#define EARLY_RUN       3u
-#define SAMPLE_GAP_NS   100000u
+#define EARLY \
+    16u /* samples until an estimate that began while other processes had work is considered reliable */
+#define EARLY_RUN     3u
+#define SAMPLE_GAP_NS 100000u
 
 #define CB_ESTIMATES 4096u
 
-static struct cb_estimate estimates[CB_ESTIMATES + 1]; /* the last one serves all keys that found no room */
+static struct cb_estimate
+    estimates[CB_ESTIMATES + 1]; /* the last entry serves all keys that found no free one */
 static uint64_t last_sample_ns;
 
 /* Open addressing, fixed size; entries are never freed. */
 struct cb_estimate *cb_estimate_find(uint64_t key)
 {
-    for (uint32_t i = 0; i < PROBES; i++) {
+    for (uint32_t i = 0; i < ESTIMATE_PROBES; i++) {
         struct cb_estimate *estimate = &estimates[((key >> 20) + i) % CB_ESTIMATES];
         if (cb_key_take(&estimate->key, key)) return estimate;
     }
@@ -50,8 +52,8 @@ bool cb_sample_due(struct cb_estimate *estimate, bool poor, uint64_t now_ns)
     return now_ns - LOAD(&last_sample_ns) >= SAMPLE_GAP_NS;
 }
 
-/* The mean that a run of clean samples below it leaves. */
-static uint64_t after_lower(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
+/* Mean after a run of clean samples below it. */
+static uint64_t estimate_after_lower_run(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
 {
     uint32_t lower = LOAD(&estimate->lower);
     uint64_t most = LOAD(&estimate->lower_ns);
@@ -75,7 +77,7 @@ bool cb_estimate_learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64
         mean = measured;
     else {
         int64_t weight = clean < 8 ? clean + 1 : 8;
-        mean = after_lower(estimate, mean, measured);
+        mean = estimate_after_lower_run(estimate, mean, measured);
         mean = (uint64_t)((int64_t)mean + ((int64_t)measured - (int64_t)mean) / weight);
     }
     STORE(&estimate->mean_ns, mean ? mean : 1);
@@ -96,7 +98,10 @@ void cb_estimate_learn_unclean(struct cb_estimate *estimate, uint64_t mean, uint
 {
     uint32_t unclean = ADD(&estimate->unclean, 1);
     if (mean != 0 && LOAD(&estimate->clean) > 0 && unclean < UNCLEAN_RUN) {
-        /* What we know is better than one such sample; but a run of them clearly below it cannot be wrong. */
+        /*
+         * A long estimate from clean samples outweighs one such sample; a run of them clearly below the mean is
+         * believed.
+         */
         if (measured + mean / 10 > mean) {
             STORE(&estimate->run, 0);
             return;

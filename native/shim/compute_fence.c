@@ -10,32 +10,33 @@
 #include <stddef.h>
 #include <string.h>
 
-#define CB_FENCES     256u
-#define CB_RUNNING_NS 20000000u /* a kernel that was never measured is charged so often while it runs */
+#define CB_FENCES 256u
+#define CB_RUNNING_NS \
+    20000000u /* interval at which a kernel that was never measured is charged while it runs */
 
 static struct cb_fence fences[CB_FENCES];
 static uint8_t
-    fence_state[CB_FENCES]; /* enum cb_fence_state, apart from the rest so that a scan touches few lines */
+    fence_state[CB_FENCES]; /* enum cb_fence_state, stored separately so that a scan touches few lines */
 static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
-static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a look last found work unfinished */
+static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a poll last found work unfinished */
 
-static uint64_t max_of(uint64_t a, uint64_t b)
+static uint64_t u64_max(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
-static uint64_t min_of(uint64_t a, uint64_t b)
+static uint64_t u64_min(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-/* What part of the time that they take kernels of this process have for themselves while several streams have work. */
+/* Share of the measured time that kernels of this process used exclusively while several streams had work. */
 #define PART_ONE 1024u
 #define PARTS    8u
 static uint32_t beside_part[CB_DEVICES_MAX]; /* 0: not known */
 
-static void learn_part(uint32_t device, uint64_t used_ns, uint64_t measured_ns)
+static void beside_part_learn(uint32_t device, uint64_t used_ns, uint64_t measured_ns)
 {
     if (measured_ns == 0) return;
     uint32_t part = (uint32_t)(used_ns >= measured_ns ? PART_ONE : used_ns * PART_ONE / measured_ns);
@@ -55,8 +56,8 @@ uint64_t cb_launch_cost(const struct cb_device_view *view, const struct cb_launc
     return mean > 0 ? mean : 1;
 }
 
-/* Launches turned out to be longer or shorter than charged. */
-static void correct(const struct cb_fence *fence, uint64_t used_ns, uint64_t charged_ns)
+/* Correct the charge of launches that were longer or shorter than charged. */
+static void charge_correct(const struct cb_fence *fence, uint64_t used_ns, uint64_t charged_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
     int64_t delta = (int64_t)used_ns - (int64_t)charged_ns;
@@ -65,12 +66,12 @@ static void correct(const struct cb_fence *fence, uint64_t used_ns, uint64_t cha
 }
 
 /*
- * What work took of the card that was sent at `begin_ns`, was done at `end_ns`, and would have taken up to
- * `most_ns` by itself: no more than the time of which nothing has been charged yet. So kernels that ran side by side
- * are charged what they used together, and what one of them was charged too much the next one is charged less.
+ * Card time of work that was sent at `begin_ns`, was done at `end_ns`, and would have taken up to `most_ns`
+ * alone: no more than the time of which nothing has been charged yet. Kernels that ran side by side are thus
+ * charged what they used together, and what one of them was charged too much the next one is charged less.
  */
-static uint64_t settle(const struct cb_device_view *view, uint64_t begin_ns, uint64_t end_ns,
-                       uint64_t most_ns)
+static uint64_t card_time_charge(const struct cb_device_view *view, uint64_t begin_ns, uint64_t end_ns,
+                                 uint64_t most_ns)
 {
     uint64_t settled = LOAD(&view->usage->settled_ns), from, used;
     do {
@@ -82,20 +83,25 @@ static uint64_t settle(const struct cb_device_view *view, uint64_t begin_ns, uin
     return used;
 }
 
-/* Whether nobody else had a turn until now, give or take a thirtieth of the kernel. */
-static bool still_ours(const struct cb_fence *fence, const struct cb_device_view *view, uint64_t now_ns)
+/*
+ * Return true if no other container had a time window until now, with a tolerance of a thirtieth of the kernel.
+ */
+static bool fence_was_exclusive(const struct cb_fence *fence, const struct cb_device_view *view,
+                                uint64_t now_ns)
 {
     bool unchanged = LOAD(&view->limits->word) == fence->word;
     if (fence->until_ns == 0) return false;
     if (fence->until_ns == UINT64_MAX) return unchanged;
     uint64_t before = now_ns - fence->cost_ns / 32;
-    /* A new plan that begins later leaves our turn as it was. */
+    /* A new plan that begins later leaves the current window as it was. */
     return before <= fence->until_ns && (unchanged || before <= LOAD(&view->limits->plan.from_ns));
 }
 
-/* The first sample of a kernel on a card that others used, too: what siblings found, if that can be, or else its
- * part of a card that divided its time among all. */
-static uint64_t first_of_many(const struct cb_fence *fence, uint64_t measured, bool *believed)
+/*
+ * Estimate from the first sample of a kernel on a card that other processes used, too: what processes of the
+ * container measured, if plausible, else its part of a card that divided its time equally.
+ */
+static uint64_t first_shared_estimate(const struct cb_fence *fence, uint64_t measured, bool *believed)
 {
     uint32_t sharers = cb_compute_sharers(fence->device);
     uint64_t guess = cb_siblings_guess(fence->device, fence->estimate->key);
@@ -106,8 +112,8 @@ static uint64_t first_of_many(const struct cb_fence *fence, uint64_t measured, b
 }
 
 /*
- * A kernel that was never measured was charged next to nothing, and may run for seconds. So while it runs it is charged its
- * part of the time that passes; what was too much or too little is corrected when it is done.
+ * A kernel that was never measured was charged next to nothing, and may run for seconds. While it runs it is
+ * charged its part of the time that passes; the difference is corrected when it is done.
  */
 static void charge_running(struct cb_fence *fence, uint64_t now_ns)
 {
@@ -121,11 +127,11 @@ static void charge_running(struct cb_fence *fence, uint64_t now_ns)
     if (passed < CB_RUNNING_NS) return;
     fence->running_ns = now_ns;
     uint64_t part = passed / cb_compute_sharers(fence->device);
-    correct(fence, part, 0);
+    charge_correct(fence, part, 0);
     fence->told_ns += part;
 }
 
-static void show_kernel(const struct cb_device_view *view, uint64_t kernel_ns)
+static void kernel_time_publish(const struct cb_device_view *view, uint64_t kernel_ns)
 {
     uint64_t longest = LOAD(&view->usage->kernel_ns_max);
     while (kernel_ns > longest &&
@@ -134,7 +140,7 @@ static void show_kernel(const struct cb_device_view *view, uint64_t kernel_ns)
         ;
 }
 
-static void evaluate(struct cb_fence *fence, uint64_t now_ns)
+static void sample_evaluate(struct cb_fence *fence, uint64_t now_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
     float elapsed_ms = 0.0f;
@@ -144,19 +150,20 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
     uint64_t measured = (uint64_t)((double)elapsed_ms * 1e6), most = measured;
     struct cb_estimate *estimate = fence->estimate;
     uint64_t mean = LOAD(&estimate->mean_ns), end = now_ns;
-    bool ours = still_ours(fence, &view, now_ns), first = mean == 0, believed = false, learnt = false;
+    bool ours = fence_was_exclusive(fence, &view, now_ns), first = mean == 0, believed = false,
+         learnt = false;
     bool alone = ours && fence->clean &&
                  LOAD(&view.usage->launch_count) - LOAD(&fence->entry->launch_count) == fence->others;
     if (first && !alone)
-        most = first_of_many(fence, measured, &believed);
-    else if (!ours || measured < CB_LONG_NS) /* stretched by neighbours, or by us */
-        most = min_of(measured, max_of(fence->cost_ns, mean));
+        most = first_shared_estimate(fence, measured, &believed);
+    else if (!ours || measured < CB_LONG_NS) /* lengthened by other containers, or by this process */
+        most = u64_min(measured, u64_max(fence->cost_ns, mean));
     uint64_t before = LOAD(&fence->entry->end_ns), start = fence->began_ns;
-    if (!fence->fresh) start = fence->chained && before != 0 ? max_of(start, before) : now_ns;
+    if (!fence->fresh) start = fence->chained && before != 0 ? u64_max(start, before) : now_ns;
     if (start + measured < end) end = start + measured;
     STORE(&fence->entry->end_ns, end);
-    uint64_t used = settle(&view, fence->began_ns, end, most);
-    if (fence->beside && ours && !first) learn_part(fence->device, used, measured);
+    uint64_t used = card_time_charge(&view, fence->began_ns, end, most);
+    if (fence->beside && ours && !first) beside_part_learn(fence->device, used, measured);
     if (alone)
         learnt = cb_estimate_learn_clean(estimate, mean, measured);
     else if (believed)
@@ -165,9 +172,9 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
         cb_estimate_learn_unclean(estimate, mean, first ? most : measured);
     if (first || learnt || measured < mean)
         cb_siblings_tell(fence->device, estimate->key, LOAD(&estimate->mean_ns), learnt);
-    correct(fence, alone ? measured : used, fence->cost_ns + fence->told_ns);
+    charge_correct(fence, alone ? measured : used, fence->cost_ns + fence->told_ns);
     mean = LOAD(&estimate->mean_ns);
-    show_kernel(&view, measured < mean ? measured : mean);
+    kernel_time_publish(&view, measured < mean ? measured : mean);
 }
 
 /* ---- fences ---- */
@@ -222,7 +229,7 @@ void cb_fence_drop(struct cb_fence *fence)
     __atomic_store_n(&fence_state[fence - fences], CB_FENCE_FREE, __ATOMIC_RELEASE);
 }
 
-static bool record(CUevent event, CUstream stream, bool per_thread)
+static bool event_record_on(CUevent event, CUstream stream, bool per_thread)
 {
     CUresult(CUDAAPI * function)(CUevent, CUstream) = per_thread && cb_compute_driver.event_record_ptsz
                                                           ? cb_compute_driver.event_record_ptsz
@@ -245,7 +252,7 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
     fence->chained = LOAD(&launch->entry->sampled) != 0;
     fence->beside = cb_is_beside(&view, launch->entry, launch->cost_ns);
     fence->word = word;
-    /* What is in flight now includes this launch, in the container's book and not yet in the stream's. */
+    /* The work in flight now includes this launch in the container's counter, and not yet in the stream's. */
     fence->clean = LOAD(&view.usage->inflight_ns) <= LOAD(&launch->entry->inflight_ns) + launch->cost_ns &&
                    until_ns != 0;
     fence->sharers = 1;
@@ -254,7 +261,7 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
         fence->clean = fence->clean && fence->sharers == 1;
     }
     fence->others = LOAD(&view.usage->launch_count) - LOAD(&launch->entry->launch_count) - 1;
-    if (!record(fence->start, launch->stream, launch->per_thread)) {
+    if (!event_record_on(fence->start, launch->stream, launch->per_thread)) {
         cb_fence_drop(fence);
         return NULL;
     }
@@ -279,9 +286,9 @@ void cb_fence_end(const struct cb_launch *launch)
         if (fence == NULL) return;
     } else if (launch->cost_ns < CB_LONG_NS &&
                cb_compute_driver.event_query(fence->start) != CUDA_ERROR_NOT_READY) {
-        fence->clean = false; /* the card waited for our second call: the sample holds that pause too */
+        fence->clean = false; /* the card waited for our second call: the sample includes that pause */
     }
-    if (!record(fence->end, launch->stream, launch->per_thread)) {
+    if (!event_record_on(fence->end, launch->stream, launch->per_thread)) {
         cb_fence_drop(fence);
         return;
     }
@@ -298,11 +305,11 @@ void cb_fence_end(const struct cb_launch *launch)
 }
 
 /*
- * The clock runs ahead of a card that also serves others. When work completes, what is queued behind it has
- * all its time before it: since now, if the work was long and somebody waited for it, else at least since the
- * last look that found it unfinished.
+ * Correct the expected completion time of a card that also serves others. When work completes, what is queued
+ * behind it has all its time ahead: from now on, if the work was long and a thread waited for it, else at least
+ * from the last poll that found it unfinished.
  */
-static void resynchronise(const struct cb_fence *fence, uint64_t now_ns)
+static void busy_until_correct(const struct cb_fence *fence, uint64_t now_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
     uint64_t left = LOAD(view.own_inflight_ns), since = LOAD(&missed_ns[fence->device]);
@@ -317,15 +324,17 @@ static void resynchronise(const struct cb_fence *fence, uint64_t now_ns)
         ;
 }
 
-static void complete(struct cb_fence *fence, bool measured, uint64_t now_ns)
+static void fence_complete(struct cb_fence *fence, bool measured, uint64_t now_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
-    uint64_t before = fence->estimate != NULL ? fence->cost_ns : 0; /* what else the fence stands behind */
+    uint64_t before =
+        fence->estimate != NULL ? fence->cost_ns : 0; /* the other launches that the fence covers */
     before = fence->amount_ns > before ? fence->amount_ns - before : 0;
-    if (measured && before > 0) correct(fence, settle(&view, fence->first_ns, now_ns, before), before);
-    if (measured && fence->estimate != NULL) evaluate(fence, now_ns);
+    if (measured && before > 0)
+        charge_correct(fence, card_time_charge(&view, fence->first_ns, now_ns, before), before);
+    if (measured && fence->estimate != NULL) sample_evaluate(fence, now_ns);
     cb_stream_drop(fence->entry, fence->device, fence->amount_ns);
-    if (measured) resynchronise(fence, now_ns);
+    if (measured) busy_until_correct(fence, now_ns);
     __atomic_fetch_sub(&pending_count[fence->device], 1, __ATOMIC_RELAXED);
     cb_fence_drop(fence);
 }
@@ -353,7 +362,7 @@ bool cb_fences_poll(uint32_t device, unsigned misses)
             __atomic_store_n(&fence_state[at], CB_FENCE_PENDING, __ATOMIC_RELEASE);
             continue;
         }
-        complete(&fences[at], result == CUDA_SUCCESS, cb_clock_ns());
+        fence_complete(&fences[at], result == CUDA_SUCCESS, cb_clock_ns());
         any = true;
     }
     cb_capture_restore(relaxed, mode);
@@ -388,7 +397,7 @@ void cb_fences_forget(CUcontext context)
         if (__atomic_compare_exchange_n(&fence_state[at], &expected, CB_FENCE_POLLING, false,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
             fence->context = NULL;
-            complete(fence, false, 0);
+            fence_complete(fence, false, 0);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* Looking and waiting at the gate; compute_gate.h has the theory. */
+/* Checking of the gate and waiting at it; compute_gate.h has the theory. */
 #define _GNU_SOURCE
 #include "shim/compute_gate.h"
 
@@ -16,24 +16,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CB_BURST_NS      20000000 /* GPU time saved up at most */
-#define CB_BATCH_NS      1000000  /* a waiting launch resumes when this much is there */
-#define CB_FILL_NS       20000u   /* not worth a compare-and-swap before */
-#define CB_HEARTBEAT_NS  200000000u
-#define CB_LENT_NS       1000000000u /* without a sign of life for so long, idle time is no longer lent */
-#define CB_LEAD_NS       60000u      /* waking up takes about so long */
-#define CB_LOOK_NS       50000000u   /* a launch that waits shows itself at least so often */
-#define CB_POLL_MAX_NS   1000000u
-#define CB_STUCK_NS      1000000000u  /* work in flight that does not move for so long holds nobody back */
+#define CB_BURST_NS     20000000 /* most GPU time that the bucket accumulates */
+#define CB_BATCH_NS     1000000  /* a waiting launch resumes when this much is there */
+#define CB_FILL_NS      20000u   /* smallest interval worth a compare-and-swap */
+#define CB_HEARTBEAT_NS 200000000u
+#define CB_LENT_NS      1000000000u /* without a heartbeat for so long, idle time is no longer lent */
+#define CB_LEAD_NS      60000u      /* latency of a wake-up */
+#define CB_DEMAND_NS    50000000u   /* a waiting launch publishes its demand at least so often */
+#define CB_POLL_MAX_NS  1000000u
+#define CB_STUCK_NS \
+    1000000000u /* work in flight that does not progress for so long no longer blocks launches */
 #define CB_UNMEASURED_NS 10000000000u /* the same for a kernel that was never measured, while it runs */
-#define CB_SINGLE_NS     200000000u   /* behind such a kernel none is queued in a time window */
-#define CB_TAIL_NS       50000000u    /* launches without a fence are done after so long a silence */
+#define CB_SINGLE_NS     200000000u   /* behind such a kernel no other is queued in a time window */
+#define CB_TAIL_NS       50000000u    /* launches without a fence are taken as done after so long a silence */
 #define CB_EXPIRE_NS     10000000u
-#define CB_SIBLINGS_NS   1000000u /* as CB_INFLIGHT_NS, of work of siblings ahead of a long kernel */
+#define CB_SIBLINGS_NS   1000000u /* as CB_INFLIGHT_NS, for work of other processes ahead of a long kernel */
 
-/* ---- what the agent says ---- */
+/* ---- the agent's order ---- */
 
-static void read_order(const struct cb_limits_device *device, uint64_t now_ns, struct cb_order *order)
+static void order_read(const struct cb_limits_device *device, uint64_t now_ns, struct cb_order *order)
 {
     for (int attempt = 0;; attempt++) {
         order->word = __atomic_load_n(&device->word, __ATOMIC_ACQUIRE);
@@ -73,7 +74,7 @@ static struct cb_window plan_window(const struct cb_plan *plan, uint64_t now_ns)
     return window;
 }
 
-/* The window that is open now, or else the next one. */
+/* The time window that is open now, or else the next one. */
 static struct cb_window next_window(const struct cb_order *order, uint64_t now_ns)
 {
     if (now_ns < order->plan.from_ns) {
@@ -113,10 +114,10 @@ bool cb_bucket_take(struct cb_usage_device *usage, uint64_t cost_ns)
     return false;
 }
 
-/* ---- one look at the gate ---- */
+/* ---- one check of the gate ---- */
 
-/* What the card still has to do for this container, by the clock: fences tell it later. */
-static uint64_t remaining(const struct cb_device_view *view, uint64_t inflight_ns, uint64_t now_ns)
+/* Time that the card still needs for this container's work, by the clock: fences report later. */
+static uint64_t card_remaining_ns(const struct cb_device_view *view, uint64_t inflight_ns, uint64_t now_ns)
 {
     uint64_t until = LOAD(&view->usage->busy_until_ns);
     uint64_t left = until > now_ns ? until - now_ns : 0;
@@ -124,9 +125,10 @@ static uint64_t remaining(const struct cb_device_view *view, uint64_t inflight_n
 }
 
 /*
- * A little work queued behind what runs keeps the card busy; more would only make others wait. Behind a sibling's
- * work a long kernel is not queued but mixed with it, for the card divides its time between processes: that helps
- * nobody, and what both take could not be told apart any more. So it waits until that is nearly done.
+ * A little work queued behind the running work keeps the card busy; more would only make others wait. Behind
+ * the work of another process of the container a long kernel is not queued but mixed with it, because the card
+ * divides its time between processes: that makes neither faster, and their times could no longer be separated.
+ * So it waits until that work is nearly done.
  */
 static uint64_t inflight_limit(const struct cb_device_view *view, const struct cb_launch *launch,
                                uint64_t inflight_ns)
@@ -152,10 +154,10 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
                              bool stuck, uint64_t now_ns, struct cb_look *look)
 {
     look->heartbeat_ns = LOAD(&cb_compute_limits->heartbeat_ns);
-    read_order(view->limits, now_ns, &look->order);
+    order_read(view->limits, now_ns, &look->order);
     look->inflight_ns = LOAD(&view->usage->inflight_ns);
     if (view->limits->policy == CB_POLICY_METERED) return CB_PASS;
-    uint64_t ahead = remaining(view, look->inflight_ns, now_ns);
+    uint64_t ahead = card_remaining_ns(view, look->inflight_ns, now_ns);
     if (!stuck && !inflight_allows(view, launch, look->inflight_ns, ahead, now_ns)) {
         uint64_t limit = inflight_limit(view, launch, look->inflight_ns);
         look->resume_ns = ahead > limit ? now_ns + ahead - limit : 0;
@@ -172,7 +174,10 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
             return CB_WAIT_INFLIGHT;
         }
         if (ahead + span / 2 <= left || stuck) return CB_PASS;
-        /* Longer than any turn of ours will be: at the beginning of one, for there is no better moment. */
+        /*
+         * Longer than any of our time windows will be: launch it at the beginning of one, the best moment there
+         * is.
+         */
         uint64_t length = look->window.end - look->window.start;
         if (ahead == 0 && span > length && left > length / 2) return CB_PASS;
         look->resume_ns = 0;
@@ -190,7 +195,7 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
 
 /* ---- waiting ---- */
 
-static void sleep_until(const uint32_t *word, uint32_t value, uint64_t until_ns)
+static void futex_sleep_until(const uint32_t *word, uint32_t value, uint64_t until_ns)
 {
     struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
                              .tv_nsec = (long)(until_ns % 1000000000u)};
@@ -199,27 +204,27 @@ static void sleep_until(const uint32_t *word, uint32_t value, uint64_t until_ns)
     errno = saved;
 }
 
-/* The next moment worth a look at the fences: shortly before one is expected, then more and more rarely. */
-static uint64_t poll_time(uint32_t device, uint64_t now_ns, uint64_t poll_ns)
+/* The next moment at which to poll the fences: shortly before one is expected, then at growing intervals. */
+static uint64_t next_poll_ns(uint32_t device, uint64_t now_ns, uint64_t poll_ns)
 {
     uint64_t expected = cb_fences_expected(device);
     if (expected > now_ns + CB_POLL_MIN_NS + CB_LEAD_NS) {
         uint64_t at = expected - CB_LEAD_NS;
-        return at < now_ns + CB_LOOK_NS ? at : now_ns + CB_LOOK_NS;
+        return at < now_ns + CB_DEMAND_NS ? at : now_ns + CB_DEMAND_NS;
     }
     return now_ns + poll_ns;
 }
 
-/* Whether what is in flight should have been done long ago and has not moved since `moved_ns`. */
-static bool is_stuck(const struct cb_device_view *view, const struct cb_launch *launch, uint64_t moved_ns,
-                     uint64_t now_ns)
+/* Return true if the work in flight should have been done long ago and has not progressed since `moved_ns`. */
+static bool inflight_is_stuck(const struct cb_device_view *view, const struct cb_launch *launch,
+                              uint64_t moved_ns, uint64_t now_ns)
 {
     uint64_t limit = CB_STUCK_NS;
     if (LOAD(&launch->estimate->mean_ns) == 0 && LOAD(&launch->estimate->pending) > 0)
         limit = CB_UNMEASURED_NS;
     if (now_ns - moved_ns <= limit) return false;
-    return remaining(view, LOAD(&view->usage->inflight_ns),
-                     now_ns > CB_STUCK_NS ? now_ns - CB_STUCK_NS : 0) == 0;
+    return card_remaining_ns(view, LOAD(&view->usage->inflight_ns),
+                             now_ns > CB_STUCK_NS ? now_ns - CB_STUCK_NS : 0) == 0;
 }
 
 void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, struct cb_look *look,
@@ -231,22 +236,22 @@ void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, s
     prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
     cb_compute_waiting(view->index, 1);
     while (verdict != CB_PASS) {
-        uint64_t until = now + CB_LOOK_NS;
+        uint64_t until = now + CB_DEMAND_NS;
         if (verdict == CB_WAIT_WINDOW && look->window.start < until + CB_LEAD_NS && look->window.start > now)
             until = look->window.start - CB_LEAD_NS;
         else if (verdict == CB_WAIT_WINDOW && look->window.start <= now && look->window.end < until)
-            until = look->window.end; /* too late for this one */
+            until = look->window.end; /* too late for this window */
         else if (verdict == CB_WAIT_BUCKET && look->resume_ns < until)
             until = look->resume_ns;
         else if (verdict == CB_WAIT_INFLIGHT && look->resume_ns > now + CB_POLL_MIN_NS &&
-                 LOAD(view->own_inflight_ns) == 0) { /* there is nothing of ours to look at before */
+                 LOAD(view->own_inflight_ns) == 0) { /* nothing of this process to poll before then */
             until = look->resume_ns < now + CB_POLL_MAX_NS ? look->resume_ns : now + CB_POLL_MAX_NS;
         } else if (verdict == CB_WAIT_INFLIGHT) {
-            until = poll_time(view->index, now, poll);
+            until = next_poll_ns(view->index, now, poll);
             if (until == now + poll)
                 poll = poll + poll / 4 < CB_POLL_MAX_NS ? poll + poll / 4 : CB_POLL_MAX_NS;
         }
-        sleep_until(&view->limits->word, look->order.word, until);
+        futex_sleep_until(&view->limits->word, look->order.word, until);
         if (cb_fences_poll(view->index, 2)) poll = CB_POLL_MIN_NS;
         now = cb_clock_ns();
         STORE(&view->usage->demand_ns, now);
@@ -260,7 +265,7 @@ void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, s
             cb_compute_expire_siblings(view->index, now);
         }
         launch->cost_ns = cb_launch_cost(view, launch); /* more may be known meanwhile */
-        verdict = cb_gate_look(view, launch, true, is_stuck(view, launch, moved, now), now, look);
+        verdict = cb_gate_look(view, launch, true, inflight_is_stuck(view, launch, moved, now), now, look);
     }
     cb_compute_waiting(view->index, -1);
     ADD(&view->usage->throttled_ns, now - began);

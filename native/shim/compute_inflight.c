@@ -1,4 +1,4 @@
-/* The table of streams, and what is counted as under way. */
+/* The table of streams, and the counters of work in flight. */
 #define _GNU_SOURCE
 #include "shim/compute_inflight.h"
 
@@ -8,10 +8,11 @@
 #include <pthread.h>
 #include <string.h>
 
-#define PROBES     16u
-#define CB_STREAMS 512u
+#define STREAM_PROBES 16u
+#define CB_STREAMS    512u
 
-static struct cb_stream streams[CB_STREAMS + 1]; /* the last one serves all that found no room */
+static struct cb_stream
+    streams[CB_STREAMS + 1]; /* the last entry serves all streams that found no free one */
 
 /* Open addressing, fixed size; entries are never freed. */
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)
@@ -19,7 +20,7 @@ struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)
     uint64_t key = (uint64_t)(uintptr_t)stream;
     if (per_thread && (stream == NULL || stream == CU_STREAM_PER_THREAD)) key = (uint64_t)pthread_self();
     key = cb_key_mix(key, 0x73747265616Dull) | 1;
-    for (uint32_t i = 0; i < PROBES; i++) {
+    for (uint32_t i = 0; i < STREAM_PROBES; i++) {
         struct cb_stream *entry = &streams[((key >> 20) + i) % CB_STREAMS];
         if (cb_key_take(&entry->key, key)) return entry;
     }
@@ -41,7 +42,7 @@ bool cb_is_beside(const struct cb_device_view *view, const struct cb_stream *ent
     return LOAD(view->own_inflight_ns) > LOAD(&entry->inflight_ns) + booked_ns;
 }
 
-static uint64_t drop(uint64_t *counter, uint64_t amount)
+static uint64_t counter_sub_clamped(uint64_t *counter, uint64_t amount)
 {
     uint64_t old = LOAD(counter);
     uint64_t left;
@@ -54,14 +55,14 @@ static uint64_t drop(uint64_t *counter, uint64_t amount)
 void cb_inflight_drop(uint32_t device, uint64_t amount_ns)
 {
     struct cb_device_view view = cb_compute_view(device);
-    amount_ns = drop(view.own_inflight_ns, amount_ns);
-    drop(&view.usage->inflight_ns, amount_ns);
+    amount_ns = counter_sub_clamped(view.own_inflight_ns, amount_ns);
+    counter_sub_clamped(&view.usage->inflight_ns, amount_ns);
     if (LOAD(view.own_inflight_ns) == 0) STORE(view.own_until_ns, 0);
 }
 
 void cb_stream_drop(struct cb_stream *entry, uint32_t device, uint64_t amount_ns)
 {
-    drop(&entry->inflight_ns, amount_ns);
+    counter_sub_clamped(&entry->inflight_ns, amount_ns);
     cb_inflight_drop(device, amount_ns);
 }
 

@@ -23,20 +23,23 @@ struct cb_stream {
 
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread);
 
-/* Launches of one stream, together, the first of them at `begin_ns`. */
+/* Account for launches of one stream, together, the first of them at `begin_ns`. */
 void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches, uint64_t begin_ns);
 
-/* Whether other streams of this process have work; `booked_ns` is in the process's book and not in the stream's. */
+/*
+ * Return true if other streams of this process have work; `booked_ns` is counted for the process and not for
+ * the stream.
+ */
 bool cb_is_beside(const struct cb_device_view *view, const struct cb_stream *entry, uint64_t booked_ns);
 
-/* Takes what no fence stands behind out of the books, of a stream that has been silent since `before_ns`. */
+/* Remove work without a fence from the counters of a stream that has been silent since `before_ns`. */
 void cb_stream_flush(struct cb_stream *entry, uint64_t before_ns);
 void cb_streams_flush(uint64_t before_ns);
 
-/* Takes fenced work of a stream out of the books of all. */
+/* Remove fenced work of a stream from all counters. */
 void cb_stream_drop(struct cb_stream *entry, uint32_t device, uint64_t amount_ns);
 
-/* Take up to `amount_ns` out of the books of this process and its container. */
+/* Remove up to `amount_ns` from the counters of this process and its container. */
 void cb_inflight_drop(uint32_t device, uint64_t amount_ns);
 
 void cb_streams_reset(void);

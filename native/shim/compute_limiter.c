@@ -1,4 +1,4 @@
-/* The limiter's view of the pages and of the processes of its container. */
+/* The limiter's access to the pages and to the processes of its container. */
 #define _GNU_SOURCE
 #include "shim/compute_limiter.h"
 
@@ -11,15 +11,15 @@ struct cb_compute_driver cb_compute_driver;
 const struct cb_limits *cb_compute_limits;
 uint32_t cb_captures;
 static struct cb_usage *usage_page;
-static struct cb_usage_proc *own;
+static struct cb_usage_proc *own_proc;
 static uint64_t own_launches[CB_DEVICES_MAX];
 
 struct cb_device_view cb_compute_view(uint32_t device)
 {
     return (struct cb_device_view){.limits = &cb_compute_limits->device[device],
                                    .usage = &usage_page->device[device],
-                                   .own_inflight_ns = &own->inflight_ns[device],
-                                   .own_until_ns = &own->inflight_until_ns[device],
+                                   .own_inflight_ns = &own_proc->inflight_ns[device],
+                                   .own_until_ns = &own_proc->inflight_until_ns[device],
                                    .index = device};
 }
 
@@ -28,13 +28,13 @@ void cb_limiter_init(const struct cb_limits *limits, struct cb_usage *usage, str
 {
     cb_compute_driver = *driver;
     usage_page = usage;
-    own = proc;
+    own_proc = proc;
     __atomic_store_n(&cb_compute_limits, limits, __ATOMIC_RELEASE);
 }
 
 void cb_limiter_after_fork(struct cb_usage_proc *proc)
 {
-    own = proc;
+    own_proc = proc;
     cb_captures = 0;
 }
 
@@ -52,14 +52,14 @@ struct cb_usage_kernel *cb_compute_kernels(void)
 
 uint32_t cb_compute_self(void)
 {
-    return 1u + (uint32_t)(own - usage_page->proc);
+    return 1u + (uint32_t)(own_proc - usage_page->proc);
 }
 
 uint32_t cb_compute_sharers(uint32_t device)
 {
     uint32_t count = LOAD(&cb_compute_limits->device[device].neighbours);
     if (LOAD(&usage_page->device[device].launch_count) == LOAD(&own_launches[device]))
-        return count + 1; /* no siblings */
+        return count + 1; /* no other processes */
     for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
         const struct cb_usage_proc *proc = &usage_page->proc[i];
         /* not inflight_ns: others drop that when it takes too long */
@@ -70,7 +70,7 @@ uint32_t cb_compute_sharers(uint32_t device)
 
 uint64_t cb_compute_launched(uint32_t device, uint64_t launches)
 {
-    /* A lost count of our own costs a look at the siblings. */
+    /* A lost count of our own costs a check of the other processes. */
     STORE(&own_launches[device], LOAD(&own_launches[device]) + launches);
     return ADD(&usage_page->device[device].launch_count, launches) + launches;
 }
@@ -78,13 +78,13 @@ uint64_t cb_compute_launched(uint32_t device, uint64_t launches)
 void cb_compute_waiting(uint32_t device, int change)
 {
     ADD(&usage_page->device[device].waiting_count, (uint32_t)change);
-    ADD(&own->waiting[device], (uint32_t)change);
+    ADD(&own_proc->waiting[device], (uint32_t)change);
 }
 
 /*
- * What siblings have in flight leaves the container's book when they look at their fences. One that turned to
- * other work does not look, and one that was killed never will: what should have been done long ago is
- * dropped for them.
+ * Work in flight is removed from the container's counter when its process polls its fences. A process that
+ * turned to other work does not poll, and one that was killed never will: what should have been done long ago
+ * is removed on its behalf.
  */
 void cb_compute_expire_siblings(uint32_t device, uint64_t now_ns)
 {
@@ -95,7 +95,7 @@ void cb_compute_expire_siblings(uint32_t device, uint64_t now_ns)
         if (LOAD(&proc->state) != CB_PROC_LIVE) continue;
         uint64_t inflight = LOAD(&proc->inflight_ns[view->index]);
         uint64_t until = LOAD(&proc->inflight_until_ns[view->index]);
-        if (proc != own && inflight > 0 && now_ns > until + CB_INFLIGHT_NS + 2 * inflight &&
+        if (proc != own_proc && inflight > 0 && now_ns > until + CB_INFLIGHT_NS + 2 * inflight &&
             __atomic_compare_exchange_n(&proc->inflight_ns[view->index], &inflight, 0, false,
                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             continue;
@@ -113,12 +113,14 @@ bool cb_stream_captures(CUstream stream, bool per_thread)
         per_thread && cb_compute_driver.stream_is_capturing_ptsz ? cb_compute_driver.stream_is_capturing_ptsz
                                                                  : cb_compute_driver.stream_is_capturing;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    /* An error here means that the legacy stream is caught in somebody's capture: touch nothing then. */
+    /* An error here means that the legacy stream is part of another thread's capture: then touch nothing. */
     return ask == NULL || ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* While a thread captures in global mode, asking about events would break its capture; relaxed mode allows
- * it. */
+/*
+ * While a thread captures in global mode, a query of events would invalidate its capture; relaxed mode allows
+ * it.
+ */
 CUstreamCaptureMode cb_capture_relax(bool *changed)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

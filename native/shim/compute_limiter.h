@@ -1,6 +1,6 @@
 /*
- * What all parts of the compute limiter share: the pages, the driver, the clock. Private to the limiter, but for
- * what the hooks ask before they take any trouble: whether a launch passes without limit.
+ * State shared by the parts of the compute limiter: the pages, the driver, the clock. Private to the limiter,
+ * except for cb_compute_passes(), which hooks call first.
  */
 #ifndef CALABASH_SHIM_COMPUTE_LIMITER_H
 #define CALABASH_SHIM_COMPUTE_LIMITER_H
@@ -11,15 +11,16 @@
 
 #include "page/page.h"
 
-#define CB_INFLIGHT_NS     5000000u  /* work ahead of the card, for which a neighbour waits at worst */
+#define CB_INFLIGHT_NS     5000000u /* work ahead of the card, the longest that another container waits for */
 #define CB_INFLIGHT_NS_MAX 20000000u /* the same as counted by fences, which are read late */
-#define CB_OVERLAP_NS      4000000u  /* for kernels from here on a neighbour's last moments do not matter */
-#define CB_UNKNOWN_NS      50000u    /* charged for a launch never measured, and corrected afterwards */
-#define CB_UNKNOWN_PENDING 1u        /* launches of one never measured key in flight */
+#define CB_OVERLAP_NS \
+    4000000u /* for kernels from here on the end of another container's window does not matter */
+#define CB_UNKNOWN_NS      50000u /* charged for a launch never measured, and corrected afterwards */
+#define CB_UNKNOWN_PENDING 1u     /* launches of one never measured key in flight */
 #define CB_FENCE_NS        500000u
 #define CB_FENCE_LAUNCHES  64u
-#define CB_LONG_NS         500000u /* kernels from here on are all measured */
-#define CB_BESIDE_NS       100000u /* and from here on while other streams of the process have work */
+#define CB_LONG_NS         500000u /* kernels at least this long are all measured */
+#define CB_BESIDE_NS       100000u /* the same while other streams of the process have work */
 
 /* The real driver, as the limiter needs it. Functions that the driver does not have are NULL. */
 struct cb_compute_driver {
@@ -46,7 +47,7 @@ void cb_limiter_init(const struct cb_limits *limits, struct cb_usage *usage, str
                      const struct cb_compute_driver *driver);
 void cb_limiter_after_fork(struct cb_usage_proc *proc);
 
-/* Whether a device is under no compute limit at all right now, and nobody asks what is used of it. */
+/* Return true if a device is under no compute limit at all right now, and its use is not metered. */
 static inline bool cb_device_passes(const struct cb_limits_device *device)
 {
     return device->policy == CB_POLICY_NONE ||
@@ -74,34 +75,39 @@ static inline uint64_t cb_key_mix(uint64_t hash, uint64_t value)
 struct cb_device_view {
     const struct cb_limits_device *limits;
     struct cb_usage_device *usage;
-    uint64_t *own_inflight_ns; /* this process's part */
+    uint64_t *own_inflight_ns; /* this process's counter */
     uint64_t *own_until_ns;
     uint32_t index;
 };
 
 struct cb_device_view cb_compute_view(uint32_t device);
 
-/* Processes of this container with work in flight, and the neighbours: among so many the card divides its
- * time. */
+/*
+ * Processes of this container with work in flight, plus other containers: the card divides its time among so
+ * many.
+ */
 uint32_t cb_compute_sharers(uint32_t device);
 uint64_t cb_clock_ns(void);
 
-/* The table of compute_siblings.h, and this process's name in it. */
+/* The table of compute_siblings.h, and this process's number in it. */
 struct cb_usage_kernel *cb_compute_kernels(void);
 uint32_t cb_compute_self(void);
 
-/* Notes `launches` of this process; returns how many its container has made by now. */
+/* Count `launches` of this process; return how many its container has made by now. */
 uint64_t cb_compute_launched(uint32_t device, uint64_t launches);
 
-/* What siblings have in flight and should have been done with long ago is dropped for them. */
+/* Remove work in flight of other processes that should have been done long ago. */
 void cb_compute_expire_siblings(uint32_t device, uint64_t now_ns);
 
-/* A process that waits at the gate is counted: +1, -1. */
+/* Count a process that waits at the gate: +1, -1. */
 void cb_compute_waiting(uint32_t device, int change);
 
 bool cb_stream_captures(CUstream stream, bool per_thread);
 
-/* While a thread captures in global mode, asking about events would break its capture; relaxed mode allows it. */
+/*
+ * While a thread captures in global mode, a query of events would invalidate its capture; relaxed mode allows
+ * it.
+ */
 CUstreamCaptureMode cb_capture_relax(bool *changed);
 void cb_capture_restore(bool changed, CUstreamCaptureMode mode);
 

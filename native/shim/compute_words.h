@@ -1,4 +1,4 @@
-/* Relaxed access to shared words, for the limiter's own files. */
+/* Relaxed atomic access to shared words, for the limiter's own files. */
 #ifndef CALABASH_SHIM_COMPUTE_WORDS_H
 #define CALABASH_SHIM_COMPUTE_WORDS_H
 
@@ -9,7 +9,7 @@
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 #define ADD(p, v)   __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
 
-/* An entry of a table: it has this key already, or is free and gets it. */
+/* Return true if this table entry has the key already, or was free and got it. */
 static inline bool cb_key_take(uint64_t *slot, uint64_t key)
 {
     uint64_t found = LOAD(slot);

@@ -1,12 +1,10 @@
-/*
- * The calls that make and end contexts; context_book.h has the theory.
- */
+/* Hooks of the calls that create and destroy contexts; context_book.h has the theory. */
 #include "shim/base.h"
 
 #include "shim/charge.h"
 #include "shim/context_book.h"
 #include "shim/device.h"
-#include "shim/door.h"
+#include "shim/mps_admission.h"
 #include "shim/real.h"
 #include "shim/start.h"
 
@@ -17,9 +15,9 @@ CUresult CUDAAPI cuInit(unsigned int Flags)
     CB_ENTER();
     if (__atomic_load_n(&cb.ordinal_count, __ATOMIC_ACQUIRE) > 0) return CB_REAL(cuInit)(Flags);
     cb_devices_narrow();
-    int door = cb_door_enter();
+    int door = cb_mps_admission_enter();
     CUresult result = CB_REAL(cuInit)(Flags);
-    cb_door_leave(door, result);
+    cb_mps_admission_leave(door, result);
     if (result == CUDA_SUCCESS) cb_devices_learn();
     return result;
 }
@@ -73,7 +71,7 @@ CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice 
     CREATE(dev, CB_CONTEXT_PLAIN, pCtx, CB_REAL(cuGLCtxCreate_v2)(pCtx, Flags, dev));
 }
 
-static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
+static CUresult context_destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
     struct cb_context context;
     cb_compute_forget_context(ctx);
@@ -86,16 +84,16 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
 {
     CB_ENTER();
-    return destroy(CB_REAL(cuCtxDestroy), ctx);
+    return context_destroy(CB_REAL(cuCtxDestroy), ctx);
 }
 
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
 {
     CB_ENTER();
-    return destroy(CB_REAL(cuCtxDestroy_v2), ctx);
+    return context_destroy(CB_REAL(cuCtxDestroy_v2), ctx);
 }
 
-static CUresult leave_primary(CUresult (*real)(CUdevice), CUdevice dev, bool reset)
+static CUresult primary_context_leave(CUresult (*real)(CUdevice), CUdevice dev, bool reset)
 {
     struct cb_context context;
     CUcontext ending = cb_context_primary_ending(cb_device_of(dev), reset);
@@ -109,23 +107,23 @@ static CUresult leave_primary(CUresult (*real)(CUdevice), CUdevice dev, bool res
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 {
     CB_ENTER();
-    return leave_primary(CB_REAL(cuDevicePrimaryCtxRelease), dev, false);
+    return primary_context_leave(CB_REAL(cuDevicePrimaryCtxRelease), dev, false);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     CB_ENTER();
-    return leave_primary(CB_REAL(cuDevicePrimaryCtxRelease_v2), dev, false);
+    return primary_context_leave(CB_REAL(cuDevicePrimaryCtxRelease_v2), dev, false);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 {
     CB_ENTER();
-    return leave_primary(CB_REAL(cuDevicePrimaryCtxReset), dev, true);
+    return primary_context_leave(CB_REAL(cuDevicePrimaryCtxReset), dev, true);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
     CB_ENTER();
-    return leave_primary(CB_REAL(cuDevicePrimaryCtxReset_v2), dev, true);
+    return primary_context_leave(CB_REAL(cuDevicePrimaryCtxReset_v2), dev, true);
 }

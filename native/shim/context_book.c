@@ -1,4 +1,4 @@
-/* The contexts of this process and what each was charged; context_book.h has the theory. */
+/* Records of the contexts of this process and of the charge of each; context_book.h has the theory. */
 #include "shim/context_book.h"
 
 #include "shim/charge.h"
@@ -9,14 +9,15 @@
 
 #include <stdlib.h>
 
-#define GREEN_BYTES (16ull << 20) /* beside the primary context, whose memory and code a green one uses */
+#define GREEN_BYTES \
+    (16ull << 20) /* cost of a green context beside the primary one, whose memory and code it uses */
 
 static struct cb_context *contexts;
-static cb_spin lock;
-static unsigned greens; /* converted handles in the list: the cheap question */
+static cb_spin contexts_lock;
+static unsigned converted_count; /* converted handles in the list: tested before the list is searched */
 
-/* Under the lock. */
-static struct cb_context *primary_of(int device)
+/* Requires the lock. */
+static struct cb_context *primary_record(int device)
 {
     struct cb_context *context = contexts;
     while (context != NULL && !(context->kind == CB_CONTEXT_PRIMARY && context->device == device))
@@ -24,11 +25,11 @@ static struct cb_context *primary_of(int device)
     return context;
 }
 
-static bool is_open(int device)
+static bool primary_is_open(int device)
 {
-    cb_lock(&lock);
-    bool found = primary_of(device) != NULL;
-    cb_unlock(&lock);
+    cb_lock(&contexts_lock);
+    bool found = primary_record(device) != NULL;
+    cb_unlock(&contexts_lock);
     return found;
 }
 
@@ -39,7 +40,7 @@ CUresult cb_context_opening(CUdevice ordinal, enum cb_context_kind kind, int *de
     if (*device < 0)
         return ordinal >= 0 && ordinal < cb.ordinal_count ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
     *device = cb_device_charged(*device);
-    if (*device < 0 || (kind == CB_CONTEXT_PRIMARY && is_open(*device))) return CUDA_SUCCESS;
+    if (*device < 0 || (kind == CB_CONTEXT_PRIMARY && primary_is_open(*device))) return CUDA_SUCCESS;
     const struct cb_limits_device *limits = &cb.limits->device[*device];
     uint64_t learned = __atomic_load_n(&limits->context_bytes, __ATOMIC_ACQUIRE);
     uint64_t limit = cb_cap(limits);
@@ -58,17 +59,17 @@ void cb_context_opened(CUresult result, void *handle, int device, uint64_t cost,
 {
     if (device < 0) return;
     struct cb_context *context = result == CUDA_SUCCESS ? malloc(sizeof(*context)) : NULL;
-    bool made = result == CUDA_SUCCESS; /* and not: the primary one was open already */
-    cb_lock(&lock);
-    struct cb_context *known = made && kind == CB_CONTEXT_PRIMARY ? primary_of(device) : NULL;
+    bool made = result == CUDA_SUCCESS; /* cleared if the primary context was open already */
+    cb_lock(&contexts_lock);
+    struct cb_context *known = made && kind == CB_CONTEXT_PRIMARY ? primary_record(device) : NULL;
     if (known != NULL) {
         known->retained++;
         made = false;
-    } else if (context != NULL) { /* else its end will not be noticed; the process' end will */
+    } else if (context != NULL) { /* else its end will not be noticed, only the process's end */
         *context = (struct cb_context){contexts, handle, NULL, cost, device, 1, kind};
         contexts = context;
     }
-    cb_unlock(&lock);
+    cb_unlock(&contexts_lock);
     if (!made) {
         if (known != NULL) free(context);
         if (cost > 0) cb_cancel(device, cost);
@@ -82,7 +83,7 @@ void cb_context_opened(CUresult result, void *handle, int device, uint64_t cost,
 bool cb_context_take(void *handle, int primary_of_device, bool all, struct cb_context *taken)
 {
     struct cb_context *found = NULL;
-    cb_lock(&lock);
+    cb_lock(&contexts_lock);
     for (struct cb_context **link = &contexts; *link != NULL; link = &(*link)->next) {
         struct cb_context *context = *link;
         bool wanted = handle != NULL
@@ -95,9 +96,9 @@ bool cb_context_take(void *handle, int primary_of_device, bool all, struct cb_co
         }
         break;
     }
-    cb_unlock(&lock);
+    cb_unlock(&contexts_lock);
     if (found == NULL) return false;
-    if (found->converted != NULL) __atomic_fetch_sub(&greens, 1, __ATOMIC_RELAXED);
+    if (found->converted != NULL) __atomic_fetch_sub(&converted_count, 1, __ATOMIC_RELAXED);
     *taken = *found;
     free(found);
     return true;
@@ -116,53 +117,53 @@ void cb_context_ended(const struct cb_context *context)
 CUcontext cb_context_primary_ending(int device, bool reset)
 {
     CUcontext handle = NULL;
-    cb_lock(&lock);
-    const struct cb_context *context = primary_of(device);
+    cb_lock(&contexts_lock);
+    const struct cb_context *context = primary_record(device);
     if (context != NULL && (reset || context->retained == 1)) handle = context->handle;
-    cb_unlock(&lock);
+    cb_unlock(&contexts_lock);
     return handle;
 }
 
 int cb_context_device(const void *handle)
 {
     int device = -1;
-    cb_lock(&lock);
+    cb_lock(&contexts_lock);
     for (const struct cb_context *context = contexts; context != NULL; context = context->next)
         if (context->kind != CB_CONTEXT_PRIMARY && context->handle == handle) device = context->device;
-    cb_unlock(&lock);
+    cb_unlock(&contexts_lock);
     return device;
 }
 
 void cb_context_converted(void *green, CUcontext converted)
 {
-    cb_lock(&lock);
+    cb_lock(&contexts_lock);
     for (struct cb_context *context = contexts; context != NULL; context = context->next) {
         if (context->kind != CB_CONTEXT_GREEN || context->handle != green || converted == NULL) continue;
         context->converted = converted;
-        __atomic_fetch_add(&greens, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&converted_count, 1, __ATOMIC_RELAXED);
         break;
     }
-    cb_unlock(&lock);
+    cb_unlock(&contexts_lock);
 }
 
 CUcontext cb_context_home(CUcontext context)
 {
-    if (CB_LIKELY(__atomic_load_n(&greens, __ATOMIC_RELAXED) == 0)) return context;
-    cb_lock(&lock);
+    if (CB_LIKELY(__atomic_load_n(&converted_count, __ATOMIC_RELAXED) == 0)) return context;
+    cb_lock(&contexts_lock);
     for (const struct cb_context *known = contexts; known != NULL; known = known->next) {
         if (known->converted == NULL || known->converted != context) continue;
-        const struct cb_context *primary = primary_of(known->device);
+        const struct cb_context *primary = primary_record(known->device);
         if (primary != NULL) context = primary->handle;
         break;
     }
-    cb_unlock(&lock);
+    cb_unlock(&contexts_lock);
     return context;
 }
 
-static void forked(void)
+static void contexts_after_fork(void)
 {
     contexts = NULL;
-    greens = 0;
-    lock.held = 0;
+    converted_count = 0;
+    contexts_lock.held = 0;
 }
-CB_AT_FORK(forked);
+CB_AT_FORK(contexts_after_fork);

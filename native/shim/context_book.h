@@ -1,11 +1,11 @@
 /*
- * The contexts of this process and what each was charged.
+ * Records of the contexts of this process and of the charge of each.
  *
- * Every context of a device is charged limits.context_bytes, the agent's learned figure, before the driver is
- * called: made by cuCtxCreate in whatever version, by the first retain of the primary one, or for graphics. So a
- * slice cannot be overrun by contexts. A green one retains the primary one and costs little beside it. A context's
- * allocations are freed by the driver together with it, those made in a green one with the primary one: the ledger's
- * entries of that context are uncharged then.
+ * Every context of a device is charged limits.context_bytes, the cost that the agent has learned, before the
+ * driver is called: whether it is created by any version of cuCtxCreate, by the first retain of the primary
+ * context, or for graphics. Contexts therefore cannot exceed a slice. A green context retains the primary one
+ * and costs little beside it. The driver frees a context's allocations together with it, and those made in a
+ * green context with the primary one: the ledger's entries of that context are then uncharged.
  */
 #ifndef CALABASH_SHIM_CONTEXT_BOOK_H
 #define CALABASH_SHIM_CONTEXT_BOOK_H
@@ -17,28 +17,28 @@ enum cb_context_kind { CB_CONTEXT_PLAIN, CB_CONTEXT_PRIMARY, CB_CONTEXT_GREEN };
 struct cb_context {
     struct cb_context *next;
     void *handle;
-    void *converted; /* a green one's handle as a context */
-    uint64_t bytes;  /* what it was charged */
+    void *converted; /* a green context's handle as a CUcontext */
+    uint64_t bytes;  /* its charge */
     int device;
-    unsigned retained; /* primary contexts: how often; others 1 */
+    unsigned retained; /* primary contexts: the retain count; others 1 */
     enum cb_context_kind kind;
 };
 
-/* Before a context is made: refuses a foreign device and reserves what it will cost. */
+/* Before a context is created: refuse a device outside the slice, and reserve the cost. */
 CUresult cb_context_opening(CUdevice ordinal, enum cb_context_kind kind, int *device, uint64_t *cost);
-/* After: books it, or gives back what was reserved. */
+/* After the driver has answered: record the context, or return the reservation. */
 void cb_context_opened(CUresult result, void *handle, int device, uint64_t cost, enum cb_context_kind kind);
-/* Takes the record of a context out of the list when it is the one looked for; `all`: however often it is retained. */
+/* Remove the record of the given context from the list; `all`: whatever its retain count. */
 bool cb_context_take(void *handle, int primary_of_device, bool all, struct cb_context *taken);
-/* It is gone: uncharges it and what lived in it. */
+/* Uncharge a destroyed context and what was allocated in it. */
 void cb_context_ended(const struct cb_context *context);
-/* The primary context of a device if the next release, or a reset, ends it. */
+/* The primary context of a device, if the next release, or a reset, destroys it. */
 CUcontext cb_context_primary_ending(int device, bool reset);
-/* The device of a context that is not a primary one; -1: not known. */
+/* The device of a context other than a primary one; -1: unknown. */
 int cb_context_device(const void *handle);
-/* How a green context is called as a context. */
+/* Record the CUcontext handle of a green context. */
 void cb_context_converted(void *green, CUcontext converted);
-/* The context to which belongs what is made in this one. */
+/* The context that owns what is created in this one: for a green context the primary one. */
 CUcontext cb_context_home(CUcontext context);
 
 #endif

@@ -1,16 +1,16 @@
 /*
- * Which of the slot's devices a driver ordinal is.
+ * Mapping of driver ordinals to the slot's devices.
  *
  * The pool sets CUDA_VISIBLE_DEVICES; a program may set it again, and then means devices as it sees them:
- * indices count within what it is shown of the slot. Before the driver reads it the list is rewritten to UUIDs of the slot, so
- * that a script's usual CUDA_VISIBLE_DEVICES=0 is the first device of the slice and not the first card of the
- * machine. Whatever ordinal still turns out to be foreign gets no context (context.c).
+ * indices count within the visible devices of the slot. Before the driver reads the list it is rewritten to
+ * UUIDs of the slot, so that a script's usual CUDA_VISIBLE_DEVICES=0 is the first device of the slice and not
+ * the first card of the machine. An ordinal that still is not in the slice gets no context (context.c).
  */
 #define _GNU_SOURCE
 #include "shim/device.h"
 
 #include "shim/real.h"
-#include "shim/shown.h"
+#include "shim/visible_devices.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 #define LIST_BYTES ((size_t)CB_DEVICES_MAX * 48 + 1)
 
-/* A copy that ends: the page is written by others. */
+/* Copy and terminate: the page is written by another process. */
 static void copy_uuid(char *to, const char *from)
 {
     memcpy(to, from, 47);
@@ -38,7 +38,7 @@ static int device_of_token(const char *token)
         if (!cb_is_shown(i)) continue;
         copy_uuid(uuid, cb.limits->device[i].uuid);
         if (strncasecmp(uuid, token, strlen(token)) == 0) {
-            if (found >= 0) return -1; /* an ambiguous prefix names nothing, as with the driver */
+            if (found >= 0) return -1; /* an ambiguous prefix matches nothing, as with the driver */
             found = (int)i;
         }
     }

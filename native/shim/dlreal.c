@@ -14,7 +14,7 @@ void cb_dl_find(void)
     if (__atomic_load_n(&cb_dl.dlsym, __ATOMIC_ACQUIRE) != NULL) return;
     void *sym = cb_libc_symbol("dlsym");
     if (sym == NULL) {
-        /* glibc before 2.34 in a program without libdl: the C library can load it for us. */
+        /* glibc before 2.34 in a program without libdl: the C library can load it. */
         void *(*open_mode)(const char *, int) =
             (void *(*)(const char *, int))cb_libc_symbol("__libc_dlopen_mode");
         if (open_mode != NULL && open_mode("libdl.so.2", RTLD_NOW | RTLD_GLOBAL) != NULL)

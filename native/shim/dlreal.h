@@ -1,4 +1,4 @@
-/* The real dynamic-linking functions, reached by the trampolines of dl.c. Valid after cb_dl_find(). */
+/* The real dynamic-linking functions, called by the trampolines of dl.c. Valid after cb_dl_find(). */
 #ifndef CALABASH_SHIM_DLREAL_H
 #define CALABASH_SHIM_DLREAL_H
 

@@ -1,13 +1,12 @@
 /*
- * Finding the C library's own dlsym and dlopen from behind our exports of the same names.
+ * Look-up of the C library's own dlsym and dlopen, which our exports of the same names hide.
  *
- * Theory of operation. Whatever we asked the dynamic linker for by name would be answered with ourselves, and
- * which versioned name to ask for differs: dlsym lives in libdl.so.2 as GLIBC_2.2.5 up to glibc 2.33 and in
- * libc.so.6 as GLIBC_2.34 from then on. So the symbol tables of the loaded objects are read directly:
- * dl_iterate_phdr gives each object's dynamic section, its DT_SONAME says whether it is a C library, and
- * DT_GNU_HASH (System V DT_HASH as second choice) finds the symbol; among several versions the default one
- * wins, the one whose `hidden` bit is clear. Source: System V gABI chapter 5 and the GNU hash section layout
- * of binutils.
+ * Theory of operation. A look-up by name through the dynamic linker would return our own functions, and the
+ * versioned name to use differs: dlsym lives in libdl.so.2 as GLIBC_2.2.5 up to glibc 2.33 and in libc.so.6 as
+ * GLIBC_2.34 from then on. So the symbol tables of the loaded objects are read directly: dl_iterate_phdr gives
+ * each object's dynamic section, its DT_SONAME tells whether it is a C library, and DT_GNU_HASH (System V
+ * DT_HASH as second choice) finds the symbol; among several versions the default one is taken, the one whose
+ * `hidden` bit is clear. Source: System V gABI chapter 5 and the GNU hash section layout of binutils.
  */
 #define _GNU_SOURCE
 #include "shim/elf.h"
@@ -17,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Plain loops: a sanitizer's own strcmp comes here to be found. */
-static int same(const char *one, const char *other)
+/* Plain loops: a sanitizer's own strcmp is looked up by this very code. */
+static int strings_equal(const char *one, const char *other)
 {
     while (*one != 0 && *one == *other) {
         one++;
@@ -27,7 +26,7 @@ static int same(const char *one, const char *other)
     return *one == *other;
 }
 
-static const char *file_of(const char *path)
+static const char *path_file_name(const char *path)
 {
     const char *file = path;
     for (; *path != 0; path++)
@@ -47,33 +46,34 @@ struct object {
     const char *soname;
 };
 
-/* Pointers of a dynamic section are relocated in place by glibc and left as offsets by others and by the
- * vDSO. */
-static const void *locate(uintptr_t base, ElfW(Addr) pointer)
+/*
+ * Pointers of a dynamic section are relocated in place by glibc and left as offsets by others and by the vDSO.
+ */
+static const void *dynamic_pointer(uintptr_t base, ElfW(Addr) pointer)
 {
     return (const void *)(pointer < base ? base + pointer : pointer);
 }
 
-/* `dynamic` of an object that lies at `object->base`. */
+/* Read the `dynamic` section of an object loaded at `object->base`. */
 static int read_dynamic(const ElfW(Dyn) * dynamic, struct object *object)
 {
     ElfW(Xword) soname = 0;
     for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; entry++) {
         switch (entry->d_tag) {
         case DT_SYMTAB:
-            object->symbols = locate(object->base, entry->d_un.d_ptr);
+            object->symbols = dynamic_pointer(object->base, entry->d_un.d_ptr);
             break;
         case DT_STRTAB:
-            object->strings = locate(object->base, entry->d_un.d_ptr);
+            object->strings = dynamic_pointer(object->base, entry->d_un.d_ptr);
             break;
         case DT_GNU_HASH:
-            object->gnu_hash = locate(object->base, entry->d_un.d_ptr);
+            object->gnu_hash = dynamic_pointer(object->base, entry->d_un.d_ptr);
             break;
         case DT_HASH:
-            object->sysv_hash = locate(object->base, entry->d_un.d_ptr);
+            object->sysv_hash = dynamic_pointer(object->base, entry->d_un.d_ptr);
             break;
         case DT_VERSYM:
-            object->versions = locate(object->base, entry->d_un.d_ptr);
+            object->versions = dynamic_pointer(object->base, entry->d_un.d_ptr);
             break;
         case DT_SONAME:
             soname = entry->d_un.d_val;
@@ -97,7 +97,7 @@ static int read_object(const struct dl_phdr_info *info, struct object *object)
 
 static int is_driver(const char *soname)
 {
-    return same(soname, "libcuda.so.1") || same(soname, "libnvidia-ml.so.1");
+    return strings_equal(soname, "libcuda.so.1") || strings_equal(soname, "libnvidia-ml.so.1");
 }
 
 int cb_list_has_driver(const struct link_map *any)
@@ -109,28 +109,28 @@ int cb_list_has_driver(const struct link_map *any)
         struct object object = {.base = any->l_addr};
         if (any->l_ld != NULL && read_dynamic(any->l_ld, &object) && object.soname != NULL
                 ? is_driver(object.soname)
-                : any->l_name != NULL && is_driver(file_of(any->l_name)))
+                : any->l_name != NULL && is_driver(path_file_name(any->l_name)))
             return 1;
     }
     return 0;
 }
 
-static int matches(const struct object *object, uint32_t index, const char *name)
+static int symbol_matches(const struct object *object, uint32_t index, const char *name)
 {
     const ElfW(Sym) *symbol = &object->symbols[index];
     unsigned type = ELF64_ST_TYPE(symbol->st_info);
     if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 || type != STT_FUNC) return 0;
-    return same(object->strings + symbol->st_name, name);
+    return strings_equal(object->strings + symbol->st_name, name);
 }
 
-/* Keeps the better of two candidates; true once it cannot get better. */
-static int keep(const struct object *object, uint32_t index, uint32_t *best)
+/* Keep the better of two candidates; return true if no better one can follow. */
+static int candidate_keep(const struct object *object, uint32_t index, uint32_t *best)
 {
     *best = index;
     return object->versions == NULL || (object->versions[index] & VERSION_HIDDEN) == 0;
 }
 
-static uint32_t find_gnu(const struct object *object, const char *name)
+static uint32_t symbol_find_gnu_hash(const struct object *object, const char *name)
 {
     const uint32_t *table = object->gnu_hash;
     uint32_t bucket_count = table[0], first = table[1], bloom_count = table[2];
@@ -144,13 +144,15 @@ static uint32_t find_gnu(const struct object *object, const char *name)
     if (index < first) return 0;
     for (;; index++) {
         uint32_t value = chain[index - first];
-        if ((value | 1u) == (hash | 1u) && matches(object, index, name) && keep(object, index, &best)) break;
+        if ((value | 1u) == (hash | 1u) && symbol_matches(object, index, name) &&
+            candidate_keep(object, index, &best))
+            break;
         if (value & 1u) break;
     }
     return best;
 }
 
-static uint32_t find_sysv(const struct object *object, const char *name)
+static uint32_t symbol_find_sysv_hash(const struct object *object, const char *name)
 {
     uint32_t bucket_count = object->sysv_hash[0], hash = 0, best = 0;
     const uint32_t *buckets = &object->sysv_hash[2], *chain = buckets + bucket_count;
@@ -160,15 +162,15 @@ static uint32_t find_sysv(const struct object *object, const char *name)
     }
     if (bucket_count == 0) return 0;
     for (uint32_t index = buckets[hash % bucket_count]; index != 0; index = chain[index])
-        if (matches(object, index, name) && keep(object, index, &best)) break;
+        if (symbol_matches(object, index, name) && candidate_keep(object, index, &best)) break;
     return best;
 }
 
 static int is_c_library(const char *soname)
 {
-    return soname != NULL &&
-           (same(soname, "libc.so.6") || same(soname, "libdl.so.2") ||
-            same(soname, "libc.musl-x86_64.so.1") || same(soname, "libc.musl-aarch64.so.1"));
+    return soname != NULL && (strings_equal(soname, "libc.so.6") || strings_equal(soname, "libdl.so.2") ||
+                              strings_equal(soname, "libc.musl-x86_64.so.1") ||
+                              strings_equal(soname, "libc.musl-aarch64.so.1"));
 }
 
 struct search {
@@ -182,8 +184,8 @@ static int visit_for_symbol(struct dl_phdr_info *info, size_t size, void *argume
     struct object object = {0};
     (void)size;
     if (!read_object(info, &object) || !is_c_library(object.soname)) return 0;
-    uint32_t index = object.gnu_hash != NULL    ? find_gnu(&object, search->name)
-                     : object.sysv_hash != NULL ? find_sysv(&object, search->name)
+    uint32_t index = object.gnu_hash != NULL    ? symbol_find_gnu_hash(&object, search->name)
+                     : object.sysv_hash != NULL ? symbol_find_sysv_hash(&object, search->name)
                                                 : 0;
     if (index == 0) return 0;
     search->found = (void *)(object.base + object.symbols[index].st_value);
@@ -203,7 +205,7 @@ struct place {
     int answer;
 };
 
-static int visit_for_place(struct dl_phdr_info *info, size_t size, void *argument)
+static int visit_for_address(struct dl_phdr_info *info, size_t size, void *argument)
 {
     struct place *place = argument;
     struct object object = {0};
@@ -217,9 +219,9 @@ static int visit_for_place(struct dl_phdr_info *info, size_t size, void *argumen
     }
     if (!inside) return 0;
     if (read_object(info, &object) && object.soname != NULL) {
-        place->answer = same(object.soname, place->soname);
+        place->answer = strings_equal(object.soname, place->soname);
     } else {
-        place->answer = same(file_of(info->dlpi_name), place->soname);
+        place->answer = strings_equal(path_file_name(info->dlpi_name), place->soname);
     }
     return 1;
 }
@@ -227,6 +229,6 @@ static int visit_for_place(struct dl_phdr_info *info, size_t size, void *argumen
 int cb_object_is(const void *address, const char *soname)
 {
     struct place place = {.address = (uintptr_t)address, .soname = soname, .answer = 0};
-    dl_iterate_phdr(visit_for_place, &place);
+    dl_iterate_phdr(visit_for_address, &place);
     return place.answer;
 }

@@ -1,9 +1,9 @@
 /*
  * Graphs: launches for the compute limiter, memory nodes for the cap.
  *
- * Memory nodes take memory from the device's graph pool when the graph is launched (some drivers already when
- * it is instantiated), so both calls run like an allocation from that pool, with the sum of the graph's
- * allocation nodes as the most it may grow. The sum is counted once, at instantiation.
+ * Memory nodes take memory from the device's graph pool when the graph is launched (with some drivers already
+ * when it is instantiated), so both calls are handled like an allocation from that pool, with the sum of the
+ * graph's allocation nodes as the most it may grow. The sum is counted once, at instantiation.
  */
 #include "shim/base.h"
 
@@ -17,15 +17,15 @@
 
 #include <stdlib.h>
 
-#define DEPTH_MAX 16
+#define GRAPH_DEPTH_MAX 16
 
-static int memory_used; /* some executable has memory nodes */
+static int graph_memory_used; /* an executable graph has memory nodes */
 
-static uint64_t nodes_bytes(CUgraph graph, int depth)
+static uint64_t graph_nodes_bytes(CUgraph graph, int depth)
 {
     size_t count = 0;
     uint64_t total = 0;
-    if (graph == NULL || depth > DEPTH_MAX || CB_REAL(cuGraphGetNodes) == NULL ||
+    if (graph == NULL || depth > GRAPH_DEPTH_MAX || CB_REAL(cuGraphGetNodes) == NULL ||
         CB_REAL(cuGraphMemAllocNodeGetParams) == NULL ||
         CB_REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
         return 0;
@@ -41,20 +41,20 @@ static uint64_t nodes_bytes(CUgraph graph, int depth)
             total += cb_cost(params.bytesize);
         else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
                  CB_REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
-            total += nodes_bytes(child, depth + 1);
+            total += graph_nodes_bytes(child, depth + 1);
     }
     free(nodes);
     return total;
 }
 
-/* What one graph executable may take; kept under its handle with no charge of its own. */
-static void remember(CUgraphExec exec, uint64_t bytes)
+/* Record the most that a graph executable may take; stored under its handle with no charge of its own. */
+static void graph_bytes_record(CUgraphExec exec, uint64_t bytes)
 {
     struct cb_entry entry = {
         .key = (uint64_t)(uintptr_t)exec, .bytes = bytes, .device = -1, .kind = CB_GRAPH_EXEC};
     if (bytes > 0) {
         (void)cb_ledger_put(&entry);
-        __atomic_store_n(&memory_used, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&graph_memory_used, 1, __ATOMIC_RELEASE);
     }
 }
 
@@ -66,12 +66,12 @@ static struct cb_pool *graph_pool(void)
 
 #define INSTANTIATE(call)                                                                     \
     do {                                                                                      \
-        uint64_t bytes = nodes_bytes(hGraph, 0);                                              \
+        uint64_t bytes = graph_nodes_bytes(hGraph, 0);                                        \
         struct cb_pool *pool = bytes > 0 ? graph_pool() : NULL;                               \
         if (pool != NULL && !cb_pool_begin(pool, bytes, false)) return cb_pool_refused(pool); \
         CUresult result = call;                                                               \
         if (pool != NULL) (void)cb_pool_end(pool);                                            \
-        if (result == CUDA_SUCCESS) remember(*phGraphExec, bytes);                            \
+        if (result == CUDA_SUCCESS) graph_bytes_record(*phGraphExec, bytes);                  \
         return result;                                                                        \
     } while (0)
 
@@ -110,23 +110,26 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUg
     INSTANTIATE(CB_REAL(cuGraphInstantiateWithParams_ptsz)(phGraphExec, hGraph, instantiateParams));
 }
 
-/* Whether the executable has memory nodes, and the pool they grow; asked only once a process has any. */
-static struct cb_pool *memory_of(CUgraphExec exec, uint64_t *bytes)
+/*
+ * The pool that the executable's memory nodes grow; NULL: none. Looked up only once the process has such an
+ * executable.
+ */
+static struct cb_pool *graph_memory_pool(CUgraphExec exec, uint64_t *bytes)
 {
     struct cb_entry entry;
-    if (CB_LIKELY(!__atomic_load_n(&memory_used, __ATOMIC_RELAXED)) ||
+    if (CB_LIKELY(!__atomic_load_n(&graph_memory_used, __ATOMIC_RELAXED)) ||
         !cb_ledger_get(CB_GRAPH_EXEC, (uint64_t)(uintptr_t)exec, &entry))
         return NULL;
     *bytes = entry.bytes;
     return graph_pool();
 }
 
-static CUresult launch_graph(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream,
+static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream,
                              bool per_thread)
 {
     struct cb_launch launch;
     uint64_t bytes = 0;
-    struct cb_pool *pool = memory_of(exec, &bytes);
+    struct cb_pool *pool = graph_memory_pool(exec, &bytes);
     cb_launch_begin(&launch, cb_graph_key(exec), stream, per_thread);
     if (pool != NULL && !cb_pool_begin(pool, bytes, true)) {
         cb_launch_end(&launch, CUDA_ERROR_OUT_OF_MEMORY);
@@ -141,20 +144,20 @@ static CUresult launch_graph(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 {
     CB_ENTER();
-    return launch_graph(CB_REAL(cuGraphLaunch), hGraphExec, hStream, hStream == CU_STREAM_PER_THREAD);
+    return graph_launch(CB_REAL(cuGraphLaunch), hGraphExec, hStream, hStream == CU_STREAM_PER_THREAD);
 }
 
 CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
     CB_ENTER();
-    return launch_graph(CB_REAL(cuGraphLaunch_ptsz), hGraphExec, hStream, true);
+    return graph_launch(CB_REAL(cuGraphLaunch_ptsz), hGraphExec, hStream, true);
 }
 
-/* Uploading may already take the memory that the first launch needs. */
-static CUresult upload_graph(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
+/* An upload may already take the memory that the first launch needs. */
+static CUresult graph_upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
     uint64_t bytes = 0;
-    struct cb_pool *pool = memory_of(exec, &bytes);
+    struct cb_pool *pool = graph_memory_pool(exec, &bytes);
     if (pool != NULL && !cb_pool_begin(pool, bytes, true)) return cb_pool_refused(pool);
     CUresult result = real(exec, stream);
     if (pool != NULL) (void)cb_pool_end(pool);
@@ -164,13 +167,13 @@ static CUresult upload_graph(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
 CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 {
     CB_ENTER();
-    return upload_graph(CB_REAL(cuGraphUpload), hGraphExec, hStream);
+    return graph_upload(CB_REAL(cuGraphUpload), hGraphExec, hStream);
 }
 
 CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
     CB_ENTER();
-    return upload_graph(CB_REAL(cuGraphUpload_ptsz), hGraphExec, hStream);
+    return graph_upload(CB_REAL(cuGraphUpload_ptsz), hGraphExec, hStream);
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec)
@@ -184,7 +187,7 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec)
     return result;
 }
 
-static CUresult changed(CUgraphExec exec, CUresult result)
+static CUresult graph_exec_changed(CUgraphExec exec, CUresult result)
 {
     if (result == CUDA_SUCCESS) cb_compute_forget_graph(exec);
     return result;
@@ -194,40 +197,42 @@ CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgra
                                    CUgraphExecUpdateResult *updateResult_out)
 {
     CB_ENTER();
-    return changed(hGraphExec,
-                   CB_REAL(cuGraphExecUpdate)(hGraphExec, hGraph, hErrorNode_out, updateResult_out));
+    return graph_exec_changed(
+        hGraphExec, CB_REAL(cuGraphExecUpdate)(hGraphExec, hGraph, hErrorNode_out, updateResult_out));
 }
 
 CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                                       CUgraphExecUpdateResultInfo *resultInfo)
 {
     CB_ENTER();
-    return changed(hGraphExec, CB_REAL(cuGraphExecUpdate_v2)(hGraphExec, hGraph, resultInfo));
+    return graph_exec_changed(hGraphExec, CB_REAL(cuGraphExecUpdate_v2)(hGraphExec, hGraph, resultInfo));
 }
 
 CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                 const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     CB_ENTER();
-    return changed(hGraphExec, CB_REAL(cuGraphExecKernelNodeSetParams)(hGraphExec, hNode, nodeParams));
+    return graph_exec_changed(hGraphExec,
+                              CB_REAL(cuGraphExecKernelNodeSetParams)(hGraphExec, hNode, nodeParams));
 }
 
 CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                    const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     CB_ENTER();
-    return changed(hGraphExec, CB_REAL(cuGraphExecKernelNodeSetParams_v2)(hGraphExec, hNode, nodeParams));
+    return graph_exec_changed(hGraphExec,
+                              CB_REAL(cuGraphExecKernelNodeSetParams_v2)(hGraphExec, hNode, nodeParams));
 }
 
 CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                           CUgraphNodeParams *nodeParams)
 {
     CB_ENTER();
-    return changed(hGraphExec, CB_REAL(cuGraphExecNodeSetParams)(hGraphExec, hNode, nodeParams));
+    return graph_exec_changed(hGraphExec, CB_REAL(cuGraphExecNodeSetParams)(hGraphExec, hNode, nodeParams));
 }
 
-static void forked(void)
+static void graph_after_fork(void)
 {
-    memory_used = 0;
+    graph_memory_used = 0;
 }
-CB_AT_FORK(forked);
+CB_AT_FORK(graph_after_fork);

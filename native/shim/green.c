@@ -1,9 +1,9 @@
 /*
  * Green contexts: some of a card's multiprocessors, in the address space of the primary context.
  *
- * A green context retains the primary one, and the program may never have asked for that: it is charged with the
- * first of them. What is launched in one is held to the share like everything else, so a program gains nothing by
- * how it divides the multiprocessors that it sees.
+ * A green context retains the primary one, which the program may never have retained itself: it is charged with
+ * the first green context. Launches in a green context are held to the share like all others, so a program
+ * gains nothing by the way it divides the multiprocessors that it sees.
  */
 #include "shim/base.h"
 
@@ -15,8 +15,8 @@
 
 #include "shim/compute.h"
 
-/* The primary context by its handle: it is retained for a moment. */
-static CUcontext primary_of(CUdevice dev)
+/* Handle of the primary context, which is retained for a moment. */
+static CUcontext primary_context_handle(CUdevice dev)
 {
     CUcontext primary = NULL;
     if (CB_REAL(cuDevicePrimaryCtxRetain)(&primary, dev) != CUDA_SUCCESS) return NULL;
@@ -27,7 +27,7 @@ static CUcontext primary_of(CUdevice dev)
     return primary;
 }
 
-static CUcontext converted(CUgreenCtx green)
+static CUcontext green_as_context(CUgreenCtx green)
 {
     CUcontext context = NULL;
     if (CB_REAL(cuCtxFromGreenCtx) != NULL) (void)CB_REAL(cuCtxFromGreenCtx)(&context, green);
@@ -46,9 +46,9 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
         CB_CALL_DRIVER(result, CB_REAL(cuGreenCtxCreate)(phCtx, desc, dev, flags));
         cb_context_opened(result, result == CUDA_SUCCESS ? *phCtx : NULL, same, cost, CB_CONTEXT_GREEN);
     }
-    cb_context_opened(result, result == CUDA_SUCCESS ? primary_of(dev) : NULL, device, primary_cost,
-                      CB_CONTEXT_PRIMARY);
-    if (result == CUDA_SUCCESS) cb_context_converted(*phCtx, converted(*phCtx));
+    cb_context_opened(result, result == CUDA_SUCCESS ? primary_context_handle(dev) : NULL, device,
+                      primary_cost, CB_CONTEXT_PRIMARY);
+    if (result == CUDA_SUCCESS) cb_context_converted(*phCtx, green_as_context(*phCtx));
     return result;
 }
 
@@ -56,7 +56,7 @@ CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
     struct cb_context green, primary;
     CB_ENTER();
-    CUcontext as_context = hCtx != NULL ? converted(hCtx) : NULL;
+    CUcontext as_context = hCtx != NULL ? green_as_context(hCtx) : NULL;
     CUcontext ending = cb_context_primary_ending(cb_context_device(hCtx), false);
     if (as_context != NULL) cb_compute_forget_context(as_context);
     if (ending != NULL) cb_compute_forget_context(ending);

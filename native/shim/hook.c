@@ -1,4 +1,4 @@
-/* Looking into the table of hooks. */
+/* Look-up in the table of hooks. */
 #include "shim/hook.h"
 
 #include "shim/real.h"
@@ -20,7 +20,7 @@ const struct cb_hook *cb_hook_named(const char *name)
     return NULL;
 }
 
-/* The plain name that cuGetProcAddress is asked for: no version, no per-thread suffix. */
+/* Compare with the plain name that cuGetProcAddress is called with: no version, no per-thread suffix. */
 static bool same_base(const char *exported, const char *base)
 {
     size_t length = strlen(base);
@@ -33,8 +33,8 @@ static bool same_base(const char *exported, const char *base)
 }
 
 /*
- * The hook in front of a real function. Two exports may share one body (an alias): then the one whose name
- * was asked for is meant, and among versions of that name any is right because one body has one ABI.
+ * The hook of a real function. Two exports may share one body (an alias): then the one with the requested name
+ * is returned, and among versions of that name any is right because one body has one ABI.
  */
 const struct cb_hook *cb_hook_of_real(const void *address, const char *name)
 {

@@ -1,6 +1,6 @@
 /*
- * Every hook, with the place of the real function behind it. The table is found by its section, so that those
- * who look into it stand below the hooks.
+ * All hooks, with the place of the real function behind each. The table is found by its section, so that the
+ * units that search it do not depend on the hooks.
  */
 #include "shim/hook.h"
 #include "shim/nvml_view.h"

@@ -1,4 +1,4 @@
-/* The trampolines of dl.c for aarch64: ask the filter, then return its answer or jump to the real function. */
+/* Trampolines of dl.c for aarch64: call the filter, then return its answer or jump to the real function. */
 #ifdef __aarch64__
 #define _GNU_SOURCE
 #include "shim/dlreal.h"

@@ -1,9 +1,9 @@
 /*
- * Launches and synchronisation: where the compute limiter sits.
+ * Hooks of launches and synchronisation, which call the compute limiter.
  *
- * Each launch is wrapped in the limiter's begin and end, which cost a few loads when no limit is in force.
- * Nothing else happens here: no lock, no driver call of our own. Waits tell the limiter that work has
- * finished and let pools settle.
+ * Each launch is wrapped in the limiter's begin and end, which cost a few loads if no limit is in force. No
+ * lock is taken and no other driver function called. Waits report to the limiter that work has finished, and
+ * update the charges of pools.
  */
 #include "shim/base.h"
 
@@ -82,7 +82,7 @@ CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction 
            CB_REAL(cuLaunchKernelEx_ptsz)(config, f, kernelParams, extra));
 }
 
-/* One call launches on several devices: the limiter sees the launch of the current one. */
+/* One call launches on several devices: the limiter counts the launch on the current one. */
 CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
                                                       unsigned int numDevices, unsigned int flags)
 {

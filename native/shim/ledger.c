@@ -1,10 +1,10 @@
 /*
- * What each pointer or handle of this process was charged, so that freeing it takes off exactly that.
+ * The ledger: the charge of each pointer or handle of this process, so that freeing it returns exactly that.
  *
- * A hash of 256 chained shards, each under a lock held for a few instructions. This is memory of one process:
- * a process that is killed takes it along, and a forked child starts with an empty one, since the parent's
- * allocations are not its own. What is not found here passes through uncharged: memory from before us, or
- * imported.
+ * A hash of 256 chained shards, each under a lock held for a few instructions. It is memory of one process: a
+ * killed process needs no cleanup of it, and a forked child starts with an empty ledger, since the parent's
+ * allocations are not the child's. An address that is not found is passed through uncharged: memory from before
+ * the shim started, or imported.
  */
 #include "shim/ledger.h"
 
@@ -77,8 +77,8 @@ bool cb_ledger_get(uint32_t kind, uint64_t key, struct cb_entry *entry)
     return found;
 }
 
-/* Uncharges and forgets the entries of one context, or with context 0 of one device; see cb_ledger_drop_*. */
-static void drop(int device, uint64_t context)
+/* Uncharge and remove the entries of one context, or with context 0 of one device; see cb_ledger_drop_*. */
+static void ledger_drop(int device, uint64_t context)
 {
     for (unsigned i = 0; i < SHARDS; i++) {
         struct node *dropped = NULL;
@@ -105,16 +105,18 @@ static void drop(int device, uint64_t context)
 
 void cb_ledger_drop_context(int device, uint64_t context)
 {
-    if (context != 0) drop(device, context);
+    if (context != 0) ledger_drop(device, context);
 }
 
-static void forked(void)
+static void ledger_after_fork(void)
 {
-    /* Whatever another thread was doing to a chain when the process forked, it is not followed here: the
-     * parent's nodes are left alone, in pages the child never writes. */
+    /*
+     * Another thread may have been changing a chain when the process forked, so the chains are not followed:
+     * the parent's nodes are abandoned, in pages that the child never writes.
+     */
     for (unsigned i = 0; i < SHARDS; i++) {
         shards[i].first = NULL;
         shards[i].lock.held = 0;
     }
 }
-CB_AT_FORK(forked);
+CB_AT_FORK(ledger_after_fork);

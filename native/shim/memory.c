@@ -1,10 +1,10 @@
 /*
- * Linear memory: cuMemAlloc in its two versions, pitched and managed memory, and freeing.
+ * Hooks of linear memory: cuMemAlloc in its two versions, pitched and managed memory, and freeing.
  *
- * The allocation of one allocation is the same for every family: reserve what the driver will take, call the
- * driver, then either remember the pointer or give everything back. Managed memory counts in full: the
- * program may bring all of it to the device at once. Pinned host memory does not count. Where a slice may have
- * more than lies on the card, spill.c takes over when the card's part is used up.
+ * Every family is handled in the same way: reserve what the driver will take, call the driver, then either
+ * record the pointer or return the reservation. Managed memory counts in full: the program may bring all of it
+ * to the device at once. Pinned host memory does not count. If a slice may have more than fits on the card,
+ * spill.c takes over when the card's part is used up.
  */
 #include "shim/base.h"
 
@@ -50,11 +50,10 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
     return result;
 }
 
-/* Rows are at least this far apart on every card so far; what the driver really chose is known after the
- * call. */
+/* Rows are at least this far apart on every card so far; the driver's actual pitch is known after the call. */
 #define PITCH_BYTES 512u
 
-static uint64_t pitched(uint64_t width, uint64_t height)
+static uint64_t pitched_bytes(uint64_t width, uint64_t height)
 {
     uint64_t pitch = (width + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES, bytes;
     return __builtin_mul_overflow(pitch, height, &bytes) ? UINT64_MAX : bytes;
@@ -65,9 +64,9 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
 {
     struct cb_allocation allocation;
     CB_ENTER();
-    if (!cb_allocation_linear(&allocation, pitched(WidthInBytes, Height))) {
-        CUresult spilled = cb_spill(&allocation, dptr, pitched(WidthInBytes, Height));
-        if (spilled == CUDA_SUCCESS) *pPitch = pitched(WidthInBytes, 1);
+    if (!cb_allocation_linear(&allocation, pitched_bytes(WidthInBytes, Height))) {
+        CUresult spilled = cb_spill(&allocation, dptr, pitched_bytes(WidthInBytes, Height));
+        if (spilled == CUDA_SUCCESS) *pPitch = pitched_bytes(WidthInBytes, 1);
         return spilled;
     }
     CUresult result;
@@ -85,7 +84,8 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, uns
 {
     struct cb_allocation allocation;
     CB_ENTER();
-    if (!cb_allocation_begin(&allocation, pitched(WidthInBytes, Height))) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!cb_allocation_begin(&allocation, pitched_bytes(WidthInBytes, Height)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result;
     CB_CALL_DRIVER(result, CB_REAL(cuMemAllocPitch)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
     if (result == CUDA_SUCCESS && !cb_allocation_resize(&allocation, (uint64_t)*pPitch * Height)) {
@@ -96,19 +96,19 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, uns
     return result;
 }
 
-/* The entry is taken before the driver frees: afterwards another thread may own the same address. */
-#define FREE(kind, key, call)                                     \
-    do {                                                          \
-        struct cb_entry entry;                                    \
-        bool known = cb_ledger_take(kind, key, &entry);           \
-        CUresult result = call;                                   \
-        if (known && result == CUDA_SUCCESS)                      \
-            cb_uncharge(entry.device, entry.bytes);               \
-        else if (known)                                           \
-            (void)cb_ledger_put(&entry);                          \
-        else                                                      \
-            cb_pools_settle(); /* it may have come from a pool */ \
-        return result;                                            \
+/* The entry is removed before the driver frees: afterwards another thread may own the same address. */
+#define FREE(kind, key, call)                                   \
+    do {                                                        \
+        struct cb_entry entry;                                  \
+        bool known = cb_ledger_take(kind, key, &entry);         \
+        CUresult result = call;                                 \
+        if (known && result == CUDA_SUCCESS)                    \
+            cb_uncharge(entry.device, entry.bytes);             \
+        else if (known)                                         \
+            (void)cb_ledger_put(&entry);                        \
+        else                                                    \
+            cb_pools_settle(); /* it may be memory of a pool */ \
+        return result;                                          \
     } while (0)
 
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)

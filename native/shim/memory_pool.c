@@ -1,6 +1,4 @@
-/*
- * Stream-ordered allocations and the pools of the program; what they cost is the business of pool.c.
- */
+/* Hooks of stream-ordered allocation and of the program's pools; pool.c charges them. */
 #include "shim/base.h"
 
 #include "shim/charge.h"
@@ -11,19 +9,21 @@
 #include "shim/start.h"
 
 /* An allocation that becomes a node of a graph under capture takes no memory now. */
-static bool capturing(CUstream stream, CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *))
+static bool stream_is_capturing(CUstream stream, CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *))
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return is_capturing != NULL && is_capturing(stream, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Frees that are still waiting in the stream hold memory; a driver that is short of it waits for them, and so
- * do we. */
-static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
+/*
+ * Wait for frees that are still pending in the stream: they hold memory, and a driver that is short of it waits
+ * for them too.
+ */
+static bool stream_wait_for_frees(CUstream stream, CUresult (*synchronize)(CUstream))
 {
     CUstreamCaptureMode mode =
-        CU_STREAM_CAPTURE_MODE_RELAXED; /* another thread's capture must not be broken */
+        CU_STREAM_CAPTURE_MODE_RELAXED; /* so that another thread's capture is not invalidated */
     bool exchanged = CB_REAL(cuThreadExchangeStreamCaptureMode) != NULL &&
                      CB_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     CUresult result = synchronize(stream);
@@ -31,30 +31,31 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
     return result == CUDA_SUCCESS;
 }
 
-/* A slice that spills has memory for it beside the pool. */
-static __attribute__((cold, noinline)) CUresult refused(CUdeviceptr *dptr, size_t bytesize,
-                                                        const struct cb_pool *from)
+/* Answer a refused pool allocation: a slice that spills has memory for it beside the pool. */
+static __attribute__((cold, noinline)) CUresult pool_refusal(CUdeviceptr *dptr, size_t bytesize,
+                                                             const struct cb_pool *from)
 {
     if (cb_spill_beside_pool(dptr, bytesize, cb_pool_device(from)) == CUDA_SUCCESS) return CUDA_SUCCESS;
     return cb_pool_refused(from);
 }
 
-#define ALLOCATE(pool, suffix, call)                                                                     \
-    do {                                                                                                 \
-        struct cb_pool *from = capturing(hStream, CB_REAL(cuStreamIsCapturing##suffix)) ? NULL : (pool); \
-        if (from == NULL || cb_pool_device(from) < 0) return call;                                       \
-        if (!cb_pool_begin(from, bytesize, false) &&                                                     \
-            !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
-              cb_pool_begin(from, bytesize, false)))                                                     \
-            return refused(dptr, bytesize, from);                                                        \
-        CUresult result;                                                                                 \
-        CB_CALL_DRIVER(result, call);                                                                    \
-        if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                              \
-            (void)CB_REAL(cuMemFree_v2)(*dptr);                                                          \
-            cb_pools_trim(cb_pool_device(from));                                                         \
-            result = cb_pool_refused(from);                                                              \
-        }                                                                                                \
-        return result;                                                                                   \
+#define ALLOCATE(pool, suffix, call)                                                            \
+    do {                                                                                        \
+        struct cb_pool *from =                                                                  \
+            stream_is_capturing(hStream, CB_REAL(cuStreamIsCapturing##suffix)) ? NULL : (pool); \
+        if (from == NULL || cb_pool_device(from) < 0) return call;                              \
+        if (!cb_pool_begin(from, bytesize, false) &&                                            \
+            !(stream_wait_for_frees(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&           \
+              cb_pool_begin(from, bytesize, false)))                                            \
+            return pool_refusal(dptr, bytesize, from);                                          \
+        CUresult result;                                                                        \
+        CB_CALL_DRIVER(result, call);                                                           \
+        if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                     \
+            (void)CB_REAL(cuMemFree_v2)(*dptr);                                                 \
+            cb_pools_trim(cb_pool_device(from));                                                \
+            result = cb_pool_refused(from);                                                     \
+        }                                                                                       \
+        return result;                                                                          \
     } while (0)
 
 static CUdevice current_ordinal(void)
@@ -73,9 +74,11 @@ static struct cb_pool *current_pool(void)
     return cb_pool_of(handle, ordinal, cb_device_charged(cb_device_of(ordinal)));
 }
 
-/* A pool by its handle: as cuMemPoolCreate noted it, else (a default or imported one) of the current device.
+/*
+ * Find a pool by its handle: as recorded by cuMemPoolCreate, else (a default or imported pool) of the current
+ * device.
  */
-static struct cb_pool *named_pool(CUmemoryPool handle)
+static struct cb_pool *pool_by_handle(CUmemoryPool handle)
 {
     struct cb_pool *known = cb_pool_known(handle);
     if (known != NULL) return known;
@@ -101,14 +104,15 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUm
                                          CUstream hStream)
 {
     CB_ENTER();
-    ALLOCATE(named_pool(pool), , CB_REAL(cuMemAllocFromPoolAsync)(dptr, bytesize, pool, hStream));
+    ALLOCATE(pool_by_handle(pool), , CB_REAL(cuMemAllocFromPoolAsync)(dptr, bytesize, pool, hStream));
 }
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                               CUstream hStream)
 {
     CB_ENTER();
-    ALLOCATE(named_pool(pool), _ptsz, CB_REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytesize, pool, hStream));
+    ALLOCATE(pool_by_handle(pool), _ptsz,
+             CB_REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytesize, pool, hStream));
 }
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
@@ -120,7 +124,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
         int ordinal = poolProps->location.id;
         (void)cb_pool_of(*pool, ordinal,
                          on_device ? cb_device_charged(cb_device_of(ordinal))
-                                   : -1); /* pools of host memory cost nothing */
+                                   : -1); /* pools of host memory are not charged */
     }
     return result;
 }

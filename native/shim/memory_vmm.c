@@ -1,11 +1,10 @@
 /*
- * Virtual memory management: physical memory by handle, mapped where the program likes.
+ * Hooks of virtual memory management: physical memory by handle, mapped where the program likes.
  *
  * A cuMemCreate is charged to the device of its properties, whatever context is current, and lives until its
- * references (the handle, retained handles) and its mappings are all gone. Imported handles are charged
- * nothing: the exporter in this container has paid, or another container has. Host locations are no device
- * memory. Each block holds its counts under one lock: these calls map pages in the driver and are no hot
- * path.
+ * references (the handle, retained handles) and its mappings have all been released. Imported handles are
+ * charged nothing: the exporter has paid, in this container or another. Host locations are not device memory.
+ * Each block keeps its counts under one lock: these calls map pages in the driver and are not a hot path.
  */
 #include "shim/base.h"
 
@@ -24,7 +23,7 @@ struct block {
     int device;
     unsigned references;
     unsigned mappings;
-    unsigned pins; /* calls under way that will look at it again */
+    unsigned pins; /* calls under way that still use the block */
 };
 
 struct mapping {
@@ -37,26 +36,25 @@ struct mapping {
 #define BUCKETS 1024u
 static struct block *blocks[BUCKETS];
 static struct mapping *mappings[BUCKETS];
-static cb_spin lock;
+static cb_spin blocks_lock;
 
-static unsigned bucket(uint64_t key)
+static unsigned bucket_index(uint64_t key)
 {
     return (unsigned)((key * 0x9E3779B97F4A7C15ull) >> 54);
 }
 
-static struct block *find_block(CUmemGenericAllocationHandle handle)
+static struct block *block_find(CUmemGenericAllocationHandle handle)
 {
-    for (struct block *block = blocks[bucket(handle)]; block != NULL; block = block->next)
+    for (struct block *block = blocks[bucket_index(handle)]; block != NULL; block = block->next)
         if (block->handle == handle && block->references > 0) return block;
     return NULL;
 }
 
-/* Under the lock: unlinks the block when nothing holds it; the caller uncharges and frees what is returned.
- */
-static struct block *drop_if_unused(struct block *block)
+/* Requires the lock. Unlink the block if nothing holds it; the caller uncharges and frees what is returned. */
+static struct block *block_unlink_if_unused(struct block *block)
 {
     if (block->references > 0 || block->mappings > 0 || block->pins > 0) return NULL;
-    for (struct block **link = &blocks[bucket(block->handle)]; *link != NULL; link = &(*link)->next) {
+    for (struct block **link = &blocks[bucket_index(block->handle)]; *link != NULL; link = &(*link)->next) {
         if (*link == block) {
             *link = block->next;
             return block;
@@ -65,22 +63,22 @@ static struct block *drop_if_unused(struct block *block)
     return NULL;
 }
 
-static void forget(struct block *block)
+static void block_free(struct block *block)
 {
     if (block == NULL) return;
     cb_uncharge(block->device, block->bytes);
     free(block);
 }
 
-static void add_block(CUmemGenericAllocationHandle handle, int device, uint64_t bytes)
+static void block_add(CUmemGenericAllocationHandle handle, int device, uint64_t bytes)
 {
     struct block *block = malloc(sizeof(*block));
     if (block == NULL) return; /* stays charged until the process ends */
     *block = (struct block){.handle = handle, .bytes = bytes, .device = device, .references = 1};
-    cb_lock(&lock);
-    block->next = blocks[bucket(handle)];
-    blocks[bucket(handle)] = block;
-    cb_unlock(&lock);
+    cb_lock(&blocks_lock);
+    block->next = blocks[bucket_index(handle)];
+    blocks[bucket_index(handle)] = block;
+    cb_unlock(&blocks_lock);
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -98,7 +96,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
         cb_cancel(device, bytes);
         return result;
     }
-    if (device >= 0) add_block(*handle, device, bytes);
+    if (device >= 0) block_add(*handle, device, bytes);
     cb_commit(device, bytes);
     return result;
 }
@@ -106,22 +104,22 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CB_ENTER();
-    /* Counted down before the driver releases: afterwards the handle may already mean another block. */
-    cb_lock(&lock);
-    struct block *block = find_block(handle);
+    /* Decremented before the driver releases: afterwards the handle may already mean another block. */
+    cb_lock(&blocks_lock);
+    struct block *block = block_find(handle);
     if (block != NULL) {
         block->references--;
         block->pins++;
     }
-    cb_unlock(&lock);
+    cb_unlock(&blocks_lock);
     CUresult result = CB_REAL(cuMemRelease)(handle);
     if (block == NULL) return result;
-    cb_lock(&lock);
+    cb_lock(&blocks_lock);
     block->pins--;
     if (result != CUDA_SUCCESS) block->references++;
-    block = drop_if_unused(block);
-    cb_unlock(&lock);
-    forget(block);
+    block = block_unlink_if_unused(block);
+    cb_unlock(&blocks_lock);
+    block_free(block);
     return result;
 }
 
@@ -131,20 +129,20 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
     CUresult result = CB_REAL(cuMemRetainAllocationHandle)(handle, addr);
     if (result != CUDA_SUCCESS) return result;
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)addr;
-    cb_lock(&lock);
+    cb_lock(&blocks_lock);
     for (unsigned i = 0; i < BUCKETS; i++) {
         for (struct mapping *mapping = mappings[i]; mapping != NULL; mapping = mapping->next) {
             if (address < mapping->address || address - mapping->address >= mapping->size ||
                 mapping->block == NULL)
                 continue;
-            /* A released block lives on in its mapping: found under the handle that means it now. */
+            /* A released block lives on in its mapping: it is found under the handle that means it now. */
             struct block *block = mapping->block;
             if (block->handle == *handle) block->references++;
             i = BUCKETS - 1;
             break;
         }
     }
-    cb_unlock(&lock);
+    cb_unlock(&blocks_lock);
     return result;
 }
 
@@ -154,11 +152,13 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
     CB_ENTER();
     CUresult result = CB_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
     if (result != CUDA_SUCCESS) return result;
-    /* Importing one's own export may answer with the same handle, which then holds one more reference. */
-    cb_lock(&lock);
-    struct block *block = find_block(*handle);
+    /*
+     * An import of this process's own export may return the same handle, which then holds one more reference.
+     */
+    cb_lock(&blocks_lock);
+    struct block *block = block_find(*handle);
     if (block != NULL) block->references++;
-    cb_unlock(&lock);
+    cb_unlock(&blocks_lock);
     return result;
 }
 
@@ -170,20 +170,20 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGene
     if (result != CUDA_SUCCESS) return result;
     struct mapping *mapping = malloc(sizeof(*mapping));
     if (mapping == NULL) return result;
-    cb_lock(&lock);
-    struct block *block = find_block(handle);
+    cb_lock(&blocks_lock);
+    struct block *block = block_find(handle);
     *mapping = (struct mapping){.address = ptr, .size = size, .block = block};
     if (block != NULL) block->mappings++;
-    mapping->next = mappings[bucket(ptr)];
-    mappings[bucket(ptr)] = mapping;
-    cb_unlock(&lock);
+    mapping->next = mappings[bucket_index(ptr)];
+    mappings[bucket_index(ptr)] = mapping;
+    cb_unlock(&blocks_lock);
     return result;
 }
 
-/* Under the lock: the mapping that starts at `address`, taken out of the table. */
-static struct mapping *take_mapping(CUdeviceptr address)
+/* Requires the lock. Remove the mapping that starts at `address` from the table and return it. */
+static struct mapping *mapping_take(CUdeviceptr address)
 {
-    for (struct mapping **link = &mappings[bucket(address)]; *link != NULL; link = &(*link)->next) {
+    for (struct mapping **link = &mappings[bucket_index(address)]; *link != NULL; link = &(*link)->next) {
         struct mapping *mapping = *link;
         if (mapping->address == address) {
             *link = mapping->next;
@@ -196,43 +196,45 @@ static struct mapping *take_mapping(CUdeviceptr address)
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     CB_ENTER();
-    /* One call may cover several mappings that lie side by side; they leave the table before the driver lets
-     * another thread map there again. */
+    /*
+     * One call may cover several adjacent mappings; they leave the table before the driver lets another thread
+     * map there again.
+     */
     struct mapping *taken = NULL, *mapping;
     CUdeviceptr end = ptr + size;
-    cb_lock(&lock);
-    for (CUdeviceptr at = ptr; at < end && (mapping = take_mapping(at)) != NULL; at += mapping->size) {
+    cb_lock(&blocks_lock);
+    for (CUdeviceptr at = ptr; at < end && (mapping = mapping_take(at)) != NULL; at += mapping->size) {
         mapping->next = taken;
         taken = mapping;
     }
-    cb_unlock(&lock);
+    cb_unlock(&blocks_lock);
     CUresult result = CB_REAL(cuMemUnmap)(ptr, size);
     while (taken != NULL) {
         struct block *unused = NULL;
         mapping = taken;
         taken = mapping->next;
-        cb_lock(&lock);
+        cb_lock(&blocks_lock);
         if (result != CUDA_SUCCESS) {
-            mapping->next = mappings[bucket(mapping->address)];
-            mappings[bucket(mapping->address)] = mapping;
+            mapping->next = mappings[bucket_index(mapping->address)];
+            mappings[bucket_index(mapping->address)] = mapping;
             mapping = NULL;
         } else if (mapping->block != NULL) {
             mapping->block->mappings--;
-            unused = drop_if_unused(mapping->block);
+            unused = block_unlink_if_unused(mapping->block);
         }
-        cb_unlock(&lock);
-        forget(unused);
+        cb_unlock(&blocks_lock);
+        block_free(unused);
         free(mapping);
     }
     return result;
 }
 
-static void forked(void)
+static void blocks_after_fork(void)
 {
     for (unsigned i = 0; i < BUCKETS; i++) {
         blocks[i] = NULL;
         mappings[i] = NULL;
     }
-    lock.held = 0;
+    blocks_lock.held = 0;
 }
-CB_AT_FORK(forked);
+CB_AT_FORK(blocks_after_fork);

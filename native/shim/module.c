@@ -1,11 +1,11 @@
 /*
- * Modules and libraries: their variables are charged when the code is loaded.
+ * Hooks of modules and libraries: their variables are charged when the code is loaded.
  *
  * The driver places a module's global variables when it loads the module, or at their first use, and a program
- * can declare as many bytes of them as it likes. So an image is read before the driver gets it, and the sum of
- * its variables for this device is reserved like an allocation: once, at load, and seen in cuMemGetInfo and
- * NVML from then on, whether the driver places them now or later. It is given back when the module is unloaded
- * or its context ends. A library belongs to no context and is charged on each device of the slice. What code
+ * can declare any number of bytes of them. An image is therefore read before the driver gets it, and the sum of
+ * its variables for this device is reserved like an allocation: once, at load, and visible in cuMemGetInfo and
+ * NVML from then on, whether the driver places them now or later. It is returned when the module is unloaded or
+ * its context destroyed. A library belongs to no context and is charged on each device of the slice. What code
  * itself takes is in the agent's residual, as are the variables of an image that cannot be read here.
  */
 #define _GNU_SOURCE
@@ -27,7 +27,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static uint32_t sm_of(CUdevice ordinal)
+static uint32_t device_sm(CUdevice ordinal)
 {
     int major = 0, minor = 0;
     if (CB_REAL(cuDeviceGetAttribute) == NULL ||
@@ -39,19 +39,19 @@ static uint32_t sm_of(CUdevice ordinal)
     return (uint32_t)(major * 10 + minor);
 }
 
-/* What the variables of an image take; 0 for one that the driver will refuse or that is not understood. */
-static uint64_t variables(const void *data, size_t limit, CUdevice ordinal)
+/* Bytes of the variables of an image; 0 if the driver will refuse it or it is not understood. */
+static uint64_t image_variable_bytes(const void *data, size_t limit, CUdevice ordinal)
 {
     struct image *image;
     uint64_t total = 0;
-    if (data == NULL || image_parse(data, limit, sm_of(ordinal), &image) != CUDA_SUCCESS) return 0;
+    if (data == NULL || image_parse(data, limit, device_sm(ordinal), &image) != CUDA_SUCCESS) return 0;
     for (size_t i = 0; i < image->global_count; i++)
         if (__builtin_add_overflow(total, cb_cost(image->global[i].size), &total)) total = UINT64_MAX / 2;
     image_free(image);
     return total;
 }
 
-static uint64_t variables_of_file(const char *name, CUdevice ordinal)
+static uint64_t file_variable_bytes(const char *name, CUdevice ordinal)
 {
     struct stat status;
     uint64_t total = 0;
@@ -61,7 +61,7 @@ static uint64_t variables_of_file(const char *name, CUdevice ordinal)
         status.st_size < 1l << 31) {
         void *data = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data != MAP_FAILED) {
-            total = variables(data, (size_t)status.st_size, ordinal);
+            total = image_variable_bytes(data, (size_t)status.st_size, ordinal);
             munmap(data, (size_t)status.st_size);
         }
     }
@@ -69,7 +69,7 @@ static uint64_t variables_of_file(const char *name, CUdevice ordinal)
     return total;
 }
 
-static CUdevice ordinal_now(void)
+static CUdevice current_ordinal(void)
 {
     CUdevice ordinal = 0;
     return CB_REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? ordinal : 0;
@@ -91,27 +91,28 @@ static CUdevice ordinal_now(void)
 
 CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *fname)
 {
-    LOAD_MODULE(variables_of_file(fname, ordinal_now()), CB_REAL(cuModuleLoad)(module, fname));
+    LOAD_MODULE(file_variable_bytes(fname, current_ordinal()), CB_REAL(cuModuleLoad)(module, fname));
 }
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {
-    LOAD_MODULE(variables(image, 0, ordinal_now()), CB_REAL(cuModuleLoadData)(module, image));
+    LOAD_MODULE(image_variable_bytes(image, 0, current_ordinal()), CB_REAL(cuModuleLoadData)(module, image));
 }
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
                                     CUjit_option *options, void **optionValues)
 {
-    LOAD_MODULE(variables(image, 0, ordinal_now()),
+    LOAD_MODULE(image_variable_bytes(image, 0, current_ordinal()),
                 CB_REAL(cuModuleLoadDataEx)(module, image, numOptions, options, optionValues));
 }
 
 CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-    LOAD_MODULE(variables(fatCubin, 0, ordinal_now()), CB_REAL(cuModuleLoadFatBinary)(module, fatCubin));
+    LOAD_MODULE(image_variable_bytes(fatCubin, 0, current_ordinal()),
+                CB_REAL(cuModuleLoadFatBinary)(module, fatCubin));
 }
 
-/* Entries are taken before the driver unloads: afterwards another thread may own the same handle. */
+/* The entries are removed before the driver unloads: afterwards another thread may own the same handle. */
 #define UNLOAD(kind, handle, call)                                                                           \
     do {                                                                                                     \
         struct cb_entry taken[CB_DEVICES_MAX];                                                               \
@@ -134,8 +135,8 @@ CUresult CUDAAPI cuModuleUnload(CUmodule hmod)
     UNLOAD(CB_MODULE, hmod, CB_REAL(cuModuleUnload)(hmod));
 }
 
-/* Reserves on every device of the slice that is charged; false: on none. */
-static bool reserve_everywhere(uint64_t cost)
+/* Reserve on every charged device of the slice. Return false if that failed; then nothing is reserved. */
+static bool reserve_on_all_devices(uint64_t cost)
 {
     for (uint32_t device = 0; device < cb.device_count; device++) {
         if (cb_reserve(cb_device_charged((int)device), cost)) continue;
@@ -146,7 +147,7 @@ static bool reserve_everywhere(uint64_t cost)
     return true;
 }
 
-static void settle_everywhere(CUresult result, uint64_t cost, uint64_t key)
+static void commit_on_all_devices(CUresult result, uint64_t cost, uint64_t key)
 {
     for (uint32_t i = 0; i < cb.device_count; i++) {
         int device = cb_device_charged((int)i);
@@ -161,16 +162,16 @@ static void settle_everywhere(CUresult result, uint64_t cost, uint64_t key)
     }
 }
 
-#define LOAD_LIBRARY(bytes, call)                                                                    \
-    do {                                                                                             \
-        CB_ENTER();                                                                                  \
-        uint64_t cost = cb_device_charged(0) >= 0 ? bytes : 0;                                       \
-        if (cost == 0) return call;                                                                  \
-        if (!reserve_everywhere(cost)) return CUDA_ERROR_OUT_OF_MEMORY;                              \
-        CUresult result;                                                                             \
-        CB_CALL_DRIVER(result, call);                                                                \
-        settle_everywhere(result, cost, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*library : 0); \
-        return result;                                                                               \
+#define LOAD_LIBRARY(bytes, call)                                                                        \
+    do {                                                                                                 \
+        CB_ENTER();                                                                                      \
+        uint64_t cost = cb_device_charged(0) >= 0 ? bytes : 0;                                           \
+        if (cost == 0) return call;                                                                      \
+        if (!reserve_on_all_devices(cost)) return CUDA_ERROR_OUT_OF_MEMORY;                              \
+        CUresult result;                                                                                 \
+        CB_CALL_DRIVER(result, call);                                                                    \
+        commit_on_all_devices(result, cost, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*library : 0); \
+        return result;                                                                                   \
     } while (0)
 
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
@@ -178,7 +179,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_o
                                    CUlibraryOption *libraryOptions, void **libraryOptionValues,
                                    unsigned int numLibraryOptions)
 {
-    LOAD_LIBRARY(variables(code, 0, ordinal_now()),
+    LOAD_LIBRARY(image_variable_bytes(code, 0, current_ordinal()),
                  CB_REAL(cuLibraryLoadData)(library, code, jitOptions, jitOptionsValues, numJitOptions,
                                             libraryOptions, libraryOptionValues, numLibraryOptions));
 }
@@ -188,7 +189,7 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *fileName,
                                        CUlibraryOption *libraryOptions, void **libraryOptionValues,
                                        unsigned int numLibraryOptions)
 {
-    LOAD_LIBRARY(variables_of_file(fileName, ordinal_now()),
+    LOAD_LIBRARY(file_variable_bytes(fileName, current_ordinal()),
                  CB_REAL(cuLibraryLoadFromFile)(library, fileName, jitOptions, jitOptionsValues,
                                                 numJitOptions, libraryOptions, libraryOptionValues,
                                                 numLibraryOptions));

@@ -1,9 +1,9 @@
 /*
- * NVML's lists of processes, cut down to the container's own.
+ * Hooks of NVML's process lists, reduced to the processes of the container.
  *
- * A process is the container's when a process slot names it, by its pid here or by the pid that the agent
- * sees; the list then shows the pid here. The driver writes into a buffer of ours, because the tenant's may
- * be too small for the neighbours it must not see.
+ * A process is the container's if a process slot names it, by its pid here or by the pid that the agent sees;
+ * the list then shows the pid here. The driver writes into our own buffer, because the tenant's may be too
+ * small for the processes that are filtered out.
  */
 #include "shim/base.h"
 
@@ -17,7 +17,7 @@
 
 #define ENTRIES_MAX 4096u
 
-static bool ours(unsigned int *pid)
+static bool pid_is_member(unsigned int *pid)
 {
     for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
         const struct cb_usage_proc *proc = &cb.usage->proc[i];
@@ -30,7 +30,7 @@ static bool ours(unsigned int *pid)
     return false;
 }
 
-/* Gives `kept` entries to a caller who has room for `room`, as the driver would. */
+/* Return `kept` entries to a caller whose buffer holds `room`, as the driver would. */
 #define HAND_OVER(kept, all, room, entries, count)                                                   \
     do {                                                                                             \
         *(count) = kept;                                                                             \
@@ -41,7 +41,7 @@ static bool ours(unsigned int *pid)
 
 #define KEEP_OURS(all, found, kept)                             \
     for (unsigned int i = 0; i < found && i < ENTRIES_MAX; i++) \
-        if (ours(&(all)[i].pid)) (all)[kept++] = (all)[i];
+        if (pid_is_member(&(all)[i].pid)) (all)[kept++] = (all)[i];
 
 #define LIST(name, type)                                                         \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
@@ -83,7 +83,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (result == NVML_SUCCESS) {
         KEEP_OURS(all, found, kept)
         HAND_OVER(kept, all, room, utilization, processSamplesCount);
-        if (kept == 0) result = NVML_ERROR_NOT_FOUND; /* as the driver says it when nobody has worked */
+        if (kept == 0) result = NVML_ERROR_NOT_FOUND; /* as the driver answers if no process has worked */
     }
     free(all);
     return result;
@@ -130,22 +130,24 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     return result;
 }
 
-/* The last second, by the real-time clock, of which NVML counts the microseconds. */
-static unsigned long long a_second_ago(void)
+/* The time one second ago, by the real-time clock in microseconds, as NVML counts. */
+static unsigned long long one_second_ago_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (unsigned long long)(now.tv_sec - 1) * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
 }
 
-/* What the processes of the slice had of the card in the last second, in percent: the sum over them of the mean
- * of their samples. */
+/*
+ * Utilization by the processes of the slice in the last second, in percent: the sum over them of the mean of
+ * their samples.
+ */
 static nvmlReturn_t slice_utilization(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
     unsigned int found = ENTRIES_MAX, kept = 0;
     nvmlProcessUtilizationSample_t *all = calloc(found, sizeof(*all));
     if (all == NULL) return NVML_ERROR_MEMORY;
-    nvmlReturn_t result = CB_REAL(nvmlDeviceGetProcessUtilization)(device, all, &found, a_second_ago());
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetProcessUtilization)(device, all, &found, one_second_ago_us());
     double sm = 0, memory = 0;
     if (result == NVML_SUCCESS) KEEP_OURS(all, found, kept)
     for (unsigned int i = 0; i < kept; i++) {

@@ -1,8 +1,8 @@
 /*
- * NVML as the tenant sees it: its devices, numbered from 0, with the memory of its slice.
+ * NVML as the tenant sees it: the devices of its slice, numbered from 0, with the memory of its slice.
  *
- * Handles are the driver's own, so every function that is not hooked tells the truth about a device of the
- * slice; a device that is not of the slice cannot be found. What would change a card is refused.
+ * Handles are the driver's own, so every function that is not hooked reports the real values of a device of the
+ * slice; a device outside the slice cannot be found. Functions that change a card are refused.
  */
 #define _GNU_SOURCE
 #include "shim/nvml_view.h"
@@ -10,8 +10,8 @@
 #include "shim/charge.h"
 #include "shim/pool.h"
 #include "shim/real.h"
-#include "shim/shown.h"
 #include "shim/start.h"
+#include "shim/visible_devices.h"
 
 #include <string.h>
 
@@ -29,7 +29,7 @@ int cb_nvml_denied(void)
 #include "shim/denied.inc"
 #undef CB_NAME
 
-static bool same_uuid(const char *one, const char *other)
+static bool uuids_equal(const char *one, const char *other)
 {
     return strncasecmp(one, other, sizeof(cb.limits->device[0].uuid)) == 0;
 }
@@ -41,7 +41,7 @@ int cb_device_of_nvml(nvmlDevice_t handle)
         CB_REAL(nvmlDeviceGetUUID)(handle, uuid, sizeof(uuid)) != NVML_SUCCESS)
         return -1;
     for (uint32_t i = 0; i < cb.device_count; i++)
-        if (cb_is_shown(i) && same_uuid(uuid, cb.limits->device[i].uuid)) return (int)i;
+        if (cb_is_shown(i) && uuids_equal(uuid, cb.limits->device[i].uuid)) return (int)i;
     return -1;
 }
 
@@ -95,8 +95,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* A handle that the driver found some other way: only if it is ours. */
-static nvmlReturn_t only_ours(nvmlReturn_t result, nvmlDevice_t *device)
+/* Pass on a handle that the driver found another way, if it is in the slice. */
+static nvmlReturn_t handle_if_in_slice(nvmlReturn_t result, nvmlDevice_t *device)
 {
     if (result != NVML_SUCCESS || cb_device_of_nvml(*device) >= 0) return result;
     *device = NULL;
@@ -106,34 +106,34 @@ static nvmlReturn_t only_ours(nvmlReturn_t result, nvmlDevice_t *device)
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     CB_ENTER_NVML();
-    return only_ours(CB_REAL(nvmlDeviceGetHandleByUUID)(uuid, device), device);
+    return handle_if_in_slice(CB_REAL(nvmlDeviceGetHandleByUUID)(uuid, device), device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
 {
     CB_ENTER_NVML();
-    return only_ours(CB_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
+    return handle_if_in_slice(CB_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
     CB_ENTER_NVML();
-    return only_ours(CB_REAL(nvmlDeviceGetHandleBySerial)(serial, device), device);
+    return handle_if_in_slice(CB_REAL(nvmlDeviceGetHandleBySerial)(serial, device), device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
 {
     CB_ENTER_NVML();
-    return only_ours(CB_REAL(nvmlDeviceGetHandleByPciBusId_v2)(pciBusId, device), device);
+    return handle_if_in_slice(CB_REAL(nvmlDeviceGetHandleByPciBusId_v2)(pciBusId, device), device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *device)
 {
     CB_ENTER_NVML();
-    return only_ours(CB_REAL(nvmlDeviceGetHandleByPciBusId)(pciBusId, device), device);
+    return handle_if_in_slice(CB_REAL(nvmlDeviceGetHandleByPciBusId)(pciBusId, device), device);
 }
 
-/* The driver numbers cards only; here a MIG device of the slice has its number among them. */
+/* The driver numbers cards only; here a MIG device of the slice is numbered among them. */
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
     CB_ENTER_NVML();
@@ -145,7 +145,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
     return NVML_SUCCESS;
 }
 
-/* The MIG devices of the slice, numbered from 0 on each card; others are not there. */
+/* The MIG devices of the slice, numbered from 0 on each card; others are hidden. */
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
                                                  nvmlDevice_t *migDevice)
 {
@@ -165,7 +165,9 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
     return NVML_ERROR_NOT_FOUND;
 }
 
-/* Total and free of the slice; false: the device has no cap and the card's own figures hold. */
+/*
+ * Total and free memory of the slice. Return false if the device has no cap; then the card's own figures hold.
+ */
 static bool slice_memory(nvmlDevice_t handle, unsigned long long *total, unsigned long long *free)
 {
     int device = cb_device_of_nvml(handle);
@@ -198,9 +200,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return result;
 }
 
-/* Keeps the handles of the slice, in their order; the caller has room for `room`. */
-static nvmlReturn_t hand_over(nvmlDevice_t *all, unsigned int found, unsigned int room, unsigned int *count,
-                              nvmlDevice_t *devices)
+/* Return the handles that are in the slice, in their order; the caller's buffer holds `room`. */
+static nvmlReturn_t handles_in_slice(nvmlDevice_t *all, unsigned int found, unsigned int room,
+                                     unsigned int *count, nvmlDevice_t *devices)
 {
     unsigned int kept = 0;
     for (unsigned int i = 0; i < found; i++) {
@@ -212,28 +214,28 @@ static nvmlReturn_t hand_over(nvmlDevice_t *all, unsigned int found, unsigned in
     return NVML_SUCCESS;
 }
 
-#define NEIGHBOURS_MAX 256u
+#define NEAREST_MAX 256u
 
 nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level,
                                               unsigned int *count, nvmlDevice_t *deviceArray)
 {
-    nvmlDevice_t all[NEIGHBOURS_MAX];
-    unsigned int found = NEIGHBOURS_MAX;
+    nvmlDevice_t all[NEAREST_MAX];
+    unsigned int found = NEAREST_MAX;
     CB_ENTER_NVML();
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = CB_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, &found, all);
     if (result != NVML_SUCCESS) return result;
-    return hand_over(all, found, *count, count, deviceArray);
+    return handles_in_slice(all, found, *count, count, deviceArray);
 }
 
 nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *count,
                                          nvmlDevice_t *deviceArray)
 {
-    nvmlDevice_t all[NEIGHBOURS_MAX];
-    unsigned int found = NEIGHBOURS_MAX;
+    nvmlDevice_t all[NEAREST_MAX];
+    unsigned int found = NEAREST_MAX;
     CB_ENTER_NVML();
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = CB_REAL(nvmlSystemGetTopologyGpuSet)(cpuNumber, &found, all);
     if (result != NVML_SUCCESS) return result;
-    return hand_over(all, found, *count, count, deviceArray);
+    return handles_in_slice(all, found, *count, count, deviceArray);
 }

@@ -1,18 +1,18 @@
 /*
- * Memory that the driver keeps in pools: stream-ordered allocations and the memory nodes of graphs.
+ * Charging of the driver's memory pools: stream-ordered allocations and the memory nodes of graphs.
  *
- * Theory of operation. What a pool costs is what it has reserved from the card, not what the program holds of
- * it, and only the driver knows: it grows in its own steps, keeps what is freed, and gives back at
+ * Theory of operation. The cost of a pool is what it has reserved from the card, not what the program holds of
+ * it, and only the driver knows it: a pool grows in its own steps, keeps what is freed, and shrinks at
  * synchronisation. So each pool is charged RESERVED_MEM_CURRENT. A call that may make it grow first reserves
- * the request as if the pool were empty, calls, then reads the attribute and settles the charge to it, all
- * but the reservation under the pool's own lock: the growth seen is this call's. The reservation bounds it,
- * so the cap holds while the driver works; a pool that grows in larger steps than the request teaches its
- * step, which the next reservations use.
+ * the request as if the pool were empty, calls, then reads the attribute and adjusts the charge to it, all but
+ * the reservation under the pool's own lock: the growth seen is this call's. The reservation bounds it, so the
+ * cap holds while the driver works; if a pool grows in larger steps than the request, the step is recorded and
+ * used by the next reservations.
  *
  * Near the cap a request may be refused although the pool has room for it; then the pools are trimmed to what
- * is in use, which turns their free room into free cap, and the reservation is tried again. Pools shrink
+ * is in use, which turns their free memory into free cap, and the reservation is tried again. Pools shrink
  * without a call of ours when the GPU catches up, so charges are read again after every synchronisation and
- * before any view of them.
+ * before they are reported.
  */
 #include "shim/pool.h"
 
@@ -27,20 +27,20 @@
 
 struct cb_pool {
     struct cb_pool *next;
-    CUmemoryPool handle; /* NULL: the graphs' memory of `ordinal` */
+    CUmemoryPool handle; /* NULL: the graph memory of `ordinal` */
     CUdevice ordinal;
     int device;
     int gone; /* destroyed; a new pool may get the same handle */
     cb_spin lock;
     uint64_t charged;
-    uint64_t step; /* least growth seen that exceeded its request: how the driver rounds; 0: none did */
+    uint64_t step; /* smallest growth seen that exceeded its request: the driver's rounding; 0: none seen */
 };
 
 int cb_pools_used;
 static struct cb_pool *pools; /* grows at the front, never shrinks: read without a lock */
-static cb_spin adding;
+static cb_spin pools_lock;
 
-static uint64_t reserved_now(const struct cb_pool *pool)
+static uint64_t pool_reserved_bytes(const struct cb_pool *pool)
 {
     cuuint64_t bytes = 0;
     CUresult result;
@@ -60,7 +60,7 @@ struct cb_pool *cb_pool_of(CUmemoryPool handle, CUdevice ordinal, int device)
         if (pool->handle == handle && pool->ordinal == ordinal &&
             !__atomic_load_n(&pool->gone, __ATOMIC_RELAXED))
             return pool;
-    cb_lock(&adding);
+    cb_lock(&pools_lock);
     for (pool = pools; pool != NULL; pool = pool->next)
         if (pool->handle == handle && pool->ordinal == ordinal) break;
     if (pool != NULL) {
@@ -73,7 +73,7 @@ struct cb_pool *cb_pool_of(CUmemoryPool handle, CUdevice ordinal, int device)
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
         __atomic_store_n(&cb_pools_used, 1, __ATOMIC_RELEASE);
     }
-    cb_unlock(&adding);
+    cb_unlock(&pools_lock);
     return pool;
 }
 
@@ -84,17 +84,20 @@ struct cb_pool *cb_pool_of_graphs(CUdevice ordinal)
                                                                         : NULL;
 }
 
-/* The caller holds the pool's lock; the pool can only have shrunk since the last look. */
-static void settle(struct cb_pool *pool)
+/*
+ * Adjust the charge to the pool's reserved memory. Requires the pool's lock; the pool can only have shrunk
+ * since the last call.
+ */
+static void pool_adjust_charge(struct cb_pool *pool)
 {
-    uint64_t now = reserved_now(pool);
+    uint64_t now = pool_reserved_bytes(pool);
     if (cb_true_up(pool->device, pool->charged, now)) pool->charged = now;
 }
 
 static __thread uint64_t reservation; /* of the call between cb_pool_begin and cb_pool_end */
 
-/* Bytes that the pool has reserved and nobody holds. */
-static uint64_t room(const struct cb_pool *pool)
+/* Bytes that the pool has reserved and that are not in use. */
+static uint64_t pool_free_bytes(const struct cb_pool *pool)
 {
     cuuint64_t used = 0;
     CUresult result;
@@ -113,8 +116,8 @@ bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse)
     reservation = cost;
     if (step != 0 && cost <= CB_CHARGE_MAX - step) reservation = (cost + step - 1) / step * step;
     if (!cb_reserve_quietly(pool->device, reservation)) {
-        /* Not enough for another step of growth, but what the pool keeps may do without one. */
-        bool fits = reservation != cost && room(pool) >= cost;
+        /* Not enough for another step of growth, but the pool's free memory may suffice. */
+        bool fits = reservation != cost && pool_free_bytes(pool) >= cost;
         reservation = cost;
         if (!fits || !cb_reserve_quietly(pool->device, reservation)) {
             if (!may_reuse || __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) < bytes) return false;
@@ -133,7 +136,7 @@ CUresult cb_pool_refused(const struct cb_pool *pool)
 
 bool cb_pool_end(struct cb_pool *pool)
 {
-    uint64_t now = reserved_now(pool), had = pool->charged + reservation;
+    uint64_t now = pool_reserved_bytes(pool), had = pool->charged + reservation;
     uint64_t grown = now > pool->charged ? now - pool->charged : 0;
     if (now > had && reservation != 0 && (pool->step == 0 || grown < pool->step))
         __atomic_store_n(&pool->step, grown, __ATOMIC_RELAXED);
@@ -149,7 +152,7 @@ void cb_pools_refresh(int device)
     for (struct cb_pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next) {
         if (device >= 0 && pool->device != device) continue;
         cb_lock(&pool->lock);
-        settle(pool);
+        pool_adjust_charge(pool);
         cb_unlock(&pool->lock);
     }
 }
@@ -163,22 +166,22 @@ void cb_pools_trim(int device)
             (void)CB_REAL(cuMemPoolTrimTo)(pool->handle, 0);
         else
             (void)CB_REAL(cuDeviceGraphMemTrim)(pool->ordinal);
-        settle(pool);
+        pool_adjust_charge(pool);
         cb_unlock(&pool->lock);
     }
 }
 
-static void forked(void)
+static void pools_after_fork(void)
 {
     pools = NULL;
-    adding.held = 0;
+    pools_lock.held = 0;
     cb_pools_used = 0;
 }
-CB_AT_FORK(forked);
+CB_AT_FORK(pools_after_fork);
 
 CB_ON_SHORTAGE(cb_pools_trim);
 
-/* A pool by its handle, as its making was noted. */
+/* Find a pool by its handle, as recorded at its creation. */
 struct cb_pool *cb_pool_known(CUmemoryPool handle)
 {
     for (struct cb_pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next)
@@ -195,7 +198,7 @@ void cb_pool_gone(CUmemoryPool handle)
         /* Allocations that outlive their pool are in the agent's residual from here on. */
         cb_lock(&known->lock);
         __atomic_store_n(&known->gone, 1, __ATOMIC_RELEASE);
-        settle(known);
+        pool_adjust_charge(known);
         cb_unlock(&known->lock);
     }
 }

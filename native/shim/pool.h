@@ -1,4 +1,4 @@
-/* Memory that the driver keeps in pools, the graphs' own among them; see pool.c. */
+/* Charging of the driver's memory pools, those of graphs included; see pool.c. */
 #ifndef CALABASH_SHIM_POOL_H
 #define CALABASH_SHIM_POOL_H
 
@@ -6,18 +6,21 @@
 
 extern int cb_pools_used; /* set once the process has a pool */
 struct cb_pool;
-struct cb_pool *cb_pool_of(CUmemoryPool handle, CUdevice ordinal, int device); /* made known if it is not */
-struct cb_pool *cb_pool_known(CUmemoryPool handle);                            /* NULL: never seen */
+struct cb_pool *cb_pool_of(CUmemoryPool handle, CUdevice ordinal,
+                           int device);             /* recorded if it is not known yet */
+struct cb_pool *cb_pool_known(CUmemoryPool handle); /* NULL: never seen */
 void cb_pool_gone(CUmemoryPool handle);
 int cb_pool_device(const struct cb_pool *pool);
-struct cb_pool *cb_pool_of_graphs(CUdevice ordinal); /* NULL: not this tenant's device, or no host memory */
-/* Around one driver call that may let the pool grow by up to `bytes`: */
+struct cb_pool *
+cb_pool_of_graphs(CUdevice ordinal); /* NULL: the device is not in the slice, or no host memory */
+/* Call these around one driver call that may let the pool grow by up to `bytes`: */
 bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse);
-CUresult cb_pool_refused(const struct cb_pool *pool); /* out of memory, counted */
-bool cb_pool_end(struct cb_pool *pool);               /* false: it has grown beyond the cap */
-void cb_pools_refresh(int device);                    /* -1: of all devices */
+CUresult
+cb_pool_refused(const struct cb_pool *pool); /* count the refusal and return CUDA_ERROR_OUT_OF_MEMORY */
+bool cb_pool_end(struct cb_pool *pool);      /* return false if it has grown beyond the cap */
+void cb_pools_refresh(int device);           /* -1: of all devices */
 void cb_pools_trim(int device);
-static inline void cb_pools_settle(void) /* the GPU has caught up: pools may have given memory back */
+static inline void cb_pools_settle(void) /* Called when the GPU has caught up: pools may have shrunk. */
 {
     if (CB_UNLIKELY(__atomic_load_n(&cb_pools_used, __ATOMIC_RELAXED))) cb_pools_refresh(-1);
 }

@@ -1,10 +1,10 @@
 /*
- * cuGetProcAddress: the driver answers first, then its answer is exchanged for the hook in front of that very
+ * Hook of cuGetProcAddress: the driver answers first, then its answer is replaced by the hook of that very
  * function.
  *
- * So version, per-thread-stream flags and symbolStatus are the driver's own decisions and the hook has the
- * ABI of what the driver would have given. Should a driver hand out an address that is none of its exports (a
- * private entry to a function that we hook), the name decides, by the rule that the driver itself follows
+ * So version, per-thread-stream flags and symbolStatus are the driver's own decisions, and the hook has the ABI
+ * of the function that the driver returned. If a driver returns an address that is not one of its exports (a
+ * private entry to a function that is hooked), the name decides, by the rule that the driver itself follows
  * (native/api).
  */
 #include "shim/base.h"
@@ -25,7 +25,7 @@ static const struct cb_hook *hook_by_name(const char *symbol, int version, cuuin
     return hook != NULL && cb_hook_served(hook) ? hook : NULL;
 }
 
-static void exchange(const char *symbol, void **function, int version, cuuint64_t flags)
+static void replace_by_hook(const char *symbol, void **function, int version, cuuint64_t flags)
 {
     if (symbol == NULL || function == NULL || *function == NULL || strncmp(symbol, "cu", 2) != 0) return;
     const struct cb_hook *hook = cb_hook_of_real(*function, symbol);
@@ -37,7 +37,7 @@ CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersio
 {
     if (!cb_load_cuda()) return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = CB_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
-    if (result == CUDA_SUCCESS) exchange(symbol, pfn, cudaVersion, flags);
+    if (result == CUDA_SUCCESS) replace_by_hook(symbol, pfn, cudaVersion, flags);
     return result;
 }
 
@@ -46,6 +46,6 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVer
 {
     if (!cb_load_cuda()) return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = CB_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
-    if (result == CUDA_SUCCESS) exchange(symbol, pfn, cudaVersion, flags);
+    if (result == CUDA_SUCCESS) replace_by_hook(symbol, pfn, cudaVersion, flags);
     return result;
 }

@@ -1,11 +1,11 @@
 /*
- * Process slots: who is in the container, and who has died in it.
+ * Process slots: registration of the container's processes, and reaping of dead ones.
  *
- * A slot's (state, generation, pid) moves as one 16-byte word, so a process killed while it takes one leaves
- * either a free slot or one that names it. A slot is live when its pid exists, started when the slot says, and
- * has not ended. Only processes of our own PID namespace can be judged; the agent judges the others. A process
- * that has ended, whether or not its parent has asked for its exit code, has closed its files, so the driver
- * has freed what it held: the bytes may be taken off.
+ * A slot's (state, generation, pid) changes as one 16-byte word, so a process killed while it takes one leaves
+ * either a free slot or one that names it. A slot is live if its pid exists, started when the slot says, and
+ * has not ended. Only processes of our own PID namespace can be checked; the agent checks the others. A process
+ * that has ended, whether or not its parent has read its exit code, has closed its files, so the driver has
+ * freed what it held: the bytes may be removed from the counters.
  */
 #define _GNU_SOURCE
 #include "shim/process.h"
@@ -42,7 +42,8 @@ uint64_t cb_process_start_time(int32_t pid)
     close(fd);
     if (length <= 0) return 0;
     text[length] = 0;
-    /* The command may hold spaces and parentheses: fields are counted from the last ')', which ends field 2.
+    /*
+     * The command may contain spaces and parentheses: fields are counted from the last ')', which ends field 2.
      */
     char *field = strrchr(text, ')');
     for (int number = 2; field != NULL && number < 22; number++)
@@ -64,7 +65,7 @@ static uint64_t pid_namespace(void)
     return pid_namespace_of("/proc/self/ns/pid");
 }
 
-/* The PID that a process has in its own namespace, which may be one below ours; 0: it cannot be told. */
+/* The PID that a process has in its own namespace, which may be below ours; 0: unknown. */
 static int32_t innermost_pid(int32_t pid)
 {
     char path[32], text[4096];
@@ -82,15 +83,15 @@ static int32_t innermost_pid(int32_t pid)
     return last != NULL ? (int32_t)strtol(last, NULL, 10) : 0;
 }
 
-static uint64_t clock_ns(void)
+static uint64_t monotonic_ns(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Whether a pid that still exists is of a process whose threads have all ended. */
-static bool has_ended(int32_t pid)
+/* Return true if a pid that still exists belongs to a process whose threads have all ended. */
+static bool process_has_ended(int32_t pid)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd < 0) return errno == EINVAL; /* by now the number is a thread's of another process */
@@ -100,44 +101,43 @@ static bool has_ended(int32_t pid)
     return ended;
 }
 
-/* `thorough` finds a pid that another program has got by now as well; it reads a file for each living
- * process. */
-static bool is_dead(const struct cb_usage_proc *proc, uint64_t here, bool thorough)
+/* `thorough` also finds a pid that was reused by another process; it reads a file for each living process. */
+static bool slot_is_dead(const struct cb_usage_proc *proc, uint64_t here, bool thorough)
 {
     int32_t pid = __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE);
     if (pid <= 0) return false;
     if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid_namespace == here) {
-        /* Looked at only now: before it was live, the slot still told when its last owner had started. */
+        /* Read only now: before it was live, the slot still had the start time of its last owner. */
         uint64_t started = __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE);
         if (kill(pid, 0) != 0 && errno == ESRCH) return true;
-        if (has_ended(pid)) return true;
+        if (process_has_ended(pid)) return true;
         if (!thorough) return false;
         uint64_t now = cb_process_start_time(pid);
         return started != 0 && now != 0 && now != started;
     }
-    /* Taken and not yet live: it holds nothing, and its namespace is not known; leave it to the agent. */
+    /* Taken and not yet live: it holds nothing, and its namespace is not known; the agent checks it. */
     return false;
 }
 
-static bool holds_anything(const struct cb_usage_proc *proc, int device)
+static bool slot_holds_memory(const struct cb_usage_proc *proc, int device)
 {
     return device < 0 || __atomic_load_n(&proc->share[device].used_bytes, __ATOMIC_RELAXED) != 0;
 }
 
-/* Of those that hold memory of one device, or with device -1 of all. */
-static unsigned reap(struct cb_usage *usage, uint64_t here, int device, bool thorough)
+/* Reap dead processes that hold memory of one device, or with device -1 all dead processes. */
+static unsigned slots_reap(struct cb_usage *usage, uint64_t here, int device, bool thorough)
 {
     unsigned freed = 0;
     int saved = errno;
     for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE || proc == cb.proc ||
-            !holds_anything(proc, device))
+            !slot_holds_memory(proc, device))
             continue;
-        uint32_t generation = cb_generation(proc);
-        if (is_dead(proc, here, thorough) && cb_reap_slot(usage, slot, generation)) freed++;
+        uint32_t generation = cb_proc_generation(proc);
+        if (slot_is_dead(proc, here, thorough) && cb_reap_slot(usage, slot, generation)) freed++;
     }
-    if (freed > 0) __atomic_store_n(&usage->reaped_ns, clock_ns(), __ATOMIC_RELAXED);
+    if (freed > 0) __atomic_store_n(&usage->reaped_ns, monotonic_ns(), __ATOMIC_RELAXED);
     errno = saved;
     return freed;
 }
@@ -146,7 +146,7 @@ bool cb_process_lives(const struct cb_usage *usage, uint32_t slot)
 {
     const struct cb_usage_proc *proc = &usage->proc[slot];
     return __atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE &&
-           !is_dead(proc, pid_namespace(), true);
+           !slot_is_dead(proc, pid_namespace(), true);
 }
 
 int cb_process_find(struct cb_usage *usage, int32_t pid)
@@ -169,15 +169,15 @@ int cb_process_find(struct cb_usage *usage, int32_t pid)
 unsigned cb_processes_reap(int device)
 {
     static uint64_t looked_ns;
-    uint64_t now = clock_ns();
+    uint64_t now = monotonic_ns();
     bool thorough = now - __atomic_load_n(&looked_ns, __ATOMIC_RELAXED) > THOROUGH_EVERY_NS;
     if (thorough) __atomic_store_n(&looked_ns, now, __ATOMIC_RELAXED);
-    return reap(cb.usage, cb.proc->pid_namespace, device, thorough);
+    return slots_reap(cb.usage, cb.proc->pid_namespace, device, thorough);
 }
 
 unsigned cb_processes_reap_ended(int device)
 {
-    return reap(cb.usage, cb.proc->pid_namespace, device, false);
+    return slots_reap(cb.usage, cb.proc->pid_namespace, device, false);
 }
 
 uint64_t cb_processes_elsewhere(int device)
@@ -192,32 +192,32 @@ uint64_t cb_processes_elsewhere(int device)
     return bytes;
 }
 
-static int take_free(struct cb_usage *usage, int32_t pid, uint32_t *generation)
+static int slot_take_free(struct cb_usage *usage, int32_t pid, uint32_t *generation)
 {
     for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
         uint32_t slot = ((uint32_t)pid * 31u + i) % CB_PROCS_MAX;
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE) continue;
-        uint32_t before = cb_generation(proc);
+        uint32_t before = cb_proc_generation(proc);
         *generation = before + 1;
         if (cb_proc_change(proc, CB_PROC_FREE, before, CB_PROC_TAKEN, *generation, pid)) return (int)slot;
     }
     return -1;
 }
 
-/* A process that used the GPU and then became another program left a slot under this very pid. */
-static void reap_own(struct cb_usage *usage, int32_t pid, uint64_t here)
+/* Reap the slot that a process left under this very pid when it used the GPU and then called exec. */
+static void slots_reap_own_pid(struct cb_usage *usage, int32_t pid, uint64_t here)
 {
     for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid == pid &&
             proc->pid_namespace == here)
-            (void)cb_reap_slot(usage, slot, cb_generation(proc));
+            (void)cb_reap_slot(usage, slot, cb_proc_generation(proc));
     }
 }
 
-/* False if somebody took us for dead meanwhile: the slot may be another's. */
-static bool become_live(struct cb_usage_proc *proc, uint32_t generation, int32_t pid, uint64_t here)
+/* Return false if another process reaped this one by mistake: the slot may have another owner. */
+static bool slot_become_live(struct cb_usage_proc *proc, uint32_t generation, int32_t pid, uint64_t here)
 {
     memset(proc->reserving_bytes, 0, sizeof(proc->reserving_bytes));
     memset(proc->context_bytes, 0, sizeof(proc->context_bytes));
@@ -237,13 +237,13 @@ int cb_process_enter(struct cb_usage *usage)
 {
     int32_t pid = (int32_t)getpid();
     uint64_t here = pid_namespace();
-    reap_own(usage, pid, here);
+    slots_reap_own_pid(usage, pid, here);
     for (unsigned tries = 0; tries < ENTER_TRIES; tries++) {
         uint32_t generation = 0;
-        int slot = take_free(usage, pid, &generation);
-        if (slot < 0 && reap(usage, here, -1, true) > 0) slot = take_free(usage, pid, &generation);
+        int slot = slot_take_free(usage, pid, &generation);
+        if (slot < 0 && slots_reap(usage, here, -1, true) > 0) slot = slot_take_free(usage, pid, &generation);
         if (slot < 0) return -1;
-        if (become_live(&usage->proc[slot], generation, pid, here)) return slot;
+        if (slot_become_live(&usage->proc[slot], generation, pid, here)) return slot;
     }
     return -1;
 }

@@ -8,20 +8,22 @@
 
 uint64_t cb_process_start_time(int32_t pid); /* 0: no such process */
 
-/* Takes a slot for this process; -1: all are held by living processes. */
+/* Take a slot for this process; -1: all are held by living processes. */
 int cb_process_enter(struct cb_usage *usage);
 
-/* The slot of a living process, by the PID that it has here; -1: it has none. */
+/* Slot of a living process, by its PID in this namespace; -1: it has none. */
 int cb_process_find(struct cb_usage *usage, int32_t pid);
 bool cb_process_lives(const struct cb_usage *usage, uint32_t slot);
 
-/* Frees the slots of dead processes of this PID namespace that hold memory of the device; how many. */
+/*
+ * Free the slots of dead processes of this PID namespace that hold memory of the device; return their number.
+ */
 unsigned cb_processes_reap(int device);
 
-/* The same without those whose PID another process has by now, which takes a read of /proc for each living process. */
+/* The same without processes whose PID was reused, which would take a read of /proc for each living process. */
 unsigned cb_processes_reap_ended(int device);
 
-/* What processes of other PID namespaces, which cannot be judged from here, hold of the device. */
+/* Bytes of the device held by processes of other PID namespaces, which cannot be checked from here. */
 uint64_t cb_processes_elsewhere(int device);
 
 #endif

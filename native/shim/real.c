@@ -1,9 +1,10 @@
 /*
- * The real functions: the C library's dlsym and dlopen, and the driver's own functions behind our hooks.
+ * The real functions: the C library's dlsym and dlopen, and the driver's own functions behind the hooks.
  *
- * The driver's libraries are opened by soname on the first call, so LD_LIBRARY_PATH and what the program has
- * already loaded decide which they are, as without us. A symbol looked up through their handle is searched in
- * that library and its dependencies only, hence never found in ourselves; that is checked all the same.
+ * The driver's libraries are opened by soname on the first call, so LD_LIBRARY_PATH and the libraries that the
+ * program has already loaded decide which are used, as without the shim. A symbol looked up through their
+ * handle is searched in that library and its dependencies only, hence never found in the shim itself; this is
+ * checked nevertheless.
  */
 #define _GNU_SOURCE
 #include "shim/real.h"
@@ -54,7 +55,7 @@ static const struct {
 #undef HELPER
 };
 
-/* As many as there are hooks: what stands first among the functions. */
+/* One byte for each hook: the size is the number of hooks, which come first among the functions. */
 static const char hooked_names[] = {
 #define CB_NAME(name) 0,
 #include "shim/hooks.inc"
@@ -63,17 +64,19 @@ static const char hooked_names[] = {
 
 static int cuda_loaded, nvml_loaded;
 
-/* This very library, as the linker lays it out. */
+/* Address of this library, as the linker lays it out. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char _end[] __attribute__((visibility("hidden")));
 
-static bool is_ours(const void *address)
+static bool address_is_in_shim(const void *address)
 {
     return (const char *)address >= __ehdr_start && (const char *)address < _end;
 }
 
-/* What stands for a function that this driver does not have. Its hook is never handed out; a program that is
- * linked with the name and calls it all the same gets an answer instead of a crash. */
+/*
+ * Placeholder for a function that this driver does not have. Its hook is never returned to a program; a program
+ * that is linked with the name and calls it gets an error instead of a crash.
+ */
 static int absent_cuda(void)
 {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -97,9 +100,10 @@ void *cb_real_symbol(void *handle, const char *name)
 
 /*
  * No lock: dlopen of one library and the look-ups in it give every thread the same answers, and a lock held
- * across dlopen would deadlock with a library whose constructor calls CUDA while it holds the linker's own.
+ * across dlopen would deadlock with a library whose constructor calls CUDA while it holds the linker's own
+ * lock.
  */
-static bool load(int *loaded, const char *soname, const char *prefix)
+static bool driver_load(int *loaded, const char *soname, const char *prefix)
 {
     int state = __atomic_load_n(loaded, __ATOMIC_ACQUIRE);
     if (CB_LIKELY(state == 1)) return true;
@@ -110,7 +114,7 @@ static bool load(int *loaded, const char *soname, const char *prefix)
     for (unsigned i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strncmp(functions[i].name, prefix, length) != 0) continue;
         void *real = cb_real_symbol(handle, functions[i].name);
-        if (is_ours(real)) {
+        if (address_is_in_shim(real)) {
             cb_say("%s resolves to the shim itself", soname);
             return false;
         }
@@ -125,10 +129,10 @@ static bool load(int *loaded, const char *soname, const char *prefix)
 
 bool cb_load_cuda(void)
 {
-    return load(&cuda_loaded, "libcuda.so.1", "cu");
+    return driver_load(&cuda_loaded, "libcuda.so.1", "cu");
 }
 
 bool cb_load_nvml(void)
 {
-    return load(&nvml_loaded, "libnvidia-ml.so.1", "nvml");
+    return driver_load(&nvml_loaded, "libnvidia-ml.so.1", "nvml");
 }

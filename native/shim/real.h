@@ -1,4 +1,4 @@
-/* The driver's own functions, behind our hooks; see real.c. */
+/* The driver's own functions, behind the hooks; see real.c. */
 #ifndef CALABASH_SHIM_REAL_H
 #define CALABASH_SHIM_REAL_H
 
@@ -41,9 +41,10 @@ struct cb_real {
 extern struct cb_real cb_real;
 #define CB_REAL(name) (cb_real.name)
 
-void *cb_real_symbol(void *handle, const char *name); /* dlsym as the C library has it */
-bool cb_load_cuda(void); /* fills the cu* part; false: no driver on this machine */
+void *cb_real_symbol(void *handle, const char *name); /* dlsym of the C library */
+bool cb_load_cuda(void); /* fill the cu* part; return false if this machine has no driver */
 bool cb_load_nvml(void);
-bool cb_real_is_absent(const void *function); /* what stands for a function that this driver does not have */
+bool cb_real_is_absent(
+    const void *function); /* true for the placeholder of a function that this driver does not have */
 
 #endif

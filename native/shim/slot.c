@@ -1,31 +1,32 @@
 /*
- * Finding the slot and mapping its pages.
+ * Finding the slot, checking it and mapping its pages.
  *
  * Sealed slots. A pool of root makes each slot a tmpfs and sets the immutable attribute on its directory. The
  * kernel lets only a process with CAP_LINUX_IMMUTABLE in the initial user namespace set that attribute, so no
- * tenant can make a directory that has it, whatever namespaces, mounts or file systems it makes; and nobody can
- * exchange a file in it. Both pages have to lie on the file system of that directory.
+ * tenant can make a directory that has it, whatever namespaces, mounts or file systems it makes, and no file in
+ * it can be replaced. Both pages have to lie on the file system of that directory.
  *
  * A process that such a pool has taken into an allocation has a finite hard limit of RLIMIT_LOCKS, which Linux
  * does not use otherwise. The limit is inherited, and only CAP_SYS_RESOURCE in the initial user namespace can
- * raise it again. A process that has it accepts sealed slots only. The limits page names the control group of
- * its allocation by its number, and the process compares that with the number that the kernel tells of itself
- * (PIDFD_GET_INFO, Linux 6.13), or with the name in /proc/self/cgroup where the kernel tells no number. Neither
- * depends on the mounts that the process sees. So another allocation's slot is refused as well, and an ended one.
+ * raise it again. A process with this mark accepts sealed slots only. The limits page names the control group
+ * of its allocation by its number, and the process compares that with the number that the kernel reports for
+ * the process (PIDFD_GET_INFO, Linux 6.13), or with the name in /proc/self/cgroup if the kernel reports no
+ * number. Neither depends on the mounts that the process sees. So the slot of another allocation is refused as
+ * well, and that of an ended one.
  *
- * Other slots are judged by their owners, as follows.
+ * Other slots are checked by their owners, as follows.
  *
- * In a container the slot is at a fixed path, which the tenant cannot redirect. Elsewhere the environment
- * names it; then it must belong to root, to the owner of this library, or to the very user who runs the
- * program. The limits must be nobody else's to write. Whatever is missing or does not look right is refused:
- * a tenant without limits does not run. Nothing here waits for what a file is: a pipe or a device in its
- * place is refused as well.
+ * In a container the slot is at a fixed path, which the tenant cannot redirect. Elsewhere the environment names
+ * it; then it must belong to root, to the owner of this library, or to the user who runs the program. Nobody
+ * else may have write permission on the limits. Whatever is missing or fails a check is refused: a tenant
+ * without limits does not run. No open blocks: a pipe or a device in place of a file is refused as well.
  *
  * A process that the kernel counts to an allocation of a pool (its control group is
- * .../calabash-XXXXXXXX/ALLOCATION) takes limits from that pool alone: the slot, and each directory above it up
- * to the root, belongs to whom that group belongs to, or to root, nobody else can write there, and the limits
- * name that very allocation. So a member of root's pool cannot forge a slot. The control group is looked for
- * below the mounts that /proc/self/mountinfo shows; one that cannot be seen is taken for root's.
+ * .../calabash-XXXXXXXX/ALLOCATION) accepts limits from that pool alone: the slot, and each directory above it
+ * up to the root, must belong to the owner of that group or to root, without write permission for others, and
+ * the limits must name that very allocation. So a member of root's pool cannot forge a slot. The control group
+ * is looked up below the mounts that /proc/self/mountinfo shows; one that cannot be seen is assumed to be
+ * root's.
  */
 #define _GNU_SOURCE
 #include "shim/slot.h"
@@ -52,7 +53,7 @@
 #include <unistd.h>
 
 #define FIXED_PATH      "/run/calabash/slot"
-#define LEASE_FD_LOWEST 200 /* out of the way of programs that arrange their low descriptors by hand */
+#define LEASE_FD_LOWEST 200 /* above the low descriptors that programs arrange by hand */
 #define WAIT_NS         1000000l
 #define WAITS_MAX       100
 #define PROC_ROOT_INODE 1
@@ -68,7 +69,7 @@ struct pidfd_group { /* the first 64 bytes of struct pidfd_info */
 #define GROUP_TOLD      (1ull << 2)
 #define ASK_PIDFD_GROUP _IOWR(0xFF, 11, struct pidfd_group)
 
-/* The control group of this process in a pool: its allocation's name, and who owns it. */
+/* The control group of this process in a pool: the name of its allocation, and the owner of the group. */
 struct membership {
     char allocation[64];
     uid_t owner;
@@ -83,11 +84,11 @@ struct slot {
     bool marked; /* this process accepts sealed slots only */
     dev_t device;
     bool member;
-    struct membership membership; /* where `member` */
+    struct membership membership; /* valid if `member` */
 };
 
 /* fstat() got its present symbol in glibc 2.33 only. */
-static int status_of(int fd, struct stat *status)
+static int file_status(int fd, struct stat *status)
 {
     return (int)syscall(SYS_fstat, fd, status);
 }
@@ -103,30 +104,30 @@ static int visit_for_owner(struct dl_phdr_info *info, size_t size, void *argumen
     return 1;
 }
 
-static bool is_on(int fd, long kind)
+static bool is_on_file_system(int fd, long kind)
 {
     struct statfs found = {0};
     return fstatfs(fd, &found) == 0 && (unsigned long)found.f_type == (unsigned long)kind;
 }
 
 /* Return true if root of the machine made this directory immutable on a tmpfs. */
-static bool is_sealed(int directory)
+static bool slot_is_sealed(int directory)
 {
     struct statx found = {0};
-    return is_on(directory, TMPFS_MAGIC) &&
+    return is_on_file_system(directory, TMPFS_MAGIC) &&
            syscall(SYS_statx, directory, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) == 0 &&
            (found.stx_attributes & STATX_ATTR_IMMUTABLE) != 0;
 }
 
 /* Return true if a pool with sealed slots has taken this process in; also if that cannot be read. */
-static bool is_marked(void)
+static bool process_is_marked(void)
 {
     struct rlimit locks = {0};
     return getrlimit(RLIMIT_LOCKS, &locks) != 0 || locks.rlim_max != RLIM_INFINITY;
 }
 
-/* Number of the control group of this process; 0: the kernel does not tell it. */
-static uint64_t own_group(void)
+/* Number of the control group of this process; 0: the kernel does not report it. */
+static uint64_t own_cgroup_number(void)
 {
     struct pidfd_group told = {.mask = GROUP_TOLD};
     int self = (int)syscall(CALL_PIDFD_OPEN, (pid_t)syscall(SYS_getpid), 0);
@@ -136,27 +137,33 @@ static uint64_t own_group(void)
     return done ? told.group : 0;
 }
 
-/* Open a file of /proc past all that is mounted over it; -1: this kernel cannot, or /proc is something else. */
-static int open_in_proc(const char *path)
+/*
+ * Open a file of /proc without following mounts over it; -1: this kernel cannot, or /proc is another file
+ * system.
+ */
+static int proc_open_unmasked(const char *path)
 {
     struct open_how how = {.flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC,
                            .resolve = RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS};
     struct stat root = {0};
     int fd = -1, proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (proc < 0) return -1;
-    if (is_on(proc, PROC_SUPER_MAGIC) && status_of(proc, &root) == 0 && root.st_ino == PROC_ROOT_INODE)
+    if (is_on_file_system(proc, PROC_SUPER_MAGIC) && file_status(proc, &root) == 0 &&
+        root.st_ino == PROC_ROOT_INODE)
         fd = (int)syscall(CALL_OPENAT2, proc, path, &how, sizeof(how));
     close(proc);
     return fd;
 }
 
-/* The line of a file of /proc that has `wanted` in it, into `line`; false: none has. `proven`: the file is the
- * kernel's, whatever is mounted over it. */
-static bool find_line(const char *path, const char *wanted, char *line, size_t size, bool *proven)
+/*
+ * Read the line of a file of /proc that contains `wanted` into `line`; return false if there is none. `proven`:
+ * the file is the kernel's, whatever is mounted over it.
+ */
+static bool proc_find_line(const char *path, const char *wanted, char *line, size_t size, bool *proven)
 {
     char text[16384];
     size_t length = 0;
-    int fd = open_in_proc(path + strlen("/proc/"));
+    int fd = proc_open_unmasked(path + strlen("/proc/"));
     if (proven != NULL) *proven = fd >= 0;
     if (fd < 0) fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return false;
@@ -177,14 +184,16 @@ static bool find_line(const char *path, const char *wanted, char *line, size_t s
     return true;
 }
 
-/* ".../calabash-XXXXXXXX/ALLOCATION" and what is below it. */
+/*
+ * Return true if `pid` is in the control group ".../calabash-XXXXXXXX/ALLOCATION" of this process or below it.
+ */
 bool cb_slot_holds(int32_t pid)
 {
     char own[4096], other[4096], path[32];
     int saved = errno;
     snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
-    bool told = find_line("/proc/self/cgroup", "/calabash-", own, sizeof(own), NULL);
-    bool holds = !told || find_line(path, "/calabash-", other, sizeof(other), NULL);
+    bool told = proc_find_line("/proc/self/cgroup", "/calabash-", own, sizeof(own), NULL);
+    bool holds = !told || proc_find_line(path, "/calabash-", other, sizeof(other), NULL);
     if (told && holds) {
         const char *mine = strstr(own, "/calabash-") + 1, *its = strstr(other, "/calabash-") + 1;
         size_t pool = strcspn(mine, "/");
@@ -195,11 +204,11 @@ bool cb_slot_holds(int32_t pid)
     return holds;
 }
 
-static bool is_member(struct membership *member)
+static bool membership_read(struct membership *member)
 {
     char line[4096], mount[4096], path[8192];
     struct stat status;
-    if (!find_line("/proc/self/cgroup", "/calabash-", line, sizeof(line), &member->proven)) return false;
+    if (!proc_find_line("/proc/self/cgroup", "/calabash-", line, sizeof(line), &member->proven)) return false;
     const char *group = strchr(line, '/'), *pool = strstr(line, "/calabash-");
     const char *allocation = strchr(pool + 1, '/');
     if (allocation == NULL || allocation - pool != 18 || strspn(pool + 10, "0123456789abcdef") != 8)
@@ -210,7 +219,7 @@ static bool is_member(struct membership *member)
     member->allocation[length] = 0;
     member->owner = 0;
     char *point = NULL, *position = NULL;
-    if (find_line("/proc/self/mountinfo", " - cgroup2 ", mount, sizeof(mount), NULL))
+    if (proc_find_line("/proc/self/mountinfo", " - cgroup2 ", mount, sizeof(mount), NULL))
         for (int field = 0; field < 5; field++)
             point = strtok_r(field == 0 ? mount : NULL, " ", &position);
     if (point != NULL &&
@@ -226,16 +235,20 @@ static bool writable_by_others(const struct stat *status)
     return (status->st_mode & S_IWOTH) != 0 && (status->st_mode & S_ISVTX) == 0;
 }
 
-/* From the slot up to the root: owned by the pool's owner or by root, and nobody else's to write. */
-static bool belongs_to_pool(int directory, uid_t owner)
+/*
+ * Check the slot and the directories up to the root: owned by the pool's owner or by root, and not writable by
+ * others.
+ */
+static bool ancestors_belong_to_pool(int directory, uid_t owner)
 {
     struct stat status, above;
     bool fine = true;
     int at = fcntl(directory, F_DUPFD_CLOEXEC, 0);
     for (int depth = 0; at >= 0 && fine && depth < 256; depth++) {
         int up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
-        if (up < 0) up = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC); /* may be passed, not listed */
-        fine = up >= 0 && status_of(at, &status) == 0 && status_of(up, &above) == 0 &&
+        if (up < 0)
+            up = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC); /* searchable but perhaps not readable */
+        fine = up >= 0 && file_status(at, &status) == 0 && file_status(up, &above) == 0 &&
                (status.st_uid == owner || status.st_uid == 0) && !writable_by_others(&status);
         close(at);
         at = up;
@@ -245,7 +258,7 @@ static bool belongs_to_pool(int directory, uid_t owner)
     return fine;
 }
 
-static bool trusted_owner(const struct slot *slot, uid_t owner)
+static bool owner_is_trusted(const struct slot *slot, uid_t owner)
 {
     uid_t library = 0;
     if (owner == 0 || (!slot->fixed && owner == geteuid())) return true;
@@ -253,7 +266,7 @@ static bool trusted_owner(const struct slot *slot, uid_t owner)
     return owner == library;
 }
 
-static bool open_directory(struct slot *slot)
+static bool slot_open_directory(struct slot *slot)
 {
     const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     slot->directory = open(FIXED_PATH, flags);
@@ -272,25 +285,25 @@ static bool open_directory(struct slot *slot)
         return false;
     }
     struct stat status = {0};
-    slot->sealed = is_sealed(slot->directory);
-    slot->marked = is_marked();
-    slot->member = is_member(&slot->membership);
+    slot->sealed = slot_is_sealed(slot->directory);
+    slot->marked = process_is_marked();
+    slot->member = membership_read(&slot->membership);
     if (slot->marked && !slot->sealed) {
         cb_say("the slot %s was not made by the pool that started this program; hint: leave the slot and "
                "CALABASH_SLOT as `calabash run` has set them up",
                path);
         return false;
     }
-    if (status_of(slot->directory, &status) != 0 ||
+    if (file_status(slot->directory, &status) != 0 ||
         (!slot->sealed &&
-         (!trusted_owner(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0))) {
+         (!owner_is_trusted(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0))) {
         cb_say("the slot %s is not to be trusted: owner %u, mode %o", path, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
         return false;
     }
     slot->device = status.st_dev;
     if (slot->member && !slot->fixed && !slot->sealed &&
-        !belongs_to_pool(slot->directory, slot->membership.owner)) {
+        !ancestors_belong_to_pool(slot->directory, slot->membership.owner)) {
         cb_say("the slot %s is not of the pool that this process belongs to; "
                "hint: leave CALABASH_SLOT as `calabash run` has set it",
                path);
@@ -299,7 +312,7 @@ static bool open_directory(struct slot *slot)
     return true;
 }
 
-static void *map_file(const struct slot *slot, const char *name, size_t size, bool writable)
+static void *slot_map_pages(const struct slot *slot, const char *name, size_t size, bool writable)
 {
     struct stat status;
     int fd =
@@ -310,15 +323,15 @@ static void *map_file(const struct slot *slot, const char *name, size_t size, bo
         return NULL;
     }
     void *page = NULL;
-    if (status_of(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (file_status(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         cb_say("%s/%s is not a regular file", slot->path, name);
     } else if ((uint64_t)status.st_size != size) {
         cb_say("%s/%s has %lld bytes, expected %zu: damaged, or of another version of calabash", slot->path,
                name, (long long)status.st_size, size);
-    } else if (slot->sealed && (status.st_dev != slot->device || !is_on(fd, TMPFS_MAGIC))) {
+    } else if (slot->sealed && (status.st_dev != slot->device || !is_on_file_system(fd, TMPFS_MAGIC))) {
         cb_say("%s/%s is of another file system than its slot", slot->path, name);
     } else if (!writable && !slot->sealed &&
-               (!trusted_owner(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+               (!owner_is_trusted(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
         cb_say("%s/%s is not to be trusted: owner %u, mode %o", slot->path, name, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
     } else {
@@ -332,7 +345,7 @@ static void *map_file(const struct slot *slot, const char *name, size_t size, bo
     return page;
 }
 
-static int take_lease(const struct slot *slot)
+static int slot_take_lease(const struct slot *slot)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = WAIT_NS};
     int fd = openat(slot->directory, "lease", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -341,7 +354,7 @@ static int take_lease(const struct slot *slot)
         return -1;
     }
     struct stat status;
-    if (status_of(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (file_status(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         cb_say("%s/lease is not a regular file", slot->path);
         close(fd);
         return -1;
@@ -351,7 +364,7 @@ static int take_lease(const struct slot *slot)
         close(fd);
         fd = high;
     }
-    /* The pool holds the exclusive lock for an instant when it looks whether anyone is left. */
+    /* The pool holds the exclusive lock for an instant when it checks whether a process is left. */
     for (int i = 0; i < WAITS_MAX; i++) {
         if (flock(fd, LOCK_SH | LOCK_NB) == 0) return fd;
         if (errno != EWOULDBLOCK && errno != EINTR) break;
@@ -363,18 +376,19 @@ static int take_lease(const struct slot *slot)
 }
 
 /* Return true if the limits are those of the allocation that the kernel counts this process to. */
-static bool is_of_this_process(const struct slot *slot, const struct cb_limits *limits)
+static bool limits_name_own_group(const struct slot *slot, const struct cb_limits *limits)
 {
     const char *name = limits->name[0] != 0 ? limits->name : limits->allocation;
     size_t size = limits->name[0] != 0 ? sizeof(limits->name) : sizeof(limits->allocation);
     bool named = slot->member && strncmp(name, slot->membership.allocation, size) == 0;
     if (!slot->sealed) return !slot->member || slot->fixed || named;
-    if (limits->group == 0) return !slot->marked; /* a container's, where the agent makes no groups */
+    if (limits->group == 0) return !slot->marked; /* a container's slot, where the agent makes no groups */
     /* A group that root has made within the allocation's has a number of its own, and the name above it. */
-    return own_group() == limits->group || (named && slot->membership.proven);
+    return own_cgroup_number() == limits->group || (named && slot->membership.proven);
 }
 
-static bool check_pages(const struct slot *slot, const struct cb_limits *limits, const struct cb_usage *usage)
+static bool slot_check_pages(const struct slot *slot, const struct cb_limits *limits,
+                             const struct cb_usage *usage)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = WAIT_NS};
     for (int i = 0; i < WAITS_MAX && (__atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE) & 1u) != 0; i++)
@@ -393,14 +407,14 @@ static bool check_pages(const struct slot *slot, const struct cb_limits *limits,
                slot->path, limits->version, usage->version, CB_PAGE_VERSION);
         return false;
     }
-    if (!is_of_this_process(slot, limits)) {
+    if (!limits_name_own_group(slot, limits)) {
         cb_say(
             "the slot %s is of another allocation than this process belongs to, or the kernel does not tell; "
             "hint: start containers with the control group namespace of their host",
             slot->path);
         return false;
     }
-    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what was read above is not newer than what comes now */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what was read above is not newer than what is read next */
     if (limits->device_count == 0 || limits->device_count > CB_DEVICES_MAX ||
         (__atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE) & 1u) != 0) {
         cb_say("the limits in %s are damaged: %u devices, generation %u", slot->path, limits->device_count,
@@ -416,12 +430,12 @@ bool cb_slot_open(struct cb_slot_files *files)
     bool opened = false;
     memset(files, 0, sizeof(*files));
     files->lease_fd = -1;
-    if (open_directory(&slot) &&
-        (files->limits = map_file(&slot, "limits", sizeof(struct cb_limits), false)) != NULL &&
-        (files->usage = map_file(&slot, "usage", sizeof(struct cb_usage), true)) != NULL &&
-        check_pages(&slot, files->limits, files->usage))
+    if (slot_open_directory(&slot) &&
+        (files->limits = slot_map_pages(&slot, "limits", sizeof(struct cb_limits), false)) != NULL &&
+        (files->usage = slot_map_pages(&slot, "usage", sizeof(struct cb_usage), true)) != NULL &&
+        slot_check_pages(&slot, files->limits, files->usage))
         opened = (__atomic_load_n(&files->limits->flags, __ATOMIC_ACQUIRE) & CB_LIMITS_LEASELESS) != 0 ||
-                 (files->lease_fd = take_lease(&slot)) >= 0;
+                 (files->lease_fd = slot_take_lease(&slot)) >= 0;
     if (slot.directory >= 0) close(slot.directory);
     return opened;
 }

@@ -1,4 +1,4 @@
-/* Opening and checking the slot's files; see slot.c. */
+/* Opening and checking of the slot's files; see slot.c. */
 #ifndef CALABASH_SHIM_SLOT_H
 #define CALABASH_SHIM_SLOT_H
 
@@ -10,8 +10,8 @@ struct cb_slot_files {
     struct cb_usage *usage;
     int lease_fd; /* -1: the slot has no lease */
 };
-/* Whether a process is of the allocation that this one is of, as far as control groups tell. */
+/* Return true if a process is in the same allocation as this one, as far as control groups tell. */
 bool cb_slot_holds(int32_t pid);
-bool cb_slot_open(struct cb_slot_files *files); /* false after cb_say */
+bool cb_slot_open(struct cb_slot_files *files); /* return false after a message by cb_say */
 
 #endif

@@ -1,16 +1,17 @@
 /*
- * Memory beyond the card.
+ * Spilling: managed memory for allocations beyond the card's part of a slice.
  *
  * Theory of operation. A slice that spills has a part of the card, and more memory than that. Allocations take
- * memory of the card as long as they stay within memory_limit_bytes, and managed memory from there: the driver
- * brings its pages to the card when kernels touch them and takes others off. memory_limit_bytes is less than the
- * slice's part of the card: as much as may spill is left for pages to come to, so that all of a program lies on
- * the card during its turns. Contexts, arrays, pools, mapped and graph memory cannot be paged; they may have all of
- * the part.
+ * memory of the card as long as they stay within memory_limit_bytes, and managed memory beyond: the driver
+ * brings its pages to the card when kernels touch them and evicts others. memory_limit_bytes is less than the
+ * slice's part of the card: as much as may spill is left free for migrated pages, so that all of a program's
+ * pages fit on the card during its time windows. Contexts, arrays, pools, mapped and graph memory cannot be
+ * paged; they may use all of the part.
  *
- * A program notices nothing, but for three things that a driver does not do with managed memory, and which answer
- * CUDA_ERROR_NOT_SUPPORTED: an IPC handle, an export of an address range, and stream-ordered freeing while a graph
- * is captured. Stream-ordered allocations that a pool has no room for are managed memory beside the pool.
+ * Programs see no difference, except for three operations that a driver does not support for managed memory,
+ * and which return CUDA_ERROR_NOT_SUPPORTED: an IPC handle, an export of an address range, and stream-ordered
+ * freeing while a graph is captured. Stream-ordered allocations that do not fit in a pool are managed memory
+ * beside the pool.
  */
 #include "shim/spill.h"
 
@@ -23,7 +24,7 @@
 
 #include <stdlib.h>
 
-static int beside_pools; /* set once an allocation of a stream is managed memory */
+static int memory_beside_pools; /* set once a stream-ordered allocation is managed memory */
 
 void cb_spill_refuses(const char *what)
 {
@@ -31,8 +32,11 @@ void cb_spill_refuses(const char *what)
     cb_say("%s; hint: ask for a slice with less --spill, see docs/how-to/spill.md", what);
 }
 
-/* Whether kernels may touch managed memory while the host does: without it there are no pages, only copies. */
-static bool can_page(CUdevice ordinal)
+/*
+ * Return true if kernels may touch managed memory while the host does: without that, data is copied and not
+ * paged.
+ */
+static bool device_can_page(CUdevice ordinal)
 {
     int can = 0;
     if (CB_REAL(cuDeviceGetAttribute) != NULL)
@@ -47,8 +51,11 @@ static CUdevice current_ordinal(void)
     return ordinal;
 }
 
-/* Pages that are on the host come back when they are touched, and belong on the card. A hint: no error. */
-static void prefer_card(CUdeviceptr address, size_t bytes, CUdevice ordinal)
+/*
+ * Advise the driver to keep the pages on the card and to bring them back when they are touched. A hint: errors
+ * are ignored.
+ */
+static void memory_prefer_card(CUdeviceptr address, size_t bytes, CUdevice ordinal)
 {
     if (CB_REAL(cuMemAdvise_v2) != NULL) {
         CUmemLocation card = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
@@ -58,15 +65,15 @@ static void prefer_card(CUdeviceptr address, size_t bytes, CUdevice ordinal)
     }
 }
 
-static CUresult take_managed(CUdeviceptr *dptr, size_t bytesize)
+static CUresult managed_allocate(CUdeviceptr *dptr, size_t bytesize)
 {
     CUdevice ordinal = current_ordinal();
-    if (!can_page(ordinal)) {
+    if (!device_can_page(ordinal)) {
         cb_spill_refuses("this card cannot page memory, so nothing is given beyond it");
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = CB_REAL(cuMemAllocManaged)(dptr, bytesize, CU_MEM_ATTACH_GLOBAL);
-    if (result == CUDA_SUCCESS) prefer_card(*dptr, bytesize, ordinal);
+    if (result == CUDA_SUCCESS) memory_prefer_card(*dptr, bytesize, ordinal);
     return result;
 }
 
@@ -77,7 +84,7 @@ CUresult cb_spill(struct cb_allocation *allocation, CUdeviceptr *dptr, size_t by
     if (allocation->device >= 0)
         CB_CALL_DRIVER(result, CB_REAL(cuMemAlloc_v2)(dptr, bytesize));
     else
-        result = take_managed(dptr, bytesize);
+        result = managed_allocate(dptr, bytesize);
     cb_allocation_end(allocation, result, CB_LINEAR, result == CUDA_SUCCESS ? *dptr : 0);
     return result;
 }
@@ -97,14 +104,14 @@ CUresult cb_spill_beside_pool(CUdeviceptr *dptr, size_t bytesize, int device)
     struct cb_allocation allocation = {.device = device, .bytes = cb_cost(bytesize)};
     if (!cb_spills(device)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = cb_spill(&allocation, dptr, bytesize);
-    if (result == CUDA_SUCCESS) __atomic_store_n(&beside_pools, 1, __ATOMIC_RELAXED);
+    if (result == CUDA_SUCCESS) __atomic_store_n(&memory_beside_pools, 1, __ATOMIC_RELAXED);
     return result;
 }
 
-/* Frees what is not a pool's although the program believes so: when the stream has come to it. */
-static __attribute__((cold, noinline)) CUresult
-free_async(CUdeviceptr dptr, CUstream stream, CUresult (*free)(CUdeviceptr, CUstream),
-           CUresult (*synchronize)(CUstream), CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *))
+/* Free managed memory that the program takes for a pool's, when the stream has come to it. */
+static __attribute__((cold, noinline)) CUresult managed_free_in_stream(
+    CUdeviceptr dptr, CUstream stream, CUresult (*free)(CUdeviceptr, CUstream),
+    CUresult (*synchronize)(CUstream), CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *))
 {
     struct cb_entry entry;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -121,24 +128,24 @@ free_async(CUdeviceptr dptr, CUstream stream, CUresult (*free)(CUdeviceptr, CUst
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
     CB_ENTER();
-    if (CB_LIKELY(!__atomic_load_n(&beside_pools, __ATOMIC_RELAXED)))
+    if (CB_LIKELY(!__atomic_load_n(&memory_beside_pools, __ATOMIC_RELAXED)))
         return CB_REAL(cuMemFreeAsync)(dptr, hStream);
-    return free_async(dptr, hStream, CB_REAL(cuMemFreeAsync), CB_REAL(cuStreamSynchronize),
-                      CB_REAL(cuStreamIsCapturing));
+    return managed_free_in_stream(dptr, hStream, CB_REAL(cuMemFreeAsync), CB_REAL(cuStreamSynchronize),
+                                  CB_REAL(cuStreamIsCapturing));
 }
 
 CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
     CB_ENTER();
-    if (CB_LIKELY(!__atomic_load_n(&beside_pools, __ATOMIC_RELAXED)))
+    if (CB_LIKELY(!__atomic_load_n(&memory_beside_pools, __ATOMIC_RELAXED)))
         return CB_REAL(cuMemFreeAsync_ptsz)(dptr, hStream);
-    return free_async(dptr, hStream, CB_REAL(cuMemFreeAsync_ptsz), CB_REAL(cuStreamSynchronize_ptsz),
-                      CB_REAL(cuStreamIsCapturing_ptsz));
+    return managed_free_in_stream(dptr, hStream, CB_REAL(cuMemFreeAsync_ptsz),
+                                  CB_REAL(cuStreamSynchronize_ptsz), CB_REAL(cuStreamIsCapturing_ptsz));
 }
 
-/* ---- what managed memory is not ---- */
+/* ---- operations that managed memory does not support ---- */
 
-static bool is_pageable(CUdeviceptr dptr)
+static bool address_is_pageable(CUdeviceptr dptr)
 {
     struct cb_entry entry;
     return cb_ledger_get(CB_LINEAR, dptr, &entry) && entry.device < -1;
@@ -147,7 +154,7 @@ static bool is_pageable(CUdeviceptr dptr)
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
     CB_ENTER();
-    if (!is_pageable(dptr)) return CB_REAL(cuIpcGetMemHandle)(pHandle, dptr);
+    if (!address_is_pageable(dptr)) return CB_REAL(cuIpcGetMemHandle)(pHandle, dptr);
     cb_spill_refuses("memory beyond the card has no IPC handle");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -156,14 +163,14 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, s
                                                CUmemRangeHandleType handleType, unsigned long long flags)
 {
     CB_ENTER();
-    if (!is_pageable(dptr))
+    if (!address_is_pageable(dptr))
         return CB_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
     cb_spill_refuses("memory beyond the card cannot be exported");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static void forked(void)
+static void spill_after_fork(void)
 {
-    beside_pools = 0;
+    memory_beside_pools = 0;
 }
-CB_AT_FORK(forked);
+CB_AT_FORK(spill_after_fork);

@@ -1,16 +1,18 @@
-/* Memory beyond the card: what is given when the card's part of a slice is used up; see spill.c. */
+/* Spilling: managed memory for allocations beyond the card's part of a slice; see spill.c. */
 #ifndef CALABASH_SHIM_SPILL_H
 #define CALABASH_SHIM_SPILL_H
 
 #include "shim/allocation.h"
 
-/* After cb_allocation_linear has said no: the allocation, or CUDA_ERROR_OUT_OF_MEMORY. */
+/*
+ * After cb_allocation_linear has returned false: allocate managed memory, or return CUDA_ERROR_OUT_OF_MEMORY.
+ */
 CUresult cb_spill(struct cb_allocation *allocation, CUdeviceptr *dptr, size_t bytesize);
 CUresult cb_spill_managed(struct cb_allocation *allocation, CUdeviceptr *dptr, size_t bytesize,
                           unsigned int flags);
-/* After a pool of `device` has found no room: memory that is not the pool's. */
+/* After a pool of `device` was full: allocate memory that is not the pool's. */
 CUresult cb_spill_beside_pool(CUdeviceptr *dptr, size_t bytesize, int device);
-/* What cannot be done with managed memory, or not beyond the card; said where CALABASH_VERBOSE is set. */
+/* Report an operation that is not supported for spilled memory, if CALABASH_VERBOSE is set. */
 void cb_spill_refuses(const char *what);
 
 #endif

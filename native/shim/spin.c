@@ -1,4 +1,4 @@
-/* Waiting for a lock that another thread holds. */
+/* Waiting for a spin lock that another thread holds. */
 #define _GNU_SOURCE
 #include "shim/spin.h"
 
@@ -18,6 +18,6 @@ void cb_spin_wait(cb_spin *spin)
         else if (turn < 1000)
             sched_yield();
         else
-            nanosleep(&pause, NULL); /* the holder may be of lower real-time priority than we */
+            nanosleep(&pause, NULL); /* the holder may have a lower real-time priority than this thread */
     }
 }

@@ -1,8 +1,8 @@
-/* A lock between the threads of one process. */
+/* A spin lock between the threads of one process. */
 #ifndef CALABASH_SHIM_SPIN_H
 #define CALABASH_SHIM_SPIN_H
 
-/* A lock of one process for a few instructions; a child starts with all of them open. */
+/* Lock held for a few instructions; a forked child starts with all of them open. */
 typedef struct {
     int held;
 } cb_spin;

@@ -1,10 +1,11 @@
 /*
- * The first CUDA or NVML call of a process: find the slot, take a process slot, or refuse.
+ * Start of the shim at the first CUDA or NVML call of a process: find the slot and take a process slot, or
+ * refuse.
  *
- * Nothing happens before that call, so a program that never touches a GPU pays for the library's load alone.
- * The driver is loaded before the start begins (see real.c on locks), so other threads wait for file
- * operations only. A forked child keeps the mapped pages and the lease, which it shares with its parent, and
- * takes a process slot of its own on its first call; the parent's allocations are none of its own.
+ * Nothing happens before that call, so a program that never uses a GPU pays only for loading the library. The
+ * driver is loaded before the start begins (see real.c on locks), so other threads wait for file operations
+ * only. A forked child keeps the mapped pages and the lease, which it shares with its parent, and takes a
+ * process slot of its own on its first call; it does not own the parent's allocations.
  */
 #define _GNU_SOURCE
 #include "shim/start.h"
@@ -13,9 +14,9 @@
 #include "shim/device.h"
 #include "shim/process.h"
 #include "shim/real.h"
-#include "shim/shown.h"
 #include "shim/slot.h"
 #include "shim/spin.h"
+#include "shim/visible_devices.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -26,18 +27,18 @@
 
 static bool handlers_registered, mapped; /* guarded by the BUSY phase */
 static bool limiter_started;
-static cb_spin limiter;
+static cb_spin limiter_lock;
 
-static void in_child(void)
+static void start_after_fork(void)
 {
     cb.proc = NULL;
     cb_run_at_fork();
     cb.cuda_ready = cb.nvml_ready = 0;
-    limiter.held = 0;
+    limiter_lock.held = 0;
     if (cb.phase == CB_PHASE_READY || cb.phase == CB_PHASE_BUSY) cb.phase = CB_PHASE_NEW;
 }
 
-static void start_limiter(void)
+static void limiter_start(void)
 {
     struct cb_compute_driver driver;
     driver.ctx_get_current = CB_REAL(cuCtxGetCurrent);
@@ -54,10 +55,10 @@ static void start_limiter(void)
     cb_compute_init(cb.limits, cb.usage, cb.proc, &driver);
 }
 
-static bool begin(void)
+static bool slot_enter(void)
 {
     if (!handlers_registered) {
-        handlers_registered = pthread_atfork(NULL, NULL, in_child) == 0;
+        handlers_registered = pthread_atfork(NULL, NULL, start_after_fork) == 0;
         if (!handlers_registered) {
             cb_say("no memory to watch for fork");
             return false;
@@ -82,7 +83,7 @@ static bool begin(void)
     return true;
 }
 
-static bool start(void)
+static bool process_start(void)
 {
     for (;;) {
         int phase = __atomic_load_n(&cb.phase, __ATOMIC_ACQUIRE);
@@ -95,7 +96,7 @@ static bool start(void)
                                          __ATOMIC_ACQUIRE))
             continue;
         int saved = errno;
-        bool ready = begin();
+        bool ready = slot_enter();
         errno = saved;
         __atomic_store_n(&cb.phase, ready ? CB_PHASE_READY : CB_PHASE_REFUSED, __ATOMIC_RELEASE);
     }
@@ -104,12 +105,12 @@ static bool start(void)
 CUresult cb_start_cuda(void)
 {
     bool loaded = cb_load_cuda();
-    if (!start()) return CUDA_ERROR_NOT_PERMITTED;
+    if (!process_start()) return CUDA_ERROR_NOT_PERMITTED;
     if (!loaded) return CUDA_ERROR_NO_DEVICE;
-    cb_lock(&limiter);
-    if (!limiter_started) start_limiter();
+    cb_lock(&limiter_lock);
+    if (!limiter_started) limiter_start();
     limiter_started = true;
-    cb_unlock(&limiter);
+    cb_unlock(&limiter_lock);
     __atomic_store_n(&cb.cuda_ready, 1, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
@@ -117,7 +118,7 @@ CUresult cb_start_cuda(void)
 nvmlReturn_t cb_start_nvml(void)
 {
     bool loaded = cb_load_nvml();
-    if (!start()) return NVML_ERROR_NO_PERMISSION;
+    if (!process_start()) return NVML_ERROR_NO_PERMISSION;
     if (!loaded) return NVML_ERROR_LIBRARY_NOT_FOUND;
     __atomic_store_n(&cb.nvml_ready, 1, __ATOMIC_RELEASE);
     return NVML_SUCCESS;

@@ -1,10 +1,10 @@
-/* The first call of a process; see start.c. */
+/* Start of the shim at the first call of a process; see start.c. */
 #ifndef CALABASH_SHIM_START_H
 #define CALABASH_SHIM_START_H
 
 #include "shim/base.h"
 
-CUresult cb_start_cuda(void);     /* CUDA_SUCCESS, or why not, after one line on stderr */
+CUresult cb_start_cuda(void);     /* CUDA_SUCCESS, or an error after one line on stderr */
 nvmlReturn_t cb_start_nvml(void); /* the same for NVML */
 #define CB_ENTER()                                                             \
     do {                                                                       \

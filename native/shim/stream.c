@@ -1,4 +1,4 @@
-/* Streams: priorities within the tenant's class, captures that the limiter must not disturb. */
+/* Hooks of streams: priorities within the tenant's class, and captures that the limiter must not disturb. */
 #include "shim/base.h"
 
 #include "shim/context_book.h"
@@ -8,8 +8,11 @@
 
 #include "shim/compute.h"
 
-/* A tenant of the best-effort class gets no stream ahead of others': its priorities start at the least, 0. */
-static int within_class(int device, int priority)
+/*
+ * Clamp a priority: a tenant of the best-effort class gets no stream ahead of other tenants'; its priorities
+ * start at the lowest, 0.
+ */
+static int priority_clamp(int device, int priority)
 {
     bool held = device >= 0 && cb.limits->device[device].policy == CB_POLICY_BEST_EFFORT;
     return held && priority < 0 ? 0 : priority;
@@ -18,7 +21,7 @@ static int within_class(int device, int priority)
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
     CB_ENTER();
-    priority = within_class(cb_device_current(), priority);
+    priority = priority_clamp(cb_device_current(), priority);
     return CB_REAL(cuStreamCreateWithPriority)(phStream, flags, priority);
 }
 
@@ -26,7 +29,7 @@ CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx,
                                         int priority)
 {
     CB_ENTER();
-    priority = within_class(cb_context_device(greenCtx), priority);
+    priority = priority_clamp(cb_context_device(greenCtx), priority);
     return CB_REAL(cuGreenCtxStreamCreate)(phStream, greenCtx, flags, priority);
 }
 
@@ -44,7 +47,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
     return CB_REAL(cuStreamDestroy_v2)(hStream);
 }
 
-static CUresult begun(CUresult result)
+static CUresult capture_begun(CUresult result)
 {
     if (result == CUDA_SUCCESS) cb_compute_capture_begun();
     return result;
@@ -53,25 +56,25 @@ static CUresult begun(CUresult result)
 CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream)
 {
     CB_ENTER();
-    return begun(CB_REAL(cuStreamBeginCapture)(hStream));
+    return capture_begun(CB_REAL(cuStreamBeginCapture)(hStream));
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream)
 {
     CB_ENTER();
-    return begun(CB_REAL(cuStreamBeginCapture_ptsz)(hStream));
+    return capture_begun(CB_REAL(cuStreamBeginCapture_ptsz)(hStream));
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
     CB_ENTER();
-    return begun(CB_REAL(cuStreamBeginCapture_v2)(hStream, mode));
+    return capture_begun(CB_REAL(cuStreamBeginCapture_v2)(hStream, mode));
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
     CB_ENTER();
-    return begun(CB_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
+    return capture_begun(CB_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
 }
 
 CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
@@ -80,8 +83,8 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                              CUstreamCaptureMode mode)
 {
     CB_ENTER();
-    return begun(CB_REAL(cuStreamBeginCaptureToGraph)(hStream, hGraph, dependencies, dependencyData,
-                                                      numDependencies, mode));
+    return capture_begun(CB_REAL(cuStreamBeginCaptureToGraph)(hStream, hGraph, dependencies, dependencyData,
+                                                              numDependencies, mode));
 }
 
 CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
@@ -90,8 +93,8 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGra
                                                   size_t numDependencies, CUstreamCaptureMode mode)
 {
     CB_ENTER();
-    return begun(CB_REAL(cuStreamBeginCaptureToGraph_ptsz)(hStream, hGraph, dependencies, dependencyData,
-                                                           numDependencies, mode));
+    return capture_begun(CB_REAL(cuStreamBeginCaptureToGraph_ptsz)(hStream, hGraph, dependencies,
+                                                                   dependencyData, numDependencies, mode));
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)

@@ -1,4 +1,4 @@
-/* What a program is told about its device's memory: the slice, not the card. */
+/* Hooks that report a device's memory to the program: the slice's, not the card's. */
 #include "shim/base.h"
 
 #include "shim/charge.h"
@@ -9,7 +9,7 @@
 
 #include <limits.h>
 
-static unsigned int narrow(uint64_t bytes)
+static unsigned int to_unsigned_int(uint64_t bytes)
 {
     return bytes > UINT_MAX ? UINT_MAX : (unsigned int)bytes;
 }
@@ -25,8 +25,8 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
         uint64_t limit, left = cb_limit_left(device, &limit);
         if (limit != 0) {
             real_total = limit;
-            if (left < real_free || cb_spills(device)) /* others' pages make room for ours */
-                real_free = left; /* a card promised twice may have less than the slice has left */
+            if (left < real_free || cb_spills(device)) /* pages of other containers make room for ours */
+                real_free = left; /* an overcommitted card may have less free than the slice has left */
         }
     }
     if (result == CUDA_SUCCESS && free != NULL) *free = real_free;
@@ -39,12 +39,12 @@ CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
     size_t wide_free = 0, wide_total = 0;
     CB_ENTER();
     CUresult result = cuMemGetInfo_v2(&wide_free, &wide_total);
-    if (result == CUDA_SUCCESS && free != NULL) *free = narrow(wide_free);
-    if (result == CUDA_SUCCESS && total != NULL) *total = narrow(wide_total);
+    if (result == CUDA_SUCCESS && free != NULL) *free = to_unsigned_int(wide_free);
+    if (result == CUDA_SUCCESS && total != NULL) *total = to_unsigned_int(wide_total);
     return result;
 }
 
-static uint64_t cap_of(CUdevice ordinal, uint64_t real)
+static uint64_t visible_memory_limit(CUdevice ordinal, uint64_t real)
 {
     int device = cb_device_of(ordinal);
     uint64_t limit = device >= 0 ? cb_cap(&cb.limits->device[device]) : 0;
@@ -55,7 +55,7 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
     CB_ENTER();
     CUresult result = CB_REAL(cuDeviceTotalMem_v2)(bytes, dev);
-    if (result == CUDA_SUCCESS && bytes != NULL) *bytes = cap_of(dev, *bytes);
+    if (result == CUDA_SUCCESS && bytes != NULL) *bytes = visible_memory_limit(dev, *bytes);
     return result;
 }
 
@@ -63,6 +63,6 @@ CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 {
     CB_ENTER();
     CUresult result = CB_REAL(cuDeviceTotalMem)(bytes, dev);
-    if (result == CUDA_SUCCESS && bytes != NULL) *bytes = narrow(cap_of(dev, *bytes));
+    if (result == CUDA_SUCCESS && bytes != NULL) *bytes = to_unsigned_int(visible_memory_limit(dev, *bytes));
     return result;
 }

@@ -29,7 +29,7 @@ int open(const char *path, int flags, ...)
 {
     for (uint32_t slot = 0; slot < CB_PROCS_MAX && deaths > 0 && strstr(path, "/stat") != NULL; slot++) {
         struct cb_usage_proc *proc = &usage->proc[slot];
-        uint32_t generation = cb_generation(proc);
+        uint32_t generation = cb_proc_generation(proc);
         if (proc->state != CB_PROC_TAKEN) continue;
         if (!cb_reap_slot(usage, slot, generation)) exit(2);
         if (!cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_LIVE, generation + 1, OTHER)) exit(3);

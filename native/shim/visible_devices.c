@@ -1,16 +1,16 @@
 /*
- * Which of the slot's devices this container is shown.
+ * Visible devices: the devices of the slot that this container may see.
  *
  * The slot has all that a claim was allocated. A container that names some requests of the claim has a variable
- * CALABASH_REQUEST_<n> for each, a list of places in the slot, and is shown what any of them names; one without
- * such a variable is shown everything. It narrows what is seen and nothing else: limits are those of the slot, and
- * a place that the slot does not have is nobody's.
+ * CALABASH_REQUEST_<n> for each, a list of device numbers of the slot, and sees the devices that any of them
+ * names; a container without such a variable sees all. The variables only narrow visibility: limits are those
+ * of the slot, and a number that the slot does not have is ignored.
  *
- * A container with slots of two claims would find that of one of them only. Each claim has a variable
- * CALABASH_CLAIM_<uid> of its own, so that this is seen and refused.
+ * A container with slots of two claims would find only one of them. Each claim has a variable
+ * CALABASH_CLAIM_<uid> of its own, so that this is detected and refused.
  */
 #define _GNU_SOURCE
-#include "shim/shown.h"
+#include "shim/visible_devices.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ _Static_assert(CB_DEVICES_MAX <= 32, "a device is a bit");
 #define CLAIM   "CALABASH_CLAIM_"
 #define REQUEST "CALABASH_REQUEST_"
 
-static uint32_t places_of(const char *list, uint32_t device_count)
+static uint32_t device_bits_of_list(const char *list, uint32_t device_count)
 {
     uint32_t places = 0;
     for (const char *at = list; isdigit((unsigned char)*at);) {
@@ -52,7 +52,7 @@ bool cb_shown_learn(uint32_t device_count)
             claim = value + 1;
         } else if (strncmp(*variable, REQUEST, sizeof(REQUEST) - 1) == 0) {
             names = true;
-            named |= places_of(value + 1, device_count);
+            named |= device_bits_of_list(value + 1, device_count);
         }
     }
     cb.shown = names ? named : all;

@@ -1,12 +1,13 @@
 /*
- * Knocking at the door of the multi-process service.
+ * Admission to the multi-process service, one program at a time.
  *
- * What a server of that service gives, it gives to whoever joins next, so the pool sets it for one program at a time:
- * the one that knocks at the socket that CALABASH_MPS_DOOR names. Who it is the kernel says. A program that does not
- * knock, or that is not let in in time, starts all the same, and has the least share of all.
+ * A server of that service gives its present settings to the next client that joins, so the pool sets them for
+ * one program at a time: the one that connects to the socket named by CALABASH_MPS_DOOR. The kernel tells the
+ * pool which process that is. A program that does not connect, or is not admitted in time, starts nevertheless,
+ * and gets the smallest share of all.
  */
 #define _GNU_SOURCE
-#include "shim/door.h"
+#include "shim/mps_admission.h"
 
 #include "shim/real.h"
 
@@ -21,7 +22,7 @@
 
 #define PATIENCE_S 20
 
-int cb_door_enter(void)
+int cb_mps_admission_enter(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval patience = {.tv_sec = PATIENCE_S};
@@ -51,7 +52,7 @@ int cb_door_enter(void)
     return door;
 }
 
-void cb_door_leave(int door, CUresult result)
+void cb_mps_admission_leave(int door, CUresult result)
 {
     char text[32];
     int count = 0, saved = errno;
