@@ -53,7 +53,7 @@ def measure(report: Report) -> None:
     add_cpu_time(report, "VPCs with all services put", took, at_most=SERVED * share, detail=objects)
     _repeated(report, "a port put and removed", _changing(served, vpcs), CHANGES, at_most=CHANGE)
     items, last = tuple(served.items()), f"v{vpcs - 1}"
-    _repeated(report, "the whole book read", lambda: Networks.of(items, 1), 5, at_most=READ * share)
+    _repeated(report, "the whole book read", lambda: Networks.from_objects(items, 1), 5, at_most=READ * share)
     after, _ = served.put(Port(name=f"{last}/a/more"))
     _repeated(report, "changes since a port was put", lambda: after.changes_since(served), CHANGES, at_most=CHANGE)
     for name, networks, goal in (("four ports", plain, ROWS), ("all services", served, SERVED_ROWS)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.net.leaks import attempts, leaks, tenants
 from tests.net.planes import HOSTS, ControlPlane
-from tests.unit.net.sample_tenants import everything
+from tests.unit.net.sample_tenants import sample_tenants
 
 from calabash.model.network import Port, Subnet, Vpc
 from calabash.net.addresses.derived import MacUse, platform_mac
@@ -91,7 +91,7 @@ def _router(book: Networks, vpc: str) -> str:
 
 
 def test_northd_takes_the_rows_of_every_kind_of_object_without_a_complaint(tmp_path: Path) -> None:
-    book = everything()
+    book = sample_tenants()
     with ControlPlane(tmp_path / "plane") as plane:
         plane.put(book)
         plane.central.nbctl("--wait=sb", "sync")

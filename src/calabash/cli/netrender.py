@@ -85,7 +85,9 @@ def _of_the_pool() -> NetworkObjects:
     from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
 
     rows: list[dict[str, Any]] = client().items(f"{PATH}/objects")
-    return NetworkObjects.of((decode(kind_named(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0)
+    return NetworkObjects.from_objects(
+        (decode(kind_named(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0
+    )
 
 
 def _text(documents: list[dict[str, Any]]) -> str:

@@ -80,7 +80,7 @@ def _book(pool: ApiClient) -> tuple[Networks | None, NetworkFinding]:
         news = PoolBook(pool).news(-1, 0.0)
     except CalabashError as error:
         return None, NetworkFinding(check="pool", result="fail", text=error.message, hint=error.hint)
-    networks = Networks.of((item for item, _ in news.items), news.revision)
+    networks = Networks.from_objects((item for item, _ in news.items), news.revision)
     text = f"{len(list(networks.all(Vpc)))} VPCs, {len(news.items)} objects, revision {news.revision}"
     return networks, NetworkFinding(check="pool", result="ok", text=text)
 

@@ -32,7 +32,7 @@ class KnownNetworks:
             return frozenset()
         before = self.networks
         if news.whole:
-            after = Networks.of((item for item, _ in news.items), news.revision)
+            after = Networks.from_objects((item for item, _ in news.items), news.revision)
             self.generations = {}
         else:
             after = before

@@ -41,7 +41,7 @@ def read_state(stored: Iterable[StoredNetworkObject], revision: int) -> NetworkS
     rows = list(stored)
     items = (decode(NetworkKind(row.kind), row.name, row.spec) for row in rows)
     return NetworkState(
-        networks=Networks.of(items, revision=revision),
+        networks=Networks.from_objects(items, revision=revision),
         kept={(row.kind, row.name): row for row in rows},
         revision=revision,
     )

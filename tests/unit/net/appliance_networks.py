@@ -1,4 +1,4 @@
-"""Books of networks with pairs of appliances, as they are when everything has been allocated."""
+"""Networks with pairs of appliances, in which everything is allocated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UPLINK = Uplink(name="up", cidr=IPv4Network("198.51.100.0/24"), gateway=IPv4Addr
 
 
 def tenant(vpc: str, number: int, *, check: HealthCheck | None = None, certificate: str = "") -> list[NetworkObject]:
-    """A VPC with 10.0.1.0/24 in it, a server, a gateway at 198.51.100.(10 * number), an EIP after it, and an L7 balancer."""
+    """Return a VPC with subnet 10.0.1.0/24, a server, a gateway at 198.51.100.(10 * number), an EIP and an L7 load balancer."""
     subnet, base = f"{vpc}/a", 10 * number
     port = Port(name="", addresses=(IPv4Address("10.0.1.11"),), mac=f"0a:00:{number:02x}:00:00:0b")
 
@@ -73,5 +73,5 @@ def tenant(vpc: str, number: int, *, check: HealthCheck | None = None, certifica
     ]
 
 
-def book(*tenants: list[NetworkObject]) -> NetworkObjects:
-    return NetworkObjects.of([UPLINK, *(item for items in tenants for item in items)], 1)
+def build_networks(*tenants: list[NetworkObject]) -> NetworkObjects:
+    return NetworkObjects.from_objects([UPLINK, *(item for items in tenants for item in items)], 1)

@@ -1,4 +1,4 @@
-"""Small books of networks, written in a line."""
+"""Builders of small networks for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from calabash.model.network import NetworkObject, Port, Subnet, Vpc
 from calabash.net.store.networks import Networks
 
 
-def book(*items: NetworkObject, platform: bool = True) -> Networks:
+def build_networks(*items: NetworkObject, platform: bool = True) -> Networks:
     networks = Networks()
     for item in items:
         networks, _ = networks.put(item, platform=platform)

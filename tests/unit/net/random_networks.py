@@ -1,6 +1,6 @@
-"""Random changes of a book of networks: mostly such as users make, some that must be refused.
+"""Random changes of a store of networks: most are like those of users, some must be refused.
 
-Names and ranges are few, so that changes meet: objects are updated, deleted while in use, and ask for what others have.
+Names and ranges are few, so that changes interact: objects are updated, deleted while in use, and request values in use.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TCP, UDP, ICMP = TransportProtocol.TCP, TransportProtocol.UDP, TransportProtocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomChange:
-    """An object to put, or a name to delete (of a VPC: with all that is in it)."""
+    """Object to put, or name to delete; a VPC is deleted with its contents."""
 
     put: NetworkObject | None = None
     kind: NetworkKind = NetworkKind.VPC
@@ -59,18 +59,18 @@ class RandomChange:
     cascade: bool = False
 
     def applied(self, networks: Networks) -> Networks:
-        """The book with it. Raises CalabashError where it is refused."""
+        """Return the store after the change. Raises CalabashError if it is refused."""
         if self.put is not None:
             return networks.put(self.put)[0]
         return networks.remove(self.kind, self.name, cascade=self.cascade)
 
 
 class RandomNetworks:
-    """A source of changes: the same seed and books give the same.
+    """Generator of changes, deterministic for a seed and stores.
 
     Args:
-        vpcs: how many names of VPCs there are.
-        removing: the share of changes that delete.
+        vpcs: number of different names of VPCs.
+        removing: fraction of changes that delete.
     """
 
     def __init__(self, seed: int, *, vpcs: int = 6, removing: float = 0.25) -> None:
@@ -96,7 +96,7 @@ class RandomNetworks:
         }
 
     def change(self, networks: Networks) -> RandomChange:
-        """The next change of this book; whether it is refused only the book knows."""
+        """Return the next change. The store may refuse it."""
         if networks.vpcs and self._random.random() < self._removing:
             return self._removal(networks)
         (maker,) = self._random.choices(tuple(self._makers), tuple(self._makers.values()))
@@ -105,7 +105,7 @@ class RandomNetworks:
         return RandomChange(put=maker(networks, self._random.choice(vpcs)))
 
     def made(self, networks: Networks, changes: int) -> Networks:
-        """The book after so many changes, of which those that are refused change nothing."""
+        """Return the store after ``changes`` changes; refused ones change nothing."""
         for _ in range(changes):
             try:
                 networks = self.change(networks).applied(networks)

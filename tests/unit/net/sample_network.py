@@ -1,4 +1,4 @@
-"""A book that has every kind of object, as the book completes them; most in a way that other back-ends can carry out."""
+"""Networks with objects of every kind, most of them supported by Kube-OVN."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _services(name: str, number: int) -> list[NetworkObject]:
 
 
 def every_network() -> NetworkObjects:
-    """Two VPCs that are peers; ``red`` leaves by OVN's gateway, ``blue`` by one that is a program."""
+    """Return two peered VPCs: ``red`` has an OVN gateway, ``blue`` an NFV gateway."""
     uplink = Uplink(
         name="ext",
         cidr=ip_network("198.51.100.0/24"),
@@ -173,4 +173,4 @@ def every_network() -> NetworkObjects:
         Peering(name="red/green", number=2),
         ServiceEndpoint(name="blue/models", source="red/web", vip=ip_address("10.2.1.120"), subnet="blue/a", number=1),
     ]
-    return NetworkObjects.of(items, 1)
+    return NetworkObjects.from_objects(items, 1)

@@ -1,11 +1,11 @@
-"""A book with every kind of object: ``red`` and ``blue`` have the same addresses, ``green`` others and a gateway of its own."""
+"""Networks with objects of every kind: ``red`` and ``blue`` have equal ranges, ``green`` others and a gateway of its own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tests.unit.net.network_builders import book, port, subnet, vpc
+from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 
 from calabash.model.addresses import Address
 from calabash.model.network import (
@@ -46,7 +46,7 @@ SPACES = (Vpc, Subnet, SecurityGroup, Port)
 
 
 def base(name: str) -> tuple[NetworkObject, ...]:
-    """A VPC with two subnets and four ports; all that have it have the same addresses."""
+    """Return a VPC with two subnets and four ports, with the same addresses for every name."""
     return (
         vpc(name, "10.0.0.0/16", "fd00::/56"),
         subnet(f"{name}/a", "10.0.1.0/24", "fd00::/64", served=True),
@@ -68,7 +68,7 @@ def base(name: str) -> tuple[NetworkObject, ...]:
 
 
 def outside(name: str, last: int) -> tuple[NetworkObject, ...]:
-    """Its gateway and two outside addresses, 198.51.100.``last`` and the two after it."""
+    """Return a gateway and two external addresses: 198.51.100.``last`` and the two after it."""
     return (
         NetworkGateway(name=f"{name}/out", uplink="ext", snat=True, address=_outside(last)),
         Eip(name=f"{name}/front", address=_outside(last + 1)),
@@ -97,7 +97,7 @@ def balanced(name: str, vip: str = "10.0.1.100", label: str = "web") -> LoadBala
 
 
 def pair(subnet_name: str, mark: str, first: int) -> tuple[Port, ...]:
-    """Two ports of the platform, and the virtual one between them."""
+    """Return two managed ports and the virtual port between them."""
     names = [f"{subnet_name}/x-{mark}-{place}" for place in ("1", "2", "v")]
     parents = tuple(names[:2])
     two = [port(name, f"10.1.1.{first + place}") for place, name in enumerate(parents)]
@@ -132,7 +132,7 @@ def green() -> tuple[NetworkObject, ...]:
     )
 
 
-def everything() -> Networks:
+def sample_tenants() -> Networks:
     uplink = Uplink(
         name="ext", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1"), vlan=7, number=1
     )
@@ -164,17 +164,17 @@ def everything() -> Networks:
         ),
         DnsRecord(name="red/db", host="db.internal", addresses=(ip_address("10.0.2.11"),)),
     )
-    return of(*base("red"), *base("blue"), *green(), *services)
+    return networks_of(*base("red"), *base("blue"), *green(), *services)
 
 
-def of(*items: NetworkObject) -> Networks:
-    """A book of items of which only VPCs, subnets, groups and ports are completed."""
-    made = book(
+def networks_of(*items: NetworkObject) -> Networks:
+    """Return a collection of objects, of which only VPCs, subnets, groups and ports are completed."""
+    made = build_networks(
         *(replace(item, qos="") if isinstance(item, Port) else item for item in items if isinstance(item, SPACES))
     )
     bounded = {item.name: item.qos for item in items if isinstance(item, Port)}
     spaces = (replace(item, qos=bounded[item.name]) if isinstance(item, Port) else item for item in made.items())
-    return Networks.of((*spaces, *(item for item in items if not isinstance(item, SPACES))), made.revision)
+    return Networks.from_objects((*spaces, *(item for item in items if not isinstance(item, SPACES))), made.revision)
 
 
 def _outside(last: int) -> Address:

@@ -1,4 +1,4 @@
-"""What holds in every book of networks, said a second time and plainly."""
+"""Invariants of a store of networks, checked independently of the checks of the product."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from calabash.net.objects.collection import SHARED, VpcObjects
 from calabash.net.store.networks import Networks
 
 
-def check_book(networks: Networks) -> None:
-    """Asserts all of it."""
-    assert Networks.of(networks.items(), networks.revision) == networks
+def check_store(networks: Networks) -> None:
+    """Assert all invariants."""
+    assert Networks.from_objects(networks.items(), networks.revision) == networks
     _check_pool(networks)
     for vpc, objects in networks.vpcs.items():
         if vpc != SHARED:

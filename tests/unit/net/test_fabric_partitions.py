@@ -1,4 +1,4 @@
-"""Memberships of fabrics follow who has the cards; whatever fails, no endpoint is in two tenants' partitions."""
+"""Fabric partitions follow the use of devices; no endpoint is in the partitions of two tenants, whatever fails."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ uses = st.sets(st.tuples(st.sampled_from(CARDS), st.sampled_from(TENANTS)), max_
 
 
 class Switch:
-    """A manager that does what it is told, some of it not."""
+    """Fabric manager that may lose orders."""
 
     def __init__(self, partitions: Iterable[FabricPartition] = ()) -> None:
         self.members: dict[int, tuple[str, set[str]]] = {p.number: (p.tenant, set(p.members)) for p in partitions}
 
-    def seen(self) -> tuple[FabricPartition, ...]:
+    def partitions_seen(self) -> tuple[FabricPartition, ...]:
         return tuple(
             FabricPartition(tenant=tenant, number=number, members=frozenset(members))
             for number, (tenant, members) in self.members.items()
         )
 
-    def check_nobody_is_twice(self) -> None:
+    def check_no_endpoint_is_in_two_partitions(self) -> None:
         everything = [(address, tenant) for tenant, members in self.members.values() for address in members]
         for address in {address for address, _ in everything}:
             assert len({tenant for a, tenant in everything if a == address}) == 1
 
     def follow(self, wanted: dict[str, frozenset[str]], lost: Iterable[bool]) -> None:
-        """One round, in which an address of an order may be lost."""
+        """Carry out one round, in which addresses of an order may be lost."""
         losses = iter(lost)
-        for step in fabric_steps(wanted, self.seen()):
+        for step in fabric_steps(wanted, self.partitions_seen()):
             if step.kind is FabricStepKind.DROP:
                 assert not self.members[step.number][1], "a partition with members was dropped"
                 del self.members[step.number]
@@ -72,11 +72,11 @@ class Switch:
                     members.discard(address)
                 else:
                     members.add(address)
-                self.check_nobody_is_twice()
+                self.check_no_endpoint_is_in_two_partitions()
 
 
 @given(st.lists(st.tuples(uses, st.lists(st.booleans(), max_size=30)), max_size=8), uses)
-def test_no_endpoint_is_ever_in_two_tenants_partitions_and_in_the_end_all_is_as_wanted(
+def test_endpoint_is_never_in_two_partitions_and_members_converge(
     history: list[tuple[tuple[FabricUse, ...], list[bool]]], final: tuple[FabricUse, ...]
 ) -> None:
     switch = Switch()
@@ -86,11 +86,11 @@ def test_no_endpoint_is_ever_in_two_tenants_partitions_and_in_the_end_all_is_as_
     for _ in range(3):
         switch.follow(wanted, ())
     assert sorted(switch.members.values()) == sorted((tenant, set(addresses)) for tenant, addresses in wanted.items())
-    assert fabric_steps(wanted, switch.seen()) == ()
+    assert fabric_steps(wanted, switch.partitions_seen()) == ()
 
 
 @given(uses)
-def test_a_card_is_in_a_partition_only_while_one_tenant_alone_has_it(moment: tuple[FabricUse, ...]) -> None:
+def test_device_is_in_a_partition_only_while_a_single_tenant_uses_it(moment: tuple[FabricUse, ...]) -> None:
     wanted = memberships(ENDPOINTS, moment, PLANE)
     for one in ENDPOINTS:
         holders = {use.tenant for use in moment if use.device == one.device}
@@ -103,16 +103,16 @@ def test_a_card_is_in_a_partition_only_while_one_tenant_alone_has_it(moment: tup
         st.tuples(st.sampled_from(CARDS), st.sampled_from(TENANTS), st.lists(st.booleans(), max_size=6)), max_size=12
     )
 )
-def test_a_card_is_granted_to_another_only_after_it_was_seen_to_have_left(
+def test_device_is_granted_to_another_tenant_only_after_it_was_observed_to_leave(
     asked: list[tuple[DeviceUuid, str, list[bool]]],
 ) -> None:
-    """Cards change hands at random on a fabric that loses orders; whoever gets one is never in another's partition."""
+    """Devices change tenants at random on a fabric that loses orders; a granted device is in no partition of another tenant."""
     switch, holder = Switch(), dict[DeviceUuid, str]()
     for card, tenant, lost in asked:
-        holder.pop(card, None)  # whoever had it has ended
+        holder.pop(card, None)  # the previous holder has ended
         now = tuple(FabricUse(device=device, tenant=owner) for device, owner in holder.items())
         switch.follow(memberships(ENDPOINTS, now, PLANE), lost)
-        told = {c.device: c.standing for c in conditions(ENDPOINTS, now, PLANE, switch.seen())}
+        told = {c.device: c.standing for c in conditions(ENDPOINTS, now, PLANE, switch.partitions_seen())}
         if may_have(tenant, told[card]):
             holder[card] = tenant
         for device, owner in holder.items():
@@ -120,7 +120,7 @@ def test_a_card_is_granted_to_another_only_after_it_was_seen_to_have_left(
             assert {t for t, members in switch.members.values() if members & addresses} <= {owner}
 
 
-def test_a_freed_card_leaves_before_it_joins_and_joins_only_when_it_was_seen_to_have_left() -> None:
+def test_freed_device_leaves_before_it_joins_another_partition() -> None:
     address = ENDPOINTS[0].address
     seen = FabricPartition(tenant="red", number=7, members=frozenset({address, ENDPOINTS[1].address}))
     wanted = memberships(ENDPOINTS[:1], [FabricUse(device=CARDS[0], tenant="blue")], PLANE)
@@ -134,7 +134,7 @@ def test_a_freed_card_leaves_before_it_joins_and_joins_only_when_it_was_seen_to_
     ]
 
 
-def test_the_second_of_two_partitions_of_one_tenant_is_emptied() -> None:
+def test_second_partition_of_a_tenant_is_emptied() -> None:
     address = ENDPOINTS[0].address
     twice = [
         FabricPartition(tenant="red", number=7),
@@ -144,14 +144,14 @@ def test_the_second_of_two_partitions_of_one_tenant_is_emptied() -> None:
     assert [(s.kind, s.number) for s in steps] == [(FabricStepKind.RELEASE, 9)]
 
 
-def test_what_is_not_known_is_no_permission() -> None:
+def test_unknown_partitions_refuse_the_grant() -> None:
     assert not may_have("red", None)
     assert not may_have("red", ("blue",))
     assert may_have("red", ("red",))
     assert may_have("red", ())
 
 
-def test_the_state_of_a_card_says_who_has_it_and_where_it_is() -> None:
+def test_state_of_a_device_depends_on_its_users_and_its_partition() -> None:
     red, other = ENDPOINTS[0].address, ENDPOINTS[1].address
     both = frozenset({red, other})
 
@@ -183,7 +183,7 @@ def test_the_state_of_a_card_says_who_has_it_and_where_it_is() -> None:
         (FabricPlane.NVLINK, "rack1-tray3-GPU2", "rack1-tray3-GPU2"),
     ],
 )
-def test_an_address_has_one_spelling(plane: FabricPlane, text: str, read: str) -> None:
+def test_address_is_converted_to_canonical_form(plane: FabricPlane, text: str, read: str) -> None:
     assert read_address(plane, text) == read
 
 
@@ -197,19 +197,19 @@ def test_an_address_has_one_spelling(plane: FabricPlane, text: str, read: str) -
         (FabricPlane.NVLINK, ""),
     ],
 )
-def test_what_is_no_address_is_refused(plane: FabricPlane, text: str) -> None:
+def test_invalid_address_is_refused(plane: FabricPlane, text: str) -> None:
     with pytest.raises(CalabashError, match="is not an address on") as caught:
         read_address(plane, text)
     assert caught.value.hint
 
 
-def test_two_cards_cannot_have_one_address() -> None:
+def test_address_of_two_devices_is_refused() -> None:
     twice = [FabricEndpoint(plane=PLANE, device=card, address="0" * 15 + "1") for card in CARDS[:2]]
     with pytest.raises(CalabashError, match="belongs to both GPU-0 and GPU-1"):
         check_endpoints(twice)
 
 
-def test_when_all_numbers_are_taken_it_is_said_how_many() -> None:
+def test_exhausted_numbers_are_reported_with_the_count() -> None:
     assert free_number(1, 3, {1, 3}) == 2
     with pytest.raises(CalabashError, match="all 3 partitions") as caught:
         free_number(1, 3, {1, 2, 3})

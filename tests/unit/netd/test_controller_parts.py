@@ -52,7 +52,7 @@ def test_a_count_of_a_database_that_is_no_more_realizes_nothing() -> None:
 
 
 def test_a_vpc_concerns_hosts_with_its_ports_and_gateways_only_where_it_leaves() -> None:
-    networks = Networks.of([Vpc(name="red", cidrs=()), Port(name="red/a/p"), Port(name="red/a/q")], 1)
+    networks = Networks.from_objects([Vpc(name="red", cidrs=()), Port(name="red/a/p"), Port(name="red/a/q")], 1)
     objects = networks.of_vpc("red")
     assert hosts_of(objects, {"red/a/p": "h1", "blue/a/p": "h2"}, ("g1",)) == {"h1"}
 

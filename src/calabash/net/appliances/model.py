@@ -148,7 +148,7 @@ class ApplianceProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appliance:
-    """Everything that one replica needs on its host.
+    """Namespace contents of one replica: interfaces, settings, files and programs.
 
     Args:
         kind, item: kind and name of the gateway or load balancer.

@@ -101,11 +101,13 @@ def check_allowed_range(network: Network, subject: str) -> None:
 
 
 def check_between(number: int, least: int, most: int, what: str) -> None:
+    """Raise CalabashError unless ``least <= number <= most``; ``what`` names the number."""
     if not least <= number <= most:
         raise CalabashError(f"{what}: {number} is not between {least} and {most}")
 
 
 def check_distinct(names: Iterable[object], what: str) -> None:
+    """Raise CalabashError if a name is listed twice; ``what`` names the list."""
     seen = set()
     for name in names:
         if name in seen:

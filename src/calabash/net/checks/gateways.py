@@ -48,7 +48,11 @@ FORWARDED = (TransportProtocol.TCP, TransportProtocol.UDP)
 
 
 def check_uplink(networks: NetworkObjects, item: Uplink, old: Uplink | None) -> Uplink:
-    """Check an uplink: range, VLAN, number of VPCs, and overlap with other uplinks."""
+    """Check an uplink: range, VLAN, number of VPCs, and overlap with other uplinks.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     check_allowed_range(item.cidr, describe(item))
     check_host_address(item.gateway, item.cidr, f"gateway of {describe(item)}")
     check_between(item.vlan, 0, VLAN_MAX, f"VLAN of {describe(item)}")
@@ -128,7 +132,11 @@ def vpcs_of_uplinks(networks: NetworkObjects) -> Counter[str]:
 
 
 def check_gateway(networks: NetworkObjects, item: NetworkGateway, old: NetworkGateway | None) -> NetworkGateway:
-    """Check a gateway and complete its uplink, address and ports."""
+    """Check a gateway and complete its uplink, address and ports.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if item.name in objects.all(Eip):
@@ -199,7 +207,11 @@ def gateway_of(objects: VpcObjects, subject: str) -> NetworkGateway:
 
 
 def check_eip(networks: NetworkObjects, item: Eip, old: Eip | None) -> Eip:
-    """Check an external address and allocate it if it is empty."""
+    """Check an external address and allocate it if it is empty.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     gateway = gateway_of(objects, describe(item))
     if gateway.name == item.name:
@@ -238,7 +250,11 @@ def _external_address(
 
 
 def check_nat(networks: NetworkObjects, item: NatRule, old: NatRule | None) -> NatRule:
-    """Check a NAT rule: its port, its external address, and conflicts with other rules and load balancers."""
+    """Check a NAT rule: its port, its external address, and conflicts with other rules and load balancers.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     gateway = gateway_of(objects, describe(item))
     port = require_object(objects, Port, item.port, describe(item))

@@ -37,7 +37,11 @@ SERVED = (TransportProtocol.TCP, TransportProtocol.UDP)
 
 
 def check_balancer(networks: NetworkObjects, item: LoadBalancer, old: LoadBalancer | None) -> LoadBalancer:
-    """Check a load balancer: backends, health check, offers, certificate and virtual address."""
+    """Check a load balancer: backends, health check, offers, certificate and virtual address.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     if item.protocol not in SERVED or (item.layer is Layer.L7 and item.protocol is not TransportProtocol.TCP):
         raise CalabashError(f"{describe(item)}: l4 balances tcp or udp, l7 only tcp")
@@ -144,7 +148,11 @@ def _service_key(item: LoadBalancer) -> tuple[TransportProtocol, int]:
 
 
 def check_endpoint(networks: NetworkObjects, item: ServiceEndpoint, old: ServiceEndpoint | None) -> ServiceEndpoint:
-    """Check a service endpoint and complete its address, subnet and number."""
+    """Check a service endpoint and complete its address, subnet and number.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     vpc = vpc_of(item.name)
     objects = networks.of_vpc(vpc)
     for label in item.source.split("/")[:3]:

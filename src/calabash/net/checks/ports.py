@@ -34,7 +34,11 @@ def subnet_of(port: str) -> str:
 
 
 def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
-    """Check a port and complete its addresses, MAC and security groups."""
+    """Check a port and complete its addresses, MAC and security groups.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     subnet = require_object(objects, Subnet, subnet_of(item.name), describe(item))
@@ -112,7 +116,11 @@ class AddressHolders:
 
 
 def check_group(networks: NetworkObjects, item: SecurityGroup, _old: SecurityGroup | None) -> SecurityGroup:
-    """Check the rules of a security group."""
+    """Check the rules of a security group.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     check_count(len(item.rules), RULES_PER_GROUP, f"rules of {describe(item)}")
     check_distinct(item.rules, f"rules of {describe(item)}")

@@ -17,7 +17,11 @@ PORT_NAME_LABELS = 4  # number of labels of PORT.SUBNET.VPC.internal
 
 
 def check_record(networks: NetworkObjects, item: DnsRecord, _old: DnsRecord | None) -> DnsRecord:
-    """Check a DNS record: host name, addresses, and records of the same host. Returns the host name in lower case."""
+    """Check a DNS record: host name, addresses, and records of the same host. Returns the host name in lower case.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     host = item.host.lower().removesuffix(".")
     labels = host[: HOST_LENGTH_MAX + 1].split(".")
     for label in labels:
@@ -39,7 +43,11 @@ def check_record(networks: NetworkObjects, item: DnsRecord, _old: DnsRecord | No
 
 
 def check_qos(_networks: NetworkObjects, item: QosPolicy, _old: QosPolicy | None) -> QosPolicy:
-    """Check that a QoS policy limits one direction, and that its rates are within the bounds of OVN."""
+    """Check that a QoS policy limits one direction, and that its rates are within the bounds of OVN.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     if not item.egress_bits_per_s and not item.ingress_bits_per_s:
         raise CalabashError(f"{describe(item)} limits no direction", hint="--rate 1Gbit")
     for bits in (item.egress_bits_per_s, item.ingress_bits_per_s):

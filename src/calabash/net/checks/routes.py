@@ -39,7 +39,11 @@ PRIORITY_MAX = 1000
 
 
 def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) -> Peering:
-    """Check a peering and allocate its number, which both directions share."""
+    """Check a peering and allocate its number, which both directions share.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     own_name, other_name = item.name.split("/")
     own, other = networks.find(Vpc, own_name), networks.find(Vpc, other_name)
     if own is None or other is None:
@@ -81,7 +85,11 @@ def _check_peer_ranges(item: Peering, own: Vpc, other: Vpc) -> None:
 
 
 def check_line(networks: NetworkObjects, item: DedicatedLine, old: DedicatedLine | None) -> DedicatedLine:
-    """Check a dedicated line: VLAN, ranges, both addresses, and routes that use it; allocate its number."""
+    """Check a dedicated line: VLAN, ranges, both addresses, and routes that use it; allocate its number.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     (vpc,) = networks.of_vpc(vpc_of(item.name)).all(Vpc).values()
     check_between(item.vlan, 1, VLAN_MAX, f"VLAN of {describe(item)}")
     check_segment(networks, item)
@@ -122,7 +130,11 @@ def _check_next_hops_remain(objects: VpcObjects, item: DedicatedLine, old: Dedic
 
 
 def check_route(networks: NetworkObjects, item: NetworkRoute, _old: NetworkRoute | None) -> NetworkRoute:
-    """Check a route: IP versions, next hop, and routes for the same packets."""
+    """Check a route: IP versions, next hop, and routes for the same packets.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     check_between(item.priority, 1, PRIORITY_MAX, f"priority of {describe(item)}")
     for what in (item.next_hop, item.source):

@@ -32,7 +32,11 @@ ANYBODY: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
 def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
-    """Check a VPC: ranges, MTU, its subnets and the networks it reaches; allocate its number."""
+    """Check a VPC: ranges, MTU, its subnets and the networks it reaches; allocate its number.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     if not item.cidrs:
         raise CalabashError(f"{describe(item)} needs a range", hint="add one, such as 10.0.0.0/16")
     check_count(len(item.cidrs), CIDRS_PER_VPC, f"ranges of {describe(item)}")
@@ -62,7 +66,11 @@ def default_group(vpc: str) -> SecurityGroup:
 
 
 def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> Subnet:
-    """Check a subnet: its ranges lie in the VPC and overlap no other subnet; complete its gateways and number."""
+    """Check a subnet: its ranges lie in the VPC and overlap no other subnet; complete its gateways and number.
+
+    Raises:
+        CalabashError: the object is invalid or conflicts with another one.
+    """
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if not item.cidrs:

@@ -72,7 +72,7 @@ class NetworkObjects:
     revision: int = 0
 
     @classmethod
-    def of(cls, items: Iterable[NetworkObject], revision: int) -> Self:
+    def from_objects(cls, items: Iterable[NetworkObject], revision: int) -> Self:
         """Build a collection of objects that were checked before: from a database or from a snapshot of another process."""
         kinds: dict[str, dict[NetworkKind, dict[str, NetworkObject]]] = {}
         for item in items:

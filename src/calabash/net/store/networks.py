@@ -27,7 +27,7 @@ NAMED_DEPENDENTS = 3  # dependents of an object that a message names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks(NetworkObjects):
-    """Store of network objects. ``Networks()`` is empty, ``Networks.of(items, revision)`` restores a stored state."""
+    """Store of network objects. ``Networks()`` is empty, ``Networks.from_objects(items, revision)`` restores a stored state."""
 
     def put(self, item: NetworkObject, *, platform: bool = False) -> tuple[Self, NetworkObject]:
         """Create or update an object.

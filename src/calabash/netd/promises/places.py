@@ -62,7 +62,7 @@ def hosts_of(home: Path) -> tuple[HostPlace, ...]:
 def book_of(pool: ApiClient) -> Networks:
     """All networks as they are now. Raises CalabashError."""
     news = PoolBook(pool).news(-1, 0.0)
-    return Networks.of([item for item, _ in news.items], news.revision)
+    return Networks.from_objects([item for item, _ in news.items], news.revision)
 
 
 class ProbePlaces:

@@ -1,4 +1,4 @@
-"""What replicas of NFV gateways and of balancers are given: pure text of a book of networks."""
+"""Replicas of NFV gateways and L7 load balancers, and the configuration of their programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.net.appliance_networks import UPLINK, book, tenant
+from tests.unit.net.appliance_networks import UPLINK, build_networks, tenant
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway
@@ -26,51 +26,51 @@ SHARED = {"0.0.0.0", "127.0.0.0", "127.0.0.1", "169.254.0.0"}  # in every replic
 
 
 def nfv(number: int = 1) -> NfvReplica:
-    return next(one for one in replicas(book(RED)) if isinstance(one, NfvReplica) and one.seat.rank == number)
+    return next(one for one in replicas(build_networks(RED)) if isinstance(one, NfvReplica) and one.seat.rank == number)
 
 
 def balancer(check: HealthCheck | None = None, certificate: str = "") -> BalancerReplica:
-    of = book(tenant("red", 1, check=check, certificate=certificate))
+    of = build_networks(tenant("red", 1, check=check, certificate=certificate))
     return next(one for one in replicas(of) if isinstance(one, BalancerReplica))
 
 
-def test_a_gateway_and_a_balancer_are_two_replicas_each() -> None:
-    found = list(replicas(book(RED, tenant("blue", 2))))
+def test_nfv_gateway_and_l7_balancer_have_two_replicas_each() -> None:
+    found = list(replicas(build_networks(RED, tenant("blue", 2))))
     assert sorted(one.seat.name for one in found) == sorted(
         f"{vpc}/a/x-{what}-{rank}" for vpc in ("red", "blue") for what in ("nfv", "lb") for rank in (1, 2)
     )
 
 
-def test_the_two_of_a_pair_name_each_other_and_share_the_virtual_address() -> None:
+def test_replicas_of_a_pair_are_peers_and_share_the_virtual_address() -> None:
     one, other = nfv(1).seat, nfv(2).seat
     assert (one.own, one.peer) == (other.peer, other.own)
     assert one.virtual == other.virtual
     assert one.own != one.virtual != other.own
 
 
-def test_outside_macs_of_replicas_and_vpcs_differ() -> None:
+def test_external_macs_differ_by_replica_and_vpc() -> None:
     assert len({outside_mac(number, rank) for number in (1, 2, 255, 256, 65535) for rank in (1, 2)}) == 10
 
 
-def test_a_pair_without_its_ports_is_refused_with_numbers() -> None:
+def test_pair_without_managed_ports_raises_an_error_with_the_count() -> None:
     gateway = next(item for item in RED if isinstance(item, NetworkGateway))
     assert is_pair(gateway)
     with pytest.raises(CalabashError, match="red/out has 1 managed ports, not 3"):
         pair_ports(replace(gateway, ports=gateway.ports[:1]))
 
 
-def test_an_item_that_cannot_be_carried_out_does_not_keep_others_from_it() -> None:
+def test_gateway_with_an_error_does_not_affect_other_gateways() -> None:
     broken = [replace(item, ports=()) if isinstance(item, NetworkGateway) else item for item in RED]
-    assert {one.seat.name for one in replicas(book(broken))} == {"red/a/x-lb-1", "red/a/x-lb-2"}
+    assert {one.seat.name for one in replicas(build_networks(broken))} == {"red/a/x-lb-1", "red/a/x-lb-2"}
 
 
-def test_the_ruleset_replaces_its_table_in_one_step() -> None:
+def test_ruleset_replaces_its_table_atomically() -> None:
     text = nft.ruleset(nfv())
     assert text.splitlines()[:3] == ["table inet calabash", "delete table inet calabash", "table inet calabash {"]
     assert text.count("{") == text.count("}")
 
 
-def test_the_ruleset_translates_what_the_book_says_and_nothing_else() -> None:
+def test_ruleset_contains_the_translations_of_the_store_only() -> None:
     text = nft.ruleset(nfv())
     assert 'iifname "out0" ip daddr 198.51.100.11 tcp dport 80 dnat ip to 10.0.1.11:8080' in text
     assert 'iifname "out0" ip daddr 198.51.100.12 dnat ip to 10.0.1.12' in text
@@ -80,13 +80,13 @@ def test_the_ruleset_translates_what_the_book_says_and_nothing_else() -> None:
     assert text.count("snat ip to") == 2
 
 
-def test_a_floating_address_comes_before_the_gateways_own() -> None:
+def test_floating_address_precedes_the_gateway_address() -> None:
     lines = nft.ruleset(nfv()).splitlines()
     fip = next(at for at, line in enumerate(lines) if "snat ip to 198.51.100.12" in line)
     assert fip < next(at for at, line in enumerate(lines) if "snat ip to 198.51.100.10" in line)
 
 
-def test_one_port_of_an_address_comes_before_the_whole_address() -> None:
+def test_translation_of_one_port_precedes_that_of_the_whole_address() -> None:
     replica = nfv()
     whole, one = replica.translations[1], replica.translations[0]
     both = replace(replica, translations=(whole, replace(one, outside=whole.outside)))
@@ -94,15 +94,15 @@ def test_one_port_of_an_address_comes_before_the_whole_address() -> None:
     assert "dport 80" in destinations[0]
 
 
-def test_a_gateway_that_does_not_hide_addresses_translates_floating_ones_only() -> None:
+def test_gateway_without_snat_translates_floating_addresses_only() -> None:
     text = nft.ruleset(replace(nfv(), snat=False))
     assert text.count("snat ip to") == 1
 
 
-def test_networks_of_the_platform_are_closed_before_anything_is_let_through() -> None:
+def test_ranges_of_the_platform_are_dropped_before_any_packet_is_accepted() -> None:
     (replica,) = (
         one
-        for one in replicas(book(RED), [IPv4Network("172.31.0.0/24")])
+        for one in replicas(build_networks(RED), [IPv4Network("172.31.0.0/24")])
         if isinstance(one, NfvReplica) and one.seat.rank == 1
     )
     forward = nft.ruleset(replica).partition("chain forward")[2].splitlines()
@@ -112,9 +112,9 @@ def test_networks_of_the_platform_are_closed_before_anything_is_let_through() ->
 
 
 @given(st.data())
-def test_no_rule_of_one_tenant_names_another_tenants_addresses(data: st.DataObject) -> None:
+def test_rules_of_a_tenant_contain_no_address_of_another_tenant(data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(1, 24), min_size=2, max_size=4, unique=True))
-    of = book(*(tenant(f"t{number}", number) for number in numbers))
+    of = build_networks(*(tenant(f"t{number}", number) for number in numbers))
     inside = {f"10.0.1.{last}" for last in (1, 11, 12, 200, 201, 202, 210, 211, 212)} | {"10.0.0.0"}
     for replica in replicas(of):
         number = replica.seat.number
@@ -127,7 +127,7 @@ def test_no_rule_of_one_tenant_names_another_tenants_addresses(data: st.DataObje
 
 
 @given(st.text(max_size=40))
-def test_no_path_of_a_check_adds_to_the_configuration(path: str) -> None:
+def test_path_of_a_check_cannot_inject_configuration(path: str) -> None:
     check = HealthCheck(kind=CheckKind.HTTP, path=path)
     try:
         text = haproxy.of_balancer(balancer(check), "/run/x")
@@ -142,26 +142,26 @@ def test_no_path_of_a_check_adds_to_the_configuration(path: str) -> None:
     "path",
     ["/a' ver HTTP/1.0\nserver evil 10.9.9.9:80", "/a b", "a", "/a\\n", "/#x", '/"', "/\x00", "/ü", "/" + "a" * 300],
 )
-def test_a_hostile_path_is_refused_in_one_line(path: str) -> None:
+def test_hostile_path_is_refused_with_a_one_line_message(path: str) -> None:
     with pytest.raises(CalabashError, match="is not a valid path") as refused:
         haproxy.of_balancer(balancer(HealthCheck(kind=CheckKind.HTTP, path=path)), "/run/x")
     assert "\n" not in refused.value.message
 
 
-def test_a_balancer_that_ends_tls_names_its_certificate_by_its_private_file() -> None:
+def test_tls_balancer_refers_to_its_private_certificate_file() -> None:
     made = rendered(balancer(certificate="site"), "/run/x")
     assert "bind 10.0.1.212:443 ssl crt /run/x/site.pem" in made.files["haproxy.cfg"]
     assert made.secrets == ("site",)
     assert not any("PRIVATE KEY" in text for text in made.files.values())
 
 
-def test_a_balancer_without_a_check_asks_nothing_of_its_backends() -> None:
+def test_balancer_without_a_check_does_not_probe_its_backends() -> None:
     text = haproxy.of_balancer(balancer(HealthCheck()), "/run/x")
     assert "check" not in text.replace("http-check", "")
     assert "server a.web1-8080 10.0.1.11:8080\n" in text
 
 
-def test_states_of_backends_are_read_from_statistics() -> None:
+def test_backend_states_are_parsed_from_statistics() -> None:
     said = (
         "# pxname,svname,status,\npublic,FRONTEND,OPEN,\ntargets,a.web1-80,UP,\ntargets,a.web2-80,DOWN,\n"
         "targets,a.web3-80,no check,\ntargets,a.web4-80,UP 1/2,\ntargets,BACKEND,UP,\n"
@@ -170,11 +170,11 @@ def test_states_of_backends_are_read_from_statistics() -> None:
 
 
 @given(st.text(max_size=300))
-def test_no_statistics_break_the_reader(said: str) -> None:
-    assert all(isinstance(well, bool) for well in haproxy.states(said).values())
+def test_parser_of_statistics_accepts_any_text(said: str) -> None:
+    assert all(isinstance(healthy, bool) for healthy in haproxy.states(said).values())
 
 
-def test_all_outside_addresses_move_with_the_inside_one() -> None:
+def test_external_addresses_move_with_the_virtual_address() -> None:
     text = keepalived.of_gateway(nfv())
     for moved in ("198.51.100.10/24 dev out0", "198.51.100.11/32 dev out0", "198.51.100.12/32 dev out0"):
         assert moved in text
@@ -182,15 +182,15 @@ def test_all_outside_addresses_move_with_the_inside_one() -> None:
     assert "10.0.1.202/32 dev in0" in text
 
 
-def test_neither_replica_takes_back_what_the_other_has() -> None:
+def test_returning_replica_does_not_preempt_the_active_one() -> None:
     for rank in (1, 2):
         text = keepalived.of_gateway(nfv(rank))
         assert "nopreempt" in text
         assert "state BACKUP" in text
 
 
-def test_the_two_of_a_pair_are_on_two_hosts_and_others_do_not_move_them() -> None:
-    of = book(RED)
+def test_replicas_of_a_pair_are_on_two_hosts_and_stay_when_others_change() -> None:
+    of = build_networks(RED)
     gateway = next(item for item in RED if isinstance(item, NetworkGateway))
     pair = replicas_of(of, gateway)
     for hosts in (["g1", "g2"], ["g1", "g2", "g3"]):
@@ -199,11 +199,11 @@ def test_the_two_of_a_pair_are_on_two_hosts_and_others_do_not_move_them() -> Non
     assert set(assign_hosts(pair, ["g1"], 7).values()) == {"g1"}
 
 
-def test_a_balancer_that_ovn_carries_out_has_no_replicas() -> None:
+def test_l4_balancer_has_no_replicas() -> None:
     l4 = [replace(item, layer=Layer.L4) if isinstance(item, LoadBalancer) else item for item in RED]
-    assert {type(one) for one in replicas(book(l4))} == {NfvReplica}
+    assert {type(one) for one in replicas(build_networks(l4))} == {NfvReplica}
 
 
-def test_a_translation_of_a_whole_address_has_no_numbers() -> None:
+def test_translation_of_a_whole_address_has_no_port_numbers() -> None:
     whole = nfv().translations[1]
     assert whole == Translation(outside=whole.outside, inside=whole.inside)

@@ -1,4 +1,4 @@
-"""Uplinks, gateways, outside addresses, NAT, lines and routes in the book: what is chosen, and what is refused."""
+"""Checks of uplinks, gateways, external addresses, NAT rules, dedicated lines and routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.unit.net.store.test_networks import book, port, refused, subnet, vpc
+from tests.unit.net.store.test_networks import build_networks, port, refused, subnet, vpc
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import (
@@ -63,7 +63,7 @@ def fip(name: str, eip: str = "red/e", to: str = "red/a/one", *, distributed: bo
     return NatRule(name=name, kind=NatKind.FIP, eip=eip, port=to, distributed=distributed)
 
 
-RED = book(
+RED = build_networks(
     uplink("up1", 100),
     uplink("up2", 101, vpcs=1),
     vpc("red"),
@@ -75,8 +75,8 @@ RED = book(
 )
 
 
-def test_gateways_take_the_uplink_with_the_fewest_vpcs_until_none_has_room() -> None:
-    networks = book(uplink("up1", 100, vpcs=2), uplink("up2", 101, vpcs=1), *(vpc(f"v{n}") for n in range(4)))
+def test_gateway_takes_the_uplink_with_the_fewest_vpcs_until_all_are_full() -> None:
+    networks = build_networks(uplink("up1", 100, vpcs=2), uplink("up2", 101, vpcs=1), *(vpc(f"v{n}") for n in range(4)))
     found = []
     for number in range(3):
         networks, item = networks.put(NetworkGateway(name=f"v{number}/out"))
@@ -106,16 +106,14 @@ def test_gateways_take_the_uplink_with_the_fewest_vpcs_until_none_has_room() -> 
         ("2001:db8::/126", 0, 2),
     ],
 )
-def test_limit_of_vpcs_of_an_uplink_follows_from_its_addresses_and_is_at_most_100(
-    cidr: str, asked: int, limit: int
-) -> None:
+def test_vpc_limit_of_an_uplink_is_derived_from_its_range_and_at_most_100(cidr: str, asked: int, limit: int) -> None:
     network = ip_network(cidr)
-    networks = book(Uplink(name="up", cidr=network, gateway=network[1], vpcs_max=asked))
+    networks = build_networks(Uplink(name="up", cidr=network, gateway=network[1], vpcs_max=asked))
     assert vpcs_limit(networks.uplinks()["up"]) == limit
 
 
-def test_an_uplink_takes_a_vpc_for_each_address_and_says_what_its_limit_follows_from() -> None:
-    networks = book(uplink("up", 100), *(vpc(f"v{n}") for n in range(14)))  # a /28 with a router: 13
+def test_full_uplink_refuses_a_gateway_and_states_the_cause_of_its_limit() -> None:
+    networks = build_networks(uplink("up", 100), *(vpc(f"v{n}") for n in range(14)))  # a /28 with a router: 13
     for number in range(13):
         networks, _ = networks.put(NetworkGateway(name=f"v{number}/out"))
     error = refused(networks, NetworkGateway(name="v13/out", uplink="up"))
@@ -124,10 +122,10 @@ def test_an_uplink_takes_a_vpc_for_each_address_and_says_what_its_limit_follows_
     assert "can add an uplink with another range" in error.hint
 
 
-def test_a_hundred_vpcs_leave_by_one_uplink_and_no_more() -> None:
+def test_uplink_accepts_at_most_one_hundred_vpcs() -> None:
     network = ip_network("198.51.100.0/24")
     up = Uplink(name="up", cidr=network, gateway=network[1])
-    networks = book(up, *(vpc(f"v{n}") for n in range(101)))
+    networks = build_networks(up, *(vpc(f"v{n}") for n in range(101)))
     for number in range(100):
         networks, _ = networks.put(NetworkGateway(name=f"v{number}/out"))
     error = refused(networks, NetworkGateway(name="v100/out", uplink="up"))
@@ -141,8 +139,8 @@ def test_a_hundred_vpcs_leave_by_one_uplink_and_no_more() -> None:
     )
 
 
-def test_an_address_says_which_uplink_a_gateway_takes() -> None:
-    networks, item = book(uplink("up1", 100), uplink("up2", 101), vpc("red")).put(
+def test_requested_address_selects_the_uplink_of_a_gateway() -> None:
+    networks, item = build_networks(uplink("up1", 100), uplink("up2", 101), vpc("red")).put(
         NetworkGateway(name="red/out", address=ip_address("198.51.101.7"))
     )
     assert isinstance(item, NetworkGateway)
@@ -151,7 +149,7 @@ def test_an_address_says_which_uplink_a_gateway_takes() -> None:
     assert eip == Eip(name="red/e", address=ip_address("198.51.101.2"))
 
 
-def test_outside_addresses_are_one_vpcs_alone_and_nobody_learns_whose() -> None:
+def test_external_address_in_use_is_refused_without_naming_the_other_vpc() -> None:
     networks, _ = RED.put(vpc("blue"))
     networks, _ = networks.put(NetworkGateway(name="blue/out", uplink="up1"))
     error = refused(networks, Eip(name="blue/e", address=ip_address("198.51.100.3")))
@@ -160,15 +158,15 @@ def test_outside_addresses_are_one_vpcs_alone_and_nobody_learns_whose() -> None:
     assert error.message.endswith("198.51.100.2 is taken by gateway red/out")
 
 
-def test_an_uplinks_addresses_run_out() -> None:
+def test_exhausted_uplink_range_is_reported() -> None:
     networks = RED
     for number in range(11):
         networks, _ = networks.put(Eip(name=f"red/more{number}"))
     assert refused(networks, Eip(name="red/last")).reason is Reason.NO_CAPACITY
 
 
-def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_along() -> None:
-    networks = book(uplink("up1", 100), vpc("red"), subnet("red/a"))
+def test_nfv_gateway_creates_and_deletes_two_replica_ports_and_a_virtual_port() -> None:
+    networks = build_networks(uplink("up1", 100), vpc("red"), subnet("red/a"))
     networks, item = networks.put(NetworkGateway(name="red/out", kind=GatewayKind.NFV))
     assert isinstance(item, NetworkGateway)
     assert item.ports == ("red/a/x-nfv-out-1", "red/a/x-nfv-out-2", "red/a/x-nfv-out-vip")
@@ -255,7 +253,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
         (QosPolicy(name="red/q", egress_bits_per_s=1), Reason.BAD_REQUEST, "not between 1000"),
     ],
 )
-def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
+def test_invalid_object_is_refused_with_a_reason_and_changes_nothing(
     item: NetworkObject, reason: Reason, words: str
 ) -> None:
     error = refused(RED, item)
@@ -264,15 +262,15 @@ def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
     assert "\n" not in error.message
 
 
-def test_without_a_gateway_there_is_nothing_outside() -> None:
-    networks = book(uplink("up1", 100), vpc("red"), subnet("red/a"), port("red/a/one"))
+def test_eip_and_nat_rule_need_a_gateway() -> None:
+    networks = build_networks(uplink("up1", 100), vpc("red"), subnet("red/a"), port("red/a/one"))
     for item in (Eip(name="red/e"), fip("red/n")):
         assert "the VPC has no gateway" in refused(networks, item).message
-    error = refused(book(vpc("red")), NetworkGateway(name="red/out"))
+    error = refused(build_networks(vpc("red")), NetworkGateway(name="red/out"))
     assert "no uplink can accept another VPC: 0 uplinks accept 0 VPCs" in error.message
 
 
-def test_an_outside_address_serves_one_purpose() -> None:
+def test_external_address_cannot_be_used_twice() -> None:
     networks, _ = RED.put(port("red/a/two"))
     forwarding, _ = networks.put(dnat("red/web"))
     assert "in use by NAT rule red/web" in refused(forwarding, dnat("red/web2", to="red/a/two")).message
@@ -285,7 +283,7 @@ def test_an_outside_address_serves_one_purpose() -> None:
     assert "has the floating address of NAT rule red/all" in refused(floating, fip("red/b", eip="red/e2")).message
 
 
-def test_two_routes_are_never_for_the_same_packets_but_may_differ_in_source() -> None:
+def test_routes_for_the_same_packets_are_refused_unless_their_sources_differ() -> None:
     networks, _ = RED.put(route("red/r", "203.0.113.0/24", "10.0.1.9"))
     assert "matches the same packets" in refused(networks, route("red/s", "203.0.113.0/24", "10.0.1.8")).message
     networks, _ = networks.put(route("red/s", "203.0.113.0/24", "10.0.1.8", source="10.0.1.0/25"))
@@ -314,7 +312,7 @@ def _removals() -> Networks:
         (NetworkKind.SUBNET, "red/a", "route red/s"),
     ],
 )
-def test_what_is_used_cannot_be_deleted_and_says_by_what(kind: NetworkKind, name: str, by: str) -> None:
+def test_object_in_use_cannot_be_deleted_and_its_dependents_are_named(kind: NetworkKind, name: str, by: str) -> None:
     networks = _removals()
     if kind is NetworkKind.SUBNET:
         networks = networks.remove(NetworkKind.NAT_RULE, "red/web")
@@ -326,7 +324,7 @@ def test_what_is_used_cannot_be_deleted_and_says_by_what(kind: NetworkKind, name
     assert networks.revision == before
 
 
-def test_kinds_that_nobody_has_yet_count_for_nothing() -> None:
+def test_limits_ignore_kinds_without_objects() -> None:
     assert list(RED.all(QosPolicy)) == []
     assert RED.of_vpc("nobody").all(Subnet) == {}
     assert RED.find(Vpc, "nobody") is None

@@ -1,4 +1,4 @@
-"""Load balancers, endpoints and peerings in the book: what takes two, and what nobody learns of others."""
+"""Checks of load balancers, endpoints and peerings, and what their messages disclose about other tenants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 from tests.unit.net.checks.test_gateways_and_routes import dnat, fip, line, uplink
-from tests.unit.net.store.test_networks import book, port, refused, subnet, vpc
+from tests.unit.net.store.test_networks import build_networks, port, refused, subnet, vpc
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import Eip, NetworkGateway, NetworkKind, NetworkObject, Peering, Port, SecurityGroup
@@ -44,7 +44,7 @@ def checked(kind: CheckKind, path: str = "", interval_s: float = 1.0) -> LoadBal
     return replace(balancer(), check=HealthCheck(kind=kind, path=path, interval_s=interval_s))
 
 
-RED = book(
+RED = build_networks(
     uplink("up1", 100),
     vpc("red", tenant="rot"),
     subnet("red/a"),
@@ -94,7 +94,7 @@ RED = book(
         (ServiceEndpoint(name="red/s", source="bl ue/web"), Reason.BAD_REQUEST, "is not a valid name"),
     ],
 )
-def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
+def test_invalid_object_is_refused_with_a_reason_and_changes_nothing(
     item: NetworkObject, reason: Reason, words: str
 ) -> None:
     error = refused(RED, item)
@@ -103,7 +103,7 @@ def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
     assert "\n" not in error.message
 
 
-def test_balancers_share_an_address_but_no_number() -> None:
+def test_balancers_may_share_an_address_but_not_a_port_number() -> None:
     networks, _ = RED.put(balancer())
     assert "taken by load balancer red/web" in refused(networks, balancer("red/web2")).message
     networks, _ = networks.put(balancer("red/tls", number=443))
@@ -112,7 +112,7 @@ def test_balancers_share_an_address_but_no_number() -> None:
     assert refused(networks, balancer(vip="10.0.1.101")).reason is Reason.CONFLICT
 
 
-def test_an_outside_address_is_balanced_or_forwarded_by_number_and_floats_alone() -> None:
+def test_external_address_is_shared_by_port_number_but_a_floating_one_is_exclusive() -> None:
     networks, _ = RED.put(balancer(vip="198.51.100.3"))
     assert "in use by load balancer red/web" in refused(networks, dnat("red/n")).message
     assert "in use by load balancer red/web" in refused(networks, fip("red/n")).message
@@ -122,7 +122,7 @@ def test_an_outside_address_is_balanced_or_forwarded_by_number_and_floats_alone(
         networks.remove(NetworkKind.EIP, "red/e")
 
 
-def test_an_l7_balancer_has_a_pair_of_ports_and_one_that_has_its_address() -> None:
+def test_l7_balancer_has_two_replica_ports_and_a_virtual_port() -> None:
     networks, item = RED.put(pair(vip="10.0.1.3"))
     assert isinstance(item, LoadBalancer)
     assert item.ports == ("red/a/x-lb-web-1", "red/a/x-lb-web-2", "red/a/x-lb-web-vip")
@@ -146,8 +146,10 @@ def test_an_l7_balancer_has_a_pair_of_ports_and_one_that_has_its_address() -> No
     assert list(networks.of_vpc("red").all(Port)) == ["red/a/one"]
 
 
-def test_a_pair_that_finds_no_addresses_leaves_nothing_behind() -> None:
-    networks = book(vpc("red"), subnet("red/a", "10.0.1.0/29"), *(port(f"red/a/{name}") for name in ("one", "b", "c")))
+def test_l7_balancer_without_free_addresses_changes_nothing() -> None:
+    networks = build_networks(
+        vpc("red"), subnet("red/a", "10.0.1.0/29"), *(port(f"red/a/{name}") for name in ("one", "b", "c"))
+    )
     error = refused(networks, pair(vip="10.0.1.6"))
     assert error.reason is Reason.NO_CAPACITY
 
@@ -156,7 +158,7 @@ def offered_networks(*tenants: str) -> Networks:
     return RED.put(balancer("blue/web", offered=tenants))[0]
 
 
-def test_an_endpoint_is_of_a_balancer_that_is_offered_whatever_the_ranges() -> None:
+def test_endpoint_needs_an_offered_balancer_and_ignores_ranges() -> None:
     assert (
         "is offered to the tenant of the VPC"
         in refused(offered_networks("gelb"), ServiceEndpoint(name="red/s", source="blue/web")).message
@@ -171,7 +173,7 @@ def test_an_endpoint_is_of_a_balancer_that_is_offered_whatever_the_ranges() -> N
     assert unoffered.put(ServiceEndpoint(name="green/s", source="red/web"))[0] is not unoffered  # of the same tenant
 
 
-def test_a_balancer_that_others_use_is_withdrawn_before_it_is_deleted() -> None:
+def test_balancer_with_endpoints_can_be_deleted_after_its_offer_is_withdrawn() -> None:
     networks, endpoint = offered_networks("rot").put(ServiceEndpoint(name="red/s", source="blue/web"))
     assert isinstance(endpoint, ServiceEndpoint)
     assert endpoint_accepted(networks, endpoint)
@@ -185,7 +187,7 @@ def test_a_balancer_that_others_use_is_withdrawn_before_it_is_deleted() -> None:
         assert after.find(ServiceEndpoint, "red/s") is None
 
 
-def test_a_peering_stands_when_both_have_asked_and_both_ends_have_one_number() -> None:
+def test_peering_is_accepted_when_both_vpcs_request_it_and_shares_one_number() -> None:
     networks, mine = RED.put(Peering(name="red/green", routes=(ip_network("10.2.1.0/24"),)))
     assert isinstance(mine, Peering)
     assert not peering_accepted(networks, mine)
@@ -200,14 +202,14 @@ def test_a_peering_stands_when_both_have_asked_and_both_ends_have_one_number() -
     assert peering_ranges(mine, green) == mine.routes
 
 
-def test_ranges_are_compared_when_the_other_has_agreed_so_that_nobody_learns_them() -> None:
+def test_overlap_with_a_peer_is_checked_only_after_it_has_accepted() -> None:
     networks, _ = RED.put(Peering(name="red/blue"))  # the same ranges, of another tenant: no word
     error = refused(networks, Peering(name="blue/red"))
     assert "10.0.0.0/16 of VPC blue overlaps 10.0.0.0/16 of VPC red" in error.message
     assert "endpoint create blue/NAME --from red/LB" in error.hint
 
 
-def test_a_request_for_a_peering_goes_with_the_vpc_that_it_asked() -> None:
+def test_peering_request_is_deleted_with_the_requested_vpc() -> None:
     networks, _ = RED.put(Peering(name="blue/green"))
     networks = networks.remove(NetworkKind.VPC, "green", cascade=True)
     networks, _ = networks.put(vpc("green", "10.2.0.0/16", tenant="eve"))
@@ -216,7 +218,7 @@ def test_a_request_for_a_peering_goes_with_the_vpc_that_it_asked() -> None:
     assert not peering_accepted(networks, asked)
 
 
-def test_no_two_of_what_a_vpc_reaches_overlap() -> None:
+def test_destinations_of_a_vpc_cannot_overlap() -> None:
     networks, _ = RED.put(vpc("more", "10.2.0.0/17", tenant="rot"))
     networks, _ = networks.put(Peering(name="red/green"))
     networks, _ = networks.put(Peering(name="green/red"))
@@ -225,7 +227,7 @@ def test_no_two_of_what_a_vpc_reaches_overlap() -> None:
     assert "peer green" in refused(networks, line("red/dc", 7, cidr="10.2.3.0/30")).message
 
 
-def test_nobody_learns_whom_else_a_peer_reaches() -> None:
+def test_overlap_message_does_not_name_other_destinations_of_a_peer() -> None:
     networks, _ = RED.put(Peering(name="red/green"))
     networks, _ = networks.put(Peering(name="green/red"))
     networks, _ = networks.put(line("green/dc", 7, cidr="10.8.3.0/30"))
@@ -233,7 +235,7 @@ def test_nobody_learns_whom_else_a_peer_reaches() -> None:
     assert error.message == "VPC red: 10.8.0.0/16 overlaps another destination of VPC green"
 
 
-def test_the_address_from_which_health_is_checked_is_nobodys() -> None:
+def test_source_address_of_health_checks_cannot_be_taken() -> None:
     assert "taken by" in refused(RED, port("red/a/two", "10.0.1.254")).message
     networks, _ = RED.put(subnet("red/b", "10.0.2.0/24", gateways=("10.0.2.254",)))
     assert refused(networks, port("red/b/two", "10.0.2.253")).reason is Reason.CONFLICT

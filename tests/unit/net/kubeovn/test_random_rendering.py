@@ -1,4 +1,4 @@
-"""Random books for Kube-OVN: of every object something is said, no name stands twice, and Kube-OVN takes all of it."""
+"""Random networks rendered for Kube-OVN: every object is rendered or reported, under unique names and valid schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.net.store.networks import Networks
 
 @settings(max_examples=examples(25))
 @given(st.integers(min_value=0, max_value=1 << 32))
-def test_every_object_of_a_random_book_is_rendered_or_refused_and_no_name_stands_twice(seed: int) -> None:
+def test_random_objects_are_rendered_or_reported_under_unique_names(seed: int) -> None:
     networks = RandomNetworks(seed).made(Networks(), 120)
     found = render_kube_ovn(networks)
     told = {resource.of for resource in found.resources} | {name for _, name in found.parts}
@@ -28,7 +28,7 @@ def test_every_object_of_a_random_book_is_rendered_or_refused_and_no_name_stands
 
 @settings(max_examples=examples(25))
 @given(st.integers(min_value=0, max_value=1 << 32))
-def test_a_port_has_the_groups_and_the_switch_of_its_own_vpc_alone(seed: int) -> None:
+def test_port_has_groups_and_switch_of_its_own_vpc_only(seed: int) -> None:
     networks = RandomNetworks(seed).made(Networks(), 120)
     found = render_kube_ovn(networks)
     spaces = {

@@ -1,4 +1,4 @@
-"""What of a book Kube-OVN gets: each object in some way or with a reason, no name twice, and security groups word for word."""
+"""Rendering of networks for Kube-OVN: every object, unique names, and security groups."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from calabash.net.kubeovn.resources import Unsupported
 from calabash.net.objects.collection import NetworkObjects
 
 
-def told_of(rendering: KubeOvnRendering) -> set[str]:
-    """Names of all objects of which something was rendered or refused."""
+def mentioned_names(rendering: KubeOvnRendering) -> set[str]:
+    """Return the names of all objects that were rendered or reported as unsupported."""
     return (
         {resource.of for resource in rendering.resources}
         | set(rendering.pods)
@@ -58,16 +58,16 @@ def with_changed(*items: NetworkObject) -> NetworkObjects:
 RENDERED = render_kube_ovn(every_network())
 
 
-def test_of_every_object_something_is_said() -> None:
-    assert {item.name for item in every_network().items()} <= told_of(RENDERED)
+def test_every_object_is_rendered_or_reported_as_unsupported() -> None:
+    assert {item.name for item in every_network().items()} <= mentioned_names(RENDERED)
 
 
-def test_no_two_resources_have_one_name() -> None:
+def test_names_of_resources_are_unique() -> None:
     keys = [(one.kind, one.namespace, one.name) for one in RENDERED.resources]
     assert len(keys) == len(set(keys))
 
 
-def test_resources_refer_only_to_what_stands_before_them_or_is_a_group() -> None:
+def test_resources_refer_only_to_preceding_resources_or_groups() -> None:
     seen: set[tuple[str, str]] = set()
     refers = {
         "vpc": "Vpc",
@@ -83,16 +83,16 @@ def test_resources_refer_only_to_what_stands_before_them_or_is_a_group() -> None
         seen.add((one.kind, one.name))
 
 
-def test_names_that_kube_ovn_would_make_equal_stay_apart() -> None:
-    """It writes dots for dashes in names of security groups: joined names of two tenants would be one group."""
+def test_names_that_differ_only_in_dashes_stay_distinct() -> None:
+    """Kube-OVN replaces dashes by dots in names of security groups, so joined names of two tenants would collide."""
     one, other = Vpc(name="red", cidrs=(), number=1), Vpc(name="red-a", cidrs=(), number=2)
     groups_of_both = SecurityGroup(name="red/a-b"), SecurityGroup(name="red-a/b")
-    found = render_kube_ovn(NetworkObjects.of([one, other, *groups_of_both], 1))
+    found = render_kube_ovn(NetworkObjects.from_objects([one, other, *groups_of_both], 1))
     groups = [resource.name.replace("-", ".") for resource in found.resources if resource.kind == "SecurityGroup"]
     assert len(set(groups)) == 2
 
 
-def test_a_port_is_a_pod_with_its_address_mac_groups_and_rates() -> None:
+def test_port_is_rendered_as_annotations_of_a_pod() -> None:
     assert RENDERED.pods["red/a/web1"] == {
         "ovn.kubernetes.io/logical_switch": "cb1-a",
         "ovn.kubernetes.io/ip_address": "10.1.1.11,fd00:1::11",
@@ -107,7 +107,7 @@ def test_a_port_is_a_pod_with_its_address_mac_groups_and_rates() -> None:
     assert json.loads(stored.spec["a.web1"]) == RENDERED.pods["red/a/web1"]
 
 
-def test_a_group_lets_through_what_its_rules_say_for_each_version_and_nothing_else() -> None:
+def test_security_group_has_one_rule_for_each_ip_version() -> None:
     found = spec(RENDERED, "SecurityGroup", "cb1-web")
     assert [
         (r["ipVersion"], r["protocol"], r.get("remoteAddress"), r.get("portRangeMin")) for r in found["ingressRules"]
@@ -122,7 +122,7 @@ def test_a_group_lets_through_what_its_rules_say_for_each_version_and_nothing_el
     assert all(r["policy"] == "allow" and 1 <= r["priority"] <= 200 for side in found.values() for r in side)
 
 
-def test_a_rule_that_kube_ovn_does_not_know_stays_closed_and_is_said() -> None:
+def test_unsupported_rule_stays_closed_and_is_reported() -> None:
     rule = SecurityRule(direction=Direction.INGRESS, protocol=TransportProtocol.SCTP, peer=ip_network("0.0.0.0/0"))
     found = render_kube_ovn(with_changed(SecurityGroup(name="red/web", rules=(rule,))))
     assert (
@@ -133,7 +133,7 @@ def test_a_rule_that_kube_ovn_does_not_know_stays_closed_and_is_said() -> None:
     assert "sctp" in told.reason
 
 
-def test_gateways_leave_by_their_uplink_and_translate() -> None:
+def test_gateways_use_their_uplink_and_translate_addresses() -> None:
     assert spec(RENDERED, "Vpc", "cb1")["extraExternalSubnets"] == ["uplink.ext"]
     default = {"policy": "policyDst", "cidr": "0.0.0.0/0", "nextHopIP": "198.51.100.1"}
     assert default in spec(RENDERED, "Vpc", "cb1")["staticRoutes"]
@@ -149,7 +149,7 @@ def test_gateways_leave_by_their_uplink_and_translate() -> None:
     }
 
 
-def test_a_peering_has_routes_at_both_ends_and_one_that_was_asked_for_once_has_none() -> None:
+def test_accepted_peering_has_routes_at_both_ends_and_a_requested_one_none() -> None:
     red, blue = spec(RENDERED, "Vpc", "cb1"), spec(RENDERED, "Vpc", "cb2")
     assert [peer["remoteVpc"] for peer in red["vpcPeerings"]] == ["cb2"]
     here = {prefix.partition("/")[0] for prefix in red["vpcPeerings"][0]["localConnectIP"].split(",")}
@@ -169,7 +169,7 @@ def test_a_peering_has_routes_at_both_ends_and_one_that_was_asked_for_once_has_n
         ("blue/models", NetworkKind.SERVICE_ENDPOINT, "another VPC"),
     ],
 )
-def test_what_kube_ovn_cannot_do_is_left_out_and_said(name: str, kind: NetworkKind, said: str) -> None:
+def test_unsupported_object_is_omitted_and_reported(name: str, kind: NetworkKind, said: str) -> None:
     (told,) = reasons(RENDERED, name, kind)
     assert said in told.reason
     assert told.whole
@@ -196,13 +196,13 @@ def test_what_kube_ovn_cannot_do_is_left_out_and_said(name: str, kind: NetworkKi
         ),
     ],
 )
-def test_limits_of_kube_ovn_are_said_with_the_value(item: NetworkObject, said: str) -> None:
+def test_unsupported_value_is_reported(item: NetworkObject, said: str) -> None:
     found = render_kube_ovn(with_changed(item))
     (told,) = reasons(found, item.name, kind_of(item))
     assert said in told.reason
 
 
-def test_what_stands_on_an_uplink_that_cannot_be_had_is_said_too() -> None:
+def test_objects_of_an_unsupported_uplink_are_reported() -> None:
     uplink = next(every_network().all(Uplink))
     found = render_kube_ovn(with_changed(replace(uplink, physical="a" * 13)))
     refused = {told.name for told in found.unsupported if told.whole}
@@ -210,16 +210,16 @@ def test_what_stands_on_an_uplink_that_cannot_be_had_is_said_too() -> None:
     assert not [one for one in found.resources if one.kind.startswith(("Ovn", "Iptables", "VpcNat"))]
 
 
-def test_the_card_of_the_hosts_can_be_named() -> None:
+def test_interface_of_the_hosts_can_be_set() -> None:
     found = render_kube_ovn(every_network(), interfaces={"ext": "enp1s0"})
     assert spec(found, "ProviderNetwork", "ext") == {"defaultInterface": "enp1s0"}
 
 
-def test_the_same_book_gives_the_same_text() -> None:
+def test_rendering_is_deterministic() -> None:
     again = render_kube_ovn(every_network())
     assert [one.document() for one in again.resources] == [one.document() for one in RENDERED.resources]
 
 
-def test_objects_that_no_book_completed_are_refused() -> None:
+def test_incomplete_objects_are_refused() -> None:
     with pytest.raises(CalabashError, match="has no number"):
-        render_kube_ovn(NetworkObjects.of([Vpc(name="red", cidrs=())], 1))
+        render_kube_ovn(NetworkObjects.from_objects([Vpc(name="red", cidrs=())], 1))

@@ -1,10 +1,10 @@
-"""What differs between rows: the changes make one like the other, in an order that a database can follow."""
+"""Changes between desired and observed rows: they transform one into the other, in an order that a database accepts."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.net.network_builders import book, port, subnet, vpc
+from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 
 from calabash.model.network import NetworkObject
 from calabash.net.ovn.northbound.changes import applied, diff
@@ -20,7 +20,7 @@ HOSTS = NetworkHosts(gateways=("g1", "g2"))
 
 @st.composite
 def rows(draw: st.DrawFn) -> Rows:
-    """Rows of a VPC with what a user may have chosen."""
+    """Draw the rows of a VPC with random columns."""
     names = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=4))
     served = draw(st.booleans())
     items: list[NetworkObject] = [
@@ -28,18 +28,18 @@ def rows(draw: st.DrawFn) -> Rows:
         subnet("red/a", "10.0.1.0/24", "fd00::/64", served=served),
     ]
     items += [port(f"red/a/{name}") for name in names]
-    return vpc_rows(book(*items), "red", hosts=HOSTS)
+    return vpc_rows(build_networks(*items), "red", hosts=HOSTS)
 
 
 @given(wanted=rows(), found=rows())
-def test_what_differs_makes_the_one_like_the_other(wanted: Rows, found: Rows) -> None:
+def test_changes_transform_observed_into_desired_rows(wanted: Rows, found: Rows) -> None:
     changes = diff(wanted, found)
     assert applied(changes, found) == wanted
     assert diff(wanted, applied(changes, found)) == ()
 
 
 @given(wanted=rows(), found=rows())
-def test_what_is_pointed_to_is_made_before_and_goes_after(wanted: Rows, found: Rows) -> None:
+def test_referenced_rows_are_inserted_first_and_deleted_last(wanted: Rows, found: Rows) -> None:
     known = set(found)
     for change in diff(wanted, found):
         if isinstance(change, Delete):
@@ -53,8 +53,8 @@ def test_what_is_pointed_to_is_made_before_and_goes_after(wanted: Rows, found: R
     assert known == set(wanted)
 
 
-def test_what_others_write_into_a_shared_map_stays_and_into_our_columns_goes() -> None:
-    wanted = vpc_rows(book(vpc("red")), "red", hosts=HOSTS)
+def test_foreign_keys_of_shared_maps_stay_and_owned_columns_are_restored() -> None:
+    wanted = vpc_rows(build_networks(vpc("red")), "red", hosts=HOSTS)
     router = Ref("Logical_Router", "cb-red")
     ids = {"calabash:vpc": "red", "calabash:revision": "7", "somebody": "else"}
     found = {**wanted, router: {**wanted[router], "external_ids": ids, "options": {"chassis": "h1"}}}
@@ -63,7 +63,7 @@ def test_what_others_write_into_a_shared_map_stays_and_into_our_columns_goes() -
     assert applied((change,), found)[router]["external_ids"] == ids
 
 
-def test_options_of_the_whole_are_compared_by_key_and_their_row_is_never_removed() -> None:
+def test_global_options_are_compared_by_key_and_never_deleted() -> None:
     wanted = platform_rows(Networks())
     row = Ref("NB_Global", ".")
     found: Rows = {row: {"options": {"mac_prefix": "0a:00:00", "bfd-mult": "9"}}}
@@ -74,7 +74,7 @@ def test_options_of_the_whole_are_compared_by_key_and_their_row_is_never_removed
     assert diff({}, found) == ()
 
 
-def test_tables_are_in_an_order_in_which_rows_can_be_made() -> None:
+def test_tables_are_in_an_order_in_which_rows_can_be_inserted() -> None:
     rank = list(TABLES)
     for before, after in (("ACL", "Port_Group"), ("Logical_Switch_Port", "Port_Group"), ("Logical_Router_Port", "NAT")):
         assert rank.index(before) < rank.index(after)

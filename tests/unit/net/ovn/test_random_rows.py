@@ -1,4 +1,4 @@
-"""Rows of random books: always drawn up, each of one owner, and reached by a controller that dies at any moment."""
+"""Rows of random networks: complete, of one owner each, and reached by a controller that dies at any moment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def grown(seed: int, changes: int) -> Networks:
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(25), deadline=None)
-def test_rows_of_any_book_are_each_of_one_owner_and_point_to_rows_of_the_same(seed: int) -> None:
+def test_random_rows_have_one_owner_and_refer_to_its_rows_only(seed: int) -> None:
     networks = grown(seed, 150)
     seen: dict[Ref, str] = {}
     for owner in owners(networks):
@@ -59,7 +59,7 @@ def test_rows_of_any_book_are_each_of_one_owner_and_point_to_rows_of_the_same(se
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(25), deadline=None)
-def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
+def test_routers_are_joined_only_by_accepted_peerings(seed: int) -> None:
     networks = grown(seed, 150)
     pairs = {
         (vpc, peer.name.split("/")[1])
@@ -79,7 +79,7 @@ def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(25), deadline=None)
-def test_no_two_ports_of_one_router_have_an_address_or_a_mac_in_common(seed: int) -> None:
+def test_ports_of_a_router_have_distinct_addresses_and_macs(seed: int) -> None:
     networks = grown(seed, 150)
     for vpc in networks.all(Vpc):
         found = [
@@ -95,7 +95,7 @@ def test_no_two_ports_of_one_router_have_an_address_or_a_mac_in_common(seed: int
 
 
 class Controller:
-    """Carries books out as the real one does: it remembers nothing, looks at some owners, and may die before any of them."""
+    """Controller without state, like the real one. It reconciles some owners of each store and may die before any of them."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -114,7 +114,7 @@ class Controller:
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(10), deadline=None)
-def test_a_controller_that_dies_again_and_again_leaves_what_the_book_says_and_nothing_else(seed: int) -> None:
+def test_controller_that_dies_repeatedly_converges_to_the_desired_rows(seed: int) -> None:
     source, networks, controller = RandomNetworks(seed, removing=0.15), Networks(), Controller(seed)
     for _ in range(250):
         try:

@@ -1,4 +1,4 @@
-"""Rows are what OVN's schema says they may be: every table, every column, every type."""
+"""Conformity of rows to the schema of OVN: every table, column and type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.net import needs
-from tests.unit.net.sample_tenants import HOSTS, everything
+from tests.unit.net.sample_tenants import HOSTS, sample_tenants
 
 from calabash.net.ovn.northbound.rows import Ref, Rows, Value
 from calabash.net.ovn.northbound.tables import TABLES
@@ -30,14 +30,14 @@ def tables() -> Mapping[str, Any]:
 
 @pytest.fixture(scope="module")
 def all_rows() -> Rows:
-    networks = everything()
+    networks = sample_tenants()
     rows: dict[Ref, Mapping[str, Value]] = dict(platform_rows(networks))
     for vpc in ("red", "blue", "green"):
         rows.update(vpc_rows(networks, vpc, hosts=HOSTS))
     return rows
 
 
-def test_owned_columns_are_in_the_schema_and_defaults_have_their_shape(tables: Mapping[str, Any]) -> None:
+def test_owned_columns_and_their_defaults_match_the_schema(tables: Mapping[str, Any]) -> None:
     for name, table in TABLES.items():
         columns = tables[name]["columns"]
         assert table.named == ("name" in columns and name not in {"ACL", "NB_Global"}), name
@@ -45,11 +45,11 @@ def test_owned_columns_are_in_the_schema_and_defaults_have_their_shape(tables: M
             assert _shape(columns[column]["type"]) == _kind(default, columns[column]["type"]), (name, column)
 
 
-def test_the_book_with_everything_has_rows_in_every_table_that_is_ours(all_rows: Rows) -> None:
+def test_sample_tenants_have_rows_in_every_owned_table(all_rows: Rows) -> None:
     assert {row.table for row in all_rows} == set(TABLES)
 
 
-def test_every_value_is_what_the_schema_allows(tables: Mapping[str, Any], all_rows: Rows) -> None:
+def test_every_value_matches_the_schema(tables: Mapping[str, Any], all_rows: Rows) -> None:
     for row, columns in all_rows.items():
         for column, value in columns.items():
             kind = tables[row.table]["columns"][column]["type"]

@@ -1,4 +1,4 @@
-"""Rows of gateways, balancers, peerings, endpoints, lines, routes and bounds, in a book that has them all."""
+"""Rows of gateways, load balancers, peerings, endpoints, lines, routes and QoS, in networks that contain all of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.unit.net.network_builders import book, port, subnet, vpc
-from tests.unit.net.sample_tenants import HOSTS, balanced, base, everything, of
+from tests.unit.net.network_builders import build_networks, port, subnet, vpc
+from tests.unit.net.sample_tenants import HOSTS, balanced, base, networks_of, sample_tenants
 
 from calabash.model.network import NetworkGateway, NetworkKind, Peering, Uplink, kind_of
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer, ServiceEndpoint
@@ -20,10 +20,10 @@ from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
 
-BOOK = everything()
-RED, BLUE, GREEN = (vpc_rows(BOOK, name, hosts=HOSTS) for name in ("red", "blue", "green"))
+NETWORKS = sample_tenants()
+RED, BLUE, GREEN = (vpc_rows(NETWORKS, name, hosts=HOSTS) for name in ("red", "blue", "green"))
 PROTECTED = (ip_network("172.31.0.0/24"), ip_network("169.254.0.0/16"), ip_network("fd31::/64"))
-SHARED = platform_rows(BOOK, protected=PROTECTED)
+SHARED = platform_rows(NETWORKS, protected=PROTECTED)
 
 
 def of_table(rows: Rows, table: str) -> dict[str, Columns]:
@@ -40,7 +40,7 @@ def pointed(rows: Rows, row: Ref, column: str) -> dict[str, Columns]:
 
 
 @pytest.mark.parametrize(("owner", "rows"), [("red", RED), ("blue", BLUE), ("green", GREEN), (PLATFORM, SHARED)])
-def test_rows_are_their_owners_and_point_to_its_rows_only(owner: str, rows: Rows) -> None:
+def test_rows_belong_to_their_owner_and_refer_to_its_rows_only(owner: str, rows: Rows) -> None:
     for row, columns in rows.items():
         if not TABLES[row.table].single:
             assert set(columns) == {*TABLES[row.table].columns, "external_ids"}, row
@@ -50,7 +50,7 @@ def test_rows_are_their_owners_and_point_to_its_rows_only(owner: str, rows: Rows
                 assert not isinstance(item, Ref) or item in rows, (row, item)
 
 
-def test_no_row_has_two_owners_and_names_of_other_vpcs_are_in_peers_only() -> None:
+def test_rows_have_one_owner_and_name_other_vpcs_in_peer_ports_only() -> None:
     assert sum(map(len, (RED, BLUE, GREEN, SHARED))) == len({**RED, **BLUE, **GREEN, **SHARED})
     foreign = [
         (row, name)
@@ -61,13 +61,13 @@ def test_no_row_has_two_owners_and_names_of_other_vpcs_are_in_peers_only() -> No
     assert foreign == []
 
 
-def test_every_port_of_a_vpc_is_in_its_drop_group() -> None:
+def test_drop_group_contains_every_port_of_the_vpc() -> None:
     for name, rows in (("red", RED), ("blue", BLUE), ("green", GREEN)):
-        ports = {Ref("Logical_Switch_Port", port) for port in BOOK.of_vpc(name).kinds[NetworkKind.PORT]}
+        ports = {Ref("Logical_Switch_Port", port) for port in NETWORKS.of_vpc(name).kinds[NetworkKind.PORT]}
         assert members(rows[Ref("Port_Group", f"cb.{name}.drop")]["ports"]) == ports
 
 
-def test_a_gateway_is_a_port_at_one_of_the_gateway_hosts_and_translates_all_ranges_of_its_uplinks_version() -> None:
+def test_gateway_is_a_chassis_port_that_translates_all_ranges_of_its_ip_version() -> None:
     port = RED[Ref("Logical_Router_Port", "red:uplink:router")]
     assert port["networks"] == frozenset(("198.51.100.10/24",))
     assert port["options"] == {"gateway_mtu": "1400"}
@@ -81,7 +81,7 @@ def test_a_gateway_is_a_port_at_one_of_the_gateway_hosts_and_translates_all_rang
     assert snat["gateway_port"] == Ref("Logical_Router_Port", "red:uplink:router")
 
 
-def test_vpcs_begin_at_different_gateway_hosts() -> None:
+def test_vpcs_are_spread_over_gateway_hosts() -> None:
     first = {
         name: max(of_table(rows, "Gateway_Chassis").values(), key=lambda row: str(row["priority"]).zfill(3))[
             "chassis_name"
@@ -91,7 +91,7 @@ def test_vpcs_begin_at_different_gateway_hosts() -> None:
     assert set(first.values()) == {"g1", "g2"}
 
 
-def test_a_floating_address_is_the_ports_both_ways_and_a_dnat_is_one_number() -> None:
+def test_floating_address_translates_both_ways_and_dnat_one_port_number() -> None:
     fip = pointed(RED, Ref("Logical_Router", "cb-red"), "nat")["red/public:fip"]
     assert (fip["type"], fip["external_ip"], fip["logical_ip"]) == ("dnat_and_snat", "198.51.100.12", "10.0.2.11")
     assert (fip["logical_port"], str(fip["external_mac"])[:2]) == ("red/b/db", "06")
@@ -99,7 +99,7 @@ def test_a_floating_address_is_the_ports_both_ways_and_a_dnat_is_one_number() ->
     assert dnat["vips"] == {"198.51.100.11:2222": "10.0.1.11:22"}
 
 
-def test_a_balancer_is_on_every_switch_and_the_router_and_checks_from_an_address_that_no_port_has() -> None:
+def test_balancer_is_on_every_switch_and_the_router_and_checks_from_a_reserved_address() -> None:
     row = Ref("Load_Balancer", "cb-red/web")
     balancer = RED[row]
     assert balancer["vips"] == {"10.0.1.100:80": "10.0.1.11:8080,10.0.1.12:8080"}
@@ -117,7 +117,7 @@ def test_a_balancer_is_on_every_switch_and_the_router_and_checks_from_an_address
     assert check["options"] == {"interval": "1", "timeout": "1", "success_count": "1", "failure_count": "2"}
 
 
-def test_a_peering_stands_when_both_have_asked_and_is_no_way_through() -> None:
+def test_accepted_peering_joins_routers_and_is_not_transitive() -> None:
     assert RED[Ref("Logical_Router_Port", "red:peer:green:router")]["peer"] == "green:peer:red:router"
     assert GREEN[Ref("Logical_Router_Port", "green:peer:red:router")]["peer"] == "red:peer:green:router"
     route = pointed(GREEN, Ref("Logical_Router", "cb-green"), "static_routes")["green/red:peer:10.0.1.0/24"]
@@ -132,12 +132,14 @@ def test_a_peering_stands_when_both_have_asked_and_is_no_way_through() -> None:
     assert f"{port} && ip4 && ip4.dst != {{10.0.0.0/16}}" in guards
     assert f"{port} && ip4 && ip4.src != {{10.1.0.0/16}}" in guards
     assert f"{port} && ip6" in guards  # the other has no range of IPv6
-    one_sided = Networks.of((item for item in BOOK.items() if item != Peering(name="green/red", number=1)), 1)
+    one_sided = Networks.from_objects(
+        (item for item in NETWORKS.items() if item != Peering(name="green/red", number=1)), 1
+    )
     assert ":peer:" not in repr(vpc_rows(one_sided, "red", hosts=HOSTS).keys())
     assert ":peer:" not in repr(vpc_rows(one_sided, "green", hosts=HOSTS).keys())
 
 
-def test_an_endpoint_hides_its_vpc_and_lets_only_the_service_pass() -> None:
+def test_endpoint_translates_its_vpc_and_admits_only_the_service() -> None:
     nat = pointed(BLUE, Ref("Logical_Router", "cb-blue"), "nat")["blue/models:snat:10.0.0.0/16"]
     service = of_table(RED, "Load_Balancer")["cb-red:endpoint:1"]
     local = of_table(BLUE, "Load_Balancer")["cb-blue:endpoint:1"]
@@ -157,7 +159,7 @@ def test_an_endpoint_hides_its_vpc_and_lets_only_the_service_pass() -> None:
     )
 
 
-def test_a_line_is_a_vlan_of_its_own_and_leads_into_the_vpc_only() -> None:
+def test_dedicated_line_is_a_vlan_that_reaches_only_its_vpc() -> None:
     local = RED[Ref("Logical_Switch_Port", "red:line:dc1:localnet")]
     assert (local["tag"], local["options"]) == (100, {"network_name": "ext"})
     route = pointed(RED, Ref("Logical_Router", "cb-red"), "static_routes")["red/dc1:line:192.168.50.0/24"]
@@ -169,14 +171,14 @@ def test_a_line_is_a_vlan_of_its_own_and_leads_into_the_vpc_only() -> None:
     )
 
 
-def test_nobody_outside_and_nobody_on_a_line_passes_for_a_port_of_the_vpc() -> None:
+def test_forged_vpc_sources_from_uplink_and_line_are_dropped() -> None:
     drops = {row["match"] for row in of_table(RED, "Logical_Router_Policy").values() if row["action"] == "drop"}
     for side in ("red:uplink:router", "red:line:dc1:router"):
         assert f'inport == "{side}" && ip4.src == {{10.0.0.0/16}}' in drops
         assert f'inport == "{side}" && ip6.src == {{fd00::/56}}' in drops
 
 
-def test_routes_of_users_come_after_every_guard() -> None:
+def test_policies_of_users_have_lower_priority_than_guards() -> None:
     policies = of_table(RED, "Logical_Router_Policy")
     own = policies["red/via:route"]
     assert (own["priority"], own["action"], own["nexthops"]) == (1007, "reroute", frozenset(("10.0.1.12",)))
@@ -186,20 +188,20 @@ def test_routes_of_users_come_after_every_guard() -> None:
     assert hole["nexthop"] == "discard"
 
 
-def test_a_port_that_packets_are_sent_on_to_may_send_and_get_what_is_for_the_route() -> None:
+def test_next_hop_port_may_use_addresses_of_its_route() -> None:
     (security,) = members(RED[Ref("Logical_Switch_Port", "red/a/web2")]["port_security"])
     assert str(security).endswith(" 10.0.1.12 fd00::12 10.78.0.0/16")
     (other,) = members(BLUE[Ref("Logical_Switch_Port", "blue/a/web2")]["port_security"])
     assert str(other).endswith(" 10.0.1.12 fd00::12")
 
 
-def test_a_bound_is_a_meter_with_a_burst_of_a_second() -> None:
+def test_qos_rate_has_a_burst_of_one_second() -> None:
     rows = {str(row["match"]): row for row in of_table(RED, "QoS").values()}
     assert rows['inport == "red/b/db"']["bandwidth"] == {"rate": 100_000, "burst": 100_000}
     assert rows['outport == "red/b/db"']["bandwidth"] == {"rate": 50_000, "burst": 50_000}
 
 
-def test_an_uplink_is_a_switch_with_its_vlan_and_closed_to_the_platforms_networks() -> None:
+def test_uplink_is_a_vlan_switch_that_drops_ranges_of_the_platform() -> None:
     assert SHARED[Ref("Logical_Switch_Port", "cb:uplink:ext:localnet")]["tag"] == 7
     entries = pointed(SHARED, Ref("Logical_Switch", "cb:uplink:ext"), "acls")
     drops = {str(row["match"]) for row in entries.values() if row["action"] == "drop"}
@@ -217,7 +219,7 @@ def test_an_uplink_is_a_switch_with_its_vlan_and_closed_to_the_platforms_network
     }  # stateless
 
 
-def test_options_of_the_whole_set_the_loss_of_a_gateway_to_six_tenths_of_a_second() -> None:
+def test_global_options_detect_a_lost_gateway_within_600_ms() -> None:
     options = SHARED[Ref("NB_Global", ".")]["options"]
     assert options == {
         "bfd-min-rx": "200",
@@ -227,7 +229,7 @@ def test_options_of_the_whole_set_the_loss_of_a_gateway_to_six_tenths_of_a_secon
     }
 
 
-def test_an_nfv_gateway_is_the_default_route_to_its_virtual_port_and_its_replicas_send_for_others() -> None:
+def test_default_route_leads_to_the_nfv_virtual_port_and_replicas_may_forward() -> None:
     route = of_table(GREEN, "Logical_Router_Static_Route")["green/out:gateway"]
     assert (route["ip_prefix"], route["nexthop"]) == ("0.0.0.0/0", "10.1.1.242")
     replica = GREEN[Ref("Logical_Switch_Port", "green/a/x-nfv-out-1")]
@@ -241,7 +243,7 @@ def test_an_nfv_gateway_is_the_default_route_to_its_virtual_port_and_its_replica
         assert str(security).endswith(" 198.51.100.40")
 
 
-def test_a_pair_of_haproxy_reaches_its_backends_and_anybody_reaches_its_address() -> None:
+def test_haproxy_pair_reaches_its_backends_and_clients_reach_its_address() -> None:
     pair = {str(row["match"]) for row in pointed(GREEN, Ref("Port_Group", "cb.green.l7.shop"), "acls").values()}
     assert "outport == @cb.green.l7.shop && ip4.dst == 10.1.1.232 && tcp.dst == 443" in pair
     (backend,) = pointed(GREEN, Ref("Port_Group", "cb.green.lb.shop"), "acls").values()
@@ -249,22 +251,22 @@ def test_a_pair_of_haproxy_reaches_its_backends_and_anybody_reaches_its_address(
     assert Ref("Load_Balancer", "cb-green/shop") not in GREEN
 
 
-def test_an_endpoint_whose_balancer_is_gone_has_no_rows() -> None:
+def test_endpoint_without_its_balancer_has_no_rows() -> None:
     dangling = ServiceEndpoint(name="blue/gone", source="red/none", number=2)
-    networks = of(*base("red"), *base("blue"), balanced("red"), dangling)
+    networks = networks_of(*base("red"), *base("blue"), balanced("red"), dangling)
     assert not any("endpoint" in row.key for row in vpc_rows(networks, "blue", hosts=HOSTS))
     assert not any("endpoint" in row.key for row in platform_rows(networks))
 
 
-def test_a_gateway_whose_uplink_is_of_ipv6_speaks_ipv6_there() -> None:
+def test_gateway_at_an_ipv6_uplink_uses_ipv6() -> None:
     six = ip_network("2001:db8::/64")
     items = [
         replace(item, cidr=six, gateway=six[1]) if isinstance(item, Uplink) else item
-        for item in BOOK.items()
+        for item in NETWORKS.items()
         if kind_of(item) not in {NetworkKind.GATEWAY, NetworkKind.EIP, NetworkKind.NAT_RULE}
     ]
-    gateway = replace(next(BOOK.all(NetworkGateway)), address=six[9])
-    networks = Networks.of((*items, gateway), 1)
+    gateway = replace(next(NETWORKS.all(NetworkGateway)), address=six[9])
+    networks = Networks.from_objects((*items, gateway), 1)
     rows = vpc_rows(networks, "red", hosts=HOSTS)
     assert of_table(rows, "NAT")["red/out:snat:fd00::/56"]["external_ip"] == "2001:db8::9"
     assert of_table(rows, "Logical_Router_Static_Route")["red/out:gateway"]["ip_prefix"] == "::/0"
@@ -272,7 +274,7 @@ def test_a_gateway_whose_uplink_is_of_ipv6_speaks_ipv6_there() -> None:
     assert any("nd_ra" in str(row["match"]) for row in entries.values())
 
 
-def test_a_closed_backend_gets_no_connections_and_keeps_its_own_if_its_balancer_checks_by_tcp() -> None:
+def test_closed_backend_of_a_tcp_checked_balancer_gets_no_new_connections() -> None:
     closed = frozenset({("red/a/web", 8080)})
     for check, vips, flush in (
         (CheckKind.TCP, "10.0.1.12:8080", "false"),
@@ -286,7 +288,7 @@ def test_a_closed_backend_gets_no_connections_and_keeps_its_own_if_its_balancer_
             check=HealthCheck(kind=check),
         )
         ports = (port("red/a/web", "10.0.1.11"), port("red/a/web2", "10.0.1.12"))
-        networks = book(vpc("red"), subnet("red/a"), *ports, balancer)
+        networks = build_networks(vpc("red"), subnet("red/a"), *ports, balancer)
         rows = vpc_rows(networks, "red", hosts=NetworkHosts(), closed=closed)
         row = rows[Ref("Load_Balancer", "cb-red/front")]
         options, ids = row["options"], row["external_ids"]
@@ -297,6 +299,6 @@ def test_a_closed_backend_gets_no_connections_and_keeps_its_own_if_its_balancer_
         assert read_closed(noted) == (closed if check is CheckKind.TCP else frozenset())
 
 
-def test_closed_backends_are_read_as_they_were_written_and_nothing_else_is() -> None:
+def test_closed_backends_round_trip_and_invalid_text_is_ignored() -> None:
     closed = frozenset({("red/a/web", 80), ("red/a/web", 8080), ("blue/a/db", 5432)})
     assert read_closed([closed_text(closed), "", "no-number", ":80"]) == closed

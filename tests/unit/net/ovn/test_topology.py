@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.unit.net.network_builders import book, port, subnet, vpc
+from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 
 from calabash.model.network import Direction, DnsRecord, Port, SecurityGroup, SecurityRule
 from calabash.model.network_services import TransportProtocol
@@ -28,7 +28,7 @@ def rows_of(networks: Networks, vpc_name: str = "red") -> Rows:
 
 
 def acls(rows: Rows, group: str) -> dict[str, Columns]:
-    """Of a port group, by key without the group's name."""
+    """Return the ACLs of a port group, by key without the name of the group."""
     members = rows[Ref("Port_Group", group)]["acls"]
     assert isinstance(members, frozenset)
     found = {row.key.removeprefix(f"{group}:"): rows[row] for row in members if isinstance(row, Ref)}
@@ -36,12 +36,12 @@ def acls(rows: Rows, group: str) -> dict[str, Columns]:
     return found
 
 
-def test_a_vpc_that_is_not_there_has_no_rows() -> None:
+def test_missing_vpc_has_no_rows() -> None:
     assert rows_of(Networks()) == {}
 
 
-def test_a_router_keeps_no_neighbours_of_routers_that_it_does_not_talk_to() -> None:
-    options = rows_of(book(*BASE))[Ref("Logical_Router", "cb-red")]["options"]
+def test_router_stores_no_neighbour_entries_of_unused_routers() -> None:
+    options = rows_of(build_networks(*BASE))[Ref("Logical_Router", "cb-red")]["options"]
     assert options == {
         "dynamic_neigh_routers": "true",
         "always_learn_from_arp_request": "false",
@@ -49,8 +49,8 @@ def test_a_router_keeps_no_neighbours_of_routers_that_it_does_not_talk_to() -> N
     }
 
 
-def test_a_subnet_is_a_switch_that_is_joined_to_its_vpcs_router() -> None:
-    rows = rows_of(book(*BASE))
+def test_subnet_is_a_switch_joined_to_the_router_of_the_vpc() -> None:
+    rows = rows_of(build_networks(*BASE))
     inside, outside = Ref("Logical_Switch_Port", "red/a:switch"), Ref("Logical_Router_Port", "red/a:router")
     assert rows[Ref("Logical_Switch", "cb-red/a")]["ports"] == frozenset((inside,))
     assert rows[inside]["options"] == {"router-port": "red/a:router"}
@@ -59,16 +59,16 @@ def test_a_subnet_is_a_switch_that_is_joined_to_its_vpcs_router() -> None:
     assert outside in rows[Ref("Logical_Router", "cb-red")]["ports"]  # type: ignore[operator]
 
 
-def test_a_port_may_send_with_its_own_addresses_only() -> None:
-    rows = rows_of(book(*BASE, port("red/a/web", "10.0.1.11", "fd00::11", mac="0a:00:00:00:00:aa")))
+def test_port_security_admits_only_addresses_of_the_port() -> None:
+    rows = rows_of(build_networks(*BASE, port("red/a/web", "10.0.1.11", "fd00::11", mac="0a:00:00:00:00:aa")))
     row = rows[Ref("Logical_Switch_Port", "red/a/web")]
     assert row["addresses"] == row["port_security"] == frozenset(("0a:00:00:00:00:aa 10.0.1.11 fd00::11",))
 
 
-def test_parents_of_a_virtual_port_may_send_with_its_address_which_is_bound_to_none() -> None:
+def test_parents_of_a_virtual_port_may_use_its_address() -> None:
     parents = ("red/b/one", "red/b/two")
     shared = Port(name="red/b/vip", addresses=(ip_address("10.0.2.100"),), virtual_parents=parents)
-    rows = rows_of(book(*BASE, *map(port, parents), shared))
+    rows = rows_of(build_networks(*BASE, *map(port, parents), shared))
     virtual = rows[Ref("Logical_Switch_Port", "red/b/vip")]
     assert virtual["type"] == "virtual"
     assert virtual["options"] == {"virtual-ip": "10.0.2.100", "virtual-parents": "red/b/one,red/b/two"}
@@ -78,9 +78,9 @@ def test_parents_of_a_virtual_port_may_send_with_its_address_which_is_bound_to_n
         assert [str(item).rsplit(" ", 1)[1] for item in security] == ["10.0.2.100"]
 
 
-def test_every_port_is_in_the_drop_group_whatever_its_groups() -> None:
+def test_every_port_is_in_the_drop_group() -> None:
     open_to_all = SecurityRule(direction=Direction.INGRESS, peer=ip_network("0.0.0.0/0"))
-    networks = book(
+    networks = build_networks(
         *BASE,
         SecurityGroup(name="red/open-1", rules=(open_to_all,)),
         port("red/a/one"),
@@ -98,16 +98,16 @@ def test_every_port_is_in_the_drop_group_whatever_its_groups() -> None:
     assert rows[Ref("Port_Group", "cb.red.sg.open_1")]["ports"] == members
 
 
-def test_nobody_sends_what_dns_would_let_through_to_any_port() -> None:
-    guard = acls(rows_of(book(*BASE)), "cb.red.drop")["from-lport:dns-guard"]
+def test_packets_from_udp_port_53_are_dropped_at_the_sender() -> None:
+    guard = acls(rows_of(build_networks(*BASE)), "cb.red.drop")["from-lport:dns-guard"]
     assert guard["match"] == "inport == @cb.red.drop && udp.src == 53"
     assert guard["action"] == "drop"
-    others = [row["priority"] for row in acls(rows_of(book(*BASE)), "cb.red.sg.default").values()]
+    others = [row["priority"] for row in acls(rows_of(build_networks(*BASE)), "cb.red.sg.default").values()]
     assert all(isinstance(priority, int) and priority < 1900 for priority in others)
 
 
-def test_no_port_serves_dhcp_to_another_or_redirects_it_whatever_its_groups() -> None:
-    found = acls(rows_of(book(*BASE)), "cb.red.drop")
+def test_dhcp_replies_and_redirects_of_ports_are_dropped() -> None:
+    found = acls(rows_of(build_networks(*BASE)), "cb.red.drop")
     servers = "udp.src == {67, 547}"
     for key, match in (
         ("from-lport:dhcp-guard", f"inport == @cb.red.drop && {servers}"),
@@ -145,14 +145,14 @@ TCP = TransportProtocol.TCP
         ),
     ],
 )
-def test_a_rule_is_an_entry_that_lets_through(rule: SecurityRule, direction: str, match: str) -> None:
-    rows = rows_of(book(*BASE, SecurityGroup(name="red/web", rules=(rule,))))
+def test_security_rule_is_an_allowing_acl(rule: SecurityRule, direction: str, match: str) -> None:
+    rows = rows_of(build_networks(*BASE, SecurityGroup(name="red/web", rules=(rule,))))
     (entry,) = acls(rows, "cb.red.sg.web").values()
     assert (entry["direction"], entry["match"], entry["action"]) == (direction, match, "allow-related")
 
 
-def test_a_subnet_with_dhcp_hands_out_its_router_as_dns_and_names_in_quotes() -> None:
-    rows = rows_of(book(*BASE, port("red/a/web"), port("red/b/other")))
+def test_dhcp_options_contain_the_router_as_dns_server_and_quoted_names() -> None:
+    rows = rows_of(build_networks(*BASE, port("red/a/web"), port("red/b/other")))
     four, six = Ref("DHCP_Options", "red/a:dhcp4"), Ref("DHCP_Options", "red/a:dhcp6")
     assert rows[four]["options"] == {
         "lease_time": "3600",
@@ -176,10 +176,10 @@ def test_a_subnet_with_dhcp_hands_out_its_router_as_dns_and_names_in_quotes() ->
     assert rows[Ref("Logical_Router_Port", "red/b:router")]["ipv6_ra_configs"] == {}
 
 
-def test_dns_knows_every_port_and_record_where_a_subnet_has_it() -> None:
+def test_dns_rows_contain_every_port_and_record() -> None:
     record = DnsRecord(name="red/db", host="db.internal", addresses=(ip_address("10.0.2.9"), ip_address("10.0.2.8")))
-    networks = book(*BASE, port("red/a/web", "10.0.1.11", "fd00::11"), port("red/b/other", "10.0.2.7"))
-    rows = rows_of(Networks.of((*networks.items(), record), revision=1))
+    networks = build_networks(*BASE, port("red/a/web", "10.0.1.11", "fd00::11"), port("red/b/other", "10.0.2.7"))
+    rows = rows_of(Networks.from_objects((*networks.items(), record), revision=1))
     names: dict[str, str] = {}
     for row in rows[Ref("Logical_Switch", "cb-red/a")]["dns_records"]:  # type: ignore[union-attr]
         names.update(rows[row]["records"])  # type: ignore[index,arg-type]
@@ -191,12 +191,12 @@ def test_dns_knows_every_port_and_record_where_a_subnet_has_it() -> None:
     assert rows[Ref("Logical_Switch", "cb-red/b")]["dns_records"] == frozenset()
 
 
-def test_rows_have_every_column_that_is_ours_and_no_other() -> None:
-    for row, columns in rows_of(book(*BASE, port("red/a/web"))).items():
+def test_rows_have_exactly_the_owned_columns() -> None:
+    for row, columns in rows_of(build_networks(*BASE, port("red/a/web"))).items():
         assert set(columns) == set(TABLES[row.table].columns) | {"external_ids"}
 
 
-def test_rows_of_vpcs_with_equal_objects_have_no_name_in_common() -> None:
+def test_rows_of_vpcs_with_equal_objects_have_different_names() -> None:
     items = [replace(item, name=item.name.replace("red", "blue", 1)) for item in BASE]
-    networks = book(*BASE, port("red/a/web"), *items, port("blue/a/web"))
+    networks = build_networks(*BASE, port("red/a/web"), *items, port("blue/a/web"))
     assert not set(rows_of(networks)) & set(rows_of(networks, "blue"))

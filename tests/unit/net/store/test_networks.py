@@ -1,4 +1,4 @@
-"""The book of networks: what is completed, what is refused, and that a refused change leaves it as it was."""
+"""Store of networks: allocation, refused changes, deletion, and changes between stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.model.network import NetworkKind, NetworkObject, Port, SecurityGro
 from calabash.net.store.networks import Networks
 
 
-def book(*items: NetworkObject) -> Networks:
+def build_networks(*items: NetworkObject) -> Networks:
     networks = Networks()
     for item in items:
         networks, _ = networks.put(item)
@@ -31,7 +31,9 @@ def port(name: str, *addresses: str, mac: str = "") -> Port:
     return Port(name=name, addresses=tuple(map(ip_address, addresses)), mac=mac)
 
 
-RED = book(vpc("red", "10.0.0.0/16", "fd00::/56"), subnet("red/a"), subnet("red/b", "10.0.2.0/29", "fd00::/64"))
+RED = build_networks(
+    vpc("red", "10.0.0.0/16", "fd00::/56"), subnet("red/a"), subnet("red/b", "10.0.2.0/29", "fd00::/64")
+)
 
 
 def refused(networks: Networks, item: NetworkObject) -> CalabashError:
@@ -42,7 +44,7 @@ def refused(networks: Networks, item: NetworkObject) -> CalabashError:
     return caught.value
 
 
-def test_what_is_left_empty_is_allocated_and_stays() -> None:
+def test_empty_fields_are_allocated_and_kept_on_updates() -> None:
     networks, one = RED.put(port("red/b/one"))
     assert one == Port(
         name="red/b/one",
@@ -56,8 +58,8 @@ def test_what_is_left_empty_is_allocated_and_stays() -> None:
     assert same == one
 
 
-def test_equal_ranges_of_two_vpcs_are_welcome_and_nothing_is_alike_but_addresses() -> None:
-    networks = book(vpc("red"), vpc("blue"), subnet("red/a"), subnet("blue/a"))
+def test_two_vpcs_may_have_equal_ranges_and_differ_in_numbers_and_macs() -> None:
+    networks = build_networks(vpc("red"), vpc("blue"), subnet("red/a"), subnet("blue/a"))
     networks, red = networks.put(port("red/a/one"))
     networks, blue = networks.put(port("blue/a/one"))
     assert isinstance(red, Port)
@@ -101,7 +103,7 @@ def test_equal_ranges_of_two_vpcs_are_welcome_and_nothing_is_alike_but_addresses
         (Port(name="red/a/one", virtual_parents=("red/a/two",)), Reason.NOT_FOUND, "red/a/two"),
     ],
 )
-def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
+def test_invalid_object_is_refused_with_a_reason_and_changes_nothing(
     item: NetworkObject, reason: Reason, words: str
 ) -> None:
     error = refused(RED, item)
@@ -110,7 +112,7 @@ def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
     assert "\n" not in error.message
 
 
-def test_a_range_without_a_free_address_says_so() -> None:
+def test_exhausted_range_is_reported() -> None:
     networks = RED
     for number in range(5):
         networks, _ = networks.put(port(f"red/b/p{number}"))
@@ -119,7 +121,7 @@ def test_a_range_without_a_free_address_says_so() -> None:
     assert "all 6 addresses of 10.0.2.0/29" in error.message
 
 
-def test_an_address_or_mac_that_a_port_has_no_other_gets() -> None:
+def test_address_or_mac_in_use_is_refused_for_another_port() -> None:
     networks, one = RED.put(port("red/a/one", "10.0.1.9", mac="0A:11:22:33:44:55"))
     assert isinstance(one, Port)
     assert one.mac == "0a:11:22:33:44:55"
@@ -128,7 +130,7 @@ def test_an_address_or_mac_that_a_port_has_no_other_gets() -> None:
     assert refused(networks, port("red/a/one", "10.0.1.10")).reason is Reason.CONFLICT
 
 
-def test_what_is_used_cannot_be_deleted_and_says_by_what() -> None:
+def test_object_in_use_cannot_be_deleted_and_its_dependents_are_named() -> None:
     networks, _ = RED.put(SecurityGroup(name="red/web"))
     networks, _ = networks.put(Port(name="red/a/one", security_groups=("red/web",)))
     for kind, name, by in (
@@ -145,12 +147,12 @@ def test_what_is_used_cannot_be_deleted_and_says_by_what() -> None:
         networks.remove(NetworkKind.PORT, "red/a/two")
 
 
-def test_a_book_of_stored_objects_is_the_one_they_were_stored_of() -> None:
+def test_store_rebuilt_from_its_objects_is_equal() -> None:
     networks, _ = RED.put(port("red/a/one"))
-    assert Networks.of(networks.items(), networks.revision) == networks
+    assert Networks.from_objects(networks.items(), networks.revision) == networks
 
 
-def test_what_changed_since_a_book_is_told() -> None:
+def test_changes_since_an_earlier_store_are_reported() -> None:
     networks, one = RED.put(port("red/a/one"))
     networks = networks.remove(NetworkKind.SUBNET, "red/b")
     put, gone = networks.changes_since(RED)

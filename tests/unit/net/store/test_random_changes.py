@@ -1,4 +1,4 @@
-"""Any sequence of changes keeps a book of networks whole: a state machine of random puts and removals, and its laws."""
+"""Random sequences of changes to a store of networks, as a state machine with invariants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.examples import examples
 from tests.unit.net.random_networks import RandomChange, RandomNetworks
-from tests.unit.net.store_invariants import check_book
+from tests.unit.net.store_invariants import check_store
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, NetworkObject, SecurityGroup, Vpc, kind_of
@@ -23,29 +23,29 @@ from calabash.net.store.networks import Networks
 SEEDS = st.integers(0, 1 << 32)
 
 
-class ChangingBook(RuleBasedStateMachine):
+class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.networks = Networks()
 
     @rule(seed=SEEDS, count=st.integers(1, 12))
-    def users_change_it(self, seed: int, count: int) -> None:
+    def change_objects(self, seed: int, count: int) -> None:
         source = RandomNetworks(seed)
         for _ in range(count):
             before, items = self.networks, tuple(self.networks.items())
             change = source.change(before)
-            self.networks, refusal = tried(before, change)
+            self.networks, refusal = try_change(before, change)
             assert "\n" not in refusal
             assert not refusal or self.networks is before
             assert tuple(before.items()) == items
             assert self.networks.revision - before.revision == (self.networks is not before)
 
     @rule(seed=SEEDS)
-    def users_only_create(self, seed: int) -> None:
+    def create_objects(self, seed: int) -> None:
         self.networks = RandomNetworks(seed, vpcs=3, removing=0.0).made(self.networks, 40)
 
     @rule(data=st.data())
-    def a_vpc_goes_with_all_that_is_in_it(self, data: st.DataObject) -> None:
+    def delete_vpc_with_contents(self, data: st.DataObject) -> None:
         vpcs = [vpc.name for vpc in self.networks.all(Vpc)]
         if not vpcs:
             return
@@ -53,51 +53,51 @@ class ChangingBook(RuleBasedStateMachine):
         serves = any(
             True for vpc in self.networks.all(Vpc) if vpc.name == name for _ in foreign_dependents(self.networks, vpc)
         )
-        self.networks, refusal = tried(self.networks, RandomChange(kind=NetworkKind.VPC, name=name, cascade=True))
+        self.networks, refusal = try_change(self.networks, RandomChange(kind=NetworkKind.VPC, name=name, cascade=True))
         assert (name in self.networks.vpcs) == bool(refusal) == serves
 
     @invariant()
-    def the_book_is_whole(self) -> None:
-        check_book(self.networks)
+    def store_invariants_hold(self) -> None:
+        check_store(self.networks)
 
     def teardown(self) -> None:
-        emptied(self.networks)
+        emptied_store(self.networks)
 
 
-def tried(networks: Networks, change: RandomChange) -> tuple[Networks, str]:
-    """The book after the change, and why it was refused."""
+def try_change(networks: Networks, change: RandomChange) -> tuple[Networks, str]:
+    """Return the store after the change, and the message if it was refused."""
     try:
         return change.applied(networks), ""
     except CalabashError as error:
         return networks, error.message or "no reason"
 
 
-def emptied(networks: Networks) -> Networks:
-    """The book after all that can be removed, until nothing is left."""
-    for group in list(networks.all(SecurityGroup)):  # which may name each other
+def emptied_store(networks: Networks) -> Networks:
+    """Return the store after removing all that can be removed."""
+    for group in list(networks.all(SecurityGroup)):  # groups may refer to each other
         networks, _ = networks.put(replace(group, rules=()), platform=True)
     while networks.vpcs:
         before = networks
         for item in list(networks.items()):
             if networks.get(kind_of(item), item.name) is not None:
-                networks, _ = tried(networks, RandomChange(kind=kind_of(item), name=item.name))
+                networks, _ = try_change(networks, RandomChange(kind=kind_of(item), name=item.name))
         assert networks is not before, f"nothing of {list(networks.items())} can be removed"
     return networks
 
 
-ChangingBook.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=12, deadline=None)
-TestAnySequenceOfChangesKeepsTheBookWholeAndItCanBeEmptied = ChangingBook.TestCase
+StoreMachine.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=12, deadline=None)
+TestRandomSequencesKeepTheInvariants = StoreMachine.TestCase
 
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(15), deadline=None)
-def test_the_same_changes_give_the_same_book(seed: int) -> None:
+def test_same_changes_give_the_same_store(seed: int) -> None:
     assert RandomNetworks(seed).made(Networks(), 120) == RandomNetworks(seed).made(Networks(), 120)
 
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(15), deadline=None)
-def test_what_was_completed_can_be_put_again_and_changes_nothing(seed: int) -> None:
+def test_putting_a_completed_object_again_changes_nothing(seed: int) -> None:
     networks = RandomNetworks(seed, removing=0.1).made(Networks(), 150)
     for item in networks.items():
         withdrawn = isinstance(item, ServiceEndpoint) and not endpoint_accepted(networks, item)
@@ -108,7 +108,7 @@ def test_what_was_completed_can_be_put_again_and_changes_nothing(seed: int) -> N
 
 @given(seed=SEEDS)
 @settings(max_examples=examples(15), deadline=None)
-def test_what_changed_between_two_books_makes_one_of_the_other(seed: int) -> None:
+def test_changes_between_two_stores_transform_one_into_the_other(seed: int) -> None:
     source = RandomNetworks(seed)
     before = source.made(Networks(), 100)
     after = source.made(before, 30)
@@ -121,7 +121,7 @@ def test_what_changed_between_two_books_makes_one_of_the_other(seed: int) -> Non
     assert not set(put) & set(before.items())
 
 
-def test_random_changes_make_objects_of_every_kind_and_are_refused_too() -> None:
+def test_random_changes_create_every_kind_and_include_refused_ones() -> None:
     seen: set[NetworkKind] = set()
     refused = 0
     networks, source = Networks(), RandomNetworks(7)
@@ -137,7 +137,7 @@ def test_random_changes_make_objects_of_every_kind_and_are_refused_too() -> None
 
 @given(seed=SEEDS, order=st.randoms(use_true_random=False))
 @settings(max_examples=examples(15), deadline=None)
-def test_who_is_told_what_changed_has_the_same_book_whatever_the_order(seed: int, order: random.Random) -> None:
+def test_changes_applied_in_any_order_give_the_same_store(seed: int, order: random.Random) -> None:
     source = RandomNetworks(seed, vpcs=2)
     before = source.made(Networks(), 120)
     after = source.made(before, 60)

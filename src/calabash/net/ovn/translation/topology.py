@@ -110,7 +110,7 @@ def add_ports(view: View, draft: Draft) -> None:
         for parent in port.virtual_parents:
             extra.setdefault(parent, []).extend(str(address) for address in port.addresses)
     for route in view.all(NetworkRoute).values():  # the next hop of a route forwards packets with these addresses
-        forwarder = view.own.addresses.get(int(route.next_hop)) if route.next_hop is not None else None
+        forwarder = view.objects.addresses.get(int(route.next_hop)) if route.next_hop is not None else None
         if forwarder is not None:
             extra.setdefault(forwarder, []).append(str(route.prefix))
     appliances = {name for gateway in view.all(NetworkGateway).values() for name in gateway.ports}

@@ -40,13 +40,13 @@ class View:
     closed: ClosedBackends = NONE_CLOSED
 
     @property
-    def own(self) -> VpcObjects:
+    def objects(self) -> VpcObjects:
         """Objects of the VPC."""
         return self.networks.of_vpc(self.vpc.name)
 
     def all(self, of: type[T]) -> Mapping[str, T]:
         """Return the objects of one class in the VPC, by name."""
-        return self.own.all(of)
+        return self.objects.all(of)
 
     def subnet_of(self, port: Port) -> Subnet:
         """Return the subnet of a port."""
