@@ -94,7 +94,7 @@ def test_nothing_is_spilled_where_the_operator_has_not_allowed_it(pool: World, t
     assert "memory beyond it not allowed" in terminal("device", "set", "0", "--spill", "off").stdout
     refused = tenant(terminal, "--memory", "20GiB", "--spill", "12GiB", code=None)
     assert refused.returncode != 0
-    assert "memory beyond the card is not allowed on it" in refused.stderr
+    assert "spilling memory to the host is not enabled" in refused.stderr
     assert "hint: " in refused.stderr
     pool.kill()
     (pool.home / SETTINGS_FILE).write_text("[devices]\nspill_mib_max = 24576\n")

@@ -64,7 +64,7 @@ def test_a_card_has_as_many_tenants_as_its_operator_says_restarts_included(pool:
     pool.up()
     assert pool.devices()[0]["replicas"] == 3
     tenants = [pool.running(**TURNS)[0] for _ in range(3)]
-    assert "3 of 3 replicas are taken" in refused(pool).message
+    assert "3 of 3 replicas are used" in refused(pool).message
     waiting = pool.run(wait_s=60, **TURNS)
     assert set_card(pool, replicas=4)["replicas"] == 4
     until(lambda: pool.allocation_of(waiting), what="who waited to have the place that has come")

@@ -200,7 +200,7 @@ def test_memory_beyond_the_card_is_had_where_the_node_gives_it_and_waited_for_wh
     assert 824 <= int(got[1]) // MIB <= 1024
     (held,) = told_of(product, 1).values()
     assert (held["mode"], held["memoryMib"], held["spillMib"]) == ("vgpu", 1024, 512)
-    waits_with(product, "large", "gives 4GiB of its memory to what is spilled, asked 5GiB")
+    waits_with(product, "large", "allows 4GiB of spilled memory, asked 5GiB")
 
 
 def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_the_agent_dies_meanwhile(

@@ -1,7 +1,7 @@
-"""How one device is divided: one module per sharing mode, each behind the same small protocol.
+"""Sharing modes: rules for dividing one device into slices. Each mode is one module behind the protocol ``SharingMode``.
 
-What lives here: for every mode the rule of what still fits on a device, how the device is then divided, and which
-edits a container or program needs to get its slice. Functions of their arguments: no clock, no I/O, no hardware.
-What never lives here: which device is chosen (that is the scheduler) and what enforces a slice (the agent and the
-native libraries). A new mode is one new module with a ``MODE``; ``registry`` finds it, nobody else names it.
+A mode decides if a request fits on a device, computes the slice and the division of the device, and lists the edits that a
+container or program needs to use its slice. The code is pure: no clock, no I/O, no hardware. The scheduler chooses the device;
+the node agent and the native libraries enforce the slices. A new mode is a new module that defines ``MODE``; ``registry`` finds
+it, and no other code lists the modes.
 """

@@ -1,4 +1,4 @@
-"""What amounts a request takes of a device that is promised in MiB and percent, and whether they are left of it."""
+"""Memory and compute amounts of modes that grant MiB and percent: the requested memory, and the check of free amounts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from calabash.sharing.protocol import DeviceDivision, Misfit
 
 
 def wanted_memory_mib(device: Device, request: GpuRequest, *, reserve_mib: int) -> int:
-    """What it asks for; without an amount the same fraction of memory as of compute, ``reserve_mib`` within it."""
+    """Return the requested memory on this device in MiB.
+
+    A request without an amount of memory gets the same fraction of the memory as of the compute. A fraction includes
+    ``reserve_mib``, which is subtracted from the result.
+    """
     if request.memory_mib is not None:
         return request.memory_mib
     milli = request.memory_milli or 10 * request.core_percent
@@ -26,7 +30,14 @@ def not_left(
     reserve_mib: int,
     slices_max: int,
 ) -> Misfit | None:
-    """Why these amounts cannot be promised beside what is; None when they can."""
+    """Return the first reason for which the amounts cannot be granted on the device, or None if they can.
+
+    Args:
+        division: the current division of the device.
+        memory_mib, core_percent: requested amounts.
+        reserve_mib: memory that the mode reserves for each slice.
+        slices_max: most slices of the mode on the device, for the message.
+    """
     usable_mib = device.memory_mib - reserve_mib
     if memory_mib > usable_mib:
         return Misfit(
@@ -34,7 +45,7 @@ def not_left(
             message=f"{device.model} can give one slice {format_mib(usable_mib)}, asked {format_mib(memory_mib)}",
         )
     if division.slots_free == 0:
-        return Misfit(reason=Reason.NO_CAPACITY, message=f"{division.slices} of {slices_max} slices are on it")
+        return Misfit(reason=Reason.NO_CAPACITY, message=f"{division.slices} of {slices_max} slices are used")
     if memory_mib > division.memory_free_mib:
         return Misfit(
             reason=Reason.NO_MEMORY,

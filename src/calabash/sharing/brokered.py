@@ -1,11 +1,11 @@
-"""Brokered: a software slice that a worker uses in its tenant's stead, so that the tenant has neither driver nor device.
+"""Sharing mode ``brokered``: a software slice that a worker process uses on behalf of the tenant's program.
 
-Theory of operation. On the device it is a slice like any other of ``vgpu``: promised, charged and enforced by the same
-rules, beside slices of that mode. So a device does not change its mode for it, and what is left of a card is left to
-both. What differs is who runs in the slice: not the tenant's program, but a process that the node starts for it, and that
-the program reaches through a library of ours and a socket.
+Theory of operation. On the device the slice is counted, charged and enforced like a slice of mode ``vgpu``, and a device can
+have slices of both modes at the same time. The tenant's program does not run in the slice and has neither driver nor device.
+The node starts a worker process in the slice, and the program sends its CUDA calls to the worker through a client library and a
+socket.
 
-Memory beyond the card is left to programs that page it themselves.
+This mode does not support spilling of memory to the host.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, 
 
 
 class Brokered:
-    """Slices whose tenants never touch the card."""
+    """Mode ``brokered``."""
 
     name = ModeName("brokered")
     beside = vgpu.MODE.name
     isolation = Isolation.BROKERED
 
     def rank(self, request: GpuRequest) -> int | None:
-        """First for those who ask for just this level, also of a whole card: hardware of one's own comes with a driver."""
+        """Return the best rank for isolation level ``brokered``, also for a whole device; None for other levels.
+
+        A whole device in mode ``exclusive`` would give the tenant's program access to the driver.
+        """
         return -1 if request.isolation is Isolation.BROKERED else None
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
@@ -42,7 +45,7 @@ class Brokered:
         return vgpu.MODE.division(device, held)
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
-        """Nothing of the slice: where its worker is reached, only the node can say."""
+        """Return no edits: the node adds the socket of the worker."""
         del slices, library, slot
         return Edits()
 

@@ -1,4 +1,4 @@
-"""Exclusive: one tenant owns the whole card. The hardware is not shared, so isolation is the strongest there is."""
+"""Sharing mode ``exclusive``: one allocation has the whole device. Nothing is shared, so isolation is at level hardware."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, 
 
 
 class Exclusive:
-    """The whole card or nothing; the amounts of the request are a lower bound for the card."""
+    """Mode ``exclusive``: the whole device; the memory of the request is a lower bound for the memory of the device."""
 
     name = ModeName("exclusive")
     isolation = Isolation.HARDWARE
@@ -30,7 +30,7 @@ class Exclusive:
                 message=f"{device.model} has {format_mib(device.memory_mib)}, asked {format_mib(wanted)}",
             )
         if held:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"held by {len(held)} other, asked whole")
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"has {len(held)} slices, asked the whole device")
         return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:

@@ -1,4 +1,4 @@
-"""What processes without a slice hold of a device, as a slice beside which everything granted must fit."""
+"""Memory of unmanaged processes on a device, counted as an additional slice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import ComputePolicy, ModeName, Slice
 from calabash.sharing.protocol import HeldSlice
 
-FOREIGN_MODE = ModeName("vgpu")  # they share the device without being held to anything: by memory, as far as it goes
+FOREIGN_MODE = ModeName("vgpu")  # mode of a device that only unmanaged processes use
 
 
 def beside_foreign(
     uuid: DeviceUuid, mode: ModeName | None, held: Sequence[HeldSlice], foreign_mib: int
 ) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-    """Mode and slices of a device as they are to be counted; ``foreign_mib`` 0: nobody foreign is on it."""
+    """Return the mode and the slices of a device with unmanaged processes counted as a best-effort slice of mode vgpu.
+
+    Args:
+        mode: the mode of the device; None if it has no slices.
+        held: slices of allocations.
+        foreign_mib: memory of unmanaged processes; 0: there are none, and mode and slices are returned unchanged.
+    """
     if foreign_mib <= 0:
         return mode, tuple(held)
     foreign = Slice(device=uuid, memory_mib=foreign_mib, core_percent=1)

@@ -1,12 +1,13 @@
-"""MIG: the card itself is cut; every tenant has memory, multiprocessors and engines of its own.
+"""Sharing mode ``mig``: partitions of the device with separate memory, multiprocessors and engines.
 
-Theory of operation. A request names a profile, or amounts: then it gets the smallest profile of the card that has as much
-memory and as many compute slices. ``core_percent`` counts compute slices, a part of one is rounded up; whole percents are
-allowed to be a little more than a slice is, so that 15% is one of seven. Profiles with a media engine are given only to
-those who name them. Which start an instance gets, and which idle ones leave for it, is ``model.mig_plan``.
+Theory of operation. A request names a profile, or amounts: then it gets the smallest profile with at least that memory and that
+many compute slices. ``core_percent`` is rounded up to compute slices, with a tolerance of one percent, so that 15% is one of
+seven slices. Profiles with a media engine are used only if a request names them. ``model.mig_plan`` chooses the start of an
+instance and the idle instances that are destroyed for it.
 
-Who names a part of an instance, ``1c.3g.40gb``, has compute slices of its own and shares the instance's memory with the other
-parts: nothing keeps them apart there, so a part is refused to who asks to be isolated by hardware, and amounts never mean one.
+A request for a compute instance (``1c.3g.40gb``) gets separate compute slices, and shares the memory of the GPU instance with
+the other compute instances. The hardware does not isolate them from each other. Therefore a compute instance is refused at
+isolation level hardware, and is never chosen for amounts.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 from calabash.model.units import format_mib
 from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
-# Before a whole card, for who asks to be kept apart by hardware and asks for less than one.
+# Before a whole device, for requests for less than a device at isolation level hardware.
 _RANK = 50
 
 
 class Mig:
-    """Hardware partitions."""
+    """Mode ``mig``."""
 
     name = ModeName("mig")
     isolation = Isolation.HARDWARE
@@ -38,10 +39,10 @@ class Mig:
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         geometry = device.mig
         if geometry is None:
-            return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"{device.model} cannot be cut by MIG")
+            return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"{device.model} does not support MIG")
         profile = wanted_profile(geometry, request)
         if profile is None:
-            return _no_profile(device, geometry, request)
+            return _profile_misfit(device, geometry, request)
         if profile.of and request.isolation is Isolation.HARDWARE:
             return Misfit(
                 reason=Reason.MODE_CONFLICT,
@@ -50,7 +51,8 @@ class Mig:
         state, idle = standing(geometry, used_by(geometry, held), device.mig_instances)
         choice = choose(geometry, profile.name, state, idle)
         if choice is None:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"has no place for {profile.name}{_beside(device, held)}")
+            used = _used_positions(device, held)
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"has no free position for {profile.name}{used}")
         return Slice(
             device=device.uuid,
             memory_mib=profile.memory_mib,
@@ -83,7 +85,7 @@ class Mig:
 
 
 def wanted_profile(geometry: MigGeometry, request: GpuRequest) -> MigProfile | None:
-    """The profile that the request names, or the smallest that has what it asks for; None where there is none."""
+    """Return the profile that the request names, or the smallest profile with the requested amounts; None if there is none."""
     if request.mig:
         return geometry.profile(request.mig)
     memory_mib = request.memory_mib or 0
@@ -102,15 +104,14 @@ def wanted_profile(geometry: MigGeometry, request: GpuRequest) -> MigProfile | N
 
 
 def used_by(geometry: MigGeometry, held: Sequence[HeldSlice]) -> MigState:
-    """What tenants hold of the card."""
+    """Return the MIG resources that held slices use. Several slices of one instance count once."""
     state = MigState()
-    # Shares of one instance are one instance.
     for place in dict.fromkeys((h.slice.profile, *h.slice.place) for h in held if h.slice.profile):
         state = state.joined(geometry, *place)
     return state
 
 
-def _no_profile(device: Device, geometry: MigGeometry, request: GpuRequest) -> Misfit:
+def _profile_misfit(device: Device, geometry: MigGeometry, request: GpuRequest) -> Misfit:
     names = ", ".join(p.name for p in geometry.profiles)
     if request.mig:
         return Misfit(
@@ -125,8 +126,8 @@ def _no_profile(device: Device, geometry: MigGeometry, request: GpuRequest) -> M
     )
 
 
-def _beside(device: Device, held: Sequence[HeldSlice]) -> str:
-    """`` beside 3g.40gb at 0 and 1g.10gb at 6``: what is in use and what may not be destroyed."""
+def _used_positions(device: Device, held: Sequence[HeldSlice]) -> str:
+    """Return text like `` beside 3g.40gb at 0 and 1g.10gb at 6``: instances that are used or must not be destroyed."""
     places = [(h.slice.profile, h.slice.start) for h in held if h.slice.profile]
     places += [i.place for i in device.mig_instances if (i.fixed or i.foreign) and i.place not in places]
     stand = " and ".join(f"{name} at {start}" for name, start in sorted(places, key=lambda place: place[1]))

@@ -1,16 +1,16 @@
-"""MPS: NVIDIA's multi-process service, with a share of the multiprocessors and a limit of memory for each tenant.
+"""Sharing mode ``mps``: NVIDIA's multi-process service (MPS), with a share of the multiprocessors and a memory limit per slice.
 
-Theory of operation. The clients of one server run at the same time, each on its part of the multiprocessors; nobody
-waits for a turn. A share is a ceiling that the service holds: idle time of others does not lift it, so shares are fixed
-and their sum stays within the card. Memory is promised as software slices promise it: the sum of all slices, with
-``SLICE_RESERVE_MIB`` for each, stays within the card. The reserve is for the server's own context and for what the
-driver attributes to nobody.
+Theory of operation. The clients of one MPS server run at the same time, each on its share of the multiprocessors. A share is a
+ceiling that the service enforces: idle time of other clients does not raise it. So shares are fixed, and their sum is at most
+100%. Memory is counted as in mode ``vgpu``: the sum of all slices plus ``SLICE_RESERVE_MIB`` for each stays within the device
+memory. The reserve covers the context of the server and memory that the driver attributes to no process.
 
-A card that its operator has cut by a MIG layout and keeps in this mode has a service for each instance of the layout. A
-slice lies in one instance, the fullest that has room for it; amounts stay those of cards: 30% are 30% of the card's compute
-wherever they lie. So the books of a scheduler count such a card as any other, and only this rule knows of instances.
+A device with a MIG layout that the operator keeps in this mode has one MPS service per GPU instance of the layout. A slice is
+placed in one GPU instance, the fullest one that has room. Percentages still refer to the whole device: 30% is 30% of the
+device's compute in every GPU instance. Schedulers therefore count such a device like any other; only this module considers its
+instances.
 
-What tenants share beside the card, or the instance, is fate: a fatal fault of one client hits all clients of the server.
+A fatal fault of one client hits all clients of the same MPS server.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from calabash.sharing.amounts import not_left, wanted_memory_mib
 from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 64
-CLIENTS_MAX = 48  # of one server; a tenant with several processes has as many clients
+CLIENTS_MAX = 48  # clients of one server; every process of a tenant is a client
 
 
 class Mps:
-    """Unequal shares at the same time."""
+    """Mode ``mps``."""
 
     name = MPS_MODE
     isolation = Isolation.COOPERATIVE
 
     def rank(self, request: GpuRequest) -> int | None:
         del request
-        return None  # only when asked for by name: a neighbour's fault is everybody's
+        return None  # only if requested by name, because a fault of one client hits all clients
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        refused = _unserved(request)
+        refused = _unsupported(request)
         if refused is not None:
             return refused
         wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
@@ -57,7 +57,7 @@ class Mps:
         if misfit is not None:
             return misfit
         cut = device.pinned == self.name and any(i.fixed for i in device.mig_instances)
-        return _in_an_instance(device, held, wanted) if cut else wanted
+        return _place_in_instance(device, held, wanted) if cut else wanted
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
         del device, policy
@@ -84,46 +84,49 @@ class Mps:
 
 
 def part_name(profile: str, start: int) -> str:
-    """By which the health of a card knows one of its services."""
+    """Return the name of an MPS service of a device in health events; ``profile`` is "" for the whole device."""
     return f"{MPS_MODE} {profile} at {start}" if profile else MPS_MODE
 
 
 def is_part(name: str) -> bool:
-    """Whether it is the name of a service."""
+    """Return True if the text is the name of an MPS service."""
     return name == MPS_MODE or name.startswith(f"{MPS_MODE} ")
 
 
 def percent_of_card(geometry: MigGeometry, profile: str) -> int:
-    """How much of the card's compute an instance is, rounded up, so that 43% are three of seven slices."""
+    """Return the percentage of the device's compute that a GPU instance has, rounded up: 43% for three of seven slices.
+
+    Returns 0 if the device does not have the profile.
+    """
     known = geometry.profile(profile)
     return -(-100 * known.compute // geometry.compute) if known is not None else 0
 
 
-def _in_an_instance(device: Device, held: Sequence[HeldSlice], wanted: Slice) -> Slice | Misfit:
-    """The fullest instance with room; the first one among equals."""
-    rooms = list(_rooms(device, held))
+def _place_in_instance(device: Device, held: Sequence[HeldSlice], wanted: Slice) -> Slice | Misfit:
+    """Return the slice in the fullest GPU instance that has room for it, the one with the lowest start of equals."""
+    instances = list(_free_amounts(device, held))
     fitting = [
         (cores, memory_mib, instance)
-        for instance, cores, memory_mib in rooms
+        for instance, cores, memory_mib in instances
         if wanted.core_percent <= cores and wanted.memory_mib + SLICE_RESERVE_MIB <= memory_mib
     ]
     if fitting:
-        *_, instance = min(fitting, key=lambda room: (*room[:2], room[2].start))
+        *_, instance = min(fitting, key=lambda entry: (*entry[:2], entry[2].start))
         return replace(wanted, profile=instance.profile, start=instance.start)
     left = " and ".join(
         f"its {i.profile} at {i.start} has {cores}% and {format_mib(max(0, mib - SLICE_RESERVE_MIB))} left"
-        for i, cores, mib in rooms
+        for i, cores, mib in instances
     )
-    reason = Reason.NO_CORES if all(wanted.core_percent > cores for _, cores, _ in rooms) else Reason.NO_MEMORY
+    reason = Reason.NO_CORES if all(wanted.core_percent > cores for _, cores, _ in instances) else Reason.NO_MEMORY
     return Misfit(
         reason=reason,
-        message=f"{left or 'has no instance that serves'}, asked {wanted.core_percent}% and"
-        f" {format_mib(wanted.memory_mib)} of one",
+        message=f"{left or 'has no MIG instance with an MPS service'}, asked {wanted.core_percent}% and"
+        f" {format_mib(wanted.memory_mib)} of one instance",
     )
 
 
-def _rooms(device: Device, held: Sequence[HeldSlice]) -> Iterator[tuple[MigInstance, int, int]]:
-    """What is left of each instance of the layout: percent of the card, and MiB."""
+def _free_amounts(device: Device, held: Sequence[HeldSlice]) -> Iterator[tuple[MigInstance, int, int]]:
+    """Yield each usable GPU instance of the layout with its free compute, in percent of the device, and free memory in MiB."""
     assert device.mig is not None
     for instance in device.mig_instances:
         known = device.mig.profile(instance.profile)
@@ -131,7 +134,7 @@ def _rooms(device: Device, held: Sequence[HeldSlice]) -> Iterator[tuple[MigInsta
         if known is None or instance.start not in known.starts or not instance.fixed:
             continue
         if (instance.foreign and not inside) or len(inside) >= CLIENTS_MAX:
-            continue  # somebody else is on it, or its service just ends
+            continue  # unmanaged processes use it, or all clients of its server are used
         yield (
             instance,
             percent_of_card(device.mig, instance.profile) - sum(s.core_percent for s in inside),
@@ -139,15 +142,17 @@ def _rooms(device: Device, held: Sequence[HeldSlice]) -> Iterator[tuple[MigInsta
         )
 
 
-def _unserved(request: GpuRequest) -> Misfit | None:
-    """What the service cannot do, whatever the card."""
+def _unsupported(request: GpuRequest) -> Misfit | None:
+    """Return the reason for which no MPS service can serve the request; None if there is none."""
     if request.count > 1:
         return Misfit(
             reason=Reason.MODE_CONFLICT,
-            message=f"a program reaches the service of one device, asked {request.count} in mode mps",
+            message=f"a program can use the MPS service of one device only, asked {request.count}",
         )
     if request.policy is not ComputePolicy.FIXED:
-        return Misfit(reason=Reason.MODE_CONFLICT, message=f"mps holds a share fixed, asked {request.policy}")
+        return Misfit(
+            reason=Reason.MODE_CONFLICT, message=f"mode mps supports policy fixed only, asked {request.policy}"
+        )
     return None
 
 

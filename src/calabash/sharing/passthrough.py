@@ -1,7 +1,8 @@
-"""Passthrough: a virtual machine has the whole card, or a virtual function of it, and this host has nothing to do with it.
+"""Sharing mode ``passthrough``: a virtual machine has a whole device or a virtual function of it, without a driver on the host.
 
-The hardware keeps tenants apart: the IOMMU confines what a device reaches. It confines groups of devices, not devices, so
-a card can be handed out only with everything of its group; what that means is decided here, by the kernel's own rule.
+The IOMMU isolates tenants: it restricts the memory that a device can access. It isolates IOMMU groups rather than single
+devices, so a device can be assigned only together with all devices of its group. This module decides if a group can be
+assigned, by the rule of the kernel.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ from calabash.model.request import VF_MODE, ComputePolicy, GpuRequest, Isolation
 from calabash.model.units import format_mib
 from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit
 
-RESOURCE = "calabash.dev/gpus"  # what a virtual machine of KubeVirt names as its device
-_GUARDED = frozenset({"pcieport", "pci-stub"})  # host drivers that let others own the group
+RESOURCE = "calabash.dev/gpus"  # device name in KubeVirt virtual machines
+_GROUP_SAFE_DRIVERS = frozenset({"pcieport", "pci-stub"})  # host drivers that allow the group to be assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A device of an IOMMU group: its address, its driver ("" none), whether it is a bridge, whether VFIO has it."""
+    """PCI function in an IOMMU group.
+
+    Args:
+        address: PCI address.
+        driver: its driver; "" for none.
+        bridge: it is a PCI bridge.
+        vfio: a VFIO driver is bound to it.
+    """
 
     address: str
     driver: str
@@ -30,7 +38,7 @@ class GroupMember:
 
 
 def companions(members: Sequence[GroupMember], address: str) -> tuple[str, ...]:
-    """The other functions of the same card in its group, such as its sound: they go where the card goes."""
+    """Return the other PCI functions of the same card in the group, such as audio. They are assigned together with it."""
     card = address.rpartition(".")[0]
     return tuple(
         m.address for m in members if m.address != address and not m.bridge and m.address.rpartition(".")[0] == card
@@ -38,46 +46,55 @@ def companions(members: Sequence[GroupMember], address: str) -> tuple[str, ...]:
 
 
 def not_viable(members: Sequence[GroupMember], ours: Collection[str]) -> str:
-    """Why a virtual machine could not use devices of this group, "" when it could.
+    """Return the reason for which an IOMMU group cannot be assigned to a virtual machine; "" if it can.
 
-    Every member must be one of ``ours``, a bridge, without a driver, or with one that touches nothing. One that VFIO has
-    and that is not ours belongs to another virtual machine, and a group is one machine's at a time.
+    Every member must be in ``ours``, or be a bridge, or have no driver, or have a driver of ``_GROUP_SAFE_DRIVERS``. Another
+    member with a VFIO driver belongs to another virtual machine, and a group can belong to one virtual machine only.
+
+    Args:
+        ours: PCI addresses of the functions to assign.
     """
     others = [m for m in members if m.address not in ours and not m.bridge]
     taken = [m.address for m in others if m.vfio]
     if taken:
-        return f"{', '.join(taken)} of the same IOMMU group is given out already"
-    busy = [f"{m.address} ({m.driver})" for m in others if m.driver and m.driver not in _GUARDED]
-    return f"{', '.join(busy)} of the same IOMMU group is the host's" if busy else ""
+        return f"{', '.join(taken)} of the same IOMMU group is assigned to another virtual machine"
+    busy = [f"{m.address} ({m.driver})" for m in others if m.driver and m.driver not in _GROUP_SAFE_DRIVERS]
+    return f"{', '.join(busy)} of the same IOMMU group is used by the host" if busy else ""
 
 
 def kubevirt_variable(resource: str, *, mediated: bool = False) -> str:
-    """The variable in which KubeVirt looks for the devices of a resource."""
+    """Return the environment variable from which KubeVirt reads the devices of a resource.
+
+    Args:
+        mediated: the devices are mediated devices instead of PCI devices.
+    """
     name = resource.upper().replace("/", "_").replace(".", "_")
     return f"{'MDEV_' if mediated else ''}PCI_RESOURCE_{name}"
 
 
 def vendor_resource(model: str) -> str:
-    """The name under which NVIDIA's own plug-in for KubeVirt would offer such a card."""
+    """Return the resource name that NVIDIA's device plugin for KubeVirt uses for a device model."""
     words = "".join("_" if c in " /." else c for c in model.upper())
     return "nvidia.com/" + "".join(c for c in words if c.isalnum() or c in "_-")
 
 
 class Passthrough:
-    """Whole cards, or parts of one size of a card."""
+    """Mode ``passthrough``: a whole device, or virtual functions of one profile."""
 
     name = VF_MODE
     isolation = Isolation.HARDWARE
 
     def rank(self, request: GpuRequest) -> int | None:
         del request
-        return None  # only when asked for by name, or by a virtual function, which says the name
+        return None  # only if requested by name or by a virtual function, which implies the mode
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         if any(instance.fixed or instance.foreign for instance in device.mig_instances):
-            return Misfit(reason=Reason.MODE_CONFLICT, message="is cut by MIG, and goes to a virtual machine whole")
+            return Misfit(
+                reason=Reason.MODE_CONFLICT, message="has MIG instances, and passthrough needs the whole device"
+            )
         if request.vf:
-            return self._part(device, held, request)
+            return self._virtual_function(device, held, request)
         wanted = request.memory_mib or 0
         if wanted > device.memory_mib:
             return Misfit(
@@ -85,21 +102,21 @@ class Passthrough:
                 message=f"{device.model} has {format_mib(device.memory_mib)}, asked {format_mib(wanted)}",
             )
         if held:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"held by {len(held)} other, asked whole")
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"has {len(held)} slices, asked the whole device")
         return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
 
-    def _part(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
+    def _virtual_function(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         profile = profile_named(device, request.vf)
         if profile is None:
             offered = ", ".join(p.name for p in device.vf_profiles) or "none"
             return Misfit(
-                reason=Reason.SELECTOR_MISMATCH, message=f"offers no virtual function {request.vf!r}, but {offered}"
+                reason=Reason.SELECTOR_MISMATCH, message=f"has no virtual function {request.vf!r}, it has {offered}"
             )
         other = next((h.slice.vf or "whole" for h in held if h.slice.vf != profile.name), None)
         if other is not None:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"is given out as {other}, asked {profile.name}")
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"is used as {other}, asked {profile.name}")
         if len(held) >= profile.count:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"all {profile.count} of {profile.name} are given out")
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"all {profile.count} of {profile.name} are used")
         return Slice(
             device=device.uuid,
             memory_mib=profile.memory_mib,
@@ -137,13 +154,13 @@ class Passthrough:
         )
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
-        """No library of ours: the program is a virtual machine, and its card has no driver here."""
+        """Return edits without the shim library: the program is a virtual machine, and the device has no driver here."""
         del slices, library
         return Edits(environment=(("CALABASH_SLOT", slot), ("NVIDIA_VISIBLE_DEVICES", "void")))
 
 
 def profile_named(device: Device, name: str) -> VfProfile | None:
-    """That profile of the device, without regard to case."""
+    """Return the virtual function profile of the device by its name, without regard to case; None if there is none."""
     return next((p for p in device.vf_profiles if p.name.lower() == name.lower()), None)
 
 

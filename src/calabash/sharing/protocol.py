@@ -1,4 +1,4 @@
-"""The questions that every sharing mode answers, and the values they are answered with."""
+"""Protocol that every sharing mode implements, and the types of its arguments and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlice:
-    """A slice that is already on the device, with the policy that decides whether its compute share is guaranteed."""
+    """Existing slice of a device, with its compute policy, which decides if the compute share is guaranteed."""
 
     slice: Slice
     policy: ComputePolicy = ComputePolicy.FIXED
@@ -21,7 +21,7 @@ class HeldSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """Why a request does not fit on a device: a stable code, and one line with the numbers."""
+    """Reason for which a request does not fit on a device: the code, and one line with the numbers."""
 
     reason: Reason
     message: str
@@ -29,9 +29,12 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDivision:
-    """How a device is divided: what is promised away and what could still be promised.
+    """Division of a device: granted amounts and free amounts.
 
-    ``core_percent`` counts guaranteed shares only; ``slots_free`` is how many more slices the mode admits at all.
+    Args:
+        slices: number of slices.
+        core_percent: sum of the guaranteed compute shares.
+        slots_free: number of further slices that the mode admits.
     """
 
     device: DeviceUuid
@@ -46,7 +49,7 @@ class DeviceDivision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A file or directory of the host that a container sees at ``inside``; programs on the host use ``path``."""
+    """Mount of a host file or directory: ``path`` on the host, ``inside`` in the container."""
 
     path: str
     inside: str
@@ -55,13 +58,13 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What a program or container needs to use its slices.
+    """Changes of a program's or container's environment that it needs to use its slices.
 
     Args:
-        environment: variables; of two with one name the later one counts.
-        worker_socket: where a worker listens that uses the slices in the program's stead; "" where the program itself does.
-        mounts: for containers, what of the host's files they need.
-        device_nodes: for containers, paths of device nodes on the host beside those of their cards.
+        environment: variables; of two with the same name the later one is used.
+        mounts: for containers: files of the host to mount.
+        device_nodes: for containers: device nodes of the host, in addition to those of the devices.
+        worker_socket: socket of the worker that uses the slices on behalf of the program; "" if the program uses them itself.
     """
 
     environment: tuple[tuple[str, str], ...] = ()
@@ -70,7 +73,7 @@ class Edits:
     worker_socket: str = ""
 
     def joined(self, more: Edits) -> Edits:
-        """Both; where they say different things, ``more`` counts."""
+        """Return the union of both edits. ``more`` wins for the same variable and for the socket."""
         return Edits(
             environment=tuple((dict(self.environment) | dict(more.environment)).items()),
             mounts=(*self.mounts, *more.mounts),
@@ -81,9 +84,13 @@ class Edits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What a slice takes of a device in the scheduler: thousandths of compute, and MiB. 1000 and 0 is the whole device, memory
-    included. ``slices_max`` is how many slices of this mode the device (or one MPS service of it) takes at all; 0: amounts
-    alone limit them."""
+    """Amounts that the scheduler subtracts from a device for a slice.
+
+    Args:
+        core_milli: thousandths of the compute. 1000 with ``memory_mib`` 0 is the whole device, including its memory.
+        memory_mib: device memory.
+        slices_max: most slices of this mode on the device, or on one MPS service of it; 0: no limit besides the amounts.
+    """
 
     core_milli: int
     memory_mib: int = 0
@@ -91,56 +98,70 @@ class Charge:
 
 
 class SharingMode(Protocol):
-    """One way of sharing a device. Implementations are stateless and pure."""
+    """Rules of one sharing mode. Implementations are stateless and pure."""
 
     @property
     def name(self) -> ModeName:
-        """The word that people and requests use."""
+        """Name of the mode in requests."""
         ...
 
     @property
     def isolation(self) -> Isolation:
-        """How strongly this mode keeps tenants apart."""
+        """Isolation level that the mode offers."""
         ...
 
     def rank(self, request: GpuRequest) -> int | None:
-        """How naturally this mode answers a request that names none: the smallest wins, None is never chosen."""
+        """Return the rank of the mode for a request that names no mode.
+
+        The mode with the smallest rank is chosen. None: the mode is not chosen without its name.
+        """
         ...
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        """The slice that the request would get of this device beside ``held``, or why it gets none."""
+        """Return the slice that the request gets of this device beside ``held``, or the reason for which it does not fit."""
         ...
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
-        """What a slice takes of this device in the scheduler's books: what fits by charges also fits by ``fits``."""
+        """Return the amounts that the scheduler charges for a slice. A request that fits by charges also fits by ``fits``."""
         ...
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
-        """How the device is divided among ``held``."""
+        """Return the division of the device with the slices ``held``."""
         ...
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
-        """What the program needs, given the path of the shim library and of its slot directory."""
+        """Return the edits that the program needs to use its slices.
+
+        Args:
+            library: path of the shim library.
+            slot: path of the slot directory.
+        """
         ...
 
 
 def device_mode(mode: SharingMode) -> ModeName:
-    """The mode that a device is in while this one has slices of it: its own, unless it says beside which other it serves
-    (``beside``). Modes that say the same share devices, so they must charge alike."""
+    """Return the mode of a device that has slices of ``mode``: its attribute ``beside`` if it has one, else its own name.
+
+    A mode with ``beside`` shares devices with slices of that other mode. Both modes must charge slices in the same way.
+    """
     beside: ModeName | None = getattr(mode, "beside", None)
     return beside or mode.name
 
 
 def shim_environment(slices: Sequence[Slice], *, library: str, slot: str) -> tuple[tuple[str, str], ...]:
-    """What makes the shim part of the program: it narrows the view of devices and keeps to the limits of the slot."""
+    """Return the variables that load the shim into the program, give it its slot, and restrict the visible devices."""
     return (("LD_PRELOAD", library), ("CALABASH_SLOT", slot), *visible_devices(slices))
 
 
 def visible_devices(slices: Sequence[Slice]) -> tuple[tuple[str, str], ...]:
-    """The two variables by which CUDA and the container runtime learn which devices are meant."""
+    """Return the variables by which CUDA and the container runtime select the devices of the slices."""
     return visible_device(",".join(s.device for s in slices))
 
 
 def visible_device(uuids: str) -> tuple[tuple[str, str], ...]:
-    """The same for devices, or parts of them, by name."""
+    """Return the variables by which CUDA and the container runtime select devices or MIG devices.
+
+    Args:
+        uuids: UUIDs of the devices, separated by commas.
+    """
     return (("CUDA_VISIBLE_DEVICES", uuids), ("NVIDIA_VISIBLE_DEVICES", uuids))

@@ -1,7 +1,7 @@
-"""All sharing modes by name, found by looking through this package: a module that defines ``MODE`` is a mode.
+"""Registry of sharing modes, choice of the mode of a request, and the check if a request fits on a device.
 
-Also the one place that turns "no mode named" into a mode, by the isolation and the amounts that were asked, and the
-rule that the mode belongs to the device: a device keeps the mode of its first slice until it is idle again.
+Every module of this package that defines ``MODE`` is a sharing mode. A request without a mode gets the mode that suits its
+isolation level and amounts best. A device is in one mode at a time: it keeps the mode of its first slice until it is idle.
 """
 
 from __future__ import annotations
@@ -38,35 +38,37 @@ SHARING_MODES: Mapping[ModeName, SharingMode] = _discover()
 
 
 def mode_named(name: str, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """The mode of that name. Raises CalabashError (UNKNOWN_MODE) with the names there are."""
+    """Return the mode with a name. Raises CalabashError(UNKNOWN_MODE) if there is none."""
     mode = modes.get(ModeName(name))
     if mode is None:
         raise CalabashError(
             f"sharing mode {name!r} is not known",
             reason=Reason.UNKNOWN_MODE,
-            hint=f"one of: {', '.join(sorted(modes))}",
+            hint=f"use one of: {', '.join(sorted(modes))}",
         )
     return mode
 
 
 def mode_of_device(mode: ModeName, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> ModeName:
-    """The mode that a device is in while slices of this mode are on it."""
+    """Return the mode of a device that has slices of ``mode``. An unknown mode is returned unchanged."""
     known = modes.get(mode)
     return mode if known is None else device_mode(known)
 
 
 def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """The mode that answers the request: the one it names, else the most natural one that isolates enough.
+    """Return the mode of a request: the mode it names, else the mode with the best rank among those that isolate enough.
 
-    Raises CalabashError: UNKNOWN_MODE, or MODE_CONFLICT when the named mode isolates less than was asked.
+    Raises:
+        CalabashError(UNKNOWN_MODE): the named mode does not exist.
+        CalabashError(MODE_CONFLICT): the named mode, or every mode, isolates less than the request requires.
     """
     return _modes_for(request, modes)[0]
 
 
 def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """The mode in which this device answers the request: the most natural one that it could serve if it were idle.
+    """Return the mode of a request on this device: the best ranked mode in which the request would fit on the idle device.
 
-    Raises CalabashError as ``mode_for`` does.
+    A pinned device uses its pinned mode if that is a candidate. Raises CalabashError as ``mode_for`` does.
     """
     candidates = _modes_for(request, modes)
     if device.pinned:
@@ -79,7 +81,7 @@ def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, Sharin
 
 
 def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> list[SharingMode]:
-    """All modes that would answer the request, the most natural one first."""
+    """Return all candidate modes of a request, the best rank first."""
     if request.mode:
         mode = mode_named(request.mode, modes)
         if mode.isolation < request.isolation:
@@ -87,7 +89,7 @@ def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> li
                 f"mode {mode.name} isolates at level {mode.isolation.name.lower()},"
                 f" asked {request.isolation.name.lower()}",
                 reason=Reason.MODE_CONFLICT,
-                hint="leave the mode out and it follows from the isolation",
+                hint="leave the mode out, and a mode with that isolation level is chosen",
             )
         return [mode]
     ranked = [
@@ -99,15 +101,15 @@ def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> li
         raise CalabashError(
             f"no sharing mode isolates at level {request.isolation.name.lower()} for these amounts",
             reason=Reason.MODE_CONFLICT,
-            hint="ask for whole devices, or for a lower isolation",
+            hint="request whole devices, or a lower isolation level",
         )
-    if request.standing:  # what can only live as long as a program is no answer to it
+    if request.standing:  # prefer modes whose allocations need no local program
         ranked = [entry for entry in ranked if entry[1] in STANDING_MODES] or ranked
     return [mode for _, _, mode in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 def selected(device: Device, selector: Selector) -> Misfit | None:
-    """None when the selector accepts the device, else why not."""
+    """Return the reason for which the selector does not accept the device; None if it accepts it."""
     model = device.model.lower()
     if selector.models and not any(wanted.lower() in model for wanted in selector.models):
         return Misfit(
@@ -117,19 +119,19 @@ def selected(device: Device, selector: Selector) -> Misfit | None:
     if excluded is not None:
         return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"is a {device.model}, asked none of {excluded}")
     if device.uuid in selector.uuids_excluded:
-        return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is among the devices that are excluded")
+        return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is an excluded device")
     if selector.uuids and device.uuid not in selector.uuids:
-        return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is not among the devices asked for")
+        return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is not one of the requested devices")
     return _sized(device, selector)
 
 
 def _sized(device: Device, selector: Selector) -> Misfit | None:
-    """Return why the selector does not accept the size of the device's memory; None when it does."""
+    """Return the reason for which the selector does not accept the device's memory size; None if it accepts it."""
     nominal_mib = device.nominal_memory_mib
     if nominal_mib < selector.memory_mib_min or 0 < selector.memory_mib_max < nominal_mib:
         return Misfit(
             reason=Reason.SELECTOR_MISMATCH,
-            message=f"is nominally of {format_mib(nominal_mib)}, outside the asked range",
+            message=f"has a nominal memory of {format_mib(nominal_mib)}, outside the requested range",
         )
     if device.memory_mib < selector.reported_mib_min:
         return Misfit(
@@ -139,14 +141,14 @@ def _sized(device: Device, selector: Selector) -> Misfit | None:
     return None
 
 
-def _kept(device: Device, mode: SharingMode) -> Misfit | None:
-    """Why a device, idle or not, does not serve a mode now; None when it may."""
+def _mode_misfit(device: Device, mode: SharingMode) -> Misfit | None:
+    """Return the reason for which a device cannot be used in a mode, apart from its slices; None if it can."""
     if device.pinned and device.pinned not in {mode.name, device_mode(mode)}:
         message = f"is kept in mode {device.pinned}, asked {mode.name}"
         return Misfit(reason=Reason.MODE_CONFLICT, message=message)
     stays = next((i for i in device.mig_instances if i.stays), None)
     if stays is not None and mode.name != MIG_MODE and not (mode.name in CUT_MODES and device.pinned == mode.name):
-        message = f"is cut by MIG, and its {stays.profile} at {stays.start} stays, asked {mode.name}"
+        message = f"has the MIG instance {stays.profile} at {stays.start}, which must stay, asked {mode.name}"
         return Misfit(reason=Reason.MODE_CONFLICT, message=message)
     return None
 
@@ -160,22 +162,25 @@ def fits(
     *,
     place: MigPlace | None = None,
 ) -> Slice | Misfit:
-    """What the request would get of this device, or why nothing; every rule that concerns one device is asked here.
+    """Return the slice that a request gets of a device, or the reason for which it does not fit.
+
+    Applies all rules that concern one device: health, selector, mode and amounts.
 
     Args:
-        mode_now: the mode that the device is in by the slices that are on it; None when idle.
-        place: of a MIG instance, where that is decided already; None leaves it to the mode.
+        mode_now: mode of the device by its current slices; None if it is idle.
+        held: current slices of the device.
+        place: required position of the MIG instance; None: chosen by the mode.
     """
     mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:
         return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
-    mismatch = selected(device, request.selector) or _kept(device, mode)
+    mismatch = selected(device, request.selector) or _mode_misfit(device, mode)
     if mismatch is not None:
         return mismatch
     if place is not None and place.start >= 0 and device.mig is not None:
         device = replace(device, mig=device.mig.only_at(place))
     if held and mode_now is not None and mode_now != device_mode(mode):
-        # A card that could never hold it is the more useful answer than a card that is busy otherwise.
+        # Report that the device can never serve the request rather than that it is in another mode now.
         alone = mode.fits(device, (), request)
         if isinstance(alone, Misfit):
             return alone

@@ -1,10 +1,10 @@
-"""Time-slicing: several tenants use one card in turns that the driver chooses; memory is split for those who ask.
+"""Sharing mode ``timeslice``: the driver time-slices the device between several allocations; memory caps are optional.
 
-Theory of operation. A card has as many places as its operator gives it (``Device.replicas``). Compute is not divided: who
-is alone has all of it, and turns are as long as the driver makes them, or of the class that the operator wants. Without an
-amount of memory a tenant has no cap, takes what it finds, and is promised nothing. An amount is a cap in the tenant's own
-process, as software slices have it, and the caps of a card stay within it, with ``SLICE_RESERVE_MIB`` for each; whether
-that memory is there all the time depends on the neighbours who have none.
+Theory of operation. A device accepts as many slices as its operator configures (``Device.replicas``). Compute is not divided:
+an allocation without active neighbours gets all of it. The driver, or a class that the operator sets, determines the length of
+the time slices. A request without an amount of memory has no cap and no guaranteed memory. An amount of memory is a cap
+enforced in the tenant's process by the shim, as in mode ``vgpu``. The sum of all caps on a device, plus ``SLICE_RESERVE_MIB``
+for each, stays within its memory. Allocations without a cap may still use that memory.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ SLICE_RESERVE_MIB = 32
 
 
 def sharers_of(device: Device) -> int:
-    """How many tenants may be on it."""
+    """Return the number of allocations that may time-slice the device."""
     return max(1, min(device.replicas, REPLICAS_MAX))
 
 
-def capped_mib(part: Slice) -> int:
-    """What a tenant's cap takes of a card; none takes nothing."""
+def charged_memory_mib(part: Slice) -> int:
+    """Return the memory that a slice is charged: its cap and the reserve, or 0 without a cap."""
     return part.memory_mib + SLICE_RESERVE_MIB if part.memory_mib else 0
 
 
 class TimeSlice:
-    """As many tenants in turns as the card has places."""
+    """Mode ``timeslice``."""
 
     name = ModeName("timeslice")
     isolation = Isolation.COOPERATIVE
 
     def rank(self, request: GpuRequest) -> int | None:
         del request
-        return None  # only when asked for by name: it promises nothing
+        return None  # only if requested by name, because the mode guarantees nothing
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         if request.core_percent != 100:
-            message = f"timeslice does not split compute, asked {request.core_percent}%"
+            message = f"mode timeslice does not divide compute, asked {request.core_percent}%"
             return Misfit(reason=Reason.MODE_CONFLICT, message=message)
         if len(held) >= sharers_of(device):
-            message = f"{len(held)} of {sharers_of(device)} replicas are taken"
+            message = f"{len(held)} of {sharers_of(device)} replicas are used"
             return Misfit(reason=Reason.NO_CAPACITY, message=message)
         if request.memory_mib is None and request.memory_milli is None:
             return Slice(device=device.uuid, memory_mib=0, core_percent=0)
@@ -64,11 +64,11 @@ class TimeSlice:
         del policy
         core_milli = 1000 // sharers_of(device)
         if core_milli == 1000:
-            return Charge(core_milli=core_milli)  # the whole card: nobody is beside it
-        return Charge(core_milli=core_milli, memory_mib=capped_mib(part), slices_max=sharers_of(device))
+            return Charge(core_milli=core_milli)  # the only slice: charge the whole device
+        return Charge(core_milli=core_milli, memory_mib=charged_memory_mib(part), slices_max=sharers_of(device))
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
-        taken_mib = sum(capped_mib(h.slice) for h in held)
+        taken_mib = sum(charged_memory_mib(h.slice) for h in held)
         return DeviceDivision(
             device=device.uuid,
             mode=self.name,

@@ -1,20 +1,21 @@
-"""vGPU: software slices of any memory size and any compute percent, enforced inside the tenant by the shim.
+"""Sharing mode ``vgpu``: software slices of any memory size and compute percentage, enforced in the tenant's process by the
+shim.
 
-Theory of operation. Every slice is promised ``memory_mib`` and ``core_percent``; a device is never promised twice:
+Theory of operation. Every slice is granted ``memory_mib`` and ``core_percent``. A device is never overcommitted:
 
-* memory: the sum of all slices plus ``SLICE_RESERVE_MIB`` for each stays within the card. What NVML attributes to the
-  tenant's processes (contexts, modules) counts inside the tenant's own cap; the reserve is for what it attributes to
-  nobody, such as page tables and channels, which grows with the number of tenants and not with their size.
-  Where the node allows it a slice may have more than it is promised on the card (``spill_mib``): only what is promised
-  counts here, and what is spilled takes memory of the host, which the node bounds.
-* compute: the sum of ``core_percent`` over fixed and burst slices stays within 100. Best-effort slices are promised
-  nothing and run in the time that is left, so they count 0. Their ``core_percent`` is their weight among each other, and the
-  share of the device that they are accounted with: what the request names, else the part of the device's memory that is
-  promised to them. So the accounted shares of best-effort slices do not exceed the device, whatever their number.
+* memory: the sum of all slices plus ``SLICE_RESERVE_MIB`` for each stays within the device memory. Memory that NVML attributes
+  to the tenant's processes (contexts, modules) counts against the tenant's cap. The reserve covers memory that NVML attributes
+  to no process, such as page tables and channels; it grows with the number of slices and not with their size. If the node
+  allows it, a slice can spill some of its memory to the host (``spill_mib``). Only the rest counts against the device; the node
+  limits the spilled memory.
+* compute: the sum of ``core_percent`` over fixed and burst slices is at most 100. Best-effort slices use idle time and count 0.
+  Their ``core_percent`` is their weight among each other and the share of the device that metering records for them. It is the
+  share that the request names, or else the fraction of the device memory that the slice has, so that the recorded shares of
+  best-effort slices do not exceed the device.
 
-A request without a memory amount gets the same fraction of the card's memory as of its compute: a slice without
-a cap would make every neighbour's promise worthless. A fraction includes the reserve, so that equal parts of a card
-are as many slices as they say: two halves fit, and ten tenths.
+A request without an amount of memory gets the same fraction of the memory as of the compute, because a slice without a cap
+would endanger the memory of all other slices. A fraction includes the reserve, so that two halves fit on a device, and ten
+tenths.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ SLICES_MAX = 64
 
 
 def guaranteed_percent(core_percent: int, policy: ComputePolicy) -> int:
-    """The compute share that is promised: none for best-effort."""
+    """Return the guaranteed compute share: 0 for best-effort."""
     return 0 if policy is ComputePolicy.BEST_EFFORT else core_percent
 
 
 def best_effort_percent(device: Device, resident_mib: int) -> int:
-    """Return the accounted share of a best-effort slice that names none: its part of the device's memory, at least 1."""
+    """Return the recorded share of a best-effort slice that names none: its percentage of the device memory, at least 1."""
     return max(1, min(100, 100 * resident_mib // max(1, device.memory_mib)))
 
 
-def _unspilled(device: Device, request: GpuRequest) -> Misfit:
+def _spill_misfit(device: Device, request: GpuRequest) -> Misfit:
     if not device.spill_mib:
-        return Misfit(reason=Reason.NOT_PERMITTED, message="memory beyond the card is not allowed on it")
+        return Misfit(reason=Reason.NOT_PERMITTED, message="spilling memory to the host is not enabled")
     return Misfit(
         reason=Reason.NO_HOST_MEMORY,
-        message=f"the node gives {format_mib(device.spill_mib)} of its memory to what is spilled,"
+        message=f"the node allows {format_mib(device.spill_mib)} of spilled memory,"
         f" asked {format_mib(request.spill_mib)}",
     )
 
 
 class Vgpu:
-    """Slices of any size."""
+    """Mode ``vgpu``."""
 
     name = ModeName("vgpu")
     isolation = Isolation.COOPERATIVE
@@ -66,7 +67,7 @@ class Vgpu:
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
         if request.spill_mib > device.spill_mib:
-            return _unspilled(device, request)
+            return _spill_misfit(device, request)
         wanted_mib -= request.spill_mib
         misfit = not_left(
             device,

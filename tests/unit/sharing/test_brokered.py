@@ -1,4 +1,4 @@
-"""Brokered slices are software slices that somebody else uses: they charge alike, and share cards with them."""
+"""Tests of sharing mode brokered: it charges slices like mode vgpu and shares devices with that mode."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="nvidia", model="A100", 
 ASKED = GpuRequest(memory_mib=8192, core_percent=50, isolation=Isolation.BROKERED)
 
 
-def test_who_asks_for_just_that_level_gets_a_worker_and_who_asks_for_less_or_more_does_not() -> None:
+def test_isolation_level_brokered_chooses_mode_brokered_and_other_levels_do_not() -> None:
     assert mode_for(ASKED).name == "brokered"
     assert mode_for(GpuRequest(isolation=Isolation.BROKERED)).name == "brokered"
     assert mode_for(GpuRequest(memory_mib=8192)).name == "vgpu"
     assert mode_for(GpuRequest(memory_mib=8192, isolation=Isolation.HARDWARE)).name == "mig"
 
 
-def test_a_card_of_software_slices_takes_a_brokered_one_and_the_other_way_round() -> None:
+def test_device_accepts_vgpu_and_brokered_slices_together() -> None:
     other = Slice(device=CARD.uuid, memory_mib=8192, core_percent=50)
     assert mode_of_device(ModeName("brokered")) == "vgpu"
     assert isinstance(fits(CARD, ModeName("vgpu"), [HeldSlice(slice=other)], ASKED), Slice)
@@ -38,7 +38,7 @@ def test_a_card_of_software_slices_takes_a_brokered_one_and_the_other_way_round(
 
 
 @pytest.mark.parametrize("pinned", ["vgpu", "brokered"])
-def test_a_card_that_is_kept_for_software_slices_serves_brokered_ones(pinned: str) -> None:
+def test_device_pinned_to_vgpu_or_brokered_accepts_brokered_slices(pinned: str) -> None:
     card = Device(uuid=CARD.uuid, index=0, vendor="nvidia", model="A100", memory_mib=40_960, pinned=pinned)
     assert mode_on(card, ASKED).name == "brokered"
     assert isinstance(fits(card, None, [], ASKED), Slice)
@@ -47,25 +47,25 @@ def test_a_card_that_is_kept_for_software_slices_serves_brokered_ones(pinned: st
 
 
 @pytest.mark.parametrize("policy", list(ComputePolicy))
-def test_it_charges_what_a_software_slice_does(policy: ComputePolicy) -> None:
+def test_brokered_slice_is_charged_like_a_vgpu_slice(policy: ComputePolicy) -> None:
     part = Slice(device=CARD.uuid, memory_mib=8192, core_percent=50)
     assert brokered.MODE.charge(CARD, part, policy) == vgpu.MODE.charge(CARD, part, policy)
     held = [HeldSlice(slice=part, policy=policy)]
     assert brokered.MODE.division(CARD, held) == vgpu.MODE.division(CARD, held)
 
 
-def test_modes_that_share_devices_with_another_name_one_that_there_is() -> None:
+def test_attribute_beside_names_an_existing_mode() -> None:
     assert {device_mode(mode) for mode in SHARING_MODES.values()} <= SHARING_MODES.keys()
 
 
-def test_a_program_with_a_worker_is_told_nothing_of_its_slice_and_pages_nothing() -> None:
+def test_brokered_mode_has_no_container_edits_and_refuses_spill() -> None:
     part = Slice(device=CARD.uuid, memory_mib=8192, core_percent=50)
     assert brokered.MODE.container_edits([part], library="/lib.so", slot="/slot").environment == ()
     with pytest.raises(CalabashError, match="isolates at level cooperative"):
         mode_for(GpuRequest(memory_mib=8192, spill_mib=1024, isolation=Isolation.BROKERED))
 
 
-def test_what_is_to_stand_without_a_program_is_not_answered_by_a_mode_that_needs_one() -> None:
+def test_standing_request_gets_a_mode_that_needs_no_program() -> None:
     kept = replace(CARD, pinned="mig", mig=GEOMETRIES["H100"])
     asked = GpuRequest(memory_mib=1500, core_percent=10, isolation=Isolation.BROKERED)
     assert mode_on(kept, asked).name == "mig"

@@ -1,4 +1,4 @@
-"""MIG as a sharing mode: which profile amounts mean, what fits beside what, who gets it without naming it."""
+"""Tests of sharing mode mig: profiles for amounts, capacity of a device, and choice of the mode by isolation level."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def granted(device: Device, held: list[HeldSlice], request: GpuRequest, start: i
         (GpuRequest(isolation=Isolation.HARDWARE, memory_mib=16 * 1024), "1g.20gb"),
     ],
 )
-def test_amounts_mean_the_smallest_profile_that_has_them(request_: GpuRequest, profile: str) -> None:
+def test_amounts_get_the_smallest_profile_that_has_them(request_: GpuRequest, profile: str) -> None:
     part = granted(H100, [], request_)
     assert part.profile == profile
     assert part.memory_mib >= (request_.memory_mib or 0)
     assert part.start >= 0
 
 
-def test_instances_stand_side_by_side_until_nothing_has_a_place() -> None:
+def test_instances_fill_a_device_until_a_profile_is_refused() -> None:
     held: list[HeldSlice] = []
     for profile in ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"):
         granted(H100, held, GpuRequest(mig=profile))
@@ -64,7 +64,7 @@ def test_instances_stand_side_by_side_until_nothing_has_a_place() -> None:
     assert (division.slices, division.slots_free) == (4, 0)
 
 
-def test_a_start_that_was_decided_is_kept_or_refused() -> None:
+def test_given_start_is_used_or_refused() -> None:
     held: list[HeldSlice] = []
     assert granted(H100, held, GpuRequest(mig="1g.10gb"), start=2).start == 2
     refused = fits(H100, MIG, held, GpuRequest(mig="2g.20gb"), place=MigPlace(2))
@@ -72,7 +72,7 @@ def test_a_start_that_was_decided_is_kept_or_refused() -> None:
     assert granted(H100, held, GpuRequest(mig="2g.20gb"), start=4).start == 4
 
 
-def test_who_asks_for_hardware_isolation_gets_a_partition_where_a_card_can_do_it_and_else_the_card() -> None:
+def test_hardware_isolation_gets_a_partition_if_the_device_supports_mig_and_else_the_whole_device() -> None:
     request = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=8 * 1024)
     assert mode_on(H100, request).name == "mig"
     assert mode_on(T4, request).name == "exclusive"
@@ -82,16 +82,16 @@ def test_who_asks_for_hardware_isolation_gets_a_partition_where_a_card_can_do_it
     assert mode_for(GpuRequest(isolation=Isolation.HARDWARE)).name == "exclusive"
 
 
-def test_a_card_without_mig_and_an_unknown_profile_are_told_apart() -> None:
+def test_device_without_mig_and_unknown_profile_give_different_messages() -> None:
     nowhere = fits(T4, None, (), GpuRequest(mig="1g.10gb"))
     unknown = fits(H100, None, (), GpuRequest(mig="1g.5gb"))
     assert isinstance(nowhere, Misfit)
-    assert "cannot be cut" in nowhere.message
+    assert "does not support MIG" in nowhere.message
     assert isinstance(unknown, Misfit)
     assert "1g.10gb" in unknown.message
 
 
-def test_a_card_that_its_operator_keeps_in_one_mode_serves_no_other() -> None:
+def test_pinned_device_refuses_other_modes() -> None:
     kept = replace(H100, pinned="mig")
     refused = fits(kept, None, (), GpuRequest(memory_mib=1000))
     assert isinstance(refused, Misfit)
@@ -102,7 +102,7 @@ def test_a_card_that_its_operator_keeps_in_one_mode_serves_no_other() -> None:
     assert mode_on(whole, asked).name == "exclusive"
 
 
-def test_what_strangers_are_in_is_given_to_nobody_and_fixed_instances_are_given_out_as_they_are() -> None:
+def test_instance_with_unmanaged_processes_is_not_allocated_and_fixed_instance_is_reused() -> None:
     cut = replace(
         H100,
         mig_instances=(
@@ -121,11 +121,11 @@ def test_what_strangers_are_in_is_given_to_nobody_and_fixed_instances_are_given_
         {"mig": "1g.10gb", "core_percent": 5}, {"mig": "1g.10gb", "mode": ModeName("vgpu")}, {"mig": "9" * 4000},
     ],
 )  # fmt: skip
-def test_what_is_no_profile_or_is_said_twice_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_profile_or_profile_with_amounts_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(CalabashError):
         GpuRequest(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_profile_implies_its_mode() -> None:
+def test_profile_implies_mode_mig() -> None:
     assert GpuRequest(mig="1g.10gb").mode == "mig"
     assert mode_for(GpuRequest(mig="1g.10gb")).name == "mig"

@@ -1,4 +1,4 @@
-"""Parts of MIG instances: several holders of one instance, each with compute slices of its own."""
+"""Tests of MIG compute instances: several slices in one GPU instance, each with separate compute slices."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refused(held: list[HeldSlice], name: str, device: Device = H100) -> Misfit:
     return part
 
 
-def test_parts_of_one_profile_go_into_one_instance_until_its_compute_is_gone() -> None:
+def test_compute_instances_fill_one_gpu_instance_until_its_compute_is_used() -> None:
     held: list[HeldSlice] = []
     parts = [granted(held, "1c.3g.40gb") for _ in range(3)]
     assert len({part.start for part in parts}) == 1
@@ -65,7 +65,7 @@ def test_parts_of_one_profile_go_into_one_instance_until_its_compute_is_gone() -
     assert isinstance(fits(H100, MIG, held, GpuRequest(mig="1g.10gb")), Misfit)
 
 
-def test_what_a_part_counts_is_its_compute_and_its_fair_part_of_a_memory_that_all_of_them_see() -> None:
+def test_compute_instance_is_charged_its_compute_and_a_proportional_share_of_the_memory() -> None:
     held: list[HeldSlice] = []
     parts = [granted(held, "1c.3g.40gb") for _ in range(3)]
     whole = profile_of("3g.40gb")
@@ -75,18 +75,18 @@ def test_what_a_part_counts_is_its_compute_and_its_fair_part_of_a_memory_that_al
     assert (division.slices, division.memory_mib) == (3, whole.memory_mib // 3 * 3)
 
 
-def test_a_part_of_all_compute_slices_is_the_instance_itself() -> None:
+def test_compute_instance_with_all_compute_slices_is_the_gpu_instance() -> None:
     assert GEOMETRY.profile("3c.3g.40gb") is GEOMETRY.profile("3g.40gb")
     part = granted([], "3c.3g.40gb")
     assert (part.profile, part.part) == ("3g.40gb", -1)
 
 
 @pytest.mark.parametrize("name", ["4c.3g.40gb", "5c.7g.80gb", "1c.5g.50gb", "2c.1g.10gb"])
-def test_parts_that_no_instance_has_are_refused(name: str) -> None:
+def test_compute_instance_of_impossible_size_is_refused(name: str) -> None:
     assert refused([], name).reason is Reason.SELECTOR_MISMATCH
 
 
-def test_amounts_never_mean_a_part_and_hardware_isolation_is_not_to_be_had_of_one() -> None:
+def test_amounts_never_get_a_compute_instance_and_hardware_isolation_refuses_it() -> None:
     for percent in range(1, 101):
         profile = wanted_profile(GEOMETRY, GpuRequest(mode=MIG, core_percent=percent))
         assert profile is not None
@@ -97,7 +97,7 @@ def test_amounts_never_mean_a_part_and_hardware_isolation_is_not_to_be_had_of_on
     assert "shares the memory" in answer.message
 
 
-def test_a_whole_instance_is_not_given_where_parts_are_and_parts_not_where_it_is_whole() -> None:
+def test_divided_gpu_instance_is_not_allocated_as_a_whole_and_a_whole_one_is_not_divided() -> None:
     held: list[HeldSlice] = []
     part = granted(held, "1c.3g.40gb")
     whole = granted(held, "3g.40gb")
@@ -106,7 +106,7 @@ def test_a_whole_instance_is_not_given_where_parts_are_and_parts_not_where_it_is
     assert refused(held, "1c.3g.40gb").reason is Reason.NO_CAPACITY
 
 
-def test_a_small_part_begins_where_the_largest_still_has_room_and_the_fullest_instance_is_filled_first() -> None:
+def test_compute_instance_keeps_the_largest_possible_and_uses_the_fullest_gpu_instance() -> None:
     held: list[HeldSlice] = []
     assert granted(held, "1c.3g.40gb").part == 2
     assert granted(held, "2c.3g.40gb").part == 0
@@ -114,7 +114,7 @@ def test_a_small_part_begins_where_the_largest_still_has_room_and_the_fullest_in
     assert granted(held, "1c.3g.40gb").start == first.start
 
 
-def test_a_place_that_was_decided_is_kept_to_the_compute_slice() -> None:
+def test_given_position_is_used_to_the_compute_slice() -> None:
     held: list[HeldSlice] = []
     assert granted(held, "1c.3g.40gb", place=MigPlace(0, 1)).place == (0, 1)
     assert granted(held, "1c.3g.40gb", place=MigPlace(0, 0)).place == (0, 0)
@@ -125,7 +125,7 @@ def test_a_place_that_was_decided_is_kept_to_the_compute_slice() -> None:
     assert isinstance(across, Misfit)
 
 
-def test_an_idle_instance_is_used_for_parts_and_small_idle_ones_leave_for_them() -> None:
+def test_idle_gpu_instance_is_divided_and_small_idle_ones_are_destroyed_for_compute_instances() -> None:
     idle = [MigInstance(profile="3g.40gb", start=0)]
     choice = choose(GEOMETRY, "1c.3g.40gb", state_of(GEOMETRY, [("3g.40gb", 4)]), idle)
     assert choice is not None
@@ -136,7 +136,7 @@ def test_an_idle_instance_is_used_for_parts_and_small_idle_ones_leave_for_them()
     assert [i.start for i in choice.destroyed] == [1, 2]
 
 
-def test_parts_of_others_are_given_as_they_are_and_never_cut_again() -> None:
+def test_compute_instances_created_by_others_are_reused_and_never_changed() -> None:
     parts = (MigPart(start=0, compute=2, kept=True), MigPart(start=2, compute=1, kept=True))
     cut = replace(H100, mig_instances=(MigInstance(profile="3g.40gb", start=4, fixed=True, parts=parts),))
     held: list[HeldSlice] = []
@@ -147,14 +147,14 @@ def test_parts_of_others_are_given_as_they_are_and_never_cut_again() -> None:
     assert granted(held, "2c.3g.40gb", cut).place == (4, 0)
 
 
-def test_an_instance_with_a_stranger_beside_its_tenants_takes_no_more_parts() -> None:
+def test_gpu_instance_with_an_unmanaged_process_accepts_no_more_compute_instances() -> None:
     held: list[HeldSlice] = []
     part = granted(held, "1c.3g.40gb")
     there = replace(H100, mig_instances=(MigInstance(profile="3g.40gb", start=part.start, foreign=True),))
     assert granted(held, "1c.3g.40gb", there).start != part.start
 
 
-def test_parts_that_wait_behind_are_looked_ahead_to_as_the_instances_that_they_need() -> None:
+def test_waiting_compute_instances_are_planned_as_the_gpu_instances_that_they_need() -> None:
     answers = plan(GEOMETRY, EMPTY, [], ["1c.3g.40gb"] * 3 + ["4g.40gb", "1c.3g.40gb"])
     assert [choice.start if choice else None for choice in answers] == [4, 4, 4, 0, None]
 
@@ -165,7 +165,7 @@ NAMES = [p.name for p in GEOMETRY.profiles] + [
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.integers(0, 99)), max_size=30))
-def test_nobody_has_a_slice_twice_and_what_is_taken_is_given_back_exactly(
+def test_no_compute_slice_is_used_twice_and_vacated_reverses_occupied(
     steps: list[tuple[str, bool, int]],
 ) -> None:
     state, held = EMPTY, list[tuple[str, int, int]]()
@@ -194,7 +194,7 @@ def test_nobody_has_a_slice_twice_and_what_is_taken_is_given_back_exactly(
     assert state == EMPTY
 
 
-def test_the_best_part_is_one_of_those_that_are_open() -> None:
+def test_best_part_is_one_of_the_open_parts() -> None:
     for name in NAMES:
         profile = profile_of(name)
         for mask in range(1 << profile.instance_compute):
@@ -202,7 +202,7 @@ def test_the_best_part_is_one_of_those_that_are_open() -> None:
             assert best_part(profile, mask) in (found or (-1,))
 
 
-def test_what_stands_is_counted_once_whoever_is_in_it() -> None:
+def test_existing_gpu_instance_counts_once() -> None:
     used = state_of(GEOMETRY, [("1c.3g.40gb", 4, 2), ("1c.3g.40gb", 4, 1)])
     state, idle = standing(GEOMETRY, used, [MigInstance(profile="3g.40gb", start=4)])
     assert (state, idle) == (used, ())

@@ -1,4 +1,4 @@
-"""Where MIG instances go: future profiles stay possible, few instances are destroyed, never one that is in use."""
+"""Tests of the placement of MIG instances: large profiles stay possible, few idle instances are destroyed, no used one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stands(profile: str, start: int, *, fixed: bool = False) -> MigInstance:
     return MigInstance(profile=profile, start=start, fixed=fixed)
 
 
-def test_a_small_instance_leaves_the_largest_profiles_possible() -> None:
+def test_small_instance_keeps_the_largest_profile_possible() -> None:
     choice = choose(H100, "1g.10gb", EMPTY)
     assert choice is not None
     assert choice.start == 6
@@ -31,13 +31,13 @@ def test_a_small_instance_leaves_the_largest_profiles_possible() -> None:
     assert legal_starts(H100, four, occupied(EMPTY, small, choice.start)) == (0,)
 
 
-def test_an_idle_instance_is_used_again_where_that_costs_no_larger_profile() -> None:
+def test_idle_instance_is_reused_if_no_larger_profile_is_lost() -> None:
     choice = choose(H100, "3g.40gb", EMPTY, [stands("3g.40gb", 4)])
     assert choice is not None
     assert (choice.start, choice.reused, choice.destroyed) == (4, True, ())
 
 
-def test_an_instance_is_made_in_an_open_place_rather_than_in_that_of_an_idle_one() -> None:
+def test_free_start_is_preferred_to_destroying_an_idle_instance() -> None:
     idle = [stands("1g.10gb", start) for start in (4, 5, 6)]
     choice = choose(H100, "2g.20gb", EMPTY, idle)
     assert choice is not None
@@ -45,7 +45,7 @@ def test_an_instance_is_made_in_an_open_place_rather_than_in_that_of_an_idle_one
     assert choice.destroyed == ()
 
 
-def test_as_few_idle_instances_as_possible_leave() -> None:
+def test_fewest_idle_instances_are_destroyed() -> None:
     used = state_of(H100, [("4g.40gb", 0)])
     idle = [stands("1g.10gb", 4), stands("1g.10gb", 5), stands("1g.10gb", 6)]
     choice = choose(H100, "1g.20gb", used, idle)
@@ -53,7 +53,7 @@ def test_as_few_idle_instances_as_possible_leave() -> None:
     assert choice.destroyed == (stands("1g.10gb", 6),)
 
 
-def test_a_fixed_instance_is_given_out_and_never_destroyed() -> None:
+def test_fixed_instance_is_reused_and_never_destroyed() -> None:
     idle = [stands("7g.80gb", 0, fixed=True)]
     assert choose(H100, "1g.10gb", EMPTY, idle) is None
     choice = choose(H100, "7g.80gb", EMPTY, idle)
@@ -61,7 +61,7 @@ def test_a_fixed_instance_is_given_out_and_never_destroyed() -> None:
     assert choice.reused
 
 
-def test_what_strangers_are_in_counts_as_in_use() -> None:
+def test_instance_with_unmanaged_processes_counts_as_used() -> None:
     foreign = MigInstance(profile="3g.40gb", start=0, foreign=True)
     held = state_of(H100, [("1g.10gb", 5)])
     state, idle = standing(H100, held, [foreign, stands("1g.10gb", 6), stands("1g.10gb", 5)])
@@ -69,8 +69,8 @@ def test_what_strangers_are_in_counts_as_in_use() -> None:
     assert state == state_of(H100, [("3g.40gb", 0), ("1g.10gb", 5)])
 
 
-def test_what_waits_behind_is_kept_a_place_for() -> None:
-    """Alone a 1g goes to the end; with a 1g of double memory behind it, which could stand there only, it does not."""
+def test_start_needed_by_a_waiting_request_stays_free() -> None:
+    """A 1g instance gets the last start, unless a waiting 1g.20gb fits at that start only."""
     used = state_of(H100, [("4g.40gb", 0), ("1g.10gb", 4)])
     alone = choose(H100, "1g.10gb", used)
     before = choose(H100, "1g.10gb", used, coming=["1g.20gb"])
@@ -81,7 +81,7 @@ def test_what_waits_behind_is_kept_a_place_for() -> None:
     assert [choice.start for choice in answers if choice] == [5, 6]
 
 
-def test_room_for_a_start_is_what_the_choice_said() -> None:
+def test_making_room_returns_the_instances_to_destroy_for_a_start() -> None:
     used = state_of(H100, [("2g.20gb", 0)])
     idle = [stands("1g.10gb", 2), stands("1g.10gb", 4, fixed=True)]
     assert making_room(H100, "2g.20gb", 2, used, idle) == (stands("1g.10gb", 2),)
@@ -90,13 +90,15 @@ def test_room_for_a_start_is_what_the_choice_said() -> None:
     assert making_room(H100, "1g.10gb", 4, used, idle) == ()
 
 
-def test_a_profile_that_the_card_does_not_have_has_no_place() -> None:
+def test_unknown_profile_has_no_position() -> None:
     assert choose(H100, "1g.5gb", EMPTY) is None
     assert plan(H100, EMPTY, [], ["1g.5gb", "1g.10gb"])[1] is not None
 
 
 @given(st.sampled_from(sorted(GEOMETRIES)), st.randoms(use_true_random=False))
-def test_nothing_in_use_or_fixed_is_touched_and_all_that_stands_fits_the_card(card: str, dice: random.Random) -> None:
+def test_used_and_fixed_instances_are_never_destroyed_and_all_instances_fit_the_device(
+    card: str, dice: random.Random
+) -> None:
     geometry = GEOMETRIES[card]
     held: list[tuple[str, int]] = []
     idle: tuple[MigInstance, ...] = ()
@@ -121,7 +123,7 @@ def test_nothing_in_use_or_fixed_is_touched_and_all_that_stands_fits_the_card(ca
 
 
 @pytest.mark.parametrize("card", sorted(GEOMETRIES))
-def test_the_planner_places_what_an_exhaustive_search_places_and_destroys_hardly_more(card: str) -> None:
+def test_plan_is_nearly_as_good_as_an_exhaustive_search(card: str) -> None:
     quality = Quality()
     for number in range(20):
         follow(GEOMETRIES[card], random.Random(number), quality)

@@ -1,4 +1,4 @@
-"""The rule of mode mps: shares that run at once are never promised twice, and what the service cannot do is refused."""
+"""Tests of sharing mode mps: shares are never overcommitted, and unsupported requests are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def granted(held: list[HeldSlice], request: GpuRequest) -> Slice | Misfit:
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.none() | st.integers(1, 50_000)), max_size=60))
-def test_neither_compute_nor_memory_is_promised_twice(asks: list[tuple[int, int | None]]) -> None:
+def test_compute_and_memory_of_a_device_are_never_overcommitted(asks: list[tuple[int, int | None]]) -> None:
     held: list[HeldSlice] = []
     for cores, memory_mib in asks:
         answer = granted(held, ask(cores, memory_mib))
@@ -42,7 +42,7 @@ def test_neither_compute_nor_memory_is_promised_twice(asks: list[tuple[int, int 
     assert len(held) <= CLIENTS_MAX
 
 
-def test_equal_parts_are_as_many_as_they_say() -> None:
+def test_equal_fractions_fit_as_often_as_expected_in_mode_mps() -> None:
     held: list[HeldSlice] = []
     for _ in range(4):
         answer = granted(held, ask(25))
@@ -62,7 +62,7 @@ def test_equal_parts_are_as_many_as_they_say() -> None:
     ],
     ids=["several", "burst", "best-effort", "large", "cores", "memory"],
 )
-def test_what_does_not_fit_is_refused_with_its_reason(request_: GpuRequest, reason: Reason) -> None:
+def test_request_that_does_not_fit_is_refused_with_a_reason(request_: GpuRequest, reason: Reason) -> None:
     first = granted([], ask(50, 20_000))
     assert isinstance(first, Slice)
     answer = granted([HeldSlice(slice=first)], request_)
@@ -70,12 +70,12 @@ def test_what_does_not_fit_is_refused_with_its_reason(request_: GpuRequest, reas
     assert answer.reason is reason
 
 
-def test_it_is_never_chosen_for_whoever_does_not_name_it() -> None:
+def test_mode_mps_is_chosen_by_name_only() -> None:
     for cores in (10, 100):
         assert mode_for(GpuRequest(core_percent=cores)).name != "mps"
 
 
-# -- on a card that is cut -------------------------------------------------------------------------------------------
+# -- on a device with a MIG layout -----------------------------------------------------------------------------------
 
 GEOMETRY = MigGeometry(
     slices=8,
@@ -103,14 +103,14 @@ def places(*asks: tuple[int, int]) -> list[tuple[str, int]]:
     return [(h.slice.profile, h.slice.start) for h in held]
 
 
-def test_a_slice_lies_in_the_fullest_instance_that_has_room() -> None:
+def test_slice_is_placed_in_the_fullest_gpu_instance_with_room() -> None:
     three, four = SECOND.place, FIRST.place
     assert places((10, 1000), (10, 1000), (43, 1000), (20, 1000)) == [three, three, four, three]
     assert places((50, 1000), (10, 18_000), (5, 4000)) == [four, three, four]
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(1, 25_000)), max_size=40))
-def test_nothing_of_an_instance_is_promised_twice(asks: list[tuple[int, int | None]]) -> None:
+def test_gpu_instance_of_a_layout_is_never_overcommitted(asks: list[tuple[int, int | None]]) -> None:
     held: list[HeldSlice] = []
     for cores, memory_mib in asks:
         answer = granted_of(CUT, held, ask(cores, memory_mib))
@@ -133,7 +133,9 @@ def test_nothing_of_an_instance_is_promised_twice(asks: list[tuple[int, int | No
     ],
     ids=["cores", "memory"],
 )
-def test_what_no_instance_has_is_refused_with_what_each_has(request_: GpuRequest, reason: Reason, words: str) -> None:
+def test_request_too_large_for_every_gpu_instance_is_refused_with_their_free_amounts(
+    request_: GpuRequest, reason: Reason, words: str
+) -> None:
     answer = granted_of(CUT, [], request_)
     assert isinstance(answer, Misfit)
     assert answer.reason is reason
@@ -145,13 +147,13 @@ def test_what_no_instance_has_is_refused_with_what_each_has(request_: GpuRequest
     [replace(SECOND, foreign=True), replace(SECOND, fixed=False)],
     ids=["strangers", "of no layout"],
 )
-def test_an_instance_with_strangers_or_of_no_layout_serves_nobody(instance: MigInstance) -> None:
+def test_gpu_instance_with_unmanaged_processes_or_outside_the_layout_is_not_used(instance: MigInstance) -> None:
     answer = granted_of(replace(CUT, mig_instances=(FIRST, instance)), [], ask(10, 1000))
     assert isinstance(answer, Slice)
     assert answer.profile == FIRST.profile
 
 
-def test_its_own_service_on_an_instance_is_no_stranger() -> None:
+def test_mps_service_on_a_gpu_instance_is_not_an_unmanaged_process() -> None:
     first = granted_of(CUT, [], ask(10, 1000))
     assert isinstance(first, Slice)
     served = replace(CUT, mig_instances=(FIRST, replace(SECOND, foreign=True)))
@@ -161,7 +163,7 @@ def test_its_own_service_on_an_instance_is_no_stranger() -> None:
 
 
 @pytest.mark.parametrize("pinned", ["", "mig", "vgpu"])
-def test_a_layout_serves_this_mode_only_where_the_operator_says_so(pinned: str) -> None:
+def test_layout_is_used_by_mode_mps_only_if_the_device_is_pinned_to_it(pinned: str) -> None:
     answer = granted_of(replace(CUT, pinned=pinned), [], ask(10, 1000))
     assert isinstance(answer, Misfit)
     assert answer.reason is Reason.MODE_CONFLICT
@@ -170,7 +172,7 @@ def test_a_layout_serves_this_mode_only_where_the_operator_says_so(pinned: str) 
     assert whole.profile == ""
 
 
-def test_services_of_a_card_have_names_of_their_own() -> None:
+def test_mps_services_of_a_device_have_different_names() -> None:
     assert (part_name("", -1), part_name("3g.20gb", 4)) == ("mps", "mps 3g.20gb at 4")
     assert all(is_part(name) for name in ("mps", "mps 3g.20gb at 4"))
     assert not any(is_part(name) for name in ("MIG-1", "mpsx", ""))

@@ -1,4 +1,4 @@
-"""Which cards and parts of cards virtual machines get, and which IOMMU groups can be handed out at all."""
+"""Tests of sharing mode passthrough: whole devices, virtual functions, and IOMMU groups that can be assigned."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _held(*answers: Slice | Misfit) -> list[HeldSlice]:
     return [HeldSlice(slice=answer) for answer in answers if isinstance(answer, Slice)]
 
 
-def test_it_is_chosen_by_name_or_by_a_part_and_never_by_amounts() -> None:
+def test_mode_passthrough_is_chosen_by_name_or_virtual_function_and_never_by_amounts() -> None:
     assert mode_for(WHOLE).name == NAME
     assert mode_for(GpuRequest(vf="A100-5C")).name == NAME
     assert mode_for(GpuRequest()).name != NAME
@@ -52,7 +52,7 @@ def test_it_is_chosen_by_name_or_by_a_part_and_never_by_amounts() -> None:
     assert MODE.isolation is Isolation.HARDWARE
 
 
-def test_a_whole_card_is_one_tenants() -> None:
+def test_whole_device_has_one_slice() -> None:
     part = fits(CARD, None, (), WHOLE)
     assert isinstance(part, Slice)
     assert (part.memory_mib, part.core_percent, part.vf) == (40_960, 100, "")
@@ -64,7 +64,7 @@ def test_a_whole_card_is_one_tenants() -> None:
     assert (division.slots_free, division.memory_free_mib, division.core_percent) == (0, 0, 100)
 
 
-def test_a_card_too_small_or_cut_by_mig_is_no_answer() -> None:
+def test_device_that_is_too_small_or_has_mig_instances_is_refused() -> None:
     small = fits(CARD, None, (), GpuRequest(mode=NAME, memory_mib=50_000))
     assert isinstance(small, Misfit)
     assert small.reason is Reason.TOO_LARGE
@@ -76,14 +76,14 @@ def test_a_card_too_small_or_cut_by_mig_is_no_answer() -> None:
         assert "MIG" in cut.message
 
 
-def test_parts_of_one_size_fill_a_card_and_no_other_size_goes_beside_them() -> None:
+def test_virtual_functions_of_one_profile_fill_a_device_and_exclude_other_profiles() -> None:
     held: list[HeldSlice] = []
     for _ in range(2):
         part = fits(CARD, NAME, held, GpuRequest(vf="a100-20c"))
         assert isinstance(part, Slice)
         assert (part.vf, part.memory_mib, part.core_percent) == ("A100-20C", 20_480, 50)
         held += _held(part)
-    for request, word in ((GpuRequest(vf="A100-20C"), "all 2"), (GpuRequest(vf="A100-5C"), "given out as A100-20C")):
+    for request, word in ((GpuRequest(vf="A100-20C"), "all 2"), (GpuRequest(vf="A100-5C"), "is used as A100-20C")):
         answer = fits(CARD, NAME, held, request)
         assert isinstance(answer, Misfit)
         assert word in answer.message
@@ -92,7 +92,7 @@ def test_parts_of_one_size_fill_a_card_and_no_other_size_goes_beside_them() -> N
     assert MODE.division(CARD, []).slots_free == 1
 
 
-def test_a_part_that_the_card_does_not_make_is_answered_with_those_it_makes() -> None:
+def test_unknown_virtual_function_is_refused_with_the_existing_profiles() -> None:
     answer = fits(CARD, None, (), GpuRequest(vf="A100-10C"))
     assert isinstance(answer, Misfit)
     assert "A100-20C, A100-5C" in answer.message
@@ -101,7 +101,7 @@ def test_a_part_that_the_card_does_not_make_is_answered_with_those_it_makes() ->
 
 
 @given(st.lists(st.sampled_from(["", "A100-20C", "A100-5C"]), max_size=12))
-def test_what_is_charged_is_never_more_than_the_card(asked: list[str]) -> None:
+def test_charges_never_exceed_the_device(asked: list[str]) -> None:
     held: list[HeldSlice] = []
     for name in asked:
         held += _held(fits(CARD, NAME if held else None, held, GpuRequest(mode=NAME, vf=name)))
@@ -111,7 +111,7 @@ def test_what_is_charged_is_never_more_than_the_card(asked: list[str]) -> None:
     assert len({h.slice.vf for h in held}) <= 1
 
 
-# -- groups --------------------------------------------------------------------------------------------------------------
+# -- IOMMU groups --------------------------------------------------------------------------------------------------------------
 
 
 def _member(address: str, driver: str = "", **more: bool) -> GroupMember:
@@ -127,24 +127,26 @@ def _member(address: str, driver: str = "", **more: bool) -> GroupMember:
         ([_member(OTHER)], ""),
         ([_member(OTHER, "pci-stub")], ""),
         ([_member(OTHER, "e1000e")], f"{OTHER} (e1000e)"),
-        ([_member(OTHER, "vfio-pci", vfio=True)], "given out already"),
+        ([_member(OTHER, "vfio-pci", vfio=True)], "assigned to another virtual machine"),
         ([_member(OTHER), _member(SOUND, "snd_hda_intel")], "snd_hda_intel"),
     ],
 )
-def test_a_group_is_viable_when_nothing_in_it_is_the_hosts_or_anothers(others: list[GroupMember], word: str) -> None:
+def test_iommu_group_can_be_assigned_if_neither_the_host_nor_another_machine_uses_it(
+    others: list[GroupMember], word: str
+) -> None:
     why = not_viable([_member(A, "nvidia"), *others], {A})
     assert (why == "") is (word == "")
     assert word in why
 
 
-def test_what_goes_along_does_not_stand_in_the_way() -> None:
+def test_other_functions_of_the_card_do_not_prevent_the_assignment() -> None:
     members = [_member(A, "nvidia"), _member(SOUND, "snd_hda_intel"), _member(BRIDGE, "pcieport", bridge=True)]
     assert companions(members, A) == (SOUND,)
     assert not_viable(members, {A, *companions(members, A)}) == ""
     assert companions([*members, _member(OTHER, "nvidia")], A) == (SOUND,)
 
 
-def test_variables_are_named_as_kubevirt_names_them() -> None:
+def test_kubevirt_variables_and_resources_have_the_names_that_kubevirt_uses() -> None:
     assert kubevirt_variable("calabash.dev/gpus") == "PCI_RESOURCE_CALABASH_DEV_GPUS"
     assert kubevirt_variable("nvidia.com/L4-24Q", mediated=True) == "MDEV_PCI_RESOURCE_NVIDIA_COM_L4-24Q"
     assert vendor_resource("NVIDIA L4 (24GB) v1.0") == "nvidia.com/NVIDIA_L4_24GB_V1_0"

@@ -1,4 +1,4 @@
-"""Rules of dividing one device: nothing is ever promised twice."""
+"""Tests of the rules of all sharing modes: a device is never overcommitted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 from calabash.sharing import registry
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named, selected
-from calabash.sharing.timeslice import capped_mib
+from calabash.sharing.timeslice import charged_memory_mib
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
 
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100-SXM4-40GB", memory_mib=40960)
@@ -33,7 +33,7 @@ requests = st.builds(
 
 
 @given(st.lists(requests, max_size=40), st.lists(st.integers(0, 30), max_size=20))
-def test_whatever_is_asked_and_given_back_a_device_is_never_promised_twice(
+def test_device_is_never_overcommitted_by_random_requests_and_releases(
     asks: list[GpuRequest], releases: list[int]
 ) -> None:
     held: list[HeldSlice] = []
@@ -50,14 +50,14 @@ def test_whatever_is_asked_and_given_back_a_device_is_never_promised_twice(
             assert all(h.slice.memory_mib > 0 for h in held)
         if mode == "timeslice":
             assert len(held) <= CARD.replicas
-            assert sum(capped_mib(h.slice) for h in held) <= CARD.memory_mib
+            assert sum(charged_memory_mib(h.slice) for h in held) <= CARD.memory_mib
         assert sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held) <= 100
         if held and mode == "exclusive":
             assert len(held) == 1
 
 
 @given(requests.filter(lambda r: r.mode == "vgpu"))
-def test_a_slice_is_exactly_what_was_asked_for(ask: GpuRequest) -> None:
+def test_slice_has_exactly_the_requested_amounts(ask: GpuRequest) -> None:
     answer = fits(CARD, None, [], ask)
     if isinstance(answer, Slice):
         assert ask.memory_mib is None or answer.memory_mib == ask.memory_mib
@@ -67,7 +67,7 @@ def test_a_slice_is_exactly_what_was_asked_for(ask: GpuRequest) -> None:
 
 
 @given(st.lists(requests, max_size=20))
-def test_the_division_adds_up_to_the_device(asks: list[GpuRequest]) -> None:
+def test_amounts_of_the_division_add_up_to_the_device(asks: list[GpuRequest]) -> None:
     held: list[HeldSlice] = []
     for ask in asks:
         answer = fits(CARD, ModeName("vgpu") if held else None, held, ask)
@@ -84,14 +84,14 @@ def test_the_division_adds_up_to_the_device(asks: list[GpuRequest]) -> None:
         assert isinstance(fits(CARD, ModeName("vgpu"), held, best_effort), Slice)
 
 
-def test_without_an_amount_of_memory_a_slice_gets_as_much_of_it_as_of_the_compute() -> None:
+def test_request_without_memory_gets_the_same_fraction_of_memory_as_of_compute() -> None:
     answer = fits(CARD, None, [], GpuRequest(core_percent=25))
     assert isinstance(answer, Slice)
     assert answer.memory_mib == CARD.memory_mib // 4 - SLICE_RESERVE_MIB
 
 
 @pytest.mark.parametrize(("milli", "slices"), [(500, 2), (333, 3), (125, 8), (100, 10), (1000, 1)])
-def test_equal_fractions_of_a_card_are_as_many_slices_as_they_say(milli: int, slices: int) -> None:
+def test_equal_fractions_of_a_device_fit_as_often_as_expected(milli: int, slices: int) -> None:
     ask = GpuRequest(memory_milli=milli, mode=ModeName("vgpu"), policy=ComputePolicy.BEST_EFFORT)
     held: list[HeldSlice] = []
     while isinstance(answer := fits(CARD, ModeName("vgpu") if held else None, held, ask), Slice):
@@ -100,24 +100,24 @@ def test_equal_fractions_of_a_card_are_as_many_slices_as_they_say(milli: int, sl
     assert held[0].slice.memory_mib == CARD.memory_mib * milli // 1000 - SLICE_RESERVE_MIB
 
 
-def test_a_fraction_of_the_memory_is_a_slice_and_all_of_it_is_a_whole_card() -> None:
+def test_fraction_of_the_memory_is_a_slice_and_the_whole_memory_is_a_whole_device() -> None:
     assert mode_for(GpuRequest(memory_milli=999)).name == "vgpu"
     assert mode_for(GpuRequest(memory_milli=1000)).name == "exclusive"
     assert mode_for(GpuRequest(memory_milli=1000, core_percent=30)).name == "vgpu"
 
 
 @pytest.mark.parametrize("milli", [0, 1001, -1])
-def test_a_fraction_is_between_one_thousandth_and_all(milli: int) -> None:
+def test_memory_fraction_outside_1_to_1000_is_refused(milli: int) -> None:
     with pytest.raises(CalabashError, match=f"memory {milli} thousandths"):
         GpuRequest(memory_milli=milli)
 
 
-def test_memory_is_asked_as_an_amount_or_as_a_fraction_and_not_as_both() -> None:
+def test_request_with_memory_amount_and_memory_fraction_is_refused() -> None:
     with pytest.raises(CalabashError, match="given twice: 5 MiB and 10 thousandths"):
         GpuRequest(memory_mib=5, memory_milli=10)
 
 
-def test_a_device_that_is_excluded_is_not_chosen_whatever_else_is_said_of_it() -> None:
+def test_excluded_device_is_refused_even_if_other_filters_match() -> None:
     by_model = Selector(models=("a100",), models_excluded=("SXM4-40GB",))
     refused = selected(CARD, by_model)
     assert refused is not None
@@ -128,7 +128,7 @@ def test_a_device_that_is_excluded_is_not_chosen_whatever_else_is_said_of_it() -
     assert selected(CARD, Selector(models_excluded=("H100",), uuids_excluded=(DeviceUuid("GPU-9"),))) is None
 
 
-def test_best_effort_is_promised_no_compute_and_fits_beside_a_full_card() -> None:
+def test_best_effort_slice_fits_on_a_device_without_free_compute() -> None:
     full = HeldSlice(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=100), policy=ComputePolicy.FIXED)
     ask = GpuRequest(memory_mib=1000, core_percent=50)
     refused = fits(CARD, ModeName("vgpu"), [full], ask)
@@ -140,7 +140,7 @@ def test_best_effort_is_promised_no_compute_and_fits_beside_a_full_card() -> Non
     assert isinstance(fits(CARD, ModeName("vgpu"), [full], free), Slice)
 
 
-def test_a_device_keeps_the_mode_of_its_first_slice_until_it_is_idle() -> None:
+def test_device_keeps_the_mode_of_its_first_slice_until_it_is_idle() -> None:
     slice_ = HeldSlice(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=10))
     refused = fits(CARD, ModeName("vgpu"), [slice_], GpuRequest(mode=ModeName("timeslice")))
     assert isinstance(refused, Misfit)
@@ -148,14 +148,14 @@ def test_a_device_keeps_the_mode_of_its_first_slice_until_it_is_idle() -> None:
     assert isinstance(fits(CARD, None, [], GpuRequest(mode=ModeName("timeslice"))), Slice)
 
 
-def test_a_request_that_no_release_could_help_is_too_large_even_when_the_device_is_busy() -> None:
+def test_request_larger_than_the_device_is_too_large_even_if_the_device_is_busy() -> None:
     busy = HeldSlice(slice=Slice(device=CARD.uuid, memory_mib=0, core_percent=0))
     refused = fits(CARD, ModeName("timeslice"), [busy], GpuRequest(memory_mib=90_000, mode=ModeName("vgpu")))
     assert isinstance(refused, Misfit)
     assert refused.reason is Reason.TOO_LARGE
 
 
-def test_time_slices_take_turns_up_to_a_number_and_split_no_compute() -> None:
+def test_time_slices_are_limited_in_number_and_do_not_divide_compute() -> None:
     ask = GpuRequest(mode=ModeName("timeslice"))
     held: list[HeldSlice] = []
     while isinstance(answer := fits(CARD, ModeName("timeslice") if held else None, held, ask), Slice):
@@ -169,7 +169,7 @@ def test_time_slices_take_turns_up_to_a_number_and_split_no_compute() -> None:
 
 
 @pytest.mark.parametrize("health", [h for h in Health if h is not Health.HEALTHY])
-def test_only_a_healthy_device_takes_new_work(health: Health) -> None:
+def test_only_a_healthy_device_accepts_requests(health: Health) -> None:
     from dataclasses import replace
 
     refused = fits(replace(CARD, health=health), None, [], GpuRequest())
@@ -190,12 +190,12 @@ def test_only_a_healthy_device_takes_new_work(health: Health) -> None:
         (Selector(memory_mib_max=10_000), False),
     ],
 )
-def test_a_selector_accepts_by_model_uuid_and_memory(selector: Selector, accepted: bool) -> None:
+def test_selector_filters_by_model_uuid_and_memory(selector: Selector, accepted: bool) -> None:
     answer = fits(CARD, None, [], GpuRequest(selector=selector))
     assert isinstance(answer, Slice) is accepted
 
 
-def test_the_mode_follows_from_the_amounts_and_from_the_isolation() -> None:
+def test_mode_is_chosen_by_amounts_and_isolation_level() -> None:
     assert mode_for(GpuRequest()).name == "exclusive"
     assert mode_for(GpuRequest(memory_mib=100)).name == "vgpu"
     assert mode_for(GpuRequest(core_percent=99)).name == "vgpu"
@@ -203,20 +203,20 @@ def test_the_mode_follows_from_the_amounts_and_from_the_isolation() -> None:
     assert mode_for(GpuRequest(mode=ModeName("timeslice"))).name == "timeslice"
 
 
-def test_a_named_mode_that_isolates_less_than_asked_is_refused() -> None:
+def test_named_mode_that_isolates_less_than_requested_is_refused() -> None:
     with pytest.raises(CalabashError) as caught:
         mode_for(GpuRequest(mode=ModeName("vgpu"), isolation=Isolation.HARDWARE))
     assert caught.value.reason is Reason.MODE_CONFLICT
 
 
-def test_an_unknown_mode_is_refused_with_the_names_there_are() -> None:
+def test_unknown_mode_is_refused_with_the_existing_names() -> None:
     with pytest.raises(CalabashError) as caught:
         mode_named("warp")
     assert caught.value.reason is Reason.UNKNOWN_MODE
     assert all(name in caught.value.hint for name in ("exclusive", "timeslice", "vgpu"))
 
 
-def test_every_mode_loads_the_library_that_narrows_the_view_of_devices() -> None:
+def test_modes_load_the_shim_and_restrict_the_visible_devices() -> None:
     part = [Slice(device=CARD.uuid, memory_mib=1, core_percent=1)]
     for name, mode in SHARING_MODES.items():
         edits = mode.container_edits(part, library="/lib.so", slot="/slot")
@@ -224,7 +224,7 @@ def test_every_mode_loads_the_library_that_narrows_the_view_of_devices() -> None
         if name in {
             "passthrough",
             "brokered",
-        }:  # nothing of a slice goes into a virtual machine, or to who has a worker
+        }:  # programs in a virtual machine or with a worker do not load the shim
             assert "LD_PRELOAD" not in environment
             continue
         assert environment["CUDA_VISIBLE_DEVICES"] == CARD.uuid
@@ -233,7 +233,7 @@ def test_every_mode_loads_the_library_that_narrows_the_view_of_devices() -> None
         assert not any("MIB" in key or "PERCENT" in key for key in environment), "limits never travel by environment"
 
 
-def test_a_new_mode_is_one_new_module_and_nothing_else(
+def test_new_mode_needs_one_new_module_only(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("modes")
@@ -260,7 +260,7 @@ def test_a_new_mode_is_one_new_module_and_nothing_else(
 
 
 @given(st.lists(st.integers(512, 20_000), min_size=1, max_size=80))
-def test_best_effort_slices_are_accounted_with_their_memory_and_together_with_at_most_the_device(
+def test_recorded_shares_of_best_effort_slices_follow_their_memory_and_do_not_exceed_the_device(
     memory_mib: list[int],
 ) -> None:
     held: list[HeldSlice] = []
@@ -274,7 +274,7 @@ def test_best_effort_slices_are_accounted_with_their_memory_and_together_with_at
     assert sum(h.slice.core_percent for h in held) <= 100
 
 
-def test_best_effort_slices_fill_the_memory_of_a_device_beside_one_that_has_all_promised_compute() -> None:
+def test_best_effort_slices_fill_the_memory_beside_a_slice_with_all_guaranteed_compute() -> None:
     promised = with_compute(GpuRequest(memory_mib=1024), core_percent=100, policy=None)
     alone = with_compute(GpuRequest(memory_mib=1024), core_percent=None, policy=None)
     held: list[HeldSlice] = []
@@ -286,7 +286,7 @@ def test_best_effort_slices_fill_the_memory_of_a_device_beside_one_that_has_all_
     assert isinstance(fits(CARD, ModeName("vgpu"), held[:1], promised), Misfit)
 
 
-def test_named_share_of_a_best_effort_slice_is_its_weight_and_what_it_is_accounted_with() -> None:
+def test_named_share_of_a_best_effort_slice_is_its_weight_and_recorded_share() -> None:
     ask = with_compute(GpuRequest(memory_mib=1024), core_percent=30, policy=ComputePolicy.BEST_EFFORT)
     answer = fits(CARD, None, [], ask)
     assert isinstance(answer, Slice)

@@ -1,4 +1,4 @@
-"""Memory beyond the card: what is promised on the card is what counts there, and the host's part is bounded."""
+"""Tests of spilled memory: only the memory on the device counts there, and the spilled memory of a node is limited."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _ask(memory_gib: int, spill_gib: int) -> GpuRequest:
     return GpuRequest(memory_mib=memory_gib * GIB, spill_mib=spill_gib * GIB, core_percent=50)
 
 
-def test_a_slice_may_be_larger_than_its_card_and_takes_what_it_is_promised_there() -> None:
+def test_slice_with_spill_may_exceed_the_device_and_is_charged_its_resident_memory() -> None:
     part = fits(CARD, None, (), _ask(100, 40))
     assert part == Slice(device=CARD.uuid, memory_mib=100 * GIB, core_percent=50, spill_mib=40 * GIB)
     assert part.resident_mib == 60 * GIB
@@ -46,14 +46,14 @@ def test_a_slice_may_be_larger_than_its_card_and_takes_what_it_is_promised_there
     assert third.reason is Reason.NO_MEMORY
 
 
-def test_two_of_seventy_percent_each_fit_on_one_card() -> None:
+def test_two_slices_of_70_percent_with_spill_fit_on_one_device() -> None:
     ask = _ask(56, 17)
     first = fits(CARD, None, (), ask)
     assert isinstance(first, Slice)
     assert isinstance(fits(CARD, ModeName("vgpu"), [HeldSlice(slice=first)], ask), Slice)
 
 
-def test_nothing_is_spilled_where_nobody_has_allowed_it() -> None:
+def test_spill_is_refused_if_the_node_does_not_allow_it() -> None:
     answer = fits(replace(CARD, spill_mib=0), None, (), _ask(60, 30))
     assert isinstance(answer, Misfit)
     assert answer.reason is Reason.NOT_PERMITTED
@@ -65,12 +65,12 @@ def test_nothing_is_spilled_where_nobody_has_allowed_it() -> None:
 
 
 @pytest.mark.parametrize(("memory_gib", "spill_gib"), [(30, 30), (30, 40)])
-def test_something_of_the_memory_lies_on_the_card(memory_gib: int, spill_gib: int) -> None:
+def test_spill_of_all_memory_is_refused(memory_gib: int, spill_gib: int) -> None:
     with pytest.raises(CalabashError, match="out of range"):
         _ask(memory_gib, spill_gib)
 
 
-def test_spilling_is_of_an_amount_and_of_one_mode() -> None:
+def test_spill_needs_an_amount_of_memory_and_mode_vgpu() -> None:
     with pytest.raises(CalabashError, match="out of range"):
         GpuRequest(spill_mib=1)
     with pytest.raises(CalabashError) as caught:
@@ -84,7 +84,7 @@ def _scheduler(*devices: Device) -> LocalScheduler:
     return LocalScheduler(NodeName("here"), devices, queues, memory_mib=host_memory_of(devices))
 
 
-def test_what_all_spill_together_is_bounded_and_who_comes_too_late_waits() -> None:
+def test_request_waits_if_the_spill_memory_of_the_node_is_used() -> None:
     cards = [CARD, replace(CARD, uuid=DeviceUuid("GPU-2"), index=1)]
     scheduler = _scheduler(*cards)
     scheduler.submit(AllocationId("a"), _ask(60, 40), submitted_at_s=0.0)
@@ -97,7 +97,7 @@ def test_what_all_spill_together_is_bounded_and_who_comes_too_late_waits() -> No
     assert [type(d) for d in scheduler.cycle(2.0)] == [Start]
 
 
-def test_the_agent_grants_no_more_of_the_host_than_the_node_gives_whatever_a_scheduler_believes() -> None:
+def test_agent_never_grants_more_spill_memory_than_the_node_allows() -> None:
     request = _ask(60, 40)
     part = Slice(device=CARD.uuid, memory_mib=60 * GIB, core_percent=10, spill_mib=40 * GIB)
     record = AllocationRecord(
@@ -118,7 +118,7 @@ def test_the_agent_grants_no_more_of_the_host_than_the_node_gives_whatever_a_sch
     require_room(record, [idle, busy], but=[AllocationId("a")])
 
 
-def test_a_slot_says_what_is_given_at_once_what_may_not_be_paged_and_the_whole(tmp_path: Path) -> None:
+def test_limits_page_has_initial_resident_and_total_memory_limits(tmp_path: Path) -> None:
     device = SlotDevice(uuid=CARD.uuid, memory_limit_bytes=56 << 30, spill_bytes=16 << 30)
     create_slot(tmp_path / "s", SlotSpec(allocation=AllocationId("s"), devices=(device,)))
     limits = LimitsPage.of_slot(tmp_path / "s")
@@ -132,12 +132,12 @@ def test_a_slot_says_what_is_given_at_once_what_may_not_be_paged_and_the_whole(t
     assert told.resident_limit_bytes == 10 << 30
 
 
-def test_pages_without_spilling_are_written_as_every_library_reads_them() -> None:
+def test_limits_page_without_spill_has_layout_version_1() -> None:
     plain = SlotDevice(uuid=CARD.uuid, memory_limit_bytes=1 << 30)
     assert limits_bytes(SlotSpec(allocation=AllocationId("s"), devices=(plain,)))[8:12] == b"\1\0\0\0"
 
 
-def test_host_memory_is_given_only_where_the_file_says_so_and_half_of_it_by_itself(tmp_path: Path) -> None:
+def test_spill_must_be_enabled_in_the_settings_and_defaults_to_half_of_the_host_memory(tmp_path: Path) -> None:
     assert not read_settings(tmp_path).devices.cards().spill
     (tmp_path / SETTINGS_FILE).write_text("[devices]\nspill_mib_max = 4096\n")
     assert not read_settings(tmp_path).devices.cards().spill

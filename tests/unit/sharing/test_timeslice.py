@@ -1,4 +1,4 @@
-"""Cards in turns: as many tenants as the card has places, memory split for those who ask, and books that agree."""
+"""Tests of sharing mode timeslice: number of replicas, optional memory caps, and charges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, Mode
 from calabash.sched import QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits
-from calabash.sharing.timeslice import MODE, SLICE_RESERVE_MIB, capped_mib
+from calabash.sharing.timeslice import MODE, SLICE_RESERVE_MIB, charged_memory_mib
 
 NAME = ModeName("timeslice")
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100", memory_mib=40_960)
@@ -27,7 +27,7 @@ def ask(memory_mib: int | None = None) -> GpuRequest:
 
 
 def filled(card: Device, request: GpuRequest) -> tuple[list[HeldSlice], Misfit]:
-    """As many as fit, and why there are no more."""
+    """Return as many slices as fit, and the misfit of the next request."""
     held: list[HeldSlice] = []
     while isinstance(answer := fits(card, NAME if held else None, held, request), Slice):
         held.append(HeldSlice(slice=answer))
@@ -35,7 +35,7 @@ def filled(card: Device, request: GpuRequest) -> tuple[list[HeldSlice], Misfit]:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, REPLICAS, REPLICAS_MAX])
-def test_a_card_has_as_many_tenants_as_its_operator_says(replicas: int) -> None:
+def test_device_accepts_as_many_slices_as_replicas(replicas: int) -> None:
     card = replace(CARD, replicas=replicas)
     held, refused = filled(card, ask())
     assert len(held) == replicas
@@ -45,13 +45,13 @@ def test_a_card_has_as_many_tenants_as_its_operator_says(replicas: int) -> None:
 
 
 @pytest.mark.parametrize("replicas", range(1, REPLICAS_MAX + 1))
-def test_what_fits_by_charges_is_as_many_as_there_are_replicas(replicas: int) -> None:
+def test_as_many_slices_fit_by_charges_as_replicas(replicas: int) -> None:
     card = replace(CARD, replicas=replicas)
     charge = MODE.charge(card, Slice(device=CARD.uuid, memory_mib=0, core_percent=0), ComputePolicy.FIXED)
     assert 1000 // charge.core_milli == replicas
 
 
-def test_memory_is_split_among_those_who_ask_for_it() -> None:
+def test_memory_is_divided_among_requests_with_a_memory_amount() -> None:
     held, refused = filled(CARD, ask(16_000))
     assert len(held) == 2
     assert refused.reason is Reason.NO_MEMORY
@@ -70,7 +70,7 @@ asks = st.builds(ask, st.none() | st.integers(1, 50_000))
 
 
 @given(st.lists(asks, max_size=40), st.lists(st.integers(0, 30), max_size=20), st.integers(1, REPLICAS_MAX))
-def test_neither_places_nor_memory_are_promised_twice_and_charges_agree(
+def test_replicas_and_memory_are_never_overcommitted_and_charges_agree(
     requests: list[GpuRequest], releases: list[int], replicas: int
 ) -> None:
     card, held = replace(CARD, replicas=replicas), list[HeldSlice]()
@@ -81,7 +81,7 @@ def test_neither_places_nor_memory_are_promised_twice_and_charges_agree(
             held.append(HeldSlice(slice=answer))
         charges = [MODE.charge(card, h.slice, h.policy) for h in held]
         assert len(held) <= replicas
-        assert sum(capped_mib(h.slice) for h in held) <= card.memory_mib
+        assert sum(charged_memory_mib(h.slice) for h in held) <= card.memory_mib
         assert sum(c.core_milli for c in charges) <= 1000
         assert sum(c.memory_mib for c in charges) <= card.memory_mib
         division = MODE.division(card, held)
@@ -91,7 +91,7 @@ def test_neither_places_nor_memory_are_promised_twice_and_charges_agree(
 
 
 @given(st.lists(asks, max_size=24), st.integers(1, 12), st.integers(1, 12))
-def test_the_scheduler_fills_cards_of_several_replicas_and_binds_nothing_that_does_not_fit(
+def test_scheduler_fills_devices_with_replicas_and_binds_only_requests_that_fit(
     requests: list[GpuRequest], one: int, two: int
 ) -> None:
     cards = [replace(CARD, replicas=one), replace(OTHER, replicas=two)]
@@ -109,12 +109,12 @@ def test_the_scheduler_fills_cards_of_several_replicas_and_binds_nothing_that_do
                 held[part.device].append(HeldSlice(slice=part))
     for card in cards:
         assert len(held[card.uuid]) <= card.replicas
-        assert sum(capped_mib(h.slice) for h in held[card.uuid]) <= card.memory_mib
+        assert sum(charged_memory_mib(h.slice) for h in held[card.uuid]) <= card.memory_mib
     if all(request.memory_mib is None for request in requests) and len({one, two}) == 1:
         assert sum(map(len, held.values())) == min(len(requests), one + two)
 
 
-def test_a_request_waits_where_replicas_are_fewer_and_starts_when_they_are_more() -> None:
+def test_waiting_request_starts_when_the_number_of_replicas_is_raised() -> None:
     few = LocalScheduler(NodeName("here"), [replace(CARD, replicas=1)], [QueueSpec(name="default")])
     more = LocalScheduler(NodeName("here"), [replace(CARD, replicas=2)], [QueueSpec(name="default")])
     for scheduler, expected in ((few, 1), (more, 2)):

@@ -38,4 +38,4 @@ def test_where_no_node_gives_memory_the_pod_is_told_that_an_administrator_does(w
     world.start()
     world.pod("p", SPILLING)
     told = until(lambda: [e.message for e in world.client.list(EVENT, "team").items], "told")
-    assert "memory beyond the card is not allowed" in told[0]
+    assert "spilling memory to the host is not enabled" in told[0]
