@@ -1,6 +1,6 @@
-"""``python -m bench``: every benchmark one after the other, results to docs/measurements/.
+"""Run every benchmark one after the other and write the results to docs/measurements/: ``python -m bench``.
 
-``--quick`` runs the short forms and writes nothing, unless ``--save DIR`` says where. Names limit the run to some.
+``--quick`` runs the short forms and writes nothing, unless ``--save DIR`` is given. Names limit the run to some.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BENCHES = (
 
 
 def main() -> int:
-    """Run, collect, print what fell short. Exit code 1 when a benchmark could not measure."""
+    """Run the benchmarks and print the missed goals; return 1 if a benchmark could not measure."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run the benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(BENCHES)}")
     parser.add_argument("--quick", action="store_true", help="short forms; nothing is written unless --save is given")

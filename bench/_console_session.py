@@ -1,4 +1,4 @@
-"""A session of the console without a browser: logs in and proves its requests as the pages of the console do."""
+"""Session of the web console without a browser: logs in and signs its requests as the console's pages do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply of a gateway; names of headers are small."""
+    """A reply of the gateway; names of headers are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -65,7 +65,7 @@ def log_in(address: tuple[str, int], code: str, *, tls: ssl.SSLContext | None = 
 
 
 class LoginRefusedError(Exception):
-    """A login that the gateway did not take. ``reply`` is what it answered."""
+    """The gateway refused a login; ``reply`` is its answer."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(f"the login was answered {reply.status}: {reply.content[:200]!r}")
@@ -74,7 +74,7 @@ class LoginRefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class ConsoleSession:
-    """A page that is logged in; ``sent`` are the headers of its last request."""
+    """A logged-in session; ``sent`` holds the headers of its last request."""
 
     address: tuple[str, int]
     id: str
@@ -99,12 +99,12 @@ class ConsoleSession:
         return made
 
     def hear(self, clock: str) -> None:
-        """Take over the start and the time of the gateway."""
+        """Store the start and the time that the gateway reported."""
         start, now_ms = clock.split()
         self.clock = (start, int(now_ms))
 
     def proved(self, method: str, path: str, body: bytes = b"") -> dict[str, str]:
-        """Return the headers of a request of this session."""
+        """Return the headers of a request of this session, with its proof."""
         nonce = secrets.token_hex(16)
         question = Question(method=method, host=f"{self.address[0]}:{self.address[1]}", target=path, body=body)
         mac = request_proof(self.key, self.clock[0], question, at_ms=self.clock[1], nonce=nonce)
@@ -117,7 +117,7 @@ class ConsoleSession:
         return self.sent
 
     def ask(self, method: str, path: str, **fields: str) -> Reply:
-        """Return the reply to a request, and check its proof. A gateway with another clock is asked once more."""
+        """Send a request and return the reply; check the reply's proof. Retries once if the gateway's clock differs."""
         body = urlencode(fields).encode()
         for _ in range(2):
             sent = self.proved(method, path, body)

@@ -1,8 +1,8 @@
-"""A container runtime in small, for ``_driven``: ``python _container.py SOCKET`` runs inside a cluster's namespaces.
+"""Minimal container runtime for ``_driven``: ``python _container.py SOCKET`` runs inside a cluster's namespaces.
 
-Each connection is one start of a container: a line of JSON (``group``, ``root``, ``mounts``, ``env``, ``argv``), and from
-then on the connection is the program's input and output. The program is in a control group and a mount namespace of its
-own, sees its root and what is mounted in it and nothing else, as in a container of a real runtime.
+Each connection is one start of a container: a line of JSON (``group``, ``root``, ``mounts``, ``env``, ``argv``), after which
+the connection is the program's standard input and output. The program runs in its own control group and mount namespace and
+sees only its root and the mounts in it, as in a container of a real runtime.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def bind(source: str, target: Path, words: list[str]) -> None:
 
 
 def become(request: dict[str, Any], connection: socket.socket) -> None:
-    """This process is the container's program from now on."""
+    """Replace this process by the container's program."""
     (Path(request["group"]) / "cgroup.procs").write_text("0\n")
     root = Path(request["root"])
     check(_libc.unshare(_NEWNS), "unshare")
@@ -66,7 +66,7 @@ def become(request: dict[str, Any], connection: socket.socket) -> None:
 
 
 def line_of(connection: socket.socket) -> bytes:
-    """Nothing follows the line before the program is there."""
+    """Read the line of JSON; the client sends nothing behind it before the program runs."""
     text = b""
     while not text.endswith(b"\n") and (more := connection.recv(1 << 16)):
         text += more
@@ -74,7 +74,9 @@ def line_of(connection: socket.socket) -> bytes:
 
 
 def main(path: str) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended; the end of the connection is the end
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # exit statuses are not needed: a client reads until the connection ends
     # Unlike the first process of a PID namespace, programs end by SIGTERM: one that an agent sends wrongly loses a start.
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

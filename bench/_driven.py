@@ -1,9 +1,9 @@
-"""A kubelet that is driven by a benchmark: the gRPC, the checkpoint and the pod-resources answers are those of a real one.
+"""Kubelet that a benchmark drives: its gRPC, checkpoint and pod-resources answers are those of a real one.
 
-It counts tokens as the device manager of Kubernetes 1.34 to 1.36 does: containers of a pod are admitted in order, tokens of
-init containers pass on to later ones, entries of pods that are gone are forgotten at the next admission, the checkpoint is
-written after every Allocate, and PreStartContainer comes before every start. A container is then made as a runtime would,
-from the CDI files alone (``_container``).
+It assigns device IDs as the device manager of Kubernetes 1.34 to 1.36 does: containers of a pod are admitted in order, IDs of
+init containers pass on to later containers, entries of deleted pods are dropped at the next admission, the checkpoint is
+written after every Allocate, and PreStartContainer comes before every start. A container is then made as by a runtime, from
+the CDI files alone (``_container``).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from calabash.kubernetes.names import GPUS
 from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
 from calabash.seams.kubelet.stubs import podresources_pb2 as resources_pb
 
-CALL_S = 30.0  # as the real one waits
+CALL_S = 30.0  # timeout of the real kubelet
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 class NotNowError(Exception):
-    """It is tried again, as a kubelet does: the plug-in is away or refuses, or the runtime cannot resolve a name."""
+    """A call to repeat, as a kubelet repeats it: the plug-in is away or refuses, or the runtime cannot resolve a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a container was given when its pod was admitted."""
+    """Device IDs and answer of the plug-in that a container got when its pod was admitted."""
 
     namespace: str
     pod: str
@@ -44,7 +44,7 @@ class Entry:
 
 
 class _Line(FakeKubelet):
-    """Never waits for a plug-in that has gone."""
+    """Kubelet that never waits for a plug-in that has closed its connection."""
 
     @staticmethod
     def _call(channel: grpc.Channel, method: str, request: Any, reply: Any, timeout_s: float = CALL_S) -> Any:
@@ -57,7 +57,7 @@ class _Line(FakeKubelet):
 
 
 class DrivenKubelet:
-    """The kubelet of one node, whose directory is ``root``; ``specs`` is where its runtime looks for CDI files."""
+    """Kubelet of one node, whose directory is ``root``; its runtime reads CDI files from ``specs``."""
 
     def __init__(self, root: Path, specs: Path) -> None:
         self._plugins = root / "device-plugins"
@@ -69,7 +69,7 @@ class DrivenKubelet:
         self._lock = threading.Lock()
         self._entries: dict[tuple[str, str], Entry] = {}
         self._server: grpc.Server | None = None
-        self.reused = 0  # admissions with a token that another pod has had before
+        self.reused = 0  # admissions with a device ID that another pod has had before
         self._had: dict[str, str] = {}
         self.garbled = False
 
@@ -92,7 +92,7 @@ class DrivenKubelet:
         self._line.wait(lambda: bool(self._line.devices), timeout_s)
 
     def garble(self, yes: bool) -> None:
-        """Whether the checkpoint is of a form that nobody knows: then pod-resources has to serve."""
+        """Write the checkpoint in an unknown format, so that the agent must use pod-resources, or in the known one again."""
         with self._lock:
             self.garbled = yes
             self._write()
@@ -105,7 +105,7 @@ class DrivenKubelet:
         containers: Sequence[WantedContainer],
         active: Callable[[], Collection[str]],
     ) -> None:
-        """Gives tokens to all containers of a pod. Raises NotNowError."""
+        """Assign device IDs to all containers of a pod. Raises NotNowError."""
         with self._lock:
             alive = active()
             self._entries = {key: entry for key, entry in self._entries.items() if key[0] in alive}
@@ -134,7 +134,7 @@ class DrivenKubelet:
         return tuple(chosen)
 
     def prepare(self, uid: str, container: str) -> dict[str, Any]:
-        """Asks the plug-in for a start and resolves the names; the edits. Raises NotNowError."""
+        """Call PreStartContainer and return the CDI edits of the container's devices. Raises NotNowError."""
         with self._lock:
             entry = self._entries[uid, container]
         self._ask(lambda: self._line.pre_start(*entry.tokens, timeout_s=CALL_S))
@@ -147,7 +147,7 @@ class DrivenKubelet:
             return question()
         except grpc.RpcError as error:
             raise NotNowError(str(error.details() if isinstance(error, grpc.Call) else error)) from error
-        except (AssertionError, ValueError) as error:  # its channel has just been closed
+        except (AssertionError, ValueError) as error:  # the channel has just been closed
             raise NotNowError(repr(error)) from error
 
     def _write(self) -> None:
@@ -172,7 +172,7 @@ class DrivenKubelet:
         coming.rename(self._plugins / CHECKPOINT)
 
     def _listing(self) -> resources_pb.ListPodResourcesResponse:
-        """Init containers are not in it."""
+        """Return the answer of pod-resources, without init containers."""
         reply = resources_pb.ListPodResourcesResponse()
         with self._lock:
             for (_uid, container), entry in self._entries.items():
@@ -184,13 +184,13 @@ class DrivenKubelet:
 
 
 class Resolver:
-    """Finds CDI devices as a runtime does: from all files of the directory, and a name that stands twice is no name."""
+    """Resolver of CDI device names, as in a runtime: a name that two files of the directory define is invalid."""
 
     def __init__(self, specs: Path) -> None:
         self._specs = specs
 
     def all(self, names: Collection[str]) -> dict[str, Any]:
-        """The edits of all of these: variables of each, and what is mounted twice at one place once. Raises NotNowError."""
+        """Return the merged edits of the devices; a mount that two of them have is kept once. Raises NotNowError."""
         found = []
         for file in self._specs.glob("*.json"):
             try:
@@ -205,19 +205,19 @@ class Resolver:
 
 
 class Runtime:
-    """Starts programs through ``_container``.
+    """Client of ``_container``, which starts programs.
 
     Args:
-        socket: where it listens.
+        socket: path of the socket on which it listens.
         root: the file system of all containers.
-        groups: the control group in which those of pods are made.
+        groups: the control group below which those of pods are made.
     """
 
     def __init__(self, socket: Path, root: Path, groups: Path) -> None:
         self._socket, self._root, self._groups = socket, root, groups
 
     def start(self, uid: str, number: int, edits: Mapping[str, Any], argv: Sequence[str]) -> socket.socket:
-        """A program in a container of a pod: a connection to its input and output."""
+        """Start a program in a container of a pod; return the connection to its standard input and output."""
         group = self._groups / f"pod{uid}" / f"{number:064x}"
         group.mkdir(parents=True, exist_ok=True)
         env = dict(word.split("=", 1) for word in edits.get("env", []))
@@ -230,7 +230,7 @@ class Runtime:
         return connection
 
     def end(self, uid: str) -> bool:
-        """The pod's groups are removed, as the kubelet does; False while a program is in one."""
+        """Remove the pod's control groups, as the kubelet does; return False while a program is in one."""
         pod = self._groups / f"pod{uid}"
         if not pod.exists():
             return True

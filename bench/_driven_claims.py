@@ -1,8 +1,8 @@
-"""The agent of a node whose devices are asked for by claims, behind a kubelet that is driven, and pods that come and go on it.
+"""Agent of a node whose devices are requested by claims (DRA), behind a driven kubelet, with pods that come and go.
 
-Claims and pods are objects of a real API server; what a scheduler would write is written here. The kubelet finds the driver
+Claims and pods are objects of a real API server; this module writes what a scheduler would write. The kubelet finds the driver
 in its registry, prepares a claim before the first container that uses it, gives each container the CDI devices of the
-requests that it names, and gives the claim back when the last pod that uses it is gone.
+requests that it names, and releases the claim when the last pod that uses it is deleted.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ PODS_MAX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A container of one of the pods that use a claim; ``request``: the one that it names, "" for all of them."""
+    """A container that uses a claim; ``request`` is the request of the claim that it names, "" for all of them."""
 
     pod: int
     name: str
     request: str = ""
 
 
-SHAPES: tuple[tuple[Mapping[str, int], tuple[User, ...]], ...] = (  # cards by request, and who uses them
+SHAPES: tuple[tuple[Mapping[str, int], tuple[User, ...]], ...] = (  # cards by request, and the containers that use them
     ({"gpu": 1}, (User(pod=0, name="main"),)),
     ({"gpu": 2}, (User(pod=0, name="main"),)),
     ({"gpu": 1}, (User(pod=0, name="main"), User(pod=0, name="other"))),
@@ -65,15 +65,15 @@ SHAPES: tuple[tuple[Mapping[str, int], tuple[User, ...]], ...] = (  # cards by r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A claim that was made and allocated."""
+    """A claim that was created and allocated."""
 
     uid: str
     name: str
     pods: Mapping[int, tuple[str, str]]  # name and UID of each pod
     slices: Mapping[str, tuple[PlannedSlice, ...]]
 
-    def of(self, user: User) -> PlannedContainer:
-        """What a container is to see."""
+    def container_plan(self, user: User) -> PlannedContainer:
+        """Return the plan of a container that uses the claim: the slices that it may see."""
         wanted = [user.request] if user.request else list(self.slices)
         return PlannedContainer(
             name=user.name, mode=VGPU.name, slices=tuple(part for r in wanted for part in self.slices[r])
@@ -81,7 +81,7 @@ class Held:
 
 
 class ClaimsNode(DrivenNode):
-    """See the module's description. Workers have one claim each, one after the other."""
+    """Node whose workers hold one claim each at a time; see the module's description."""
 
     name = "claimed"
     agent = "claimed-agent"
@@ -89,7 +89,7 @@ class ClaimsNode(DrivenNode):
 
     def __init__(self, cluster: Cluster, *, workers: int, seed: int) -> None:
         super().__init__(cluster, workers=workers, seed=seed)
-        self.first_s: list[float] = []  # how long claims took that were new to the node
+        self.first_s: list[float] = []  # durations of the preparation of claims that were new to the node
         self._known: set[str] = set()
         self.shared = self.forgotten = 0
         self._line = FakeDraKubelet(self._root / "kubelet")
@@ -108,7 +108,7 @@ class ClaimsNode(DrivenNode):
             time.sleep(0.05)
 
     def faults(self, rounds: int) -> list[Callable[[], None]]:
-        """Each kind so many times."""
+        """Return ``rounds`` faults of each kind."""
 
         def kill_agent() -> None:
             self.cluster.restart(self.agent)
@@ -122,7 +122,7 @@ class ClaimsNode(DrivenNode):
         return [kill_agent, restart_kubelet] * rounds
 
     def until_tainted(self, card: int) -> float:
-        """Seconds from a fault of a card until its devices are published as unwell; it is well again afterwards."""
+        """Return the seconds from a fault of a card until its devices are published as unhealthy; repair it afterwards."""
         began = time.monotonic()
         while not self._published():
             assert time.monotonic() - began < START_S, "the node's devices are not published"
@@ -154,7 +154,7 @@ class ClaimsNode(DrivenNode):
     # -- one worker ---------------------------------------------------------------------------------------------------
 
     def _pod(self, name: str, shaper: Shaper) -> None:
-        """One claim from its making to its end, with the pods that use it."""
+        """Run one claim from its creation to its end, with the pods that use it."""
         amounts, users = SHAPES[shaper.number(0, len(SHAPES) - 1)]
         held = self._claim(name, amounts, users, shaper)
         self.shared += len(held.pods) > 1
@@ -169,16 +169,16 @@ class ClaimsNode(DrivenNode):
             self._give_back(held, connections, forgets=shaper.chance(0.1), by_force=shaper.chance(0.5))
 
     def _use(self, held: Held, user: User, *, hold: bool = False) -> socket | None:
-        """One start of a container, as often tried as a kubelet would; its program's connection where it is to stay."""
+        """Start a container and retry as a kubelet would; return the connection of its program if it is to stay."""
         _, pod_uid = held.pods[user.pod]
 
         def edits() -> Mapping[str, Any]:
             return self._resolver.all(self._prepared(held, user.request))
 
-        return self._run(pod_uid, held.of(user), edits, hold=hold)
+        return self._run(pod_uid, held.container_plan(user), edits, hold=hold)
 
     def _prepared(self, held: Held, request: str) -> set[str]:
-        """The CDI devices for a container that names this request, or all. Raises NotNowError."""
+        """Prepare the claim and return the CDI devices for a container that names this request, or all. Raises NotNowError."""
         began = time.monotonic()
         reply = self._call(lambda line: line.prepare(("default", held.uid, held.name)))
         answer = reply.claims[held.uid]
@@ -195,7 +195,7 @@ class ClaimsNode(DrivenNode):
         }
 
     def _give_back(self, held: Held, connections: Sequence[socket], *, forgets: bool, by_force: bool) -> None:
-        """Its pods go; some claims are deleted and never given back, as when a node was away that long."""
+        """Delete the claim's pods; delete some claims without unpreparing them, as happens when a node is away for long."""
         if connections and by_force:
             self.by_force += 1
             for name, _ in held.pods.values():
@@ -233,7 +233,7 @@ class ClaimsNode(DrivenNode):
         return False
 
     def _call(self, question: Callable[[FakeDraKubelet], Any]) -> Any:
-        """Raises NotNowError while no driver is there."""
+        """Call the driver. Raises NotNowError while none is registered."""
         if not self._line.infos:
             self._registered()
         try:
@@ -245,7 +245,7 @@ class ClaimsNode(DrivenNode):
     # -- the API server -----------------------------------------------------------------------------------------------
 
     def _claim(self, name: str, amounts: Mapping[str, int], users: Sequence[User], shaper: Shaper) -> Held:
-        """The claim with its pods, allocated to it as a scheduler would."""
+        """Create the claim with its pods and allocate it as a scheduler would."""
         requests = [{"name": r, "exactly": {"deviceClassName": CLASS, "count": count}} for r, count in amounts.items()]
         body = {"metadata": {"generateName": f"{name}-"}, "spec": {"devices": {"requests": requests}}}
         made = self.cluster.api.create(CLAIMS, body)["metadata"]
@@ -299,5 +299,5 @@ def _shown(state: Path) -> list[Json]:
 
 
 def claims_node(cluster: Cluster, *, workers: int, seed: int) -> AbstractContextManager[ClaimsNode]:
-    """Its agent serves when it is given, and is gone afterwards."""
+    """Run a node whose devices are requested by claims; its agent serves in the block and is stopped afterwards."""
     return serving(ClaimsNode(cluster, workers=workers, seed=seed))

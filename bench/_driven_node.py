@@ -1,4 +1,4 @@
-"""The agent of a node behind a kubelet that is driven (``_driven``), and pods that come and go on it."""
+"""Agent of a node behind a driven kubelet (``_driven``), with pods that come and go."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Node = TypeVar("_Node", bound="DrivenNode")
 
 
 class DrivenNode:
-    """The agent of a node whose kubelet is ours. Workers run one pod each, one after the other."""
+    """A node whose kubelet is driven by the benchmark. Each worker runs one pod at a time."""
 
     name = "driven"
     agent = "driven-agent"
@@ -86,7 +86,7 @@ class DrivenNode:
         self.wait_until_offered()
 
     def wait_until_offered(self) -> None:
-        """Until the kubelet has what the agent offers."""
+        """Wait until the kubelet has the devices that the agent offers."""
         self.kubelet.wait_for_tokens()
 
     def end(self) -> None:
@@ -97,7 +97,7 @@ class DrivenNode:
         fakes.remove_nodes(self.cluster.api, [self._node])
 
     def run(self, starts: int, faults: Sequence[Callable[[], None]], *, workers: int = 0) -> None:
-        """Pods until so many starts were heard of; the faults happen on the way, evenly. ``workers``: 0 for all."""
+        """Run pods until ``starts`` more starts were reported; inject the faults evenly meanwhile. ``workers``: 0 for all."""
         workers = workers or self._workers
         self._stop.clear()
         with ThreadPoolExecutor(workers) as pool:
@@ -116,7 +116,7 @@ class DrivenNode:
                 work.result()
 
     def faults(self, rounds: int) -> list[Callable[[], None]]:
-        """Each kind so many times."""
+        """Return ``rounds`` faults of each kind."""
 
         def kill_agent() -> None:
             self.cluster.restart(self.agent)
@@ -163,7 +163,7 @@ class DrivenNode:
             try:
                 self.kubelet.admit(uid, "default", name, containers, lambda: set(self._active))
             except NotNowError:
-                self.refused += 1  # a kubelet fails the pod, and its owner makes another
+                self.refused += 1  # a kubelet fails the pod, and its controller creates another
                 time.sleep(0.5)
                 return
             self._containers(uid, name, containers, shaper, held)
@@ -192,14 +192,17 @@ class DrivenNode:
             held.append(last)
 
     def _start(self, uid: str, container: WantedContainer, *, hold: bool = False) -> socket | None:
-        """One start of a container, as often tried as a kubelet would; its program's connection where it is to stay."""
+        """Start a container and retry as a kubelet would; return the connection of its program if it is to stay."""
         return self._run(uid, container.plan, lambda: self.kubelet.prepare(uid, container.name), hold=hold)
 
     def _run(
         self, uid: str, plan: PlannedContainer, ask: Callable[[], Mapping[str, Any]], *, hold: bool
     ) -> socket | None:
-        """The program of a container, whose word is heard, with the edits that are asked for; its connection where it is to
-        stay."""
+        """Run the program of a container with the edits that ``ask`` returns, and record its report.
+
+        Returns:
+            The connection of the program if ``hold``, else None.
+        """
         label = self.tally.plan(uid, plan)
         until = time.monotonic() + START_S
         while True:
@@ -226,7 +229,7 @@ class DrivenNode:
         return None
 
     def _finish(self, uid: str, name: str, held: Sequence[socket], shaper: Shaper) -> None:
-        """Some pods are deleted by force while their programs run, others have ended, others are deleted."""
+        """End a pod: by a forced deletion while its programs run, by the programs' end, or by a deletion."""
         if held and shaper.chance(0.5):
             self.by_force += 1
             self._delete(name)
@@ -244,7 +247,7 @@ class DrivenNode:
     # -- the API server -----------------------------------------------------------------------------------------------
 
     def _make(self, name: str, containers: Sequence[WantedContainer]) -> str:
-        """The pod, bound and with its plan; its UID."""
+        """Create the pod, bound and with its plan; return its UID."""
         spec: dict[str, Any] = {
             "nodeName": self._node,
             "initContainers": [_spec(c) for c in containers if c.kind != MAIN],
@@ -259,7 +262,7 @@ class DrivenNode:
     def _say(
         self, name: str, containers: Sequence[WantedContainer], *, done: Sequence[str], running: Sequence[str] = ()
     ) -> None:
-        """What the kubelet tells of a pod."""
+        """Report the status of a pod to the API server, as the kubelet does."""
         now = {"ready": False, "restartCount": 0, "image": "sees", "imageID": "sees"}
         early = [{**now, "name": c, "state": {"terminated": {"exitCode": 0}}} for c in done]
         late = [{**now, "name": c, "state": {"running": {}}} for c in running]
@@ -281,13 +284,13 @@ def _spec(container: WantedContainer) -> Json:
 
 
 def driven_node(cluster: Cluster, *, workers: int, seed: int) -> AbstractContextManager[DrivenNode]:
-    """Its agent serves when it is given, and is gone afterwards."""
+    """Run a driven node; its agent serves in the block and is stopped afterwards."""
     return serving(DrivenNode(cluster, workers=workers, seed=seed))
 
 
 @contextmanager
 def serving(node: _Node) -> Iterator[_Node]:
-    """Its agent serves when it is given, and is gone afterwards."""
+    """Start a node for the block and stop it afterwards."""
     try:
         node.begin()
         yield node

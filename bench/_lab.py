@@ -1,8 +1,8 @@
-"""A card, slots and tenants for the benchmarks, without the pool: a temporary CALABASH_HOME, slots as the agent writes
-them, the arbiter process, and C programs built on demand.
+"""Card, slots and tenants for benchmarks without a pool.
 
-The card is a simulated one, unless the machine has a real one; BENCH_CARD=sim or BENCH_CARD=real decides otherwise. The
-truth about who used the card comes from the card: the simulator's books, or the work that programs saw completed.
+A lab has a temporary CALABASH_HOME, slots as the agent writes them, the arbiter process, and C programs that are compiled on
+demand. The card is simulated unless the machine has a real one; BENCH_CARD=sim or BENCH_CARD=real overrides this. Use of the
+card is measured at the card: by the simulator's accounts, or by the work that programs saw completed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ KERNELS = PROGRAMS / "kernels.ptx"
 
 
 def real_card() -> bool:
-    """Whether to measure on a real card."""
-    wish = os.environ.get("BENCH_CARD", "")
-    return wish == "real" or (wish != "sim" and Path("/proc/driver/nvidia/version").exists())
+    """Return True if benchmarks measure on a real card."""
+    card = os.environ.get("BENCH_CARD", "")
+    return card == "real" or (card != "sim" and Path("/proc/driver/nvidia/version").exists())
 
 
 def program(name: str) -> Path:
-    """A program of bench/programs, compiled when its sources are newer."""
+    """Return the path of a program of bench/programs; compile it if its sources are newer."""
     source, target = PROGRAMS / f"{name}.c", BUILD / name
     newest = max(path.stat().st_mtime for path in (source, PROGRAMS / "driver.h"))
     if not target.exists() or target.stat().st_mtime < newest:
@@ -66,7 +66,7 @@ def program(name: str) -> Path:
 
 
 class Tenant:
-    """One running program of one slot."""
+    """A running program of one slot."""
 
     def __init__(self, process: subprocess.Popen[bytes], slot: str | None) -> None:
         self.process = process
@@ -74,7 +74,7 @@ class Tenant:
         self.pid = process.pid
 
     def wait_ready(self) -> None:
-        """Until the program has printed ``ready``."""
+        """Wait until the program has printed ``ready``."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if line != b"ready\n":
@@ -87,12 +87,12 @@ class Tenant:
         self.process.stdin = None
 
     def finish_text(self, timeout_s: float = 60) -> str:
-        """What it prints until its end."""
+        """Wait for the program's end and return its output."""
         output, errors = self.process.communicate(timeout=timeout_s)
         return (output + errors).decode(errors="replace")
 
     def result(self, timeout_s: float = 60) -> dict[str, Any]:
-        """The JSON object in the last line of its output."""
+        """Wait for the program's end and return the JSON object in the last line of its output."""
         output, errors = self.process.communicate(timeout=timeout_s)
         if self.process.returncode != 0:
             raise RuntimeError(f"tenant ended with {self.process.returncode}: {errors.decode(errors='replace')}")
@@ -100,7 +100,7 @@ class Tenant:
         return result
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the program."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.communicate()
@@ -110,7 +110,7 @@ class Tenant:
 
 
 class Keeper:
-    """What the agent does for the memory of slots: reaps the dead and publishes residuals, in a thread."""
+    """Thread that does the agent's work on the memory of slots: reaps dead processes and publishes residual memory."""
 
     def __init__(self, state: Path | None, slots: Sequence[Path], *, pause_s: float = 0.1) -> None:
         self._driver = open_driver(DriverOptions(sim_state=state))
@@ -135,26 +135,26 @@ class Keeper:
             self._stop.wait(self._pause_s)
 
     def learn_context(self, model: str, context_bytes: int) -> None:
-        """As the agent does with its probe."""
+        """Publish the memory of an empty context, as the agent does after its probe."""
         self._reaper.learn_context(model, context_bytes)
         for keeping in self._keepings:
             self._reaper.publish_context(keeping.limits)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()
         self._thread.join()
         self._driver.close()
 
 
 class Lab:
-    """A home with slots on one card. Use as a context manager; everything is gone afterwards."""
+    """A temporary home with slots on one card. Use as a context manager, which removes everything at its end."""
 
     def __init__(self, *, gpus: str = "A100-40GB", arbiter: bool = True) -> None:
         self.real = real_card()
         self._gpus = gpus
         self._want_arbiter = arbiter
-        self.tool_environment: Mapping[str, str] = {}  # variables of the tools that read the card's books
+        self.tool_environment: Mapping[str, str] = {}  # variables of the tools that read the card's accounts
         self._stack = ExitStack()
         self._tenants: list[Tenant] = []
         self._arbiter: subprocess.Popen[bytes] | None = None
@@ -182,7 +182,7 @@ class Lab:
             self.uuid = DeviceUuid(listed.stdout.split()[0])
         else:
             self.node = create_node(self.home, "bench", self._gpus)
-            self.uuid = self.books().devices[0].uuid
+            self.uuid = self.card_state().devices[0].uuid
 
     def _start_arbiter(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)])
@@ -192,7 +192,7 @@ class Lab:
         time.sleep(seconds)
 
     def now_ns(self) -> int:
-        """The clock of the tenants."""
+        """Return the time on the clock of the tenants."""
         return time.monotonic_ns()
 
     def __exit__(
@@ -204,14 +204,14 @@ class Lab:
         self._stack.close()
 
     def stop_arbiter(self) -> None:
-        """End the arbiter; nothing when there is none."""
+        """Stop the arbiter; does nothing if there is none."""
         if self._arbiter is not None:
             self._arbiter.send_signal(signal.SIGTERM)
             self._arbiter.wait(timeout=10)
             self._arbiter = None
 
-    def books(self) -> SimNode:
-        """The simulator's books."""
+    def card_state(self) -> SimNode:
+        """Return the state and accounts of the simulated card."""
         assert self.node is not None
         return show_node(self.node, environment=self.tool_environment)
 
@@ -225,7 +225,7 @@ class Lab:
         spill_bytes: int = 0,
         priority: int = 0,
     ) -> Path:
-        """A new slot on the first card."""
+        """Create a slot on the first card and return its directory."""
         coming, path = self.home / "alloc" / f".{name}", self.home / "alloc" / name
         device = SlotDevice(
             uuid=self.uuid,
@@ -240,26 +240,26 @@ class Lab:
         return path
 
     def drop_slot(self, name: str) -> None:
-        """Take a slot away."""
+        """Remove a slot."""
         shutil.rmtree(self.home / "alloc" / name, ignore_errors=True)
 
     def limits(self, name: str) -> LimitsPage:
-        """The agent's view of a slot's limits."""
+        """Return the limits page of a slot."""
         return LimitsPage.of_slot(self.home / "alloc" / name)
 
     def usage(self, name: str) -> UsagePage:
-        """The agent's view of a slot's usage."""
+        """Return the usage page of a slot."""
         return UsagePage.of_slot(self.home / "alloc" / name)
 
     def keeper(self, *names: str) -> Keeper:
-        """Look after the memory of some slots until the lab closes."""
+        """Start a keeper for the memory of some slots; it stops when the lab closes."""
         state = self.node.state if self.node is not None else None
         keeper = Keeper(state, [self.home / "alloc" / name for name in names])
         self._stack.callback(keeper.close)
         return keeper
 
     def environment(self, slot: str | None) -> dict[str, str]:
-        """Of a program on the card: inside a slot, or without the shim when ``slot`` is None."""
+        """Return the environment of a program on the card: inside a slot, or without the shim if ``slot`` is None."""
         environment = dict(os.environ)
         if self.node is not None:
             environment["CALABASH_SIM"] = str(self.node.state)
@@ -286,21 +286,21 @@ class Lab:
         self._tenants.append(tenant)
         return tenant
 
-    def forget(self, tenant: Tenant) -> None:
-        """A tenant that has ended."""
+    def remove_tenant(self, tenant: Tenant) -> None:
+        """Remove an ended tenant from the lab."""
         self._tenants.remove(tenant)
 
     def load(self, slot: str | None, *arguments: object) -> Tenant:
-        """Start ``gpuload`` and wait until its context stands."""
+        """Start ``gpuload`` and wait until it has made its context."""
         tenant = self.start(slot, "gpuload", "--kernels", KERNELS, *arguments)
         tenant.wait_ready()
         return tenant
 
     def busy_ns(self) -> tuple[int, dict[int, int]]:
-        """Now, and the card's time that each process has had."""
+        """Return the time now, and the card's time that each process has had so far, in ns."""
         before = self.now_ns()
-        books = self.books()
+        state = self.card_state()
         after = self.now_ns()
         return (before + after) // 2, {
-            process.pid: sum(device.busy_ns for device in process.devices) for process in books.processes
+            process.pid: sum(device.busy_ns for device in process.devices) for process in state.processes
         }

@@ -1,8 +1,8 @@
-"""Random demand for MIG instances, and an exhaustive search of what could be placed of it: the planner's yardstick.
+"""Random demand for MIG instances, and an exhaustive search that shows how much of it could be placed.
 
 One card. In each step some tenants leave, whose instances stay idle (one in ten of them fixed), and some requests come;
-what finds no place waits. The exhaustive search looks at the same card and the same waiting line, and tries every start
-for every request: most of the line, those who stand first before those behind them, with the fewest instances destroyed.
+requests that find no placement wait. The exhaustive search sees the same card and queue and tries every start for every
+request: as many as possible, earlier requests before later ones, with the fewest instances destroyed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINE_MAX = 6
 
 @dataclass(slots=True)
 class Quality:
-    """Sums over sequences: what the planner placed and destroyed, what the search did, and the time of each decision."""
+    """Sums over demand sequences: requests placed and instances destroyed, by planner and search; decision times."""
 
     asked: int = 0
     placed: int = 0
@@ -32,13 +32,13 @@ class Quality:
 
 
 def follow(geometry: MigGeometry, dice: random.Random, quality: Quality) -> None:
-    """One demand sequence: the planner decides, the search says what was possible."""
+    """Run one demand sequence and compare the planner's decisions with the search."""
     names = [p.name for p in geometry.profiles]
     weights = [1 if p.media else 5 - p.slices // 2 for p in geometry.profiles]
     held: list[tuple[str, int]] = []
     idle: tuple[MigInstance, ...] = ()
     line: list[str] = []
-    _fewest.cache_clear()  # a collector of garbage that walks through all of it would count as the planner's time
+    _fewest.cache_clear()  # a garbage collection that walks through the cache would count as the planner's time
     for _ in range(STEPS):
         for place in [place for place in held if dice.random() < 0.3]:
             held.remove(place)
@@ -65,7 +65,7 @@ def follow(geometry: MigGeometry, dice: random.Random, quality: Quality) -> None
 def exhaustive(
     geometry: MigGeometry, state: MigState, idle: tuple[MigInstance, ...], line: list[str]
 ) -> tuple[int, int]:
-    """How many of the line any search could place, in its order, and how few instances that destroys."""
+    """Return the number of requests that any search could place, in order, and the fewest instances destroyed for that."""
     kept: tuple[str, ...] = ()
     destroyed = 0
     for name in line:
@@ -77,7 +77,7 @@ def exhaustive(
 
 @lru_cache(maxsize=200_000)
 def _fewest(geometry: MigGeometry, state: MigState, idle: frozenset[MigInstance], names: tuple[str, ...]) -> int | None:
-    """Every start of the first, and the same for the rest."""
+    """Return the fewest instances destroyed to place all names, or None if they do not fit; tries every start of the first."""
     if not names:
         return 0
     profile = geometry.profile(names[0])

@@ -1,11 +1,11 @@
-"""The API while 200 clients poll and 20 watch: a real pool and its gateway on a simulated node, asked over TCP.
+"""Latency and cost of the HTTP API while 200 clients poll and 20 watch: a real pool and gateway on a simulated node, over TCP.
 
-The clients are those of eight tenants: each polls every two seconds on a connection that it keeps, in turn what the console
-and the command line ask for, and shows the ETag that it has seen. Meanwhile queues change, programs run and requests wait.
-Pool, gateway and clients share the processors of the machine. The time of an answer is therefore held against that of an echo:
-one more connection, to a process that sends each message back, used in the same event loop at the same time. The processor
-time of an answer is in CPU units (``bench._reference``). Where other work leaves less than the core that pool and gateway need,
-answers queue, and their 99th percentile is short of its goal while the processor time is not.
+The clients are those of eight tenants. Each polls every two seconds on a persistent connection, in turn the routes that the
+console and the command line read, and sends the ETag that it has seen. Meanwhile queues change, programs run and requests
+wait. Pool, gateway and clients share the processors of the machine. The time of an answer is therefore compared with that of
+an echo: one more connection, to a process that sends each message back, used in the same event loop at the same time. The
+processor time of an answer is in CPU units (``bench._reference``). If other work leaves less than the core that pool and
+gateway need, answers queue, and their 99th percentile misses its goal while the processor time does not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PATHS = (
 
 @dataclass(slots=True)
 class Seen:
-    """What the clients saw. Times in seconds."""
+    """Measurements of the clients. Times in seconds."""
 
     answers_s: list[float] = field(default_factory=list)
     echoes_s: list[float] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Seen:
 
 
 def measure_api(report: Report) -> None:
-    """p99 of an answer, processor time of one, how many there can be in a second, and the memory."""
+    """Measure the 99th percentile of an answer, its processor time, the most answers in a second, and the memory."""
     with tempfile.TemporaryDirectory(prefix="calabash-bench-") as directory:
         Path(directory).chmod(0o755)
         world = World(Path(directory) / "home", "8xA100-40GB", options=("--console", "127.0.0.1:0"))
@@ -134,7 +134,7 @@ async def _without_a_pause(
 
 
 class _Client:
-    """One that polls, on one connection."""
+    """A polling client on one connection."""
 
     def __init__(self, host: str, port: int, token: str, number: int, seen: Seen) -> None:
         self._where = host, port
@@ -147,14 +147,14 @@ class _Client:
         self._writer: asyncio.StreamWriter | None = None
 
     async def poll(self, *, until_s: float, pause_s: float = PERIOD_S) -> None:
-        """Ask until then."""
+        """Send requests until ``until_s``, with a pause of ``pause_s`` between them."""
         await asyncio.sleep(pause_s * self._number / POLLING)
         while (begun := time.monotonic()) < until_s:
             await self.ask()
             await asyncio.sleep(max(0.0, begun + pause_s - time.monotonic()))
 
     async def ask(self) -> None:
-        """One question."""
+        """Send the next request and record the reply."""
         path, begun = next(self._paths), time.monotonic()
         if self._reader is None or self._writer is None or self._reader.at_eof():
             self._reader, self._writer = await asyncio.open_connection(*self._where, limit=1 << 22)
@@ -169,7 +169,7 @@ class _Client:
         self.seen.statuses[status] = self.seen.statuses.get(status, 0) + 1
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._writer is not None:
             self._writer.close()
 
@@ -206,7 +206,7 @@ async def _watch(host: str, port: int, token: str, seen: Seen) -> None:
 
 
 def _peopled(world: World) -> list[str]:
-    """Tenants with a member each; some of their programs run. The members' tokens."""
+    """Create tenants with a member each and start some programs; return the members' tokens."""
     tokens = []
     for number in range(TENANTS):
         tenant, user = f"team{number}", f"user{number}"
@@ -223,7 +223,7 @@ def _peopled(world: World) -> list[str]:
 
 
 async def _waiting(world: World) -> list[asyncio.StreamWriter]:
-    """Requests that wait for what there is not."""
+    """Send requests that must wait, because all devices are taken; return their connections."""
     found = []
     for number in range(WAITING):
         order: dict[str, Any] = {"gpus": 8, "mode": "exclusive", "wait_s": 3600, "tenant": f"team{number % TENANTS}"}
@@ -239,7 +239,7 @@ async def _waiting(world: World) -> list[asyncio.StreamWriter]:
 
 
 def _change(world: World, seconds: float) -> None:
-    """A tenant and its queue are changed once a second."""
+    """Change a tenant and its queue once a second."""
     end = time.monotonic() + seconds
     for number in itertools.count(1):
         if time.monotonic() > end:
@@ -254,7 +254,7 @@ def _address(world: World) -> tuple[str, int]:
 
 
 def _processes(world: World) -> list[int]:
-    """The pool and its gateway."""
+    """Return the process IDs of the pool and its gateway."""
     assert world.daemon is not None
     children = [
         int(pid)

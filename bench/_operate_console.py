@@ -1,9 +1,8 @@
-"""The console's first page in a browser: 1,000 devices and 10,000 slices, a real gateway, nothing in the browser's cache.
+"""Load time of the console's first page in a browser: 1,000 devices and 10,000 slices, a real gateway, an empty cache.
 
-Behind the gateway stands a pool that has these devices and slices in memory and sums them up as the pool does.
-Time is the browser's own, from the beginning of the navigation until the content of the page stands in the document; bytes are
-what came over the wire. Each visit is preceded by one of a page with a heading and nothing else, in the same browser; its first
-contentful paint is the reference.
+Behind the gateway a pool has these devices and slices in memory and sums them up as the product's pool does. Time is the
+browser's own, from the beginning of the navigation until the page's content is in the document; bytes are those on the
+wire. Before each visit, the same browser loads a page with only a heading; its first contentful paint is the reference.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _MEASURED = """async () => {
 
 
 def measure_console(report: Report) -> None:
-    """First paint of the overview, its bytes, and how much of the time passed before the first byte."""
+    """Measure the first paint of the overview, its bytes, and the part of the time before the first byte."""
     chromium = shutil.which("chromium")
     if chromium is None:
         print("the console's first paint is left out: there is no chromium")
@@ -110,7 +109,7 @@ def _visit(browser: Browser, address: str) -> list[float]:
 
 
 class _Pool:
-    """Answers what the first page asks, over a Unix socket, in a thread of its own."""
+    """Pool that answers the requests of the first page over a Unix socket, in a thread of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,7 +122,7 @@ class _Pool:
         self._up.wait()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

@@ -1,5 +1,8 @@
-"""An invoice of a million intervals: the processor time of the ledger and of the whole way from the database, and whether the
-net amount is that of a plain recomputation to the cent. The recomputation, in exact fractions, is the reference for both."""
+"""Time to rate an invoice of a million usage intervals, and comparison of its net amount with a plain recomputation.
+
+Measures the processor time of the ledger alone and of the whole way from the database. The recomputation, in exact
+fractions, is the reference of both, and the net amounts must agree to the cent.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ GUARANTEE = 8.0
 
 
 def minutes(count: int) -> Iterator[UsageInterval]:
-    """Slices that run for hours and are written down every minute, over a month of 745 hours."""
+    """Yield usage of slices that run for hours and are recorded every minute, over a month of 745 hours."""
     chance = random.Random(10)
     period = month_period(MONTH, zone_of(ZONE))
     made = 0
@@ -81,7 +84,7 @@ def minutes(count: int) -> Iterator[UsageInterval]:
 
 
 def measure_invoice(report: Report) -> None:
-    """All figures of this part."""
+    """Measure all figures of invoices."""
     count = 100_000 if report.quick else 1_000_000
     intervals = list(minutes(count))
     tariff, period = tariff_of(TARIFF), month_period(MONTH, zone_of(ZONE))
@@ -89,16 +92,16 @@ def measure_invoice(report: Report) -> None:
     usage = Usage.of(intervals)
     began, worked = time.perf_counter(), time.process_time()
     lines = rate(usage, tenant="vision", tariffs=[tariff], guarantees=sure, period=period)
-    bill = invoice(lines, tenant="vision", month=MONTH, time_zone=ZONE, period=period)
+    issued = invoice(lines, tenant="vision", month=MONTH, time_zone=ZONE, period=period)
     ledger_s, ledger_core_s = time.perf_counter() - began, time.process_time() - worked
     worked = time.process_time()
     expected = plain.net(intervals, tariff=tariff, guarantees=sure, period=period)
     plain_core_s = time.process_time() - worked
-    report.add("intervals of the invoice", count, "", detail=f"{len(lines)} lines, net {bill.net} EUR")
+    report.add("intervals of the invoice", count, "", detail=f"{len(lines)} lines, net {issued.net} EUR")
     report.add("invoice, from columns", ledger_s, "s")
     name, of = "invoice, from columns, processor time", "plain recomputation"
     report.add_ratio(name, ledger_core_s, plain_core_s, "s", of=of, at_most=LEDGER)
-    report.add("invoice, off the plain recomputation", float(abs(bill.net - expected)), "EUR", at_most=0.0)
+    report.add("invoice, off the plain recomputation", float(abs(issued.net - expected)), "EUR", at_most=0.0)
     with tempfile.TemporaryDirectory(prefix="calabash-bench-") as folder:
         from_store_s, worked_s, net = _from_a_database(Path(folder), intervals)
     report.add("invoice, from the database to the draft", from_store_s, "s", detail="SQLite")
@@ -108,7 +111,7 @@ def measure_invoice(report: Report) -> None:
 
 
 def _from_a_database(folder: Path, intervals: list[UsageInterval]) -> tuple[float, float, str]:
-    """How long rating takes and how much of that a core works for it, and the net amount of its draft."""
+    """Rate from a database; return the wall time, the processor time and the net amount of the draft."""
     store = open_store(f"sqlite:///{folder / 'pool.db'}")
     store.billing.put_tariff(TARIFF.name, TARIFF.valid_from, _document(), at=0.0)
     database = Database(store.url)

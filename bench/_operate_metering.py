@@ -1,4 +1,4 @@
-"""What is metered of a day of churn in virtual time, against what happened: programs killed, pools killed at any step."""
+"""Metered usage of a day of churn in virtual time, compared with the events: programs killed, pools killed at any step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench._report import Report
 
 
 def measure_metering(report: Report) -> None:
-    """A day with 200 kills and 20 restarts; with ``--quick`` a quarter of it."""
+    """Measure a day with 200 kills and 20 restarts; with ``--quick`` a quarter of it."""
     part = 4 if report.quick else 1
     # Time is virtual: nothing here waits for the disk, and no power is cut.
     with tempfile.TemporaryDirectory() as home, mock.patch.object(os, "fsync", return_value=None):

@@ -1,4 +1,4 @@
-"""Processor time of a scrape of the exporter with a thousand devices, of a pool that answers at once, in CPU units."""
+"""Processor time of a scrape of the exporter with a thousand devices, in CPU units; the pool answers from memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPEATS = 7
 
 
 def measure_scrape(report: Report) -> None:
-    """Adds the time of a scrape (median), and how many series it has."""
+    """Measure the median time of a scrape and the number of series."""
     pool = _Pool()
     now = [0.0]
     page = MetricsPage(Reader(pool), clock=lambda: now[0])
@@ -43,7 +43,7 @@ def measure_scrape(report: Report) -> None:
 
 
 class _Pool:
-    """Answers as a pool's client does, from memory: decoded JSON."""
+    """Client of a pool that answers decoded JSON from memory."""
 
     def __init__(self) -> None:
         devices = [made_device(index) for index in range(DEVICES)]
@@ -82,7 +82,7 @@ class _Pool:
 
 
 def made_device(index: int) -> replies.DeviceView:
-    """A device of the pool."""
+    """Return a device of the pool."""
     return replies.DeviceView(
         uuid=f"GPU-{index:036d}", index=index, vendor="nvidia", model="NVIDIA H100", compute_capability="9.0",
         memory_mib=81920, memory_used_mib=40000, memory_allocated_mib=60000, memory_free_mib=21920,
@@ -92,7 +92,7 @@ def made_device(index: int) -> replies.DeviceView:
 
 
 def made_allocation(index: int) -> replies.AllocationView:
-    """A slice of one of them."""
+    """Return a slice of one of the devices."""
     device = index % DEVICES
     part = replies.SliceUseView(
         device=f"GPU-{device:036d}", device_index=device, memory_mib=30000, core_percent=40, memory_used_mib=20000,

@@ -1,7 +1,7 @@
-"""An invoice recomputed plainly, to hold the ledger's against: a sweep over all moments with exact fractions.
+"""Plain recomputation of an invoice, to check the ledger: a sweep over all moments with exact fractions.
 
-It shares no code with the ledger but the nouns and the calendar: how long each combination of what is held and which
-windows are open lasted is counted, and each is charged on its own.
+It shares only data types and the calendar with the ledger: it counts for how long each combination of held amounts and open
+windows lasted, and charges each on its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def key_of(interval: UsageInterval) -> LineKey:
 def states(
     intervals: Sequence[UsageInterval], tariff: Tariff, guarantees: Sequence[GuaranteeChange], period: Period
 ) -> Counter[State]:
-    """How long each combination of held shares and memory by key, guarantee and open windows lasted, in microseconds."""
+    """Return the microseconds of each combination of held shares and memory by key, guarantee and open windows."""
     events: list[tuple[int, LineKey | None, int, int]] = []
     for interval in intervals:
         begin, end = max(interval.from_us, period.from_us), min(interval.to_us, period.to_us)
@@ -61,7 +61,7 @@ def states(
 def hours(
     intervals: Sequence[UsageInterval], tariff: Tariff, guarantees: Sequence[GuaranteeChange], period: Period
 ) -> dict[tuple[Price | None, LineKey, Measure], Fraction]:
-    """Hours by price, key and measure."""
+    """Return the hours by price, key and measure."""
     found: dict[tuple[Price | None, LineKey, Measure], Fraction] = defaultdict(Fraction)
 
     def charge(key: LineKey, measure: Measure, opened: frozenset[str], amount: Fraction) -> None:
@@ -86,7 +86,7 @@ def hours(
 def net(
     intervals: Iterable[UsageInterval], *, tariff: Tariff, guarantees: Sequence[GuaranteeChange], period: Period
 ) -> Decimal:
-    """The net amount in cents of a tariff that is in force for all of the period. What is measured must not cross its ends."""
+    """Return the net amount in cents of a tariff that is in force for the whole period; usage must lie inside the period."""
     by_price: dict[Price, dict[LineKey, Fraction]] = defaultdict(dict)
     for (price, key, measure), amount in hours(list(intervals), tariff, guarantees, period).items():
         if price is not None and measure in {*HELD, Measure.BUSY, Measure.IDLE}:

@@ -1,5 +1,4 @@
-"""What TLS costs that carries nothing of ours: OpenSSL's AES-128-GCM records over one connection in one machine, between two
-processes, written and read in pieces."""
+"""Throughput of TLS without the product: OpenSSL's AES-128-GCM records over one local connection between two processes."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ CIPHER = "ECDHE-ECDSA-AES128-GCM-SHA256"
 
 def _context(server: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # the later one lets nobody choose the cipher
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 does not let a program choose the cipher
     context.set_ciphers(CIPHER)
     if server:
         now = datetime.datetime.now(datetime.UTC)
@@ -46,7 +45,7 @@ def _swallow(listener: socket.socket, bytes_: int) -> None:
 
 
 def tls_gib_s(bytes_: int, times: int = 3) -> float:
-    """GiB/s of so many bytes one way, acknowledged by one; the best of some."""
+    """Return the throughput of ``bytes_`` bytes one way, in GiB/s: the best of ``times`` tries."""
     data, best = memoryview(bytes(bytes_)), 0.0
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = multiprocessing.get_context("fork").Process(target=_swallow, args=(listener, bytes_))

@@ -1,7 +1,7 @@
-"""Resident memory of a planner in a large cluster: all that it holds, filled from objects as the API server sends them.
+"""Resident memory of a planner of a large cluster, filled from objects as the API server sends them.
 
-Runs as a process of its own (``python -m bench._planner_memory NODES PODS``) and prints MiB: what others have used before
-in the same process would count as well.
+Runs as a process of its own (``python -m bench._planner_memory NODES PODS``) and prints MiB, because memory that was used
+before in the same process would count as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _device_uuid(node: int, index: int) -> str:
 
 
 def node_object(number: int) -> dict[str, Any]:
-    """A node with the labels that nodes have."""
+    """Return a node with usual labels."""
     name = f"node-{number:05}"
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "rack": "r1"}
     return {
@@ -50,7 +50,7 @@ def node_object(number: int) -> dict[str, Any]:
 
 
 def devices_object(number: int, pods: int, nodes: int) -> dict[str, Any]:
-    """What the node's agent tells of it."""
+    """Return the object by which the node's agent reports its devices."""
     peers = [_device_uuid(number, index) for index in range(GPUS)]
     devices = [
         {
@@ -87,7 +87,7 @@ def devices_object(number: int, pods: int, nodes: int) -> dict[str, Any]:
 
 
 def pod_object(number: int, nodes: int, request: str) -> dict[str, Any]:
-    """A pod of a job of eight that runs where its plan says."""
+    """Return a pod of a job of eight that runs where its plan says."""
     node, index = number % nodes, number // nodes % GPUS
     uid, job = _pod_uid(number), number // 8
     part = PlannedSlice(device=_device_uuid(node, index), memory_mib=30_000, core_percent=60)
@@ -116,7 +116,7 @@ def pod_object(number: int, nodes: int, request: str) -> dict[str, Any]:
 
 
 def fill(nodes: int, pods: int) -> tuple[Core, list[MirrorCache[Any]]]:
-    """A core and its mirrors of a cluster in which every pod has what its plan says."""
+    """Return a core and its mirrors of a cluster in which every pod has what its plan says."""
     numbers = itertools.count()
     core = Core(new_id=lambda: f"plan-{next(numbers)}")
 
@@ -148,7 +148,7 @@ def fill(nodes: int, pods: int) -> tuple[Core, list[MirrorCache[Any]]]:
 
 
 def resident_mib() -> float:
-    """Of this process, now."""
+    """Return the resident memory of this process."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
@@ -158,7 +158,7 @@ def _decoded(sent: dict[str, Any], kind: Any) -> Any:
 
 
 def main() -> None:
-    """Print resident memory in MiB, how many pods the scheduler counts, and the CPU that it took in seconds."""
+    """Print the resident memory in MiB, the number of pods in the scheduler, and the CPU time in seconds."""
     nodes, pods = int(sys.argv[1]), int(sys.argv[2])
     began_s = time.process_time()
     core, mirrors = fill(nodes, pods)

@@ -1,4 +1,4 @@
-"""PTX of the benchmark, and how many instructions a thread of each kernel executes."""
+"""PTX kernels of the benchmark, and the number of instructions that a thread of each executes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ LOOPS = {
         "min.u32 %r6, %r6, %r5;\nJOIN: add.u32 %r6, %r6, 1;\n"
     ),
 }
-IN_A_LOOP = {"divergent": 8}  # of which a thread executes so many; 8 in all others
+IN_A_LOOP = {"divergent": 8}  # instructions of a thread in one pass of the loop; 8 in all others
 OVERHEAD = 3
 
 
 def loop(name: str) -> str:
-    """Kernel ``k(p0, n)``: the loop ``n`` times."""
+    """Return the PTX of kernel ``k(p0, n)``: the loop ``n`` times."""
     return (
         f"{HEAD}.visible .entry k(.param .u64 p0, .param .u32 n)\n{{\n{REGISTERS}.shared .align 4 .b8 s[4096];\n{BEGIN}AGAIN:\n"
         f"{LOOPS[name]}add.u32 %r10, %r10, 1; setp.lt.u32 %p0, %r10, %r0; @%p0 bra AGAIN;\n"
@@ -53,7 +53,7 @@ def loop(name: str) -> str:
 
 
 def sgemm() -> str:
-    """Kernel ``k(a, b, c, n)``: tiles of 16 by 16 in shared memory, one element of the result for each thread."""
+    """Return the PTX of kernel ``k(a, b, c, n)``: tiles of 16 by 16 in shared memory, one element of the result per thread."""
     steps = "".join(
         f"ld.shared.f32 %f2, [%r11+{4 * k}]; ld.shared.f32 %f3, [%r12+{1024 + 64 * k}]; fma.rn.f32 %f1, %f2, %f3, %f1;\n"
         for k in range(16)
@@ -79,7 +79,7 @@ def sgemm() -> str:
 
 
 def long_text(kernels: int) -> str:
-    """Many kernels with some hundred instructions, branches and accesses each."""
+    """Return PTX of many kernels with some hundred instructions, branches and accesses each."""
     piece = f"{LOOPS['integer']}{LOOPS['global memory']}@%p1 bra LABEL;\n{LOOPS['shared memory']}LABEL:\n"
     body = "".join(piece.replace("LABEL", f"L{k}") for k in range(10))
     head = "(.param .u64 p0, .param .u32 n)\n{\n" + REGISTERS + ".shared .align 4 .b8 s[4096];\n"

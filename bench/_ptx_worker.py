@@ -1,4 +1,4 @@
-"""Runs the kernels of the benchmark in a process on one processor, and says in JSON how much processor time each took."""
+"""Run the kernels of the PTX benchmark in a process on one processor; prints the processor time of each as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 192
 
 
 class Driver:
-    """The calls that a launch needs."""
+    """The calls of the CUDA driver that a launch needs."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -28,25 +28,25 @@ class Driver:
 
     @staticmethod
     def must(result: int) -> None:
-        """An error ends the program."""
+        """End the program if the driver reports an error."""
         if result:
             raise SystemExit(f"the driver answers {result}")
 
     def memory(self, count: int) -> ctypes.c_uint64:
-        """Zeroed, 4 bytes each."""
+        """Allocate zeroed memory of ``count`` elements of 4 bytes."""
         address = ctypes.c_uint64()
         self.must(self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4 * count)))
         self.must(self._cuda.cuMemsetD32_v2(address, 0, ctypes.c_size_t(count)))
         return address
 
     def load(self, text: str) -> ctypes.c_void_p:
-        """A module."""
+        """Load a module."""
         module = ctypes.c_void_p()
         self.must(self._cuda.cuModuleLoadData(ctypes.byref(module), text.encode()))
         return module
 
     def unload(self, module: ctypes.c_void_p) -> None:
-        """The end of a module."""
+        """Unload a module."""
         self.must(self._cuda.cuModuleUnload(module))
 
     def launch(
@@ -56,7 +56,7 @@ class Driver:
         block: tuple[int, int],
         *values: ctypes.c_uint64 | ctypes.c_uint32,
     ) -> float:
-        """Processor seconds of kernel ``k``."""
+        """Launch kernel ``k`` and return its processor time in seconds."""
         function = ctypes.c_void_p()
         self.must(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, b"k"))
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -67,7 +67,7 @@ class Driver:
 
 
 def rate(driver: Driver, name: str, rounds: int, repeats: int) -> float:
-    """Instructions of threads in a second of processor time: the best of several, for the machine has others to serve."""
+    """Return the thread instructions per second of processor time: the best of several repeats, since the machine is shared."""
     module, memory = driver.load(loop(name)), driver.memory(THREADS * BLOCKS)
     executed = THREADS * BLOCKS * rounds * (IN_A_LOOP.get(name, 8) + OVERHEAD)
     seconds = min(
@@ -78,7 +78,7 @@ def rate(driver: Driver, name: str, rounds: int, repeats: int) -> float:
 
 
 def measure(quick: bool) -> dict[str, float]:
-    """All figures."""
+    """Measure all figures."""
     driver, repeats = Driver(), 3 if quick else 7
     before_s = cpu_unit_s()
     found = {name: rate(driver, name, 1500 if quick else 5000, repeats) for name in LOOPS}

@@ -1,4 +1,4 @@
-"""Pods that come and go on a real node, whose containers are started again and again by its kubelet."""
+"""Starts of containers on a real node: pods come and go, and the kubelet restarts their containers again and again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bench._starts_left import Left, specs_in, used_bytes
 
 
 class Runs:
-    """The runs of one pod that have ended, by what the kubelet tells at each look: a run is a container of the runtime.
+    """Ended runs of one pod's containers, collected from the pod's statuses; a run is a container of the runtime.
 
-    A kubelet that is killed breaks off what its runtime is just starting; no program of such a container has ever run.
+    A kubelet that is killed breaks off the start that its runtime is making; no program of such a container has ever run.
     """
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class Runs:
         self.broken_off: set[str] = set()
         self.told: dict[str, str] = {}
 
-    def look(self, statuses: Sequence[Mapping[str, Any]]) -> None:
-        """The last run is told, and the one before."""
+    def record(self, statuses: Sequence[Mapping[str, Any]]) -> None:
+        """Record the last run and the one before from the statuses of the pod's containers."""
         for status in statuses:
             ended = self.ended.setdefault(status["name"], set())
             self.told[status["name"]] = json.dumps(status)
@@ -55,7 +55,7 @@ class RealStarts:
         self.broken_off = 0
 
     def listen(self) -> None:
-        """Take in what programs have written since the last time."""
+        """Read what programs have reported since the last call."""
         with self._log.open("rb") as file:
             file.seek(self._heard)
             text = file.read()
@@ -65,7 +65,7 @@ class RealStarts:
             self.tally.heard(line.decode(errors="replace"))
 
     def run(self, starts: int, limit_s: float, faults: Sequence[Callable[[], None]]) -> None:
-        """Pods until so many starts were heard of, or the time is over."""
+        """Run pods until ``starts`` starts were reported or ``limit_s`` has passed; inject the faults evenly meanwhile."""
         until = time.monotonic() + limit_s
         began = time.monotonic()
         waiting = list(faults)
@@ -142,8 +142,8 @@ class RealStarts:
         main = [labels[c.name] for c in containers if c.kind == MAIN]
         until = time.monotonic() + START_S + 5 * wanted
         runs = Runs()
-        while not all(self.tally.seen(label) >= (1 if self._stop.is_set() else wanted) for label in main):
-            status = self._look(name, runs)
+        while not all(self.tally.reported_starts(label) >= (1 if self._stop.is_set() else wanted) for label in main):
+            status = self._poll(name, runs)
             if status.get("reason") == "UnexpectedAdmissionError":
                 self.refused += (
                     1  # a kubelet fails for good what reaches it while the agent is away; owners make others
@@ -151,19 +151,19 @@ class RealStarts:
                 time.sleep(1)
                 break
             if time.monotonic() > until:
-                self._gave_up(name, [label for label in main if not self.tally.seen(label)])
+                self._gave_up(name, [label for label in main if not self.tally.reported_starts(label)])
                 break
             time.sleep(0.2)
-        self._look(name, runs)
+        self._poll(name, runs)
         for container, ended in runs.ended.items():
             self.tally.ran(labels[container], len(ended), runs.told[container])
         self.broken_off += len(runs.broken_off)
         self.gpu_node.delete(name)
 
-    def _look(self, name: str, runs: Runs) -> Mapping[str, Any]:
-        """What the kubelet tells of a pod now."""
+    def _poll(self, name: str, runs: Runs) -> Mapping[str, Any]:
+        """Read the pod's status and record its ended runs."""
         status: Mapping[str, Any] = self.cluster.api.get(f"{PODS}/{name}")["status"]
-        runs.look([*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])])
+        runs.record([*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])])
         return status
 
     def _gave_up(self, name: str, labels: Sequence[str]) -> None:

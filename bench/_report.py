@@ -1,9 +1,9 @@
-"""What every benchmark shares: options, one line per figure, and the JSON and Markdown forms of a run.
+"""Common parts of all benchmarks: options, one line per figure, and the JSON and Markdown forms of a run.
 
 A benchmark is a module with ``def measure(report: Report) -> None`` and ``if __name__ == "__main__":
 run(NAME, TITLE, measure)``. It adds figures as it finds them; each is printed at once as
-``name  value unit  goal  ok|short``. A figure without a goal is for information. The exit code is 0 when the benchmark
-could measure, whatever came out.
+``name  value unit  goal  ok|short``. A figure without a goal is for information. The exit code is 0 if the benchmark
+could measure, whether or not goals are met.
 
 Goals do not depend on the speed of the machine: a time or a rate that has a goal is given as a ratio to a reference measured
 in the same run (:meth:`Report.add_ratio`, ``bench._reference``), and its absolute value is for information. An absolute time
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured value. ``ok`` is None when there is no goal; ``detail`` says how it came about, in a few words."""
+    """One measured value. ``ok`` is None without a goal; ``detail`` says in a few words how it was measured."""
 
     name: str
     value: float
@@ -39,14 +39,14 @@ class Figure:
     detail: str = ""
 
     def line(self) -> str:
-        """The line a benchmark prints."""
+        """Return the line that a benchmark prints."""
         verdict = {None: "-", True: "ok", False: "short"}[self.ok]
         text = f"{self.name:<44} {format_value(self.value):>12} {self.unit:<8} {self.goal or '-':<12} {verdict}"
         return f"{text}  ({self.detail})" if self.detail else text
 
 
 def format_value(value: float) -> str:
-    """Four significant digits, thousands apart, no exponent."""
+    """Return a number with four significant digits and thousands separators, without exponent."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
@@ -55,7 +55,7 @@ def format_value(value: float) -> str:
 
 @dataclass(slots=True)
 class Report:
-    """The figures of one run. ``quick``: the whole benchmark must end within 45 s on two cores."""
+    """Figures of one run. ``quick``: the whole benchmark must end within 45 s on two cores."""
 
     name: str
     title: str
@@ -120,12 +120,12 @@ class Report:
         return self.add(name, ratio, "ratio", at_most=at_most, at_least=at_least, detail=detail)
 
     def fact(self, name: str, value: str) -> None:
-        """Something about the run that is no figure: the device, a seed, why a part stood aside."""
+        """Record a fact about the run that is no figure: the device, a seed, why a part was not measured."""
         self.facts[name] = value
         print(f"# {name}: {value}", flush=True)
 
     def json_text(self) -> str:
-        """The machine-readable form."""
+        """Return the report as JSON."""
         document = {
             "name": self.name,
             "title": self.title,
@@ -136,7 +136,7 @@ class Report:
         return json.dumps(document, indent=1) + "\n"
 
     def markdown(self) -> str:
-        """The readable form."""
+        """Return the report as Markdown."""
         lines = [f"# {self.title}", "", f"`uv run python -m bench.{self.name}{' --quick' if self.quick else ''}`", ""]
         lines += [f"* {name}: {value}" for name, value in self.facts.items()]
         lines += ["", "| figure | value | unit | goal | | how |", "|---|---:|---|---|---|---|"]
@@ -153,7 +153,7 @@ def _sequence(value: float | Sequence[float]) -> Sequence[float]:
 
 
 def machine_facts(report: Report) -> None:
-    """Where and on what this was measured."""
+    """Record the facts about the machine: processor, kernel, versions."""
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
@@ -176,7 +176,7 @@ def save(report: Report, directory: Path) -> None:
 
 
 def run(name: str, title: str, measure: Callable[[Report], None], arguments: Sequence[str] | None = None) -> None:
-    """The command line of one benchmark."""
+    """Run the command line of one benchmark."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=title)
     parser.add_argument("--quick", action="store_true", help="end within 45 s on two cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")

@@ -1,4 +1,4 @@
-"""A real API server and etcd with invented nodes by the thousand, and what each thing that is done there costs them."""
+"""Real API server and etcd with thousands of invented nodes, and the cost of each operation on them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What something took: CPU of the API server, of etcd, and by the clock."""
+    """Cost of an operation: CPU time of the API server and of etcd, and wall time."""
 
     api_s: float
     etcd_s: float
@@ -51,7 +51,7 @@ class Spent:
 
 @dataclass(slots=True)
 class Received:
-    """What watchers have received."""
+    """Bytes and lines that watchers have received."""
 
     total_bytes: int = 0
     lines: int = 0
@@ -59,11 +59,11 @@ class Received:
 
 
 class ScaledCluster:
-    """A control plane with ``nodes`` nodes of eight cards, and all objects that come with them.
+    """A control plane with ``nodes`` nodes of eight cards, and all objects that belong to them.
 
     Args:
-        pods: of each node, each with one slice.
-        mig: whether ResourceSlices offer every place of MIG.
+        pods: pods of each node, each with one slice.
+        mig: offer every MIG placement in ResourceSlices.
     """
 
     def __init__(self, nodes: int, *, pods: int, mig: bool = False) -> None:
@@ -77,7 +77,7 @@ class ScaledCluster:
         self._made: dict[tuple[int, int, int], str] = {}  # uids of pods
 
     def fill(self) -> None:
-        """Create everything; ``filled`` says how many there are of each kind, and what that took."""
+        """Create everything; ``filled`` then has the number of objects and the cost of each kind."""
         for path in ("gpunodes", "queues"):
             crd = yaml.safe_load((_CRDS / f"{path}.calabash.dev.yaml").read_text())
             self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
@@ -108,10 +108,10 @@ class ScaledCluster:
         head = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": node_name(number)}}
         path = f"{GPU_NODES}/{node_name(number)}"
         self.api.patch(f"{path}?fieldManager=calabash-agent&force=true", head, "apply")
-        self.tell(number, 1000)
+        self.report_devices(number, 1000)
 
-    def tell(self, number: int, used_mib: int) -> None:
-        """A node's agent tells of its devices."""
+    def report_devices(self, number: int, used_mib: int) -> None:
+        """Report a node's devices to the API server, as its agent does."""
         body = {
             "apiVersion": "calabash.dev/v1alpha1",
             "kind": "GpuNode",
@@ -139,10 +139,10 @@ class ScaledCluster:
             return False
         return True
 
-    # ---- what things take -----------------------------------------------------------------------------------------
+    # ---- costs -----------------------------------------------------------------------------------------------------
 
     def cpu_s(self, program: str) -> float:
-        """CPU that a program has used so far."""
+        """Return the CPU time that a program has used so far."""
         words = self._proc(program, "stat").rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / _TICKS
 
@@ -156,7 +156,7 @@ class ScaledCluster:
 
     @contextmanager
     def spending(self) -> Iterator[list[Spent]]:
-        """What is spent inside; in the list when it is over."""
+        """Measure the cost of the block; the yielded list has it at the end."""
         found: list[Spent] = []
         before = self.cpu_s("apiserver"), self.cpu_s("etcd"), time.monotonic()
         yield found
@@ -164,7 +164,7 @@ class ScaledCluster:
         found.append(Spent(api_s=api_s - before[0], etcd_s=etcd_s - before[1], wall_s=wall_s - before[2]))
 
     def stored_bytes(self) -> dict[str, float]:
-        """Size of etcd's file, and of objects of each kind as etcd has them."""
+        """Return the size of etcd's file, and the size in etcd of the objects of each kind."""
         found: dict[str, float] = {}
         for line in self.api.text("/metrics").splitlines():
             if line.startswith(("apiserver_storage_size_bytes", "apiserver_resource_size_estimate_bytes")):
@@ -173,7 +173,7 @@ class ScaledCluster:
         return found
 
     def size_as_protobuf(self, path: str) -> int:
-        """Bytes of one object of Kubernetes' own as it lies in etcd."""
+        """Return the size in bytes of a built-in object as etcd stores it."""
         return len(self._raw(path, "application/vnd.kubernetes.protobuf"))
 
     def size_as_json(self, path: str) -> int:
@@ -189,7 +189,7 @@ class ScaledCluster:
             connection.close()
 
     def list_all(self, path: str) -> tuple[int, int]:
-        """List in pages, as a mirror does; objects and bytes."""
+        """List a kind in pages, as a mirror does; return the number of objects and of bytes."""
         count = size = 0
         further = ""
         while True:
@@ -204,7 +204,7 @@ class ScaledCluster:
 
     @contextmanager
     def watchers(self, path: str, count: int) -> Iterator[Received]:
-        """So many watches of a kind, and what they receive."""
+        """Run ``count`` watches of a kind; yield what they receive."""
         received = Received()
         lock = threading.Lock()
 
@@ -236,7 +236,7 @@ class ScaledCluster:
         self.cluster.wait_for(check, what, timeout_s=600)
 
     def wait_until_quiet(self) -> None:
-        """Until the API server has next to nothing to do."""
+        """Wait until the API server is nearly idle."""
         end = time.monotonic() + 600
         while time.monotonic() < end:
             with self.spending() as spent:
@@ -254,7 +254,7 @@ class ScaledCluster:
         self.cluster.start_program(name, [str(calabash), *words, "--identity", name, *more], source)
 
     def leads(self, name: str) -> bool:
-        """Whether it has begun to lead."""
+        """Return True if the planner has begun to lead."""
         return _LED.search(re.sub(r"\x1b\[[0-9;]*m", "", self.cluster.log(name))) is not None
 
     def __enter__(self) -> Self:

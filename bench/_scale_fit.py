@@ -1,4 +1,4 @@
-"""Straight lines through what was measured, and how far from them it lies."""
+"""Straight lines fitted through measurements, with their largest deviation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """``fixed + each * n``. ``off_percent``: by how much the point that is farthest off differs from the line."""
+    """``fixed + each * n``. ``off_percent`` is the largest deviation of a point from the line, in percent."""
 
     fixed: float
     each: float
@@ -22,8 +22,10 @@ class Line:
 
 
 def line_through(points: Mapping[int, float]) -> Line:
-    """By least squares of relative errors, so that small numbers count as much as large ones; through the origin where one
-    point is all there is, or where less than nothing would be left at zero."""
+    """Fit a line by least squares of relative errors, so that small numbers count as much as large ones.
+
+    The line goes through the origin if there is one point only, or if its value at zero would be negative.
+    """
     weights = {n: 1.0 / max(value, 1e-12) ** 2 for n, value in points.items()}
     total = sum(weights.values())
     mean_n = sum(w * n for n, w in weights.items()) / total

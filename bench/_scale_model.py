@@ -1,4 +1,4 @@
-"""What happens in a cluster of many nodes, how often, and what that needs: the sums of ``docs/concepts/scale.md``."""
+"""Events in a cluster of many nodes, their rates and their needs: the sums of ``docs/concepts/scale.md``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ USE_EVERY_S = 15.0  # the default of agents
 LEASE_EVERY_S = 10.0  # a kubelet's
 NODE_STATUS_EVERY_S = 300.0  # a kubelet's, where nothing changes
 POD_LIFE_S = 4 * 3600.0
-POD_EVENTS = 6  # created, planned, bound, running, ended, gone
+POD_EVENTS = 6  # created, planned, bound, running, ended, deleted
 WATCHERS = 4  # of GpuNodes: two planners, the server, metrics
-CORES = 8.0  # of API servers, for what is ours; as fast as those of the measurements
-ETCD_BYTES = 8 * 2**30  # what etcd's makers advise at most
+CORES = 8.0  # of API servers, for the product's load; as fast as those of the measurements
+ETCD_BYTES = 8 * 2**30  # the most that etcd's makers advise
 PLANNER_MIB = 1024.0  # the chart's limit
 WRITES_PER_S = 1000.0  # of one etcd on one disk, taken as safe
 START_UNITS = 60_000.0  # CPU units of a planner's start
-WATCH_BYTES_PER_S = 100e6  # of one API server's network, for what is ours
+WATCH_BYTES_PER_S = 100e6  # of one API server's network, for the product's load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What one of each costs, as measured: ``_ms`` of an API server's CPU unless they say whose, lists by the clock."""
+    """Measured cost of one operation each: ``_ms`` is CPU time of an API server unless named otherwise; lists are wall time."""
 
     write_ms: float
     event_ms: float
@@ -43,7 +43,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a cluster needs of something, and how much there is of it."""
+    """Need of a cluster, and the amount that is available."""
 
     what: str
     value: float
@@ -53,7 +53,7 @@ class Demand:
 
 
 def demands(nodes: int, costs: Costs, *, use_every_s: float = USE_EVERY_S) -> Iterator[Demand]:
-    """What ``nodes`` nodes need, each with a pod on each of its cards."""
+    """Yield the needs of ``nodes`` nodes with a pod on each of their cards."""
     pods = nodes * GPUS
     event_bytes = 630 + json_bytes(gpu_node_status(1))
     told = nodes / use_every_s
@@ -98,8 +98,11 @@ def _start(what: str, cpu_s: float, costs: Costs) -> Demand:
 
 
 def _divided(nodes: int, parts: int, costs: Costs) -> Iterator[Demand]:
-    """What each of several planners needs, of as many nodes each. The API server cannot choose pods by the pool of their node:
-    every planner lists and is told of all that are bound, and keeps those of its own nodes."""
+    """Yield the needs of each of several planners that share the nodes.
+
+    The API server cannot select pods by the pool of their node: every planner lists and receives all bound pods and keeps those
+    of its own nodes.
+    """
     pods, own = nodes * GPUS, nodes / parts
     each = f"each of {parts} planners"
     memory = costs.planner_mib.at(own)

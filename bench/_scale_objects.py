@@ -1,4 +1,4 @@
-"""Objects of one node with eight cards, as whole as kubelets and agents send them: for what a cluster of many costs."""
+"""Objects of one node with eight cards, as complete as kubelets and agents send them, to measure the cost of large clusters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def device_uuid(node: int, index: int) -> str:
 
 
 def node_body(number: int, images: int = 50) -> dict[str, Any]:
-    """A Node as its kubelet tells of it: most of it are the names of images, of which kubelets tell fifty."""
+    """Return a Node as its kubelet reports it: most of it are names of images, of which kubelets report fifty."""
     name = node_name(number)
     room = {"cpu": "128", "memory": "2Ti", "pods": "250", "ephemeral-storage": "7Ti", "calabash.dev/gpus": "256"}
     labels = {
@@ -102,7 +102,7 @@ def node_body(number: int, images: int = 50) -> dict[str, Any]:
 
 
 def gpu_node_status(number: int, *, slices: int = 1, used_mib: int = 1000, mig: bool = False) -> dict[str, Any]:
-    """What an agent tells, with ``slices`` on each card."""
+    """Return the status that an agent reports, with ``slices`` on each card."""
     uuids = [device_uuid(number, index) for index in range(GPUS)]
     profiles = tuple(
         GpuNodeMigProfile(name=name, compute=compute, slices=size, starts=starts, limit=limit, memory_mib=memory_mib)
@@ -155,7 +155,7 @@ def _given(number: int, index: int, which: int, used_mib: int) -> GpuNodeSlice:
 
 
 def pod_body(number: int, node: int, index: int, uid: str = "0" * 36) -> dict[str, Any]:
-    """A pod that runs where its plan says, with what a container of a job has. A plan is its pod's alone: it names its uid."""
+    """Return a pod that runs where its plan says, with the usual fields of a job's container; the plan names the pod's UID."""
     name = f"job-{number}-abcde"
     part = PlannedSlice(device=device_uuid(node, index), memory_mib=30_000, core_percent=60)
     container = PlannedContainer(name="main", mode="vgpu", slices=(part,))
@@ -181,7 +181,7 @@ def pod_body(number: int, node: int, index: int, uid: str = "0" * 36) -> dict[st
 
 
 def resource_slices(number: int, *, mig: bool = True) -> list[dict[str, Any]]:
-    """The ResourceSlices of a node, as its agent publishes them; ``mig``: with every place that MIG can cut."""
+    """Return the ResourceSlices of a node as its agent publishes them; ``mig``: with every MIG placement."""
     peers = [DeviceUuid(device_uuid(number, index)) for index in range(GPUS)]
     cards = [
         Device(
@@ -215,5 +215,5 @@ def resource_slices(number: int, *, mig: bool = True) -> list[dict[str, Any]]:
 
 
 def json_bytes(*objects: Any) -> int:
-    """Their size as they are sent."""
+    """Return the size of the objects as they are sent."""
     return sum(len(json.dumps(one, separators=(",", ":")).encode()) for one in objects)

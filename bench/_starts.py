@@ -1,7 +1,7 @@
-"""Pods of many shapes whose programs tell what they see, and the account of it: what was planned against what was seen.
+"""Pods of many shapes whose programs report their devices, and the comparison of these reports with the plans.
 
-A start is **wrong** when its program saw other devices or other amounts than the plan of its container, by CUDA or by NVML,
-or could take more than it was given; **lost** when a container has run, or should have, and nothing was heard of it.
+A start is **wrong** if its program saw other devices or other amounts than the plan of its container, by CUDA or by NVML,
+or could allocate more than it was given; **lost** if a container has run, or should have, and its program reported nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHAPES: Mapping[str, tuple[tuple[str, str, int], ...]] = {  # container, kind, d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedContainer:
-    """A container of a pod that is to be made."""
+    """A container of a pod that is to be created."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ class WantedContainer:
 
 @dataclass(slots=True)
 class Shaper:
-    """Makes up pods, the same ones for the same seed; no amount is asked twice in a row.
+    """Generator of pods, the same ones for the same seed; no amount is used twice in a row.
 
     Args:
         devices: the UUIDs of the cards of the node.
@@ -61,7 +61,7 @@ class Shaper:
         self._random = random.Random(self.seed)
 
     def pod(self) -> tuple[WantedContainer, ...]:
-        """The containers of the next pod, in the order of its spec."""
+        """Return the containers of the next pod, in the order of its spec."""
         shape = self._random.choice(list(SHAPES.values()))
         return tuple(WantedContainer(name=n, kind=k, plan=self._plan(n, count)) for n, k, count in shape)
 
@@ -72,7 +72,7 @@ class Shaper:
         return self._random.randint(least, most)
 
     def devices_of(self, count: int) -> list[str]:
-        """So many cards."""
+        """Return ``count`` cards, chosen at random."""
         return self._random.sample(list(self.devices), count)
 
     def _plan(self, name: str, count: int) -> PlannedContainer:
@@ -85,7 +85,7 @@ class Shaper:
 
 
 class Tally:
-    """What was planned and what was seen, by ``<pod uid>/<container>``. Safe to use from several threads."""
+    """Planned and reported starts, by ``<pod uid>/<container>``. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,14 +97,14 @@ class Tally:
         self.never: list[str] = []
 
     def plan(self, uid: str, container: PlannedContainer) -> str:
-        """A container that will be started; its label."""
+        """Record the plan of a container that will be started; return its label."""
         label = f"{uid}/{container.name}"
         with self._lock:
             self._plans[label] = container
         return label
 
     def heard(self, line: str) -> None:
-        """What a program has written."""
+        """Record the report of a program and compare it with the plan."""
         try:
             told = json.loads(line)
             label, problem = str(told["label"]), ""
@@ -113,7 +113,7 @@ class Tally:
         with self._lock:
             plan = self._plans.get(label)
             if plan is None:
-                problem = problem or "is of nobody"
+                problem = problem or "belongs to no planned container"
             else:
                 self._seen[label] += 1
                 problem = difference(plan, told)
@@ -121,34 +121,34 @@ class Tally:
                 self.wrong.append(f"{label}: {problem}: {line.strip()[:600]}")
 
     def begun(self, label: str) -> None:
-        """A container runs once more."""
+        """Record that a container runs once more."""
         with self._lock:
             self._ran[label] += 1
 
     def ran(self, label: str, times: int, told: str = "") -> None:
-        """A container has been run so many times in all, by who runs it; ``told``: what that one says of it."""
+        """Record how often a container has run in all; ``told`` is the status that its kubelet reports."""
         with self._lock:
             self._ran[label] = times
             self._told[label] = told
 
     def gave_up(self, label: str, why: str) -> None:
-        """A container that should have started never did."""
+        """Record that a container that should have started never did."""
         with self._lock:
             self.never.append(f"{label}: {why}")
 
-    def seen(self, label: str) -> int:
-        """How many starts of a container were heard of."""
+    def reported_starts(self, label: str) -> int:
+        """Return the number of reported starts of a container."""
         with self._lock:
             return self._seen[label]
 
     @property
     def starts(self) -> int:
-        """How many starts were heard of."""
+        """Return the number of reported starts of all containers."""
         with self._lock:
             return self._seen.total()
 
     def lost(self) -> list[str]:
-        """Everything that nothing was heard of."""
+        """Return a sentence for each container with a start that was not reported."""
         with self._lock:
             missed = [(label, times) for label, times in self._ran.items() if times > self._seen[label]]
             told = [
@@ -158,7 +158,7 @@ class Tally:
 
 
 def difference(plan: PlannedContainer, told: Mapping[str, object]) -> str:
-    """What is not as the plan says; "" when everything is."""
+    """Return the first difference between a plan and a report; "" if there is none."""
     devices = told.get("devices")
     if not isinstance(devices, list) or told.get("listed") != len(plan.slices) or len(devices) != len(plan.slices):
         return f"{len(plan.slices)} devices were planned"
@@ -177,7 +177,7 @@ def difference(plan: PlannedContainer, told: Mapping[str, object]) -> str:
 
 
 def sees() -> Path:
-    """The program of ``programs/sees.c``."""
+    """Return the compiled program of ``programs/sees.c``."""
     source = ROOT / "bench" / "programs" / "sees.c"
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
     return compiled("sees", ["gcc", *flags, source, "-ldl"])

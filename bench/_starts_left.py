@@ -1,4 +1,4 @@
-"""What is there after the last pod of a benchmark of starts, by directories, mounts, the driver's books and the node's word."""
+"""Leftovers after the last pod of a benchmark of starts: directories, mounts, accounts of the driver, report of the node."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.native.simnode import simctl
 
 from calabash.kubernetes.node.tokens import SPEC_PREFIX
 
-LEFT_S = 90.0  # what is still there so long after the last pod is a leak
+LEFT_S = 90.0  # a leftover this long after the last pod is a leak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What is there after the last pod."""
+    """Leftovers after the last pod."""
 
     specs: int
     slots: int
@@ -29,10 +29,10 @@ class Left:
         return bool(self.specs or self.slots or self.used_bytes or self.slices)
 
 
-def wait_for_nothing(look: Callable[[], Left]) -> tuple[Left, float]:
-    """What is left after a while, and how long it took until nothing was."""
+def wait_until_nothing_is_left(count_left: Callable[[], Left]) -> tuple[Left, float]:
+    """Wait until nothing is left; return the leftovers and the seconds that it took."""
     began = time.monotonic()
-    while (left := look()).any() and time.monotonic() - began < LEFT_S:
+    while (left := count_left()).any() and time.monotonic() - began < LEFT_S:
         time.sleep(0.5)
     return left, time.monotonic() - began
 
@@ -42,7 +42,7 @@ def specs_in(directory: Path, prefix: str = SPEC_PREFIX) -> int:
 
 
 def cards(state: Path) -> list[Json]:
-    """The books of the simulated cards."""
+    """Return the devices of the simulated node with their accounts."""
     shown = simctl("show", state, "--json")
     assert shown.returncode == 0, shown.stderr
     devices: list[Json] = json.loads(shown.stdout)["devices"]

@@ -1,8 +1,8 @@
-"""The traces that the scheduler's benchmarks run on: openb where it lies beside the checkout, else a generated one.
+"""Traces for the scheduler's benchmarks: openb if it is available beside the checkout, else a generated one.
 
 openb (Alibaba cluster-trace-gpu-v2023) is not part of the repository: put its files in ``../shared/traces/openb`` or
-name their folder in ``CALABASH_OPENB``. Without it the generated trace shows that the benchmark works; its figures
-compare with nothing that was published, so goals and published values are left out.
+name their folder in ``CALABASH_OPENB``. The generated trace only shows that the benchmark works: its figures cannot be compared
+with published values, so goals and published values are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GENERATED_REQUESTS = 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """A cluster and what it is asked for; ``published`` is False for the generated one."""
+    """A cluster and the workloads for it; ``published`` is False for the generated ones."""
 
     nodes: list[NodeSpec]
     workloads: dict[str, Workload]
@@ -31,7 +31,7 @@ class Traces:
 
 
 def load(report: Report, names: tuple[str, ...]) -> Traces:
-    """The workloads of these names; says in the report what it took."""
+    """Load the workloads of these names; record the source in the report."""
     folder = Path(os.environ.get("CALABASH_OPENB", ROOT.parent / "shared" / "traces" / "openb"))
     files = {name: folder / f"openb_pod_list_{name}.csv" for name in names}
     absent = [path.name for path in (folder / NODE_FILE, *files.values()) if not path.is_file()]

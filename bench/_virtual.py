@@ -1,8 +1,8 @@
-"""A lab in virtual time: the same programs, library, arbiter and simulated card, and a clock that stands still while
-anybody computes. What it measures repeats, on any machine, however busy that is; how fast code runs is not in it.
+"""Lab in virtual time: the same programs, library, arbiter and simulated card, with a clock that stops during computation.
 
-``programs/virtual_time.c`` is loaded before every program and says how time passes; this process is a member like
-the others: time goes on only while it sleeps in the lab.
+Measurements repeat on any machine, however busy it is; the speed of code is not part of them. ``programs/virtual_time.c`` is
+loaded before every program and replaces its clock; this process is a member like the others: time passes only while it sleeps
+in the lab.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench._lab import BUILD, PROGRAMS, Lab, Tenant, program
 MEMBERS_MAX = 64
 _SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAKE = 202, 0, 1
 _STUCK_S = 60.0
-_LOOK_NS = 100_000_000
+_POLL_NS = 100_000_000
 _SECOND_NS = 1_000_000_000
 _AHEAD_S = 3_600
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -99,11 +99,11 @@ class VirtualTime(_SharedWorld):
         me.present, me.running = 1, 1
 
     def now_ns(self) -> int:
-        """The clock."""
+        """Return the time of the clock."""
         return int(self._world.now_ns)
 
     def environment(self, preload: str, place: int) -> dict[str, str]:
-        """What makes a program a member."""
+        """Return the environment variables that make a program a member."""
         return {
             "VIRTUAL_TIME": str(self._path),
             "VIRTUAL_TIME_PLACE": str(place),
@@ -111,12 +111,12 @@ class VirtualTime(_SharedWorld):
         }
 
     def free_place(self) -> int:
-        """Of the next member."""
+        """Return the number of the next free place."""
         self._reap()
         return next(i for i in range(1, MEMBERS_MAX) if i not in self._processes)
 
     def joined(self, place: int, process: subprocess.Popen[bytes]) -> None:
-        """Wait until a process that was just started stands at its place."""
+        """Wait until a process that was just started has taken its place."""
         self._processes[place] = process
         end = time.monotonic() + _STUCK_S
         while not self._world.member[place].present:
@@ -125,14 +125,14 @@ class VirtualTime(_SharedWorld):
             time.sleep(0.0005)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """End a member; it stands still, for it is our turn."""
+        """Kill a member; it cannot run meanwhile, because it is this process's turn."""
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
         process.wait()
         self._reap()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let virtual time pass."""
         me = self._world.member[0]
         me.wake_ns = self._world.now_ns + int(seconds * 1e9)
         me.running = 0
@@ -151,7 +151,7 @@ class VirtualTime(_SharedWorld):
     def _wait(self, me: _Member) -> bool:
         """Wait a moment for this process's turn and return True if it has come."""
         word = ctypes.addressof(me) + _Member.running.offset
-        timeout = _Timeout(0, _LOOK_NS)
+        timeout = _Timeout(0, _POLL_NS)
         _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAIT, 0, ctypes.byref(timeout), None, 0)
         return bool(me.running)
 
@@ -164,7 +164,7 @@ class VirtualTime(_SharedWorld):
         _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAKE, 1, None, None, 0)
 
     def _reap(self) -> bool:
-        """Forget members that have ended and return True if one of them ended during its turn."""
+        """Drop members that have ended; return True if one of them ended during its turn."""
         ended = [place for place, process in self._processes.items() if process.poll() is not None]
         had_turn = False
         for place in ended:
@@ -176,7 +176,7 @@ class VirtualTime(_SharedWorld):
 
 
 class VirtualTenant(Tenant):
-    """A program whose output goes to a file, for nobody reads while it runs."""
+    """A program whose output goes to a file, because no process reads a pipe while the program runs."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], slot: str | None, *, output: Path, clock: VirtualTime, place: int
@@ -187,18 +187,18 @@ class VirtualTenant(Tenant):
         self._clock = clock
 
     def output(self) -> str:
-        """The text that it has printed so far."""
+        """Return the text that it has printed so far."""
         return self._output.read_text(errors="replace")
 
     def wait_ready(self) -> None:
-        """Let time pass until it has printed ``ready``."""
+        """Let time pass until the program has printed ``ready``."""
         while not self._output.read_bytes().startswith(b"ready\n"):
             if self.process.poll() is not None:
                 raise RuntimeError(f"tenant did not come up: {self.output()}")
             self._clock.sleep(0.0002)
 
     def finish_text(self, timeout_s: float = 60) -> str:
-        """What it has printed when it has ended."""
+        """Wait for the program's end and return its output."""
         end_ns = self._clock.now_ns() + int(timeout_s * 1e9)
         while self.process.poll() is None:
             if self._clock.now_ns() > end_ns:
@@ -207,32 +207,32 @@ class VirtualTenant(Tenant):
         return self.output()
 
     def result(self, timeout_s: float = 60) -> dict[str, Any]:
-        """The JSON object in the last line of its output."""
+        """Wait for the program's end and return the JSON object in the last line of its output."""
         result: dict[str, Any] = json.loads(self.finish_text(timeout_s).splitlines()[-1])
         return result
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the program."""
         self._clock.kill(self.process)
 
 
 class VirtualLab(Lab):
-    """A lab whose programs and arbiter live in virtual time. Simulated cards only."""
+    """A lab whose programs and arbiter run in virtual time. Simulated cards only."""
 
     clock: VirtualTime
 
     def _make_card(self) -> None:
         self.real = False
         super()._make_card()
-        self.clock = VirtualTime(self.home / "time")  # from now on: the card has been in use until now
+        self.clock = VirtualTime(self.home / "time")  # from now on, because the card has been used until now
         self.tool_environment = self.clock.environment("", -1)  # the tools of the card see the clock of the tenants
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let virtual time pass."""
         self.clock.sleep(seconds)
 
     def now_ns(self) -> int:
-        """The clock of the tenants."""
+        """Return the time on the clock of the tenants."""
         return self.clock.now_ns()
 
     def _start_arbiter(self) -> subprocess.Popen[bytes]:
@@ -243,7 +243,7 @@ class VirtualLab(Lab):
         return process
 
     def stop_arbiter(self) -> None:
-        """End the arbiter; nothing when there is none."""
+        """Stop the arbiter; does nothing if there is none."""
         process, self._arbiter = self._arbiter, None
         if process is not None:
             self.clock.kill(process)
@@ -274,7 +274,7 @@ class VirtualLab(Lab):
         return tenant
 
     def percent(self, tenants: Sequence[Tenant], seconds: float, settle: float) -> list[float]:
-        """Let time pass and return the percentage of the card that each tenant had, by the card's own books."""
+        """Let time pass and return the percentage of the card that each tenant had, by the card's own accounts."""
         self.sleep(settle)
         before_ns, before = self.busy_ns()
         self.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A lab whose programs have no driver: each has a worker in its slot, on the same machine, behind a ring of shared memory."""
+"""Lab whose programs have no driver: each has a worker in its slot, on the same machine, behind a ring of shared memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ WAIT_S = 60.0
 
 
 class WorkerLab(Lab):
-    """As ``Lab``; the slots have a host of workers each, under the same library and the same arbiter. The ``pid`` of a
-    tenant is that of its worker, for that is in the card's books."""
+    """A lab whose slots have a host of workers each, under the same library and the same arbiter.
+
+    The ``pid`` of a tenant is that of its worker, because that process is in the card's accounts.
+    """
 
     def __init__(self, *, gpus: str = "A100-40GB") -> None:
         super().__init__(gpus=gpus)
@@ -33,7 +35,7 @@ class WorkerLab(Lab):
         spill_bytes: int = 0,
         priority: int = 0,
     ) -> Path:
-        """A new slot on the first card, and its host."""
+        """Create a slot on the first card, and start its host of workers."""
         made = super().slot(
             name,
             core_percent=core_percent,
@@ -43,7 +45,7 @@ class WorkerLab(Lab):
             priority=priority,
         )
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(self._door(name)))
+            listener.bind(str(self._socket(name)))
             listener.listen(64)
             host = subprocess.Popen(
                 [NATIVE / "remote" / "calabash-worker", "--listen", str(listener.fileno())],
@@ -56,20 +58,20 @@ class WorkerLab(Lab):
         return made
 
     def drop_slot(self, name: str) -> None:
-        """Take a slot away, and its host."""
+        """Remove a slot and its host."""
         self._end(name)
-        self._door(name).unlink(missing_ok=True)
+        self._socket(name).unlink(missing_ok=True)
         super().drop_slot(name)
 
     def environment(self, slot: str | None) -> dict[str, str]:
-        """Of a program: the way to its worker, and nothing of slot or card."""
+        """Return the environment of a program: the address of its worker, without slot and card."""
         if slot is None:
             return super().environment(None)
-        own = {"LD_LIBRARY_PATH": str(NATIVE / "remote"), "CALABASH_REMOTE": f"unix:{self._door(slot)}"}
+        own = {"LD_LIBRARY_PATH": str(NATIVE / "remote"), "CALABASH_REMOTE": f"unix:{self._socket(slot)}"}
         return {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"} | own
 
     def load(self, slot: str | None, *arguments: object) -> Tenant:
-        """Start ``gpuload`` and wait until its context stands."""
+        """Start ``gpuload`` and wait until it has made its context."""
         if slot is None:
             return super().load(None, *arguments)
         before = set(children_of(self._hosts[slot].pid))
@@ -82,7 +84,7 @@ class WorkerLab(Lab):
         (tenant.pid,) = made
         return tenant
 
-    def _door(self, slot: str) -> Path:
+    def _socket(self, slot: str) -> Path:
         return self.home / f"{slot}.sock"
 
     def _end(self, slot: str) -> None:

@@ -50,7 +50,7 @@ def samples(commands: dict[str, tuple[str, ...]], environment: dict[str, str], r
 
 @contextmanager
 def pool() -> Iterator[dict[str, str]]:
-    """The environment of a pool of its own on one simulated card."""
+    """Run a pool of its own on one simulated card; yield its environment."""
     with tempfile.TemporaryDirectory(prefix="calabash-bench-") as home:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
         environment["CALABASH_HOME"] = home
@@ -63,7 +63,7 @@ def pool() -> Iterator[dict[str, str]]:
 
 
 def measure(report: Report) -> None:
-    """Start-up first, then ``run`` beside the bare program."""
+    """Measure the start-up time first, then ``run`` beside the bare program."""
     rounds = 8 if report.quick else 25
     taken = samples(COMMANDS, dict(os.environ), rounds)
     report.add(BARE, statistics.median(taken[BARE]), "ms", detail=f"worst {max(taken[BARE]):.0f}")

@@ -100,7 +100,7 @@ def fill(scheduler: Scheduler, nodes: int, shape: Shape, each: int, queue: str =
 
 
 def halves(nodes: int) -> list[QueueSpec]:
-    """A queue that deserves half of the devices, and one that deserves none."""
+    """Return a queue that deserves half of the devices, and one that deserves none."""
     return [QueueSpec(name="own", deserved=devices(nodes * DEVICES / 2)), QUEUE]
 
 
@@ -134,7 +134,7 @@ def two_priorities(size: Size) -> Iterator[Step]:
 
 
 def hopeless(size: Size) -> Iterator[Step]:
-    """One request on each node cannot be evicted, so no eviction frees a whole node."""
+    """Yield reclaims that must fail: one request on each node cannot be evicted, so no eviction frees a whole node."""
     scheduler = cluster(size.nodes, halves(size.nodes), reservations=0)
     for node in range(size.nodes):
         for k in range(DEVICES):
@@ -153,7 +153,7 @@ def hopeless(size: Size) -> Iterator[Step]:
 
 
 def limited(size: Size) -> Iterator[Step]:
-    """Hopeless reclaims with the time limit that the pool and the planner set, and a request of another queue that fits."""
+    """Yield hopeless reclaims with the time limit of pool and planner, and a request of another queue that fits."""
     limit = CycleLimit(clock=time.thread_time)
     scheduler = cluster(size.nodes, halves(size.nodes), limit, reservations=0)
     for node in range(size.nodes):
@@ -228,7 +228,7 @@ def shapes(size: Size) -> Iterator[Step]:
 
 
 def leaf_queues(size: Size) -> Iterator[Step]:
-    """Three levels of queues, ten below each, all guaranteed the same part of the cluster; one holds everything."""
+    """Yield decisions with three levels of queues, ten below each, of equal guarantees; one queue holds everything."""
     count = size.count(1_000)
     each = devices(size.nodes * DEVICES / (2 * count))
     tops, middles = -(-count // 100), -(-count // 10)
@@ -326,7 +326,7 @@ CASES: tuple[tuple[Case, int], ...] = (
 
 
 def measure(report: Report) -> None:
-    """All cases. Only the full size has goals."""
+    """Measure all cases. Only the full size has goals."""
     size = QUICK if report.quick else FULL
     report.fact("size", f"{size.nodes:,} nodes of {DEVICES} devices, {5 * size.nodes:,} for the last figure")
     report.fact("what counts", "the ratio to the CPU unit of the same run; a time says how busy the machine was, too")

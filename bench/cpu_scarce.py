@@ -3,8 +3,8 @@
 The published protocol (``sim.arrivals``), with the requests without devices drawn anew, with replacement, from those of
 ``default``: 2,356 of them are as many as the published ``cpu250`` has (its file is not here), 2,720 are 2.5 times those of
 ``default`` and ask for more CPU than there is before all devices are asked for. Every seed is another draw and another
-order. Beside ``pgb`` runs the same policy with no price on spare CPU, and ``fgd``. Counts in between, and the published
-workloads, say that nothing is lost where CPU suffices. Costs are the thread's own processor time per decision.
+order. The same policy with no price on spare CPU, and ``fgd``, run beside ``pgb``. Counts in between, and the published
+workloads, check that nothing is lost where CPU suffices. Costs are the thread's own processor time per decision.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ UNPRICED = PgbWeights(spare=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One run, in percent: of device compute allocated, of requests without devices admitted by number and by vCPU, of
-    8-device requests refused, of CPU left free; and the own processor time of a decision."""
+    """Result of one run, in percent, and the processor time of a decision.
+
+    The percentages are of device compute allocated, of requests without devices admitted (by number and by vCPU), of 8-device
+    requests refused, and of CPU left free.
+    """
 
     allocated: float
     cpu_only: float
@@ -56,7 +59,7 @@ class Outcome:
 
 
 def with_cpu_only(workload: Workload, count: int, seed: int) -> Workload:
-    """The workload with ``count`` requests without devices, drawn with replacement from its own."""
+    """Return the workload with ``count`` requests without devices, drawn with replacement from its own."""
     own = [request for request in workload.requests if not request.shape.gpu_count]
     drawn = np.random.default_rng(seed).integers(len(own), size=count).tolist()
     fresh = [TraceRequest(name=f"drawn-{at}", shape=own[index].shape) for at, index in enumerate(drawn)]
@@ -65,7 +68,7 @@ def with_cpu_only(workload: Workload, count: int, seed: int) -> Workload:
 
 
 def outcome(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPolicy, seed: int) -> Outcome:
-    """One run of the published protocol."""
+    """Run the published protocol once."""
     cluster = Cluster(nodes, order_seed=seed)
     engine = Engine(cluster, policy)
     installed = WHOLE_MILLI * cluster.gpu_total
@@ -95,7 +98,7 @@ def outcome(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPoli
 
 
 def made(name: str, workload: Workload, seed: int) -> PlacementPolicy:
-    """A policy by name; ``... unpriced`` is the same without a price on spare CPU."""
+    """Return a policy by name; ``... unpriced`` is the same without a price on spare CPU."""
     base, _, without = name.partition(" ")
     if not without:
         return policy_named(name, demand=workload.demand, seed=seed)
@@ -105,7 +108,7 @@ def made(name: str, workload: Workload, seed: int) -> PlacementPolicy:
 def outcomes(
     nodes: Sequence[NodeSpec], workload: Workload, count: int, policies: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, list[Outcome]]:
-    """Every policy on the same draws and orders; ``count`` 0 takes the workload as it is."""
+    """Run every policy on the same draws and orders; ``count`` 0 takes the workload as it is."""
     found: dict[str, list[Outcome]] = {policy: [] for policy in policies}
     for seed in seeds:
         drawn = with_cpu_only(workload, count, seed) if count else workload
@@ -115,12 +118,12 @@ def outcomes(
 
 
 def mean(runs: Sequence[Outcome], name: str) -> float:
-    """Mean of one figure over the seeds."""
+    """Return the mean of one figure over the seeds."""
     return fmean(float(getattr(one, name)) for one in runs)
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form takes one seed at one count."""
+    """Measure all; the short form takes one seed at one count."""
     traces = load(report, ("default",) if report.quick else ELSEWHERE)
     workload = next(iter(traces.workloads.values()))
     seeds = SEEDS[:1] if report.quick else SEEDS
@@ -142,7 +145,7 @@ def measure(report: Report) -> None:
 def report_scarce(
     report: Report, traces: Traces, workload: Workload, count: int, seeds: Sequence[int], *, with_goals: bool = True
 ) -> None:
-    """Everything about one count: who admits what, what is left, what a decision costs."""
+    """Report one count: requests admitted, capacity left and cost of a decision."""
     goals = with_goals and traces.published and not report.quick  # one seed scatters too much
     found = outcomes(traces.nodes, workload, count, ("pgb", "pgb-online", "pgb unpriced", "fgd"), seeds)
     drawn = with_cpu_only(workload, count, seeds[0])
@@ -182,7 +185,7 @@ def report_scarce(
 
 
 def report_between(report: Report, traces: Traces, workload: Workload, count: int) -> None:
-    """A count at which CPU is tight but not what runs out."""
+    """Report a count at which CPU is tight but not exhausted."""
     found = outcomes(traces.nodes, workload, count, ("pgb", "pgb unpriced", "fgd"), FEW_SEEDS)
     priced, plain, fgd = found["pgb"], found["pgb unpriced"], found["fgd"]
     report.add(
@@ -202,7 +205,7 @@ def report_between(report: Report, traces: Traces, workload: Workload, count: in
 
 
 def report_elsewhere(report: Report, traces: Traces, name: str, workload: Workload) -> None:
-    """A published workload, where CPU suffices."""
+    """Report a published workload, where CPU suffices."""
     policies = ("pgb", "pgb unpriced", "pgb-online", "pgb-online unpriced")
     found = outcomes(traces.nodes, workload, 0, policies, FEW_SEEDS)
     for policy in ("pgb", "pgb-online"):

@@ -28,12 +28,12 @@ FIGURES = {
 
 
 def percents(runs: Sequence[RunResult], field: str) -> list[float]:
-    """One figure of every run, in percent."""
+    """Return one figure of every run, in percent."""
     return [100 * float(getattr(one, field)) for one in runs]
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form takes one seed and no ``fgd``."""
+    """Measure all; the short form takes one seed and no ``fgd``."""
     traces = load(report, ("default",))
     workload = next(iter(traces.workloads.values()))
     seeds = SEEDS[:1] if report.quick else SEEDS
@@ -59,7 +59,7 @@ def measure(report: Report) -> None:
 
 
 def one(traces: Traces, workload: Workload, count: int, policy: str, seed: int) -> RunResult:
-    """One run."""
+    """Run one policy with one seed."""
     drawn = with_cpu_only(workload, count, seed)
     return simulate(traces.nodes, drawn, made(policy, drawn, seed), seed, load=LOAD, defragment=False)
 
@@ -67,7 +67,7 @@ def one(traces: Traces, workload: Workload, count: int, policy: str, seed: int) 
 def report_more(
     report: Report, other: str, mine: Sequence[RunResult], theirs: Sequence[RunResult], goal: float | None
 ) -> None:
-    """Mean difference over the seeds; the detail has that of each."""
+    """Report the mean difference over the seeds; the detail has that of each seed."""
     for name in ("allocated", "CPU-only admitted"):
         pairs = zip(percents(mine, FIGURES[name]), percents(theirs, FIGURES[name]), strict=True)
         more = [ours - his for ours, his in pairs]

@@ -1,4 +1,4 @@
-"""Cost of decisions: how fast the engine says where a request goes, on one core, at three sizes of cluster.
+"""Cost of placement decisions on one core, at three sizes of cluster.
 
 The openb nodes once, 8 and 16 times over (6,212, about 50,000 and 100,000 devices) are filled by policy ``pgb`` to
 about 96, 90 and 45 percent; every arrival is one decision and, where it fits, one placement, and both are timed
@@ -44,7 +44,7 @@ P99_MAX = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A cluster: copies of the trace's nodes, how full, and the goal for a decision, of the loop between decisions."""
+    """A cluster: copies of the trace's nodes, fill level, and the goal of a decision in units of the loop between decisions."""
 
     copies: int
     fill: float
@@ -60,7 +60,7 @@ SIZES = (
 
 @dataclass(slots=True)
 class Times:
-    """Nanoseconds of every decision, of processor time and of the wall clock; seconds of the loops between them."""
+    """Times of every decision in ns, of processor and wall clock, and of the loops between them in seconds."""
 
     own_ns: list[int] = field(default_factory=list)
     wall_ns: list[int] = field(default_factory=list)
@@ -68,12 +68,12 @@ class Times:
 
     @property
     def loop_us(self) -> float:
-        """Mean of the loops."""
+        """Return the mean time of the loops."""
         return 1e6 * fmean(self.loops_s)
 
 
 class World:
-    """A cluster under one policy, and what is placed on it, oldest first."""
+    """A cluster under one policy, with its placements, oldest first."""
 
     def __init__(self, nodes: list[NodeSpec], workload: Workload, *, seed: int) -> None:
         self.shapes = workload.shapes
@@ -84,13 +84,13 @@ class World:
         self.used_milli = 0
 
     def draws(self) -> Iterator[Shape]:
-        """Shapes of the workload, drawn uniformly, without end."""
+        """Yield shapes of the workload, drawn uniformly, without end."""
         while True:
             for index in self._rng.integers(0, len(self.shapes), 4096).tolist():
                 yield self.shapes[index]
 
     def fill(self, level: float, draws: Iterator[Shape]) -> Times:
-        """Place until ``level`` is allocated or 400 in a row do not fit."""
+        """Place until ``level`` is allocated or 400 requests in a row do not fit."""
         wanted = level * 1000 * self.cluster.gpu_total
         missed, times = 0, Times()
         while self.used_milli < wanted and missed < 400:
@@ -98,7 +98,7 @@ class World:
         return times
 
     def hold(self, decisions: int, draws: Iterator[Shape]) -> Times:
-        """So many arrivals, the oldest departing whenever more is allocated than at the start."""
+        """Make ``decisions`` arrivals; the oldest depart whenever more is allocated than at the start."""
         level, times = self.used_milli, Times()
         for _ in range(decisions):
             self._step(next(draws), times)
@@ -109,7 +109,7 @@ class World:
         return times
 
     def _step(self, shape: Shape, times: Times) -> bool:
-        """One decision and its placement; whether it fits."""
+        """Decide and place one request; return True if it fits."""
         if len(times.own_ns) % LOOP_EVERY == 0:
             times.loops_s.append(short_loop_s())
         wall, own = time.perf_counter_ns(), time.thread_time_ns()
@@ -126,13 +126,13 @@ class World:
 
     @property
     def bytes_per_node(self) -> float:
-        """Resident arrays and the engine's caches."""
+        """Return the memory of the arrays and the engine's caches, per node."""
         arrays = sum(value.nbytes for value in vars(self.cluster).values() if isinstance(value, np.ndarray))
         return (arrays + self.engine.memory_bytes) / self.cluster.node_count
 
 
 def measure_size(report: Report, traces: Traces, size: Size, *, empty_bytes: int) -> None:
-    """One cluster."""
+    """Measure one size of cluster."""
     workload = next(iter(traces.workloads.values()))
     world = World(replicate(traces.nodes, size.copies), workload, seed=42)
     devices = world.cluster.gpu_total
@@ -144,10 +144,10 @@ def measure_size(report: Report, traces: Traces, size: Size, *, empty_bytes: int
     detail = f"{len(filling.own_ns):,} decisions, filled to {world.used_milli / 10 / devices:.1f} %"
     _rate(report, f"{name}: filling", filling, goal=size.goal if goals else None, detail=detail)
     _percentiles(report, f"{name}: filling", filling, with_goal=goals)
-    holding = world.hold(2_000 if report.quick else 20_000, draws)
+    level = world.hold(2_000 if report.quick else 20_000, draws)
     detail = "every arrival with a departure, which is not timed"
-    _rate(report, f"{name}: holding", holding, goal=None, detail=detail)
-    _percentiles(report, f"{name}: holding", holding, with_goal=goals)
+    _rate(report, f"{name}: holding", level, goal=None, detail=detail)
+    _percentiles(report, f"{name}: holding", level, with_goal=goals)
     report.add(f"{name}: cold shape, longest", max(cold), "us", detail=f"of {len(cold)} shapes")
     arrays = (
         f"{world.bytes_per_node / 1000:.1f} KB of arrays and caches, {len(cold)} shapes; the rest is Python objects"
@@ -174,12 +174,12 @@ def _percentiles(report: Report, name: str, times: Times, *, with_goal: bool) ->
 
 
 def _resident_bytes() -> int:
-    """Physical memory of this process; it grows by what the benchmark itself remembers, too."""
+    """Return the physical memory of this process, which includes the benchmark's own records."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cold_us(world: World) -> list[float]:
-    """First decision of every shape on the empty cluster, microseconds, without placing."""
+    """Return the time of the first decision of every shape on the empty cluster, in microseconds, without placing."""
     took = []
     for shape in dict.fromkeys(world.shapes):
         began = time.thread_time_ns()
@@ -189,7 +189,7 @@ def _cold_us(world: World) -> list[float]:
 
 
 def _infeasible_us(world: World, repeats: int = 2000) -> float:
-    """Mean time to say no again to a request that no node can hold."""
+    """Return the mean time to refuse a request again that no node can hold, in microseconds."""
     shape = Shape(cpu_milli=10**7, gpu_count=1, gpu_milli=1000)
     if world.engine.decide(shape) is not None:
         raise AssertionError("a request of 10,000 vCPU was placed")
@@ -200,7 +200,7 @@ def _infeasible_us(world: World, repeats: int = 2000) -> float:
 
 
 def measure(report: Report) -> None:
-    """All sizes."""
+    """Measure all sizes."""
     traces = load(report, ("default",))
     importlib.import_module("scipy.optimize")  # learning needs it; no part of what a node costs
     empty_bytes = _resident_bytes()

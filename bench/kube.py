@@ -1,7 +1,7 @@
-"""The planner on Kubernetes: how fast it decides from memory, and how fast pods are planned and bound by a real API server.
+"""Planner on Kubernetes: decision rate from memory, and rate of planned and bound pods through a real API server.
 
-First the core alone, as the service drives it, at 100, 1,000 and 5,000 nodes of eight devices: pods are told, decided, and
-released; the questions of kube-scheduler are asked as HTTP would bring them; then another planner takes over. Where a real
+First the core alone, as the service drives it, at 100, 1,000 and 5,000 nodes of eight devices: pods are added, decided, and
+released; kube-scheduler's calls are made as HTTP would bring them; then another planner takes over. Where a real
 Kubernetes can run (root, the built programs), pods then go through a real API server and a stock kube-scheduler on
 invented nodes, beside plain pods through the same kube-scheduler and through the cluster's own, and a gang of 512.
 
@@ -57,7 +57,7 @@ def asked(request: GpuRequest) -> PodRequest:
 
 
 def nodes_of(count: int) -> list[tuple[NodeSeen, GpuNodeSeen]]:
-    """Nodes of eight A100, each with UUIDs of its own."""
+    """Return nodes of eight A100 each, with unique UUIDs."""
     found = []
     for number in range(count):
         name = f"node-{number}"
@@ -76,7 +76,7 @@ def nodes_of(count: int) -> list[tuple[NodeSeen, GpuNodeSeen]]:
 
 @dataclass(slots=True)
 class World:
-    """A core and what the API server would say."""
+    """A core and the pods of the API server."""
 
     core: Core
     pods: dict[str, PodSeen]
@@ -101,7 +101,7 @@ def pod(number: int, request: GpuRequest, *, at_s: float = 0.0) -> PodSeen:
 
 
 def released(world: World, now_s: float) -> int:
-    """Decide and say that it was written; how many pods were."""
+    """Decide, mark the released pods as written, and return their number."""
     world.core.decide(now_s)
     count = 0
     for action in world.core.take_actions():
@@ -117,7 +117,7 @@ def _with_plan(seen: PodSeen, action: ReleasePod) -> PodSeen:
 
 
 def measure_core(report: Report, count: int) -> None:
-    """Pods one by one as they come, a gang, kube-scheduler's questions, another planner."""
+    """Measure single pods, a gang, kube-scheduler's calls and a takeover by another planner."""
     nodes = nodes_of(count)
     core_of(nodes, {f"pod-{i}": pod(i, r) for i, r in enumerate(REQUESTS)})  # tables of the policy are made once
     world = World(core=core_of(nodes, {}), pods={})
@@ -172,7 +172,7 @@ def measure_core(report: Report, count: int) -> None:
 
 
 def measure_memory(report: Report) -> None:
-    """Resident memory of a process that holds all that the planner holds: 5,000 nodes, 40,000 devices, a pod on each."""
+    """Measure the resident memory of a process with a planner's state: 5,000 nodes, 40,000 devices, a pod on each."""
     nodes, pods = (500, 4000) if report.quick else (5000, 40_000)
     command = [sys.executable, "-m", "bench._planner_memory", str(nodes), str(pods)]
     answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
@@ -181,7 +181,7 @@ def measure_memory(report: Report) -> None:
 
 
 class Seen:
-    """When each pod of a namespace was planned, and when it was bound, by a watch that is begun again when it ends."""
+    """Times at which each pod of a namespace was planned and bound, from a watch that is restarted when it ends."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.planned: dict[str, float] = {}
@@ -218,12 +218,12 @@ class Seen:
 
 
 def rate(times: dict[str, float]) -> float:
-    """Per second, from the first to the last."""
+    """Return the events per second, from the first to the last."""
     return (len(times) - 1) / max(max(times.values()) - min(times.values()), 1e-9)
 
 
 def plain_rate(planned: Planned, program: str, scheduler: str, pods: int) -> float:
-    """How many pods without devices a kube-scheduler binds in a second that finds all of them waiting."""
+    """Return how many pods without devices a kube-scheduler binds per second if all are waiting at its start."""
     cluster, container = planned.cluster, {"name": "main", "image": "localhost/busybox:1"}
     cluster.kill(program)
     spec = {"schedulerName": scheduler, "containers": [container]}
@@ -235,7 +235,7 @@ def plain_rate(planned: Planned, program: str, scheduler: str, pods: int) -> flo
 
 
 def measure_real(report: Report, count: int, pods: int) -> None:
-    """A real API server and stock kube-schedulers on invented nodes; each begins with all pods waiting."""
+    """Measure a real API server and stock kube-schedulers on invented nodes; all pods wait at the start of each."""
     at = f"at {count:,} nodes"
     cluster = Cluster()
     with cluster, Planned(cluster, count, GPUS, prefix="bench", planner={"--identity": "only"}) as planned:
@@ -271,7 +271,7 @@ def measure_real(report: Report, count: int, pods: int) -> None:
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     for count in (100, 1000, 5000):
         measure_core(report, count)
     measure_memory(report)

@@ -1,12 +1,13 @@
-"""Claims: every start of every container has what was allocated to its claim, and how fast claims go their way.
+"""Claims (DRA): every start of a container has what was allocated to its claim, and the rate of claims.
 
 **driven**: the agent's own process on a real API server, behind a kubelet that this benchmark drives (``_driven_claims``).
 Claims of several shapes come and go: of several cards and requests, shared by containers and by pods, restarted, deleted by
-force while a program runs, never given back; the agent is killed and the kubelet restarted on the way.
+force while a program runs, never unprepared; the agent is killed and the kubelet restarted on the way.
 
-**allocated**: pods with a claim each on invented nodes whose slices are the agent's: through a stock kube-scheduler alone, and
-through the planner and the kube-scheduler that asks it; beside as many plain pods through the stock one in the same run. And
-what the stock one does where the same nodes offer eight whole cards each, or keep them in one mode: without counters.
+**allocated**: pods with a claim each on invented nodes whose ResourceSlices are the agent's: through a stock kube-scheduler
+alone, and through the planner and the kube-scheduler that calls it; compared with as many plain pods through the stock one in
+the same run. Also the stock kube-scheduler where the same nodes offer eight whole cards each, or keep them in one mode
+(without counters).
 
 Goals are ratios: of a claim's preparation to a durable commit (``bench._reference``), of several at once to one alone, of pods
 with a claim to plain pods.
@@ -31,7 +32,7 @@ from tests.kube.planned import Planned
 from bench._driven_claims import CLAIMS, CLASS, SLICES, claims_node
 from bench._reference import commit_s
 from bench._report import Report, run
-from bench._starts_left import wait_for_nothing
+from bench._starts_left import wait_until_nothing_is_left
 from bench.kube_starts import judge
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
@@ -46,7 +47,7 @@ WHOLE_CLASS = "calabash.dev"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 WORKERS = 6
 ALONE = 200  # starts of one worker alone
-FAULTS = 4  # one of each card, for one that falls ill again and again stays out of use
+FAULTS = 4  # one of each card, because a card that fails repeatedly stays out of use
 TURNS = 3
 PREPARE, AT_ONCE = 30, 2.5  # goals: of a durable commit; of one claim alone
 OF_PLAIN = 0.7  # goal: pods with a claim through the planner, of plain pods
@@ -54,7 +55,7 @@ _BOUND_S = 300.0
 
 
 def measure_driven(report: Report, cluster: Cluster, starts: int, *, rounds: int) -> None:
-    """So many starts; every fault ``rounds`` times."""
+    """Measure so many starts, with every fault ``rounds`` times."""
     with claims_node(cluster, workers=WORKERS, seed=1) as node:
         tainted = [node.until_tainted(card) for card in range(FAULTS)]
         with tempfile.TemporaryDirectory() as scratch:
@@ -64,7 +65,7 @@ def measure_driven(report: Report, cluster: Cluster, starts: int, *, rounds: int
         began = time.monotonic()
         node.run(starts, node.faults(rounds))
         took_s = time.monotonic() - began
-        left, left_s = wait_for_nothing(node.left)
+        left, left_s = wait_until_nothing_is_left(node.left)
         detail = f"{took_s:.0f} s; {rounds} times each: agent killed, kubelet restarted"
         report.add("driven: container starts", node.tally.starts, "starts", at_least=starts, detail=detail)
         judge(report, "driven", node.tally, left, left_s)
@@ -106,8 +107,10 @@ def cards(node: int) -> tuple[Device, ...]:
 
 
 def publish(cluster: Cluster, names: Sequence[str], server: ServerFeatures, *, pinned: str = "") -> int:
-    """The slices of these nodes as their agents would write them, and no others; devices of each node. ``pinned``: the one
-    mode in which their operator keeps all cards."""
+    """Write the ResourceSlices of these nodes as their agents would, and delete all others; return the devices of each node.
+
+    ``pinned`` is the one mode in which their operator keeps all cards.
+    """
     cluster.api.delete(SLICES)
     count = 0
     for number, name in enumerate(names):
@@ -122,8 +125,8 @@ def publish(cluster: Cluster, names: Sequence[str], server: ServerFeatures, *, p
     return count
 
 
-def tell_devices(cluster: Cluster, names: Sequence[str]) -> None:
-    """The same nodes' devices as their agents would tell the planner."""
+def report_devices(cluster: Cluster, names: Sequence[str]) -> None:
+    """Report the same nodes' devices to the planner as their agents would."""
     path = "/apis/calabash.dev/v1alpha1/gpunodes"
     for number, name in enumerate(names):
         told = [
@@ -141,7 +144,7 @@ def tell_devices(cluster: Cluster, names: Sequence[str]) -> None:
 
 
 def pod(name: str, *, claims: bool, planned: bool) -> Json:
-    """A pod; one that asks by a claim of its own name; and one that does, as admission leaves it for the planner."""
+    """Return a pod: plain, with a claim of its own name, or with such a claim as admission leaves it for the planner."""
     meta: Json = {"name": name}
     container: Json = {"name": "main", "image": "none.invalid/none"}
     spec: Json = {"automountServiceAccountToken": False, "containers": [container]}
@@ -157,7 +160,7 @@ def pod(name: str, *, claims: bool, planned: bool) -> Json:
 
 
 def bound_per_s(cluster: Cluster, prefix: str, count: int, *, asks: Json | None = None, planned: bool = False) -> float:
-    """So many pods, from the first that is made to the last that is bound; with ``asks`` each has a claim for that."""
+    """Return pods bound per second, from the first creation to the last binding; with ``asks`` each pod has such a claim."""
     names = [f"{prefix}-{n}" for n in range(count)]
     for name in names if asks else ():
         spec: Json = {"devices": {"requests": [{"name": "gpu", "exactly": asks}]}}
@@ -180,7 +183,7 @@ def bound_per_s(cluster: Cluster, prefix: str, count: int, *, asks: Json | None 
 
 
 def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -> None:
-    """See the module's description."""
+    """Measure allocation of claims; see the module's description."""
     names = cluster.fake_nodes(nodes, {}, prefix="slices")
     for name, mode in ((CLASS, "vgpu"), (WHOLE_CLASS, "exclusive")):
         expression = f'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "{mode}"'
@@ -199,7 +202,7 @@ def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -
         plain.append(bound_per_s(cluster, f"plain-{turn}", pods))
         claimed.append(bound_per_s(cluster, f"claimed-{turn}", pods, asks=share))
     with Planned(cluster, 0, 0, prefix="none", planner={"--identity": "only"}):
-        tell_devices(cluster, names)
+        report_devices(cluster, names)
         bound_per_s(cluster, "first", 1, asks=share, planned=True)  # when it is bound, both programs lead
         ours = [bound_per_s(cluster, f"ours-{turn}", pods, asks=share, planned=True) for turn in range(TURNS)]
     base, stock, alone, kept, by_us = (statistics.median(found) for found in (plain, claimed, wholes, pinned, ours))
@@ -222,7 +225,7 @@ def measure_allocated(report: Report, cluster: Cluster, nodes: int, pods: int) -
 
 
 def measure(report: Report) -> None:
-    """Both parts; the short form is fewer of each."""
+    """Measure both parts; the short form makes fewer starts and pods."""
     missing = absent()
     if missing:
         print(f"no real Kubernetes here: {missing}")

@@ -1,9 +1,9 @@
-"""The planner on Kubernetes while things break, and how large it grows: on a real API server with invented nodes.
+"""Planner on Kubernetes under faults, and its size: on a real API server with invented nodes.
 
-First size: 5,000 nodes with 40,000 devices and bound pods; a planner is started, decides its first pod, and is weighed.
-Then 100 nodes and a stream of pods while the API server, etcd and the planner are killed and started again, while every
+First size: 5,000 nodes with 40,000 devices and bound pods; a planner is started, decides its first pod, and its memory is
+read. Then 100 nodes and a stream of pods while the API server, etcd and the planner are killed and started again, while every
 connection of the planner is cut 100 times, while it hangs for longer than its lease, and while one of two is lost. After
-each all pods must be bound, and a judge adds up what the plans of all bound pods give of each device.
+each all pods must be bound, and the devices in the plans of all bound pods are added up to find double placements.
 
 The processor time of the start is in CPU units (``bench._reference``). Times to a decision after a fault have goals in
 seconds: leases, retries and the restart of etcd set them.
@@ -58,7 +58,7 @@ def uuid(node: int, device: int) -> str:
 
 
 def devices(node: int) -> list[Json]:
-    """Of a node, with all that its agent tells of them."""
+    """Return the devices of a node as its agent reports them."""
     return [
         {
             "uuid": uuid(node, i),
@@ -76,7 +76,7 @@ def devices(node: int) -> list[Json]:
 
 
 class Large(Planned):
-    """Nodes of eight devices whose objects are made in one write each."""
+    """Cluster of nodes of eight devices whose objects are made in one write each."""
 
     def _install(self) -> None:
         definition = crd("gpunodes", "GpuNode")
@@ -90,7 +90,7 @@ class Large(Planned):
         self.api.create(GPU_NODES, body | {"status": {"devices": devices(number)}})
 
     def bound_pod(self, number: int) -> None:
-        """A pod that some planner placed long ago."""
+        """Create a pod that another planner placed long ago."""
         at, path = number % len(self.nodes), "/api/v1/namespaces/team/pods"
         pod = planned_pod(f"p{number}", SHARE, nodeName=self.nodes[at])
         del pod["spec"]["schedulingGates"]
@@ -106,7 +106,7 @@ class Large(Planned):
 
 
 def measure_size(report: Report, count: int, pods: int) -> None:
-    """A planner that is started where everything is already: when it decides, and what it holds then."""
+    """Measure a planner that starts in a full cluster: time to its first decision, and memory."""
     at = f"at {count:,} nodes, {count * GPUS:,} devices"
     cluster = Cluster()
     with cluster, Large(cluster, count, GPUS, prefix="large", planner={"--identity": "only"}) as planned:
@@ -131,7 +131,7 @@ def measure_size(report: Report, count: int, pods: int) -> None:
 
 
 def _cpu_s(cluster: Cluster) -> float:
-    """Of the planner so far."""
+    """Return the CPU time of the planner so far."""
     text = cluster.exec_inside("cat", f"/proc/{cluster.namespaces.number('planner')}/stat")
     user, system = text.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / 100
@@ -142,7 +142,7 @@ def pod(number: int) -> Json:
 
 
 def judged(report: Report, planned: Planned, space: str, count: int, what: str) -> None:
-    """All are bound in the end; what was given twice, and what was lost."""
+    """Wait until all pods are bound; report double placements and lost pods."""
     found = all_bound(planned, space, count)
     report.add(f"double placements, {what}", len(over_committed(found)), "", at_most=0, detail=f"{count} pods")
     report.add(f"lost pods, {what}", count - sum(map(is_bound, found)), "", at_most=0)
@@ -150,7 +150,7 @@ def judged(report: Report, planned: Planned, space: str, count: int, what: str) 
 
 
 def measure_kills(report: Report, planned: Planned, turns: int) -> None:
-    """Each of three components is killed in a stream of pods and started again."""
+    """Kill and restart each of three components during a stream of pods."""
     for component in ("apiserver", "etcd", "planner"):
         space, worst_s = f"killed-{component}", 0.0
         with Stream(planned, space, pod, per_s=20) as stream:
@@ -167,7 +167,7 @@ def measure_kills(report: Report, planned: Planned, turns: int) -> None:
 
 
 def measure_lines(report: Report, planned: Planned, lines: Lines, times: int) -> None:
-    """Every connection of the planner is cut again and again."""
+    """Cut every connection of the planner again and again."""
     broken = 0
     with Stream(planned, "broken", pod, per_s=20) as stream:
         for _ in range(times):
@@ -179,7 +179,7 @@ def measure_lines(report: Report, planned: Planned, lines: Lines, times: int) ->
 
 
 def measure_hang(report: Report, planned: Planned, seconds: float) -> None:
-    """The planner is stopped amid a gang, and goes on."""
+    """Stop the planner amid a gang and continue it."""
     cluster = planned.cluster
     gang = [planned_pod(f"g{i:02}", GpuRequest(gang="g", gang_size=32, core_percent=50)) for i in range(32)]
     planned.create("hangs", gang[:-1])
@@ -204,7 +204,7 @@ def measure_hang(report: Report, planned: Planned, seconds: float) -> None:
 
 
 def measure_replicas(report: Report, planned: Planned, term_s: float) -> None:
-    """The leader is stopped amid a gang, wakes up when the other leads; then that one is killed."""
+    """Stop the leader amid a gang, continue it when the other planner leads, then kill that one."""
     cluster = planned.cluster
     planned.close()
     with Replicas(cluster, term_s=term_s) as replicas:
@@ -235,7 +235,7 @@ def measure_replicas(report: Report, planned: Planned, term_s: float) -> None:
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     missing = absent()
     if missing:
         report.fact("no real Kubernetes here", str(missing))

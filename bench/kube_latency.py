@@ -1,10 +1,10 @@
-"""How much later a container with a slice starts than a plain one, on a real node, and where the time goes.
+"""Additional start time of a container with a slice against a plain one on a real node, by phases.
 
 A real Kubernetes with one real node (containerd, kubelet) and simulated cards. Plain pods through the cluster's own
 kube-scheduler and pods with a slice through admission, planner, the product's kube-scheduler and agent take turns, one at a
 time, at random moments and in random order, from the same image. They have no volumes, for kubelets wait for those in steps of
-a tenth of a second. Each prints a line at once; when it did stands in its log, by the runtime's clock. The API server's view,
-a second coarse because the kubelet looks at its containers once a second, is told beside it.
+a tenth of a second. Each prints a line at once; its time is that of its log, by the runtime's clock. The times that the API
+server shows, a second coarse because the kubelet polls its containers once a second, are reported too.
 
 The goal is the ratio of a pod with a slice to the plain one next to it in time.
 """
@@ -33,7 +33,7 @@ from bench._report import Report, run
 from calabash.kubernetes.names import PLAN
 
 NAMESPACE = "latency"
-PLAIN = {"cpu": "1"}  # without a processor's share containers start when nobody else has anything to do
+PLAIN = {"cpu": "1"}  # without CPU shares, containers start only when no other process needs the processor
 SLICE = {**PLAIN, "calabash.dev/gpus": "1", "calabash.dev/memory": "1Gi", "calabash.dev/cores": "20"}
 SCRIPT = "echo up; exec sleep 1000"
 WARM = 2
@@ -42,7 +42,7 @@ OF_PLAIN = 1.25  # goal: time to a slice's first line, of a plain pod's
 
 @dataclass(slots=True)
 class Times:
-    """When things were seen of one pod, by this machine's clock; "" is when its making was asked for."""
+    """Times of events of one pod by this machine's clock; "" is the request to create it."""
 
     at_s: dict[str, float] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Times:
 
 
 class Seen:
-    """A watch of a namespace's pods: when each was planned, bound and told to run."""
+    """Watch of a namespace's pods that records when each was planned, bound and reported as running."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.pods: dict[str, Times] = {}
@@ -73,7 +73,7 @@ class Seen:
                     self.news.notify_all()
 
     def wait(self, pod: str, what: str) -> Times:
-        """Until that was seen of the pod."""
+        """Wait until the event ``what`` was seen of the pod."""
         with self.news:
             if not self.news.wait_for(lambda: what in self.pods.get(pod, Times()).at_s, 60):
                 raise TimeoutError(f"pod {pod} is not {what} in 60 s")
@@ -94,7 +94,7 @@ def _seen_of(pod: Json) -> Iterable[str]:
 
 
 def printed_s(logs: Path, pod: str) -> float:
-    """When a pod's container printed its first line, by the runtime's clock; 0 when it has not."""
+    """Return the time when a pod's container printed its first line, by the runtime's clock; 0 if it has not."""
     for log in logs.glob(f"{NAMESPACE}_{pod}_*/main/0.log"):
         stamp, space, _ = log.read_text().partition(" ")
         if space:
@@ -103,7 +103,7 @@ def printed_s(logs: Path, pod: str) -> float:
 
 
 def created_s(product: Product, pod: str) -> float:
-    """When the runtime made a pod's container, by its own record."""
+    """Return the time when the runtime made a pod's container, by its own record."""
     cluster, node = product.cluster, product.gpu_node.node
     container = product.pod(NAMESPACE, pod)["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
     asked = (str(cluster.programs / "ctr"), "-a", str(node.socket), "-n", "k8s.io", "containers", "info", container)
@@ -112,7 +112,7 @@ def created_s(product: Product, pod: str) -> float:
 
 
 def once(product: Product, seen: Seen, name: str, limits: dict[str, str]) -> Times:
-    """One pod, from its making to its end."""
+    """Create one pod, wait for its start and delete it; return its times."""
     node = product.gpu_node.node
     pod = user_pod(name, limits, SCRIPT, automountServiceAccountToken=False)
     asked_s = time.time()
@@ -131,29 +131,29 @@ def once(product: Product, seen: Seen, name: str, limits: dict[str, str]) -> Tim
     return times
 
 
-def middle(values: Iterable[float]) -> float:
+def median(values: Iterable[float]) -> float:
     return statistics.median(list(values))
 
 
-def late(values: Iterable[float]) -> float:
-    """The 99th percentile; of few values the largest."""
+def percentile_99(values: Iterable[float]) -> float:
+    """Return the 99th percentile."""
     return statistics.quantiles(list(values), n=100, method="inclusive")[98]
 
 
-def tell(report: Report, plain: list[Times], sliced: list[Times]) -> None:
-    """The figures."""
+def report_figures(report: Report, plain: list[Times], sliced: list[Times]) -> None:
+    """Report the figures."""
     how = f"{len(sliced)} of each in turn"
     for what, end in (("first line printed", "printed"), ("Running in the API", "running")):
         ours, theirs = ([t.between_ms("asked", end) for t in times] for times in (sliced, plain))
         goal = OF_PLAIN if end == "printed" else None
-        report.add(f"create to {what}, plain, p50", middle(theirs), "ms", detail=how)
-        report.add(f"create to {what}, plain, p99", late(theirs), "ms")
-        report.add(f"create to {what}, slice, p50", middle(ours), "ms")
-        report.add(f"create to {what}, slice, p99", late(ours), "ms")
+        report.add(f"create to {what}, plain, p50", median(theirs), "ms", detail=how)
+        report.add(f"create to {what}, plain, p99", percentile_99(theirs), "ms")
+        report.add(f"create to {what}, slice, p50", median(ours), "ms")
+        report.add(f"create to {what}, slice, p99", percentile_99(ours), "ms")
         added = [mine - its for mine, its in zip(ours, theirs, strict=True)]
-        report.add(f"create to {what}, added, p50", middle(added), "ms", detail="of neighbours in time")
+        report.add(f"create to {what}, added, p50", median(added), "ms", detail="of neighbours in time")
         report.add_ratio(f"create to {what}, slice of plain", ours, theirs, "ms", of="plain", at_most=goal)
-        report.add(f"create to {what}, added, p99", late(ours) - late(theirs), "ms")
+        report.add(f"create to {what}, added, p99", percentile_99(ours) - percentile_99(theirs), "ms")
     for what, first, last, of_plain in (
         ("admission, in the request that makes the pod", "asked", "made", "asked"),
         ("planner, until the gate is off", "made", "planned", ""),
@@ -163,12 +163,12 @@ def tell(report: Report, plain: list[Times], sliced: list[Times]) -> None:
         ("runtime, container made to first line", "created", "printed", "created"),
     ):
         same = [t.between_ms(of_plain, last) for t in plain] if of_plain else []
-        detail = f"plain {middle(same):.1f} ms" if same else ""
-        report.add(f"slice, {what}, p50", middle(t.between_ms(first, last) for t in sliced), "ms", detail=detail)
+        detail = f"plain {median(same):.1f} ms" if same else ""
+        report.add(f"slice, {what}, p50", median(t.between_ms(first, last) for t in sliced), "ms", detail=detail)
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     missing = absent(node=True)
     if missing:
         print(f"no real Kubernetes here: {missing}")
@@ -187,13 +187,13 @@ def measure(report: Report) -> None:
                     turns: list[tuple[str, dict[str, str], list[Times]]]
                     turns = [("plain", PLAIN, plain), ("slice", SLICE, sliced)]
                     for kind, limits, times in when.sample(turns, 2):
-                        time.sleep(when.uniform(0, 1))  # the kubelet's looking round is not to fall in step
+                        time.sleep(when.uniform(0, 1))  # so that starts do not fall in step with the kubelet's polling
                         found = once(product, seen, f"{kind}-{number + WARM}", limits)
                         if number >= 0:
                             times.append(found)
             finally:
                 seen.close()
-    tell(report, plain, sliced)
+    report_figures(report, plain, sliced)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Right limits: every start of every container has what its plan says, whatever dies and is used again meanwhile.
+"""Limits of containers under churn: every start of every container has what its plan says, whatever fails meanwhile.
 
-Two parts, told apart in every figure. **driven**: the agent's own process on a real API server, behind a kubelet that this
+Two parts, separate in every figure. **driven**: the agent's own process on a real API server, behind a kubelet that this
 benchmark drives (``_driven``): the same gRPC, checkpoint, pod-resources and CDI files, programs in control groups and mounts
 of their own, but no containerd; so thousands of starts take minutes. **real node**: a real kubelet and containerd.
 
 In both, pods of many shapes come and go (init containers, sidecars, several containers and devices, restarts, pods of one
-name again and again, pods deleted by force while their program runs), tokens are used again all the time, and the agent is
-killed and the kubelet restarted on the way. Each program tells what CUDA and NVML show it and what it may take.
+name again and again, pods deleted by force while their program runs), device IDs are used again all the time, and the agent is
+killed and the kubelet restarted on the way. Each program reports what CUDA and NVML show it and what it may allocate.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bench._driven_node import driven_node
 from bench._real_starts import RealStarts
 from bench._report import Report, run
 from bench._starts import GPUS, Tally, sees
-from bench._starts_left import Left, wait_for_nothing
+from bench._starts_left import Left, wait_until_nothing_is_left
 
 
 def judge(report: Report, part: str, tally: Tally, left: Left, took_s: float) -> None:
-    """The figures of a part; what is wrong or lost is shown."""
+    """Report the figures of a part; print wrong limits and lost starts."""
     lost = tally.lost()
     for text in [*tally.wrong[:10], *lost[:10]]:
         print(f"! {text}", flush=True)
@@ -43,12 +43,12 @@ def judge(report: Report, part: str, tally: Tally, left: Left, took_s: float) ->
 
 
 def measure_driven(report: Report, cluster: Cluster, starts: int, *, rounds: int) -> None:
-    """So many starts; every fault ``rounds`` times."""
+    """Measure so many starts, with every fault ``rounds`` times."""
     with driven_node(cluster, workers=6, seed=1) as node:
         began = time.monotonic()
         node.run(starts, node.faults(rounds))
         took_s = time.monotonic() - began
-        left, left_s = wait_for_nothing(node.left)
+        left, left_s = wait_until_nothing_is_left(node.left)
         detail = f"{took_s:.0f} s; {rounds} times each: agent killed, kubelet restarted, checkpoint not known"
         report.add("driven: container starts", node.tally.starts, "starts", at_least=starts, detail=detail)
         judge(report, "driven", node.tally, left, left_s)
@@ -59,7 +59,7 @@ def measure_driven(report: Report, cluster: Cluster, starts: int, *, rounds: int
 
 
 def measure_real(report: Report, starts: int, limit_s: float) -> None:
-    """A real node."""
+    """Measure a real node."""
     settings = {
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "featureGates": {"KubeletCrashLoopBackOffMax": True},
@@ -71,7 +71,7 @@ def measure_real(report: Report, starts: int, limit_s: float) -> None:
         began = time.monotonic()
         real.run(starts, limit_s, real.faults())
         took_s = time.monotonic() - began
-        left, left_s = wait_for_nothing(real.left)
+        left, left_s = wait_until_nothing_is_left(real.left)
         detail = f"as many as {took_s:.0f} s allowed; agent killed 4 times, kubelet twice, a load of one core meanwhile"
         report.add("real node: container starts", real.tally.starts, "starts", detail=detail)
         judge(report, "real node", real.tally, left, left_s)
@@ -80,7 +80,7 @@ def measure_real(report: Report, starts: int, limit_s: float) -> None:
 
 
 def measure(report: Report) -> None:
-    """Both parts; the short form is the driven one alone."""
+    """Measure both parts; the short form is the driven one alone."""
     missing = absent(node=not report.quick)
     if missing:
         print(f"no real Kubernetes here: {missing}")

@@ -1,8 +1,8 @@
-"""The memory cap under attack: 64 processes of one container allocate and free in every family as fast as they can.
+"""Memory cap under attack: 64 processes of one container allocate and free in every family as fast as they can.
 
 The attack runs as a user would run it: ``calabash run`` on a pool with its agent. *Over the cap* is the simulator's own
 peak of everything on the card, contexts included, minus the cap; and the same as NVML lists it while they run. *Usable*
-is what one program gets before its first out-of-memory. A second container on the same card must not notice.
+is what one program gets before its first out-of-memory. A second container on the same card must not be affected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ USABLE_PERCENT = 99.5
 
 
 def measure_usable(report: Report, lab: Lab) -> None:
-    """How much of the cap a single program can have."""
+    """Measure how much of the cap a single program can allocate."""
     for gib in (1, 8, 39):
         name = f"fill{gib}"
         lab.slot(name, policy=None, memory_limit_bytes=gib * GIB)
@@ -52,7 +52,7 @@ def measure_usable(report: Report, lab: Lab) -> None:
 
 @contextmanager
 def pool(home: Path) -> Iterator[tuple[dict[str, str], NodeFile]]:
-    """A pool of its own on one simulated card: what a program of it needs, and the node."""
+    """Run a pool on one simulated card; yield the environment of its programs, and the node."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
     environment["CALABASH_HOME"] = str(home)
     node = create_node(home, "bench", "1xA100-80GB")
@@ -64,21 +64,21 @@ def pool(home: Path) -> Iterator[tuple[dict[str, str], NodeFile]]:
 
 
 def until(held: Callable[[], bool], within_s: float) -> None:
-    """Waits for it; goes on when it never comes, and the figures tell."""
+    """Wait for a condition; return after ``within_s`` in any case, so that the figures show the failure."""
     deadline = time.monotonic() + within_s
     while not held() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def attackers(directory: Path, seconds: int) -> list[str]:
-    """A shell command: the processes, each with its output in a file, all waiting for the end of a pipe."""
+    """Return a shell command that starts the processes, each with its output in a file, all waiting for the end of a pipe."""
     hammer = f"{program('hammer')} --gate --seconds {seconds} --largest-mib 700"
     loop = f"for i in $(seq {PROCESSES}); do {hammer} --seed $i < {directory}/gate > {directory}/out.$i & done; wait"
     return ["sh", "-c", loop]
 
 
 def measure_attack(report: Report) -> None:
-    """64 processes of one slice at once, started by ``calabash run`` under a pool and its agent."""
+    """Measure 64 processes of one slice at once, started by ``calabash run`` under a pool and its agent."""
     seconds = 5 if report.quick else 20
     with tempfile.TemporaryDirectory(prefix="calabash-bench-") as name:
         home = Path(name)
@@ -117,7 +117,7 @@ def measure_attack(report: Report) -> None:
 
 
 def measure_neighbour(report: Report, lab: Lab) -> None:
-    """A container next door is refused nothing that it may have."""
+    """Check that a container on the same card is refused nothing that it may have."""
     for name in ("noisy", "quiet"):
         lab.slot(name, policy=None, memory_limit_bytes=16 * GIB)
     noisy = [lab.start("noisy", "hammer", "--seconds", 3, "--largest-mib", 512) for _ in range(8)]
@@ -131,7 +131,7 @@ def measure_neighbour(report: Report, lab: Lab) -> None:
 
 
 def measure(report: Report) -> None:
-    """All of it; on a real card the part that needs the simulator's books stands aside."""
+    """Measure all; on a real card, leave out the part that needs the simulator's accounts."""
     with Lab(gpus="A100-80GB", arbiter=False) as lab:
         report.fact("card", "real" if lab.real else "simulated A100-80GB")
         measure_usable(report, lab)

@@ -1,4 +1,4 @@
-"""Every way to divide a card: what it costs to start and to switch, and how well it keeps its promises.
+"""Every sharing mode: cost of starts and of mode changes, and accuracy of the limits.
 
 A section for each mode, with what only that mode has; ``modes_NAME`` modules hold those that are long.
 """
@@ -25,13 +25,13 @@ DECISION_UNITS = 10.0
 
 
 def measure_mig_plan(report: Report) -> None:
-    """The planner beside an exhaustive search, over random demand on every kind of card; times in CPU units."""
+    """Compare the planner with an exhaustive search, over random demand on every kind of card; times in CPU units."""
     quality = Quality()
     sequences = 200 if report.quick else 1000
     cards = sorted(GEOMETRIES)
     gc.collect()
     before_s = cpu_unit_s()
-    gc.disable()  # a collector that walks through the yardstick's memory would count as the planner's time
+    gc.disable()  # a garbage collection that walks through the search's memory would count as the planner's time
     for number in range(sequences):
         follow(GEOMETRIES[cards[number % len(cards)]], random.Random(number), quality)
     gc.enable()
@@ -69,7 +69,7 @@ SECTIONS = (
 
 
 def measure(report: Report) -> None:
-    """All sections; one that cannot be measured here says why and leaves the others be."""
+    """Measure all sections; a section that cannot be measured here prints the reason."""
     for section in SECTIONS:
         try:
             section(report)

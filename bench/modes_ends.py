@@ -1,4 +1,4 @@
-"""The end of a brokered slice: the time from the end of its program until its host, its workers and its slot are gone.
+"""End of a brokered slice: time from the end of its program until its host, its workers and its slot are removed.
 
 ``bench.pool`` measures the same of a cooperative slice.
 """
@@ -34,7 +34,7 @@ def _gone_s(world: World, client: str) -> float:
 
 
 def measure_ends(report: Report) -> None:
-    """On one simulated A100-40GB."""
+    """Measure on one simulated A100-40GB."""
     client, rounds = str(program("sim_mps_client")), 5 if report.quick else 20
     with tempfile.TemporaryDirectory(prefix="calabash-bench-") as directory:
         world = World(Path(directory) / "home", "1xA100-40GB")

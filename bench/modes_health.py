@@ -1,8 +1,8 @@
-"""Cards that fail under load: how soon a fault of each class is known, what neighbours lose, how soon a card is back.
+"""Failing cards under load: time until a fault of each class is known, effect on other cards, time until a card is back.
 
-A pool on eight simulated cards, each kept busy by a program. A fault is caused on one card after the other; the clock runs
-until the pool shows the state that follows. Meanwhile the card time that all other programs get is read from the cards' own
-books. Then the card's program is ended, and the clock runs until the card is healthy again.
+A pool on eight simulated cards, each kept busy by a program. A fault is injected on one card after the other; the clock runs
+until the pool shows the state that follows. Meanwhile the card time of all other programs is read from the cards' own
+accounts. Then the card's program is ended, and the clock runs until the card is healthy again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POLICY = "[flapping]\nmost = 100\nhold_s = 0.1\nhold_max_s = 0.1\n"  # the same 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is caused, what makes it pass where a reset does not, and whether the card comes back by itself."""
+    """A fault to inject, the command that ends it if a reset does not, and whether the card recovers by itself."""
 
     name: str
     words: tuple[str, ...]
@@ -79,7 +79,7 @@ class Loaded:
         return {d.index: d.busy_ns for d in node.devices}
 
     def load(self) -> None:
-        """A program on every card that has none."""
+        """Start a program on every card that has none."""
         command = [sys.executable, str(ROOT / "examples" / "tenant.py"), "--seconds", "3600", "--kernel-us", "20000"]
         while len(self.programs) < CARDS:
             before = {d["index"] for d in self.devices() if d["allocations"]}
@@ -112,7 +112,7 @@ class Loaded:
 
 
 def waited(condition: Callable[[], Any]) -> Any:
-    """The first answer that is something, within a bound."""
+    """Return the first result of the condition that is not empty, within a bound."""
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
         found = condition()
@@ -147,7 +147,7 @@ def _loaded() -> Iterator[Loaded]:
 
 
 def _verdict(loaded: Loaded, card: int, fault: Fault) -> float:
-    """Until the pool shows what follows from a fault; in milliseconds."""
+    """Return the milliseconds until the pool shows the state that follows from a fault."""
     told = len(loaded.happenings(card))
     begun = time.monotonic()
     loaded.inject(card, *fault.words)
@@ -159,7 +159,7 @@ def _verdict(loaded: Loaded, card: int, fault: Fault) -> float:
 
 
 def _back(loaded: Loaded, card: int, fault: Fault) -> float:
-    """Until an emptied card is healthy again; in milliseconds."""
+    """Return the milliseconds until an emptied card is healthy again."""
     loaded.end(card)
     waited(lambda: not loaded.devices()[card]["allocations"])
     if fault.ended_by:
@@ -172,7 +172,7 @@ def _back(loaded: Loaded, card: int, fault: Fault) -> float:
 
 
 def _rates(loaded: Loaded, seconds: float) -> dict[int, float]:
-    """Part of its time that each card was busy."""
+    """Return the busy fraction of each card over some seconds."""
     before, begun = loaded.busy_ns(), time.monotonic()
     time.sleep(seconds)
     after, took = loaded.busy_ns(), time.monotonic() - begun
@@ -180,7 +180,7 @@ def _rates(loaded: Loaded, seconds: float) -> dict[int, float]:
 
 
 def measure_faults(report: Report) -> None:
-    """Every class of fault, on every card in turn."""
+    """Measure every class of fault, on every card in turn."""
     rounds = 1 if report.quick else 4
     with _loaded() as loaded:
         loaded.load()
@@ -215,7 +215,7 @@ def measure_faults(report: Report) -> None:
 
 
 def measure(report: Report) -> None:
-    """This section alone."""
+    """Measure this section alone."""
     measure_faults(report)
 
 

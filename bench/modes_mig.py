@@ -1,5 +1,4 @@
-"""MIG on a simulated node: what an instance costs to make, to reuse, to make room for, what a change of mode costs; and what
-neighbours change for a tenant."""
+"""MIG on a simulated node: cost to create, reuse and make room for an instance and to change the mode; isolation of tenants."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ CHANGE_MOST = 0.01
 
 
 def measure_mig_node(report: Report) -> None:
-    """Both parts, on a card of their own; the driver lets only root cut cards."""
+    """Measure both parts, on a card each; the driver lets only root partition cards."""
     if os.geteuid() != 0:
         report.facts["mig"] = "not measured: needs root"
         return
@@ -65,7 +64,7 @@ def _timed_ms(call: Callable[[], object]) -> float:
 
 
 def _starts(report: Report, executor: MigExecutor, card: DeviceUuid) -> None:
-    """On a real card the driver takes longer, by seconds where it resets the card; what is ours is in these figures."""
+    """Measure the product's part of starts; on a real card the driver takes longer, by seconds where it resets the card."""
     times: dict[str, list[float]] = {}
 
     def note(name: str, call: Callable[[], object]) -> None:
@@ -85,7 +84,7 @@ def _starts(report: Report, executor: MigExecutor, card: DeviceUuid) -> None:
 
 
 def _isolation(report: Report, executor: MigExecutor, card: DeviceUuid, node: sim.NodeFile) -> None:
-    """A tenant's launches per second, alone and beside three neighbours that never rest."""
+    """Measure a tenant's launches per second, alone and beside three instances that are always busy."""
     seconds = 2 if report.quick else 10
     places = (("2g.20gb", 0), ("1g.10gb", 2), ("1g.10gb", 3), ("3g.40gb", 4))
     tenant, *others = [executor.provide(_record(card, *place))[0].uuid for place in places]
@@ -97,7 +96,7 @@ def _isolation(report: Report, executor: MigExecutor, card: DeviceUuid, node: si
 
 
 def _launches(node: sim.NodeFile, uuids: list[DeviceUuid], seconds: int) -> float:
-    """Launches a second of the first; the others begin before it and end after it."""
+    """Return the launches per second of the first instance; the others begin before it and end after it."""
     running = []
     for order, uuid in reversed(list(enumerate(uuids))):
         length_us, longer_s = (1000, 0) if order == 0 else (700 * order, 3)
@@ -117,6 +116,6 @@ def _launches(node: sim.NodeFile, uuids: list[DeviceUuid], seconds: int) -> floa
 
 
 def _rate(output: str) -> float:
-    """Completed launches a second, over the time in which it worked."""
+    """Return the completed launches per second, over the time in which the program worked."""
     found = json.loads(output.splitlines()[-1])
     return float(found["launches"] * 1e9 / (found["ended_ns"] - found["began_ns"]))

@@ -1,4 +1,4 @@
-"""Mode mps on a pool: what a start and a change of mode cost, how true the shares are, how a fault is got over."""
+"""Mode mps on a pool: cost of starts and mode changes, accuracy of shares, recovery from faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUILD = ROOT / "build" / "bench"
 
 
 def _client() -> Path:
-    """The program that does as it is told; compiled against the simulated driver."""
+    """Compile the program that follows commands, against the simulated driver; return its path."""
     target = BUILD / "mps_client"
     BUILD.mkdir(parents=True, exist_ok=True)
     include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
@@ -40,7 +40,7 @@ def _client() -> Path:
 
 
 class Tenant:
-    """One ``calabash run`` that is told what to do."""
+    """A ``calabash run`` whose program follows commands."""
 
     def __init__(self, pool: Pool, percent: int, memory_mib: int, mode: str = "mps") -> None:
         words = [
@@ -64,15 +64,15 @@ class Tenant:
             text=True,
             env=pool.environment,
         )
-        self.sms = int(self.hear()[2])
+        self.sms = int(self.receive()[2])
         self.ready_s = time.monotonic() - self.begun
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> list[str]:
+    def receive(self) -> list[str]:
         assert self.process.stdout is not None
         return self.process.stdout.readline().split()
 
@@ -117,7 +117,7 @@ def _pool() -> Iterator[Pool]:
 
 
 def _until(condition: Callable[[], object]) -> float:
-    """Seconds until it is true."""
+    """Return the seconds until the condition is true."""
     begun = time.monotonic()
     while not condition():
         if time.monotonic() - begun > HANG_S:
@@ -150,14 +150,14 @@ def _shares(report: Report, pool: Pool) -> None:
     seconds = 3 if report.quick else 10
     tenants = {percent: Tenant(pool, percent, memory) for percent, memory in SHARES.items()}
     for tenant in tenants.values():
-        tenant.tell(f"for {seconds} 2000000")
-    done = {percent: int(tenant.hear()[0]) for percent, tenant in tenants.items()}
+        tenant.send(f"for {seconds} 2000000")
+    done = {percent: int(tenant.receive()[0]) for percent, tenant in tenants.items()}
     worst = max(abs(100 * count / sum(done.values()) - percent) for percent, count in done.items())
     report.add("mps: worst error of shares 50/30/20", worst, "points", at_most=POINTS, detail="of the kernels done")
     held = 0
     for percent, memory in SHARES.items():
-        tenants[percent].tell(f"alloc {memory}")
-        held += tenants[percent].hear() == ["2"]
+        tenants[percent].send(f"alloc {memory}")
+        held += tenants[percent].receive() == ["2"]
     report.add("mps: memory limits held", held, "tenants", at_least=len(SHARES), detail="one more than its limit each")
     for tenant in tenants.values():
         tenant.end()
@@ -167,8 +167,8 @@ def _faults(report: Report, pool: Pool) -> None:
     told, back = [], []
     for number in range(1, 3 if report.quick else 6):
         culprit, victim = Tenant(pool, 30, 2048), Tenant(pool, 50, 4096)
-        culprit.tell("fault")
-        assert culprit.hear() == [ILLEGAL_ADDRESS]
+        culprit.send("fault")
+        assert culprit.receive() == [ILLEGAL_ADDRESS]
         begun = time.monotonic()
         _until(partial(pool.has_events, "mps_fault", 2 * number))
         told.append(time.monotonic() - begun)
@@ -197,7 +197,7 @@ def _deaths(report: Report, pool: Pool) -> None:
 
 
 def measure_mps(report: Report) -> None:
-    """On one simulated A100-40GB."""
+    """Measure on one simulated A100-40GB."""
     with _pool() as pool:
         _starts(report, pool)
         _shares(report, pool)

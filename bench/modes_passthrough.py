@@ -1,4 +1,4 @@
-"""Passthrough: how long a card takes to a virtual machine and back, in an emulated machine with a real kernel.
+"""Passthrough: time to give a card to a virtual machine and back, in an emulated machine with a real kernel.
 
 The machine computes many times slower than a real one, and its card is an NVMe controller of two functions; a GPU's own
 driver adds what it takes to start and stop the card.
@@ -20,7 +20,7 @@ _CASE = "times of a card of two functions"
 
 
 def measure_passthrough(report: Report) -> None:
-    """Bind and return of two functions together; nothing where no emulated machine can be had, or in a hurry."""
+    """Measure bind and return of two functions together; does nothing without an emulated machine or with ``--quick``."""
     if report.quick or os.geteuid() != 0:
         return
     try:

@@ -1,7 +1,7 @@
 """Memory beyond the card: two programs of 70 % of a card each, together against one after the other.
 
 Each reads all of its memory again and again. Together they spill: the arbiter gives them shifts that are long beside the
-time that their pages take over the card's link. The same without an arbiter shows what turns of milliseconds would do.
+time that their pages take over the card's link. The same without an arbiter shows the cost of switches every few milliseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _tenant(lab: Lab, slot: str, pieces: int, sweeps: int) -> Tenant:
 
 
 def _slots(lab: Lab, card_mib: int) -> int:
-    """Two slices of 70 % of the card that are promised less than half of it; the pieces that a program takes of one."""
+    """Make two slots of 70 % of the card with less than half of it promised; return the pieces of memory for one program."""
     memory_mib = int(PART * card_mib)
     for name in ("a", "b"):
         lab.slot(
@@ -49,7 +49,7 @@ def _slots(lab: Lab, card_mib: int) -> int:
 
 
 def measure_spill(report: Report) -> None:
-    """Seconds until both are done."""
+    """Measure the seconds until both programs are done."""
     sweeps = 60 if report.quick else 400
     with Lab(gpus="T4") as lab:
         card_mib = 14_800 if lab.node is not None else 0

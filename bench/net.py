@@ -1,8 +1,8 @@
-"""Tenant networks on a whole OVN in namespaces of this machine: from a change of the book to the first packet.
+"""Tenant networks on a whole OVN in namespaces of this machine: time from a change of the store to the first packet.
 
-The controller runs in this process and reads the book as a value; central, two hosts and a gateway host run beside it, on the
-same cores. What joins a port (namespace, wires, the switch's port) is there before the clock starts: the figures are of the
-book, OVN's databases, northd, the hosts' controllers and flows. A frame is sent every millisecond until it comes.
+The controller runs in this process and reads the network store as a value; central, two hosts and a gateway host run beside it,
+on the same cores. A port's namespace, cables and switch port are made before the clock starts: the figures are of the store,
+OVN's databases, northd, the hosts' controllers and flows. A frame is sent every millisecond until it arrives.
 
 Goals of these times are ratios to OVN's own round trip, ``ovn-nbctl --wait=hv sync``, taken before each of them: a client
 writes a counter, northd carries it to the southbound database, and every host's controller answers. The processor time of
@@ -50,7 +50,7 @@ AT_REST = "northd at rest; its name in DNS follows"
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form has 200 VPCs in place of 1,000."""
+    """Measure all; the short form has 200 VPCs in place of 1,000."""
     if os.geteuid() != 0:
         report.fact("skipped", "namespaces need root")
         return
@@ -95,7 +95,7 @@ def _add(
 
 
 def _faults(report: Report, lab: Lab, times: Times, networks: Networks) -> None:
-    """What packets between two hosts notice of what dies."""
+    """Measure the packets between two hosts that are lost when a daemon dies."""
     with times.station(networks, "v1/a/p0", "h1") as one, times.station(networks, "v1/a/p1", "h2") as other:
         until(lambda: _lost(Stream(one, other), 0.2) == 0)
         stream = Stream(one, other)
@@ -133,10 +133,10 @@ def _lost(stream: Stream, seconds: float) -> int:
 
 
 def _bulk(
-    report: Report, controller: Controller, books: tuple[Networks, Networks], many: int, syncs_ms: list[float]
+    report: Report, controller: Controller, stores: tuple[Networks, Networks], many: int, syncs_ms: list[float]
 ) -> None:
-    """Carry out the change from one book to another, which has VPCs up to that number."""
-    before, networks = books
+    """Carry out the change from one store to another, which has VPCs up to number ``many``."""
+    before, networks = stores
     put_items, _ = networks.changes_since(before)
     news = NetworkNews(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
     unit_s = cpu_unit_s()
@@ -159,7 +159,7 @@ def _bulk(
 
 
 def _started(report: Report, lab: Lab, many: int) -> None:
-    """A reader joins; the controller's lock stays where it is."""
+    """Measure the time until a further client of the northbound database has its copy; the controller keeps the lock."""
     begun_s = time.monotonic()
     northbound = Northbound(lab.northbound, lock="")
     try:
@@ -182,7 +182,7 @@ class Taken:
 
 
 class Times:
-    """Changes of a book that a controller carries out, and when the first packet passes."""
+    """Changes of a store that a controller carries out, with the time of the first packet."""
 
     def __init__(self, lab: Lab, controller: Controller) -> None:
         self._lab, self._controller = lab, controller
@@ -256,7 +256,7 @@ class Times:
         self._rest()
 
     def _sync_ms(self) -> float:
-        """OVN's own round trip, with the start of its client, when northd is at rest."""
+        """Return the time of OVN's own round trip, with the start of its client, when northd is idle."""
         self._rest()
         begun_s = time.monotonic()
         self._lab.central.nbctl("--wait=hv", "sync")
@@ -265,7 +265,10 @@ class Times:
         return took_ms
 
     def _rest(self) -> None:
-        """Until northd has nothing to do: after a row of DNS it looks at everything twice, and tells its count before that."""
+        """Wait until northd is idle.
+
+        After a row of DNS, northd processes everything twice, and reports its count before the second pass.
+        """
         for _ in range(2):
             count = self._controller.reconciler.northbound.beat()
             until(lambda: self._controller.reconciler.southbound.count() >= count, within_s=300)  # noqa: B023
@@ -279,7 +282,7 @@ def _send(station: Station, frame: bytes, stop: threading.Event) -> None:
 
 
 def _leader(report: Report) -> None:
-    """From the death of the leader of three northbound servers to the next write."""
+    """Measure the time from the death of the leader of three northbound servers to the next write."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     addresses = [f"tcp:127.0.0.1:{one.getsockname()[1]}" for one in held]
     with tempfile.TemporaryDirectory(prefix="cbn") as directory:

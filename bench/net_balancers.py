@@ -1,9 +1,9 @@
-"""A backend of a layer 4 balancer that stops listening: for how long clients are refused.
+"""Stopping backend of a layer 4 balancer: for how long clients are refused.
 
 Two programs with ports on one host of a lab, and a client on another one that connects every few milliseconds. One program
 stops listening while it goes on running, as a server that is being replaced does.
 
-The goal is in seconds, because the interval at which the controller looks at listening sockets (50 ms) and the round of OVN
+The goal is in seconds, because the interval at which the controller polls listening sockets (50 ms) and the round of OVN
 set the time.
 """
 
@@ -23,7 +23,7 @@ from calabash.netd.lab.record import register
 ROUNDS, QUICK_ROUNDS = 10, 3
 REFUSED_S = 0.5
 PREFIX = "bnb"
-LOOK_S = 5.0  # after a program has stopped: OVN's own checks need less
+AFTER_S = 5.0  # after a program has stopped: OVN's own checks need less
 
 
 def measure(report: Report) -> None:
@@ -38,17 +38,17 @@ def measure(report: Report) -> None:
     how = f"{len(found)} programs that stop listening; longest {max(times):.3f} s; set by timers"
     report.add("backend_refuses", statistics.median(times), "s", at_most=REFUSED_S, detail=how)
     share = 100 * sum(refused) / sum(calls)
-    report.add("refused_connections", share, "%", detail=f"{sum(refused):.0f} of those in {LOOK_S:g} s after each")
+    report.add("refused_connections", share, "%", detail=f"{sum(refused):.0f} of those in {AFTER_S:g} s after each")
 
 
 def _closed(balanced: Balanced, port: str) -> tuple[float, float, float]:
-    """The time to the last connection that was not answered, in seconds, how many were not, and of how many."""
+    """Return the time to the last unanswered connection in seconds, the number of unanswered connections, and of all."""
     until(balanced.both_answer, within_s=60, what="both backends answer")
     with Calling(balanced.client) as calling:
         until(lambda: len(calling.outcomes) > 50, within_s=60)
         closed_s = time.monotonic()
         tell(balanced.servers[port], "close", "closed")
-        time.sleep(LOOK_S)
+        time.sleep(AFTER_S)
         after = calling.since(closed_s)
     tell(balanced.servers[port], "open", "open")
     failed = [begun_s for begun_s, outcome in after if outcome not in BACKENDS]

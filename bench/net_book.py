@@ -1,8 +1,8 @@
-"""The book of tenant networks as a value: the cost of judging changes, of reading it, and of drawing up its rows.
+"""Store of tenant networks as a value: cost of validating changes, of reading it, and of computing the rows for OVN.
 
 Processor time of this process, in CPU units (``bench._reference``), one of which is about 1 ms on the machines where the
-goals were set. A VPC has a router, a subnet and four ports; with all services also a gateway, an outside address that floats,
-a load balancer, and an endpoint of its neighbour's.
+goals were set. A VPC has a router, a subnet and four ports; with all services also a gateway, a floating address, a load
+balancer, and an endpoint of the next VPC's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HOSTS = NetworkHosts(gateways=("g1", "g2"))
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form has fewer VPCs, and goals in proportion."""
+    """Measure all; the short form has fewer VPCs, and goals in proportion."""
     vpcs = QUICK_VPCS if report.quick else VPCS
     share = vpcs / VPCS
     report.fact("vpcs", str(vpcs))
@@ -87,7 +87,7 @@ def _served(number: int) -> Iterator[NetworkObject]:
 
 
 def _built(items: Iterator[NetworkObject]) -> tuple[Networks, CpuTime]:
-    """Return a book with these objects, and the processor time of putting them."""
+    """Return a store with these objects, and the processor time of putting them."""
     networks = Networks()
     with cpu_time() as took:
         for item in items:

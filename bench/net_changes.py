@@ -1,7 +1,7 @@
-"""10,000 random changes of tenants' networks while the controller is killed again and again, against OVN's own databases.
+"""10,000 random changes of tenants' networks while the controller is killed again and again, checked in OVN's databases.
 
-After each crash the rows of every VPC must be those of one revision of the book, not older than its router tells; in the end
-they are what the book says, and there are no others. It fails where that is not so, and prints how much was tried.
+After each crash the rows of every VPC must be those of one revision of the store, not older than the revision that its router
+records; in the end they match the store, and there are no others. Fails otherwise, and prints how much was tried.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SEED = 11
 
 
 def measure(report: Report) -> None:
-    """The short form makes a few hundred changes."""
+    """Measure all; the short form makes a few hundred changes."""
     changes = QUICK_CHANGES if report.quick else CHANGES
     report.fact("seed", str(SEED))
     with tempfile.TemporaryDirectory(prefix="cbr") as directory:  # sockets have short paths

@@ -1,4 +1,4 @@
-"""A daemon of OVN or Open vSwitch that is killed: when the supervisor has it running again, and for how long no packet passes.
+"""Killed daemons of OVN and Open vSwitch: time until the supervisor has restarted each, and time without packets.
 
 Two stations on two hosts of a lab, and a datagram between them every 10 ms. Each daemon is killed (SIGKILL) in turn, those of
 hosts on the host of the station that answers. Times are for information: they are set by how long a daemon takes to start and
@@ -63,7 +63,7 @@ def _stations(lab: Lab) -> tuple[Station, Station]:
 
 
 def _killed(lab: Lab, name: str, one: Station, two: Station) -> tuple[float, float, float]:
-    """Seconds until a killed daemon runs, until a change is carried out on all hosts, and in which no packet passed."""
+    """Return the seconds until a killed daemon runs, until a change is carried out on all hosts, and without packets."""
     with Echoes(two, "10.0.1.12", 9000), Probe(one, "10.0.1.12", 9000) as probe:
         until(lambda: probe.answered_since(0), within_s=WITHIN_S, what="the probe is answered")
         before = lab.daemons()[name]

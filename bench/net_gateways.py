@@ -1,8 +1,7 @@
-"""The loss of a gateway host, by OVN's pair, by an NFV gateway and by an L7 balancer: how long nothing passes, and which TCP
-streams live on.
+"""Loss of a gateway host of OVN's pair, of an NFV gateway and of an L7 balancer: interruption, and lost TCP streams.
 
-A host is lost at once: its cables, then every process of it, the one that keeps its appliances among them. A datagram every
-10 ms says how long nothing came through; of a balancer a new connection every 50 ms, in the address's subnet and through
+A host is lost at once: its cables, then every process of it, with the one that runs its appliances. A datagram every
+10 ms shows the interruption; of a balancer a new connection every 50 ms, in the address's subnet and through
 the VPC's router.
 
 Goals are in seconds, because timers set these times: BFD between gateway hosts (three intervals of 200 ms), the advertisements
@@ -55,8 +54,10 @@ def measure(report: Report) -> None:
 
 
 def _lost(kind: GatewayKind) -> tuple[float, int, float]:
-    """The hole in seconds, and the streams that were lost with the host that carried a fresh lab's gateway or when it got that
-    back; of OVN's the hole then, too."""
+    """Return the interruption in seconds and the lost streams when the active host of a fresh lab's gateway is lost.
+
+    For OVN's own gateways also the interruption while the host becomes active again, else 0.
+    """
     lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
     with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
         carried.put(
@@ -90,7 +91,7 @@ def _lost(kind: GatewayKind) -> tuple[float, int, float]:
 
 
 def _back(carried: Carried, host: str, probe: Probe) -> float:
-    """The hole in seconds while a host that returned, rested and is well takes its traffic again."""
+    """Return the interruption in seconds while a host that returned and is healthy takes its traffic again."""
     carried.resting = (host,)
     carried.carry()
     give_back(carried.lab, host)
@@ -106,7 +107,7 @@ def _back(carried: Carried, host: str, probe: Probe) -> float:
 
 
 def _balancer_lost(client: str) -> float:
-    """How long, in seconds, no new connection of a client of an L7 balancer's virtual address was answered."""
+    """Return the seconds in which no new connection of a client of an L7 balancer's virtual address was answered."""
     lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
     with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
         balancer = LoadBalancer(
@@ -140,16 +141,16 @@ def _balancer_lost(client: str) -> float:
 
 
 def _active(hosts: dict[str, KeptHost]) -> list[str]:
-    return [name for name, one in hosts.items() if any(sight.active for sight in one.sights)]
+    return [name for name, one in hosts.items() if any(state.active for state in one.sights)]
 
 
 def _listens(host: KeptHost) -> bool:
-    """Whether the host's replica has begun to follow the other one: before, it takes nothing over."""
+    """Return True if the host's replica follows the other one; before, it takes nothing over."""
     return any(_FOLLOWS in log.read_text() for log in host.directory.rglob("keepalived.log"))
 
 
 def _owner(lab: Lab) -> str:
-    """Which host carries the VPC's gateway port."""
+    """Return the host that carries the VPC's gateway port."""
     row = lab.central.sbctl(
         "--bare", "--columns=chassis", "find", "Port_Binding", 'logical_port="cr-red:uplink:router"'
     )
@@ -157,7 +158,7 @@ def _owner(lab: Lab) -> str:
 
 
 def _tunnels_up(lab: Lab, host: str) -> bool:
-    """Whether all sessions of BFD are up and have agreed on its fast intervals, which takes some seconds after a start."""
+    """Return True if all BFD sessions are up with their fast intervals, which takes some seconds after a start."""
     said = lab.host(host).appctl("ovs-vswitchd", "bfd/show")
     others = len(lab.hosts) - 1
     return said.count("Remote Session State: up") == others and said.count("RX Interval: Approx 200ms") == others

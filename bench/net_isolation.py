@@ -1,7 +1,7 @@
-"""Tenants with equal addresses, judged by OVN's own northd and ``ovn-trace``: how many packets come to another tenant.
+"""Isolation of tenants with equal addresses, by OVN's own northd and ``ovn-trace``: packets that reach another tenant.
 
 No packet is sent. Random ports try random ports of others, with their addresses, their MACs, forged senders, tags and frames
-of no protocol; and somebody on the provider's segment tries the tenants' own addresses. For OVN every connection counts as
+of no protocol; a sender on the provider's segment tries the tenants' own addresses. OVN treats every connection as
 established, which is the worst case. In between, ports try their own tenant's: these must arrive.
 """
 
@@ -25,7 +25,7 @@ OWN = 1000
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form has as many tenants and fewer packets."""
+    """Measure all; the short form has as many tenants and fewer packets."""
     seed = random.SystemRandom().randrange(1 << 30)
     report.fact("tenants", f"{TENANTS}, 3 ports each, all with the same addresses")
     report.fact("seed", str(seed))

@@ -1,4 +1,4 @@
-"""A lab's network of namespaces: how long it takes to come and go, and what its switches in user space carry.
+"""Network lab of namespaces: time to start and stop, and throughput of its switches in user space.
 
 Everything shares this machine's cores: the switches of both hosts, the sender and the receiver. Goals are therefore ratios, the
 median over streams in turn: to two namespaces on a bridge of the kernel with the same settings of their cards, and to the same
@@ -62,7 +62,7 @@ print(json.dumps({"took_s": took, "again": int(dict(zip(*tcp))["RetransSegs"])})
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form has fewer rounds and shorter streams."""
+    """Measure all; the short form has fewer rounds and shorter streams."""
     _times(report)
     with _lab("n", hosts=("h1", "h2")) as lab:
         one, two = _pair(lab)
@@ -124,7 +124,7 @@ def _lab(letter: str, hosts: tuple[str, ...]) -> Iterator[Lab]:
 
 
 def _pair(lab: Lab) -> tuple[Station, Station]:
-    """Two stations on two hosts, bound, on one switch."""
+    """Return two bound stations on two hosts, on one logical switch."""
     nb = lab.central.nbctl
     nb("ls-add", "s")
     made = []
@@ -157,7 +157,7 @@ def _plain_pair(lab: Lab) -> tuple[Station, Station]:
 
 
 def _stream(sender: Station, receiver: Station, stream_s: float) -> tuple[float, int]:
-    """Gbit/s of one TCP stream, and segments that were sent again."""
+    """Return the throughput of one TCP stream in Gbit/s, and the number of retransmitted segments."""
     line = [sys.executable, "-c", _RECEIVE, receiver.address()]
     server = namespaces.inside(receiver.namespace, lambda: subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
     with server:
@@ -170,7 +170,7 @@ def _stream(sender: Station, receiver: Station, stream_s: float) -> tuple[float,
 
 
 def _round_trip_ms(one: Station, two: Station) -> float:
-    """Of datagrams of 8 bytes and their answers."""
+    """Return the round trip of datagrams of 8 bytes and their answers."""
     with (
         one.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking,
         two.socket(socket.AF_INET, socket.SOCK_DGRAM) as answering,

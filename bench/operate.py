@@ -1,6 +1,6 @@
-"""What an operator's half costs: scrapes, invoices, metering, the API under load, the console's first page.
+"""Cost of an operator's part of the product: scrapes, invoices, metering, the API under load, the console's first page.
 
-Each part is a module of its own (``_operate_*``) and stands beside its goal.
+Each part is a module of its own (``_operate_*``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARTS = (measure_scrape, measure_invoice, measure_metering, measure_api, measure
 
 
 def measure(report: Report) -> None:
-    """All parts, one after the other."""
+    """Measure all parts, one after the other."""
     for part in PARTS:
         part(report)
 

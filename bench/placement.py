@@ -1,4 +1,4 @@
-"""Placement quality: how much of a cluster each policy allocates, beside what was published and what is possible.
+"""Placement quality: allocated part of a cluster by policy, compared with published values and with a bound.
 
 The published experiment (arrivals until 130 % of the cluster is asked for, none departs) on five openb workloads, mean
 of seeds 42 to 51; then the same cluster with departures at load 0.95, seeds 1 to 3, with and without defragmentation.
@@ -38,7 +38,7 @@ GOALS = {"default": 96.2, "cpu100": 96.2, "gpushare40": 94.8, "gpuspec10": 96.0,
 
 
 def measure(report: Report) -> None:
-    """All of it; the short form takes one seed, two workloads, and fewer policies."""
+    """Measure all; the short form takes one seed, two workloads, and fewer policies."""
     traces = load(report, ("default", "multigpu20") if report.quick else WORKLOADS)
     policies = ("pgb", "fgd", "bestfit", "random") if report.quick else POLICIES
     seeds = SEEDS[:1] if report.quick else SEEDS
@@ -63,7 +63,7 @@ def measure(report: Report) -> None:
 def measure_arrivals(
     report: Report, traces: Traces, name: str, policies: Sequence[str], seeds: Sequence[int]
 ) -> list[float]:
-    """One workload under every policy; returns how far the baselines are from what was published, in points."""
+    """Measure one workload under every policy; return the deviation of the baselines from the published means, in points."""
     workload = traces.workloads[name]
     experiment = runner.Experiment(nodes=traces.nodes, workload=workload, policies=tuple(policies), seeds=tuple(seeds))
     found = {summary.policy: summary for summary in summarise(runner.run(experiment, jobs=JOBS))}
@@ -89,7 +89,7 @@ def measure_arrivals(
 
 
 def _compare(report: Report, name: str, found: dict[str, Summary], *, with_goals: bool) -> None:
-    """Ours against the best published policy in the same run."""
+    """Compare our policies with the best published policy in the same run."""
     fgd = found["fgd"].mean
     for policy in ("pgb", "pgb-online"):
         if policy not in found:
@@ -109,7 +109,7 @@ def _compare(report: Report, name: str, found: dict[str, Summary], *, with_goals
 
 
 def measure_churn(report: Report, traces: Traces) -> None:
-    """Departures at load 0.95."""
+    """Measure departures at load 0.95."""
     name, workload = next(iter(traces.workloads.items()))
     seeds = CHURN_SEEDS[:1] if report.quick else CHURN_SEEDS
     runs = [("pgb", True)] if report.quick else [("bestfit", False), ("fgd", False), ("pgb", False), ("pgb", True)]

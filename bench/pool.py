@@ -1,4 +1,4 @@
-"""Answers of a pool: how soon it takes slices back and gives them on, and how much one user's waiting requests delay another.
+"""Reaction times of a pool: until slices are free and granted again, and delay of a user by another user's waiting requests.
 
 A pool with two simulated cards. Programs are killed and requesters end; the clock runs until the pool shows what follows.
 Then another user has thousands of requests wait, each on a connection of its own, and the time of a grant is compared with
@@ -36,7 +36,11 @@ WAITING = 4_000
 DELAY_RATIO = 10.0
 OTHER_USER = 4_711
 WITHIN_S = 120.0
-SMALL: dict[str, Any] = {"memory_mib": 100, "cores": 1, "run_time_s": 1}  # so short that it may pass a reservation
+SMALL: dict[str, Any] = {
+    "memory_mib": 100,
+    "cores": 1,
+    "run_time_s": 1,
+}  # may start before a reservation
 SETTINGS = f"[user]\nwaiting = {WAITING}\nconnections = {WAITING + 100}\nrequests_per_second = 400\n"
 UNMANAGED = "import ctypes, sys; d = ctypes.CDLL('libcuda.so.1'); c = ctypes.c_void_p(); d.cuInit(0); \
 d.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0); print(flush=True); sys.stdin.read()"
@@ -88,7 +92,7 @@ def waited_ms(condition: Callable[[], Any], since_s: float | None = None) -> flo
 
 @contextmanager
 def started() -> Iterator[Pool]:
-    """A pool that answers."""
+    """Run a pool; yield it when it answers."""
     home = Path(tempfile.mkdtemp(prefix="calabash-pool-"))
     home.chmod(0o755)
     sim.create_node(home, NODE, "2xA100-40GB", 1)
@@ -115,7 +119,7 @@ def _killed_ms(pool: Pool) -> float:
     """Return the time from the SIGKILL of a program until its slice is free."""
     program = pool.start(memory="1GiB", cores=10)
     waited_ms(lambda: pool.states() == ["running"])
-    time.sleep(0.1)  # it has become the program by now
+    time.sleep(0.1)  # by now the process executes the program
     began = time.monotonic()
     _end(program)
     return waited_ms(lambda: not pool.states(), began)
@@ -166,7 +170,7 @@ def _reported_ms(pool: Pool) -> float:
 
 
 def measure_times(report: Report, pool: Pool) -> None:
-    """The times after an end, and until an unmanaged process is reported."""
+    """Measure the times after an end, and until an unmanaged process is reported."""
     rounds = 5 if report.quick else 20
     for name, measured, goal in (
         ("slice free after its program was killed", _killed_ms, FREE_MS),
@@ -180,7 +184,7 @@ def measure_times(report: Report, pool: Pool) -> None:
 
 
 def _wait_in_crowd(pool: Pool, count: int) -> None:
-    """Have so many requests wait, as another user, until this process is killed."""
+    """Make ``count`` requests that wait, as another user, until this process is killed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 256), hard))
     os.setgroups([])
@@ -197,7 +201,7 @@ def _wait_in_crowd(pool: Pool, count: int) -> None:
 
 
 def measure_crowd(report: Report, pool: Pool) -> None:
-    """Grants to one user while requests of another wait."""
+    """Measure grants to one user while requests of another wait."""
     if os.geteuid() != 0:
         report.fact("waiting requests of another user", "left out: needs root, which becomes the other user")
         return

@@ -1,5 +1,7 @@
-"""Recovery of a killed pool: from its SIGKILL until its successor answers, with 100 allocations, quiet and beside load; and
-the same of its arbiter."""
+"""Recovery of a killed pool and of its arbiter: from the SIGKILL until the successor answers, with 100 allocations.
+
+Measured on an idle machine and under load.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ class KilledPool:
         return time.monotonic() - begun
 
     def arbiter_s(self) -> float:
-        """From the SIGKILL of the arbiter until another one runs."""
+        """Return the seconds from the SIGKILL of the arbiter until another one runs."""
         before = self._arbiter()
         begun = time.monotonic()
         os.kill(before, signal.SIGKILL)
@@ -126,7 +128,7 @@ def _load(count: int) -> Iterator[None]:
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     times = 2 if report.quick else 5
     with tempfile.TemporaryDirectory(prefix="calabash-recovery-") as directory:
         home = Path(directory) / "home"

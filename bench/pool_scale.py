@@ -1,4 +1,4 @@
-"""What a pool with many slices costs: while nothing happens, when all are listed, and while many requests arrive.
+"""Cost of a pool with many slices: while idle, when all are listed, and while many requests arrive.
 
 A pool on a simulated node of 16 cards. Its processor time is taken while it holds nothing, and again while 800 slices are held
 by programs that do nothing. 200 requests that wait are then added, and the 1,000 entries are listed. Shares are processor time
@@ -49,7 +49,7 @@ WITHIN_S = 300.0
 
 @contextmanager
 def started(gpus: str) -> Iterator[World]:
-    """A pool that answers."""
+    """Run a pool; yield it when it answers."""
     home = Path(tempfile.mkdtemp(prefix="calabash-bench-"))
     home.chmod(0o755)
     world = World(home / "home", gpus)
@@ -94,7 +94,7 @@ def measure_idle(report: Report, world: World, what: str, *, at_most: float | No
 
 @contextmanager
 def held(world: World, count: int) -> Iterator[None]:
-    """Have so many programs that sleep, each on a slice of its own."""
+    """Run ``count`` programs that sleep, each on a slice of its own."""
     pids: list[int] = []
     try:
         for _ in range(count):
@@ -158,7 +158,7 @@ def measure_list(report: Report, world: World, rounds: int) -> None:
 
 @contextmanager
 def waiting(world: World, count: int) -> Iterator[None]:
-    """Have so many requests for all cards wait, all sent at once."""
+    """Make ``count`` requests for all cards, all sent at once, which must wait."""
     body = json.dumps({"mode": "exclusive", "gpus": CARDS, "wait_s": 3600}).encode()
     head = f"POST /v1/allocations HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     kept: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""Kernels from PTX on the simulated card: how fast one processor executes them, and how fast they are compiled.
+"""PTX kernels on the simulated card: speed of their execution on one processor, and of their compilation.
 
 An instruction is one of one thread; the loops are those that a program's kernels are made of. Figures are of processor
 time of one process on one core. Goals are in instructions per CPU unit (``bench._reference``) of the same process, a unit
@@ -21,7 +21,7 @@ INSTRUCTIONS_PER_UNIT = 400_000
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     with Lab(arbiter=False) as lab:
         if lab.node is None:
             report.fact("card", "real: nothing to measure")

@@ -1,8 +1,8 @@
 """Queues at scale: gangs, reclaim, consolidation, explanations and fairness, by the scheduler itself without a cluster.
 
-Goals were set from the published cases of large open schedulers, bettered: a gang of 512 on 512 nodes, reclaim of 2,000
-devices, 41 eight-device requests that need consolidation at 500 nodes, "why is it pending" at 100,000 devices. Times are
-processor time, in CPU units (``bench._reference``), one of which is about 1 ms on the machines where they were set.
+Goals were set to improve on the published cases of large open schedulers: a gang of 512 on 512 nodes, reclaim of 2,000
+devices, 41 eight-device requests that need consolidation at 500 nodes, explanations of pending requests at 100,000 devices.
+Times are processor time, in CPU units (``bench._reference``), one of which is about 1 ms on the machines where they were set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cluster(nodes: int) -> list[NodeSpec]:
 
 
 def halves(nodes: int, options: Options | None = None) -> Scheduler:
-    """Two queues that deserve half each, everything held by one of them in two-device requests."""
+    """Return a scheduler with two queues that deserve half each; one of them holds everything in two-device requests."""
     deserved = Amount(nodes * DEVICES * 500)
     queues = [QueueSpec(name="research", deserved=deserved), QueueSpec(name="prod", deserved=deserved)]
     scheduler = Scheduler(cluster(nodes), queues, options=options)
@@ -66,7 +66,7 @@ def count(decisions: Sequence[Decision], kind: type) -> int:
 
 
 def measure_gang(report: Report) -> None:
-    """512 members of eight devices on 512 nodes."""
+    """Measure 512 members of eight devices on 512 nodes."""
     times = []
     for _ in range(3):
         scheduler = Scheduler(cluster(512), [QueueSpec(name="q")])
@@ -97,7 +97,7 @@ def measure_reclaim(report: Report) -> None:
 
 
 def measure_consolidation(report: Report) -> None:
-    """Seven of eight devices free on every node: 41 requests for eight need 41 moves."""
+    """Measure consolidation: seven of eight devices are free on every node, and 41 requests for eight need 41 moves."""
     options = Options(defragment_moves_max=4)
     scheduler = Scheduler(cluster(500), [QueueSpec(name="q")], options=options)
     for row in range(500):
@@ -135,7 +135,7 @@ def measure_hopeless(report: Report) -> None:
 
 
 def measure_fairness(report: Report) -> None:
-    """Three queues that always want more than there is, on 32 devices, for 36 hours."""
+    """Measure three queues that always want more than there is, on 32 devices, for 36 hours."""
     queues = [
         QueueSpec(name="a", deserved=Amount(8000)),
         QueueSpec(name="b", deserved=Amount(8000)),
@@ -163,7 +163,7 @@ def measure_fairness(report: Report) -> None:
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     measure_gang(report)
     measure_reclaim(report)
     measure_consolidation(report)

@@ -1,11 +1,12 @@
-"""What it costs that the card is elsewhere: the same program on the driver itself, through memory that is shared with its
-worker, and over TCP, open and with TLS; beside them, in the same run, what TCP and TLS cost that carry nothing of ours.
+"""Cost of a remote card: the same program on the driver itself, on a local worker, and over TCP with and without TLS.
+
+The local worker is behind shared memory. The same run measures the cost of plain TCP and TLS without the product.
 
 Figures are medians of rounds; a ratio is taken within each round, for other work on the machine slows both sides of it.
-Every goal is such a ratio: of launches to those by the driver itself, of a question to a ping-pong over TCP, of a copy to
-TCP that carries as much.
+Every goal is such a ratio: of launches to those by the driver itself, of a call to a ping-pong over TCP, of a copy to
+a TCP stream of the same size.
 
-``--rtt 1ms`` puts so much between program and server, by a proxy, and measures what waits for answers, and no rates.
+``--rtt 1ms`` puts so much between program and server, by a proxy, and measures calls that wait for answers, and no rates.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ WAYS = ("local", "ring", "socket", "tcp", "tls")
 
 
 class Place:
-    """A server with one card, and the ways to it."""
+    """A server with one card, and its addresses by transport."""
 
     def __init__(self, directory: Path, delay_s: float) -> None:
         self.node = RemoteNode(directory / "node.state", "A100-80GB")
-        self._doors = (OpenDoor(self.node), Door(self.node.socket))
-        ports = [door.port for door in self._doors]
+        self._listeners = (OpenDoor(self.node), Door(self.node.socket))
+        ports = [listener.port for listener in self._listeners]
         self._lines = [Line(port, delay_s) for port in ports] if delay_s else []
         if self._lines:
             ports = [line.port for line in self._lines]
@@ -61,12 +62,12 @@ class Place:
     def close(self) -> None:
         for line in self._lines:
             line.close()
-        for door in self._doors:
-            door.close()
+        for listener in self._listeners:
+            listener.close()
         self.node.close()
 
     def calls(self, way: str, rounds: int) -> dict[str, Any]:
-        """One run of the program; ``local`` is the driver itself."""
+        """Run the program once over a transport; ``local`` is the driver itself."""
         environment = CudaNode.environment(self.node)
         if way != "local":
             environment = self.node.environment(CALABASH_REMOTE=self.ways[way])
@@ -95,7 +96,7 @@ def _place(delay_s: float = 0.0) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """All ways once, and what carries nothing of ours before and after each: other work on the machine comes and goes."""
+    """One run over each transport, with plain TCP and TLS measured around it, because other work on the machine varies."""
 
     runs: dict[str, dict[str, Any]]
     ping_us: float
@@ -124,7 +125,7 @@ class Rounds:
     def median(self, way: str, what: str) -> float:
         return statistics.median(float(one.runs[way][what]) for one in self.rounds)
 
-    def of(self, way: str, other: str, what: str) -> float:
+    def ratio(self, way: str, other: str, what: str) -> float:
         return statistics.median(float(one.runs[way][what]) / float(one.runs[other][what]) for one in self.rounds)
 
     def of_tcp(self, way: str, what: str) -> float:
@@ -138,7 +139,7 @@ class Rounds:
 
 
 def measure(report: Report) -> None:
-    """All ways in turn, several times."""
+    """Measure all transports in turn, several times."""
     rounds, count = (30, 3) if report.quick else (100, 9)
     with _place() as place:
         all_ = Rounds(rounds=[_round(place, rounds) for _ in range(count)])
@@ -164,7 +165,7 @@ def measure(report: Report) -> None:
 
 
 def _launches(report: Report, all_: Rounds) -> None:
-    """What the program can send, and what arrives at the simulated driver and is carried out by it."""
+    """Report the rate at which the program sends launches, and at which the simulated driver executes them."""
     report.add("the driver itself: launches done", all_.median("local", "launches_s"), "1/s")
     for way, least in (("ring", DONE), ("tcp", DONE), ("tls", None)):
         sent, local = ([1e9 / ns for ns in all_.each(one, "launch_p10_ns")] for one in (way, "local"))
@@ -188,7 +189,7 @@ def _copies(report: Report, all_: Rounds) -> None:
                 ratio = all_.of_tcp(way, name)
                 detail = f"{all_.median(way, name):.2f} GiB/s, the driver itself {local:.2f}"
                 report.add(f"{way}: copy {what}, {size}, of TCP", ratio, "times", at_least=goal, detail=detail)
-            tls = all_.of("tls", "tcp", name)
+            tls = all_.ratio("tls", "tcp", name)
             report.add(f"tls: copy {what}, {size}, of tcp", tls, "times", at_least=TLS_RATIO if goal else None)
             if not goal:
                 continue
@@ -198,7 +199,7 @@ def _copies(report: Report, all_: Rounds) -> None:
 
 
 def measure_far(report: Report, rtt_s: float) -> None:
-    """What waits for answers, over a line that takes time."""
+    """Measure calls that wait for answers, over a line with a delay."""
     with _place(rtt_s / 2) as place:
         for way in ("tcp", "tls"):
             result = place.calls(way, 1)
@@ -212,7 +213,7 @@ def _milliseconds(text: str) -> float:
 
 
 def main() -> None:
-    """With or without a distance."""
+    """Run the benchmark, with the delay of the command line if there is one."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rtt", type=_milliseconds, metavar="1ms", help="so much between program and server")
     options, others = parser.parse_known_args(sys.argv[1:])

@@ -1,9 +1,9 @@
-"""What a cluster of many nodes costs: objects, bytes, writes, watches, lists, and the planner; measured, then extrapolated.
+"""Cost of a cluster of many nodes: objects, bytes, writes, watches, lists, and the planner; measured, then extrapolated.
 
-Nodes of eight cards are invented in a real API server and etcd, at a few sizes. What each thing costs (a write, an event for
-one watcher, an object of a list) is measured at each size; a straight line goes through the sizes, and its residual
-stands beside it. The planner's core is measured without an API server, at larger sizes. What a cluster of 1,000, 10,000 and
-50,000 nodes needs is the sum over what happens in it, at the rates that stand in ``_scale_model``.
+Nodes of eight cards are invented in a real API server and etcd, at a few sizes. The cost of each operation (a write, an event
+for one watcher, an object of a list) is measured at each size; a straight line goes through the sizes, and its residual
+stands beside it. The planner's core is measured without an API server, at larger sizes. The need of a cluster of 1,000, 10,000
+and 50,000 nodes is the sum over its events, at the rates of ``_scale_model``.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from calabash.seams.kube.objects import Pod
 SMALL = GpuRequest(memory_mib=8192, core_percent=20)
 CORES_S = 150.0  # no larger planner is begun after that, and no larger cluster after the other
 CLUSTERS_S = 240.0
-_TWO = 250  # the smallest sizes by which there is a line
+_TWO = 250  # the smallest sizes that give a line
 TOLD = 200  # writes of which the cost of one is told
 Points = dict[str, dict[int, float]]  # by what, by nodes
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     measure_sizes(report)
     lines = measure_core(report)
     passed_over_us = measure_passed_over(report)
@@ -86,7 +86,7 @@ def measure(report: Report) -> None:
 
 
 def measure_sizes(report: Report) -> None:
-    """Of objects as they are sent."""
+    """Measure the size of objects as they are sent."""
     for what, status in (
         ("idle", gpu_node_status(1, slices=0)),
         ("a slice on each card", gpu_node_status(1)),
@@ -100,7 +100,7 @@ def measure_sizes(report: Report) -> None:
 
 
 def measure_core(report: Report) -> dict[str, Line]:
-    """The planner's memory, and how long it takes over, each in a process of its own."""
+    """Measure the planner's memory and the time of a takeover, each in a process of its own."""
     sizes = (250, 500, 1000) if report.quick else (1000, 2500, 5000, 10_000)
     began = time.monotonic()
     memory: dict[int, float] = {}
@@ -122,7 +122,7 @@ def measure_core(report: Report) -> dict[str, Line]:
 
 
 def measure_cluster(found: Points, scaled: ScaledCluster) -> None:
-    """Writes, events and lists."""
+    """Measure writes, events and lists."""
     nodes = scaled.nodes
     for kind, (count, spent) in scaled.filled.items():
         found[f"{kind} created in CPU of the API server, ms"][nodes] = 1000 * spent.api_s / count
@@ -145,7 +145,7 @@ def measure_cluster(found: Points, scaled: ScaledCluster) -> None:
     for watchers in (0, 32):
         with scaled.watchers(GPU_NODES, watchers) as received, scaled.spending() as telling:
             for number in range(TOLD):
-                scaled.tell(number % nodes, 2000 + 100 * watchers + number)
+                scaled.report_devices(number % nodes, 2000 + 100 * watchers + number)
             scaled.wait_for(lambda: received.lines >= TOLD * watchers, "events")  # noqa: B023 - asked at once
         ms[watchers] = 1000 * telling[0].api_s / TOLD
         if watchers:
@@ -157,7 +157,7 @@ def measure_cluster(found: Points, scaled: ScaledCluster) -> None:
 
 
 def measure_planner(found: Points, scaled: ScaledCluster) -> None:
-    """A planner as a program: until it leads, what it costs while nothing but use is told, and until another leads."""
+    """Measure a planner process: time until it leads, cost while only use is reported, time until another one leads."""
     nodes = scaled.nodes
     began = time.monotonic()
     scaled.start_planner("first", 7071)
@@ -171,7 +171,7 @@ def measure_planner(found: Points, scaled: ScaledCluster) -> None:
     idle = (scaled.cpu_s("first") - before) / (time.monotonic() - began)
     before, began = scaled.cpu_s("first"), time.monotonic()
     for number in range(3 * TOLD):
-        scaled.tell(number % nodes, 5000 + number)
+        scaled.report_devices(number % nodes, 5000 + number)
     spent = scaled.cpu_s("first") - before - idle * (time.monotonic() - began)
     found["planner's CPU at rest, cores"][nodes] = idle
     found["use told to a planner in its CPU, ms"][nodes] = max(0.0, 1000 * spent / (3 * TOLD))
@@ -187,14 +187,14 @@ def measure_planner(found: Points, scaled: ScaledCluster) -> None:
 
 
 def _plan(found: Points, scaled: ScaledCluster) -> None:
-    """Pods are created with our gate, planned, and bound where their plan says. What the API server does anyway is left out."""
-    from tests.kube.planned import planned_pod  # noqa: PLC0415 - after it is known that a cluster can be
+    """Measure pods that are created with our gate, planned, and bound; subtract what the API server does anyway."""
+    from tests.kube.planned import planned_pod  # noqa: PLC0415 - only where a cluster can run
 
     names = [f"new-{number}" for number in range(TOLD)]
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     scaled.wait_until_quiet()
     with scaled.spending() as resting:
-        time.sleep(3.0)  # what it does anyway is a rate
+        time.sleep(3.0)  # the API server's own work is a rate
     with scaled.spending() as spent:
         version = scaled.api.get(f"{path}?limit=1")["metadata"]["resourceVersion"]
         seen = iter(scaled.api.watch(f"{path}?resourceVersion={version}"))
@@ -216,7 +216,7 @@ def _plan(found: Points, scaled: ScaledCluster) -> None:
 
 
 def measure_part(found: Points, scaled: ScaledCluster) -> None:
-    """A planner of one of two pools: until it leads, and until all nodes of its pool are labelled as its own."""
+    """Measure a planner of one of two pools: until it leads, and until all nodes of its pool are labelled."""
     nodes = scaled.nodes
     last = f"{GPU_NODES}/{node_name(nodes - 2)}"  # of the even ones, which are in its pool
     with scaled.spending() as spent:
@@ -235,7 +235,7 @@ def measure_part(found: Points, scaled: ScaledCluster) -> None:
 
 
 def measure_passed_over(report: Report) -> float:
-    """Microseconds of CPU for a pod of another part, which a planner of a part is sent and does not keep."""
+    """Return the microseconds of CPU for a pod of another pool, which a planner receives and does not keep."""
     text = msgspec.json.encode([pod_body(number, number, 0) for number in range(TOLD)])
     rounds = 5 if report.quick else 50
     began = time.process_time()
@@ -247,7 +247,7 @@ def measure_passed_over(report: Report) -> float:
 
 
 def extrapolate(report: Report, costs: Costs) -> None:
-    """What clusters of these sizes need."""
+    """Report the needs of clusters of these sizes."""
     report.fact("etcd's file", costs.etcd_bytes.text("bytes"))
     for nodes in SIZES:
         for demand in demands(nodes, costs):

@@ -1,12 +1,12 @@
-"""Compute shares: what tenants ask, what the card says they got.
+"""Compute shares: requested shares of tenants against the card time that they got.
 
 One tenant at 10, 30, 50 and 80 percent, pairs that fill the card, eight processes in one tenant, kernels of 0.1 to
-100 ms and graphs; then idle time that is lent, and how fast it comes back; then what an honest tenant has beside kernels of
-seconds and beside a forged page. The truth is the simulator's time per process; on a real card it is the work that the
+100 ms and graphs; then idle time that is lent, and how fast it comes back; then the share of an honest tenant beside kernels of
+seconds and beside a forged page. Card time is the simulator's time per process; on a real card it is the work that the
 programs saw completed, with kernels calibrated alone beforehand.
 
-On the simulated card all of it is in virtual time (``bench._virtual``), with the library and the arbiter as they are: the
-figures do not depend on the speed of the machine, nor on what else it does.
+On the simulated card everything runs in virtual time (``bench._virtual``), with the library and the arbiter as they are: the
+figures depend neither on the speed of the machine nor on its other load.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LONG_POINTS = 3.5  # a kernel of 2 s at the end of a window is half paid back: 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a tenant's launches look like."""
+    """Form of a tenant's launches: kernel length, kernels in a graph, processes."""
 
     name: str
     kernel_us: float
@@ -64,7 +64,7 @@ QUICK = ("0.1ms", "10ms", "8procs-1ms")
 
 
 class Meter:
-    """Starts tenants on one card and reads what they got of it."""
+    """Starts tenants on one card and reads the card time that they got."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -77,20 +77,20 @@ class Meter:
         return float(iterations * result["launches"] / (result["ended_ns"] - result["began_ns"]) * 1_000)
 
     def start(self, slot: str | None, shape: Shape, seconds: float, *more: object) -> list[Tenant]:
-        """The processes of one tenant, running for so long."""
+        """Start the processes of one tenant, to run for ``seconds``."""
         arguments: list[object] = ["--kernel-us", shape.kernel_us, "--seconds", seconds, "--graph", shape.graph, *more]
         if self.lab.real:
             arguments += ["--iterations", int(shape.kernel_us * self._iterations_per_us)]
         return [self.lab.load(slot, *arguments) for _ in range(shape.processes)]
 
     def drop(self, *names: str) -> None:
-        """Take slots away, and let the arbiter see it: it keeps what an allocation of the same name is owed."""
+        """Remove slots and let the arbiter notice it, because it keeps the debt of an allocation of the same name."""
         for name in names:
             self.lab.drop_slot(name)
         self.lab.sleep(DROPPED_S)
 
     def windows(self, groups: Sequence[Sequence[Tenant]], count: int, settle_s: float = SETTLE_S) -> list[list[float]]:
-        """Per window, each group's part of the card in percent. Ends the tenants."""
+        """Return each group's part of the card in each window, in percent; kill the tenants."""
         self.lab.sleep(settle_s)
         if self.lab.real:
             self.lab.sleep(count * WINDOW_S)
@@ -128,7 +128,7 @@ def _windows_of_series(groups: Sequence[Sequence[Tenant]], count: int, settle_s:
 
 
 def _completed(series: Sequence[Sequence[int]], at_ns: int) -> float:
-    """Launches completed at a time, interpolated."""
+    """Return the launches completed at a time, interpolated."""
     previous = series[0]
     for point in series:
         if point[0] >= at_ns:
@@ -143,12 +143,12 @@ def _wanted(report: Report) -> Iterable[Shape]:
 
 
 def _settle_s(shape: Shape) -> float:
-    """With kernels of 100 ms a round takes a second: a few rounds until all is known."""
+    """Return the time to settle: with kernels of 100 ms a round takes a second, and the arbiter needs a few rounds."""
     return 4.0 if shape.kernel_us >= 100_000 else SETTLE_S
 
 
 def measure_single(report: Report, meter: Meter, count: int) -> None:
-    """One fixed tenant alone on the card."""
+    """Measure one fixed tenant alone on the card."""
     errors, ratios = [], []
     for percent in (30,) if report.quick else (10, 30, 50, 80):
         for shape in _wanted(report):
@@ -169,7 +169,7 @@ def measure_single(report: Report, meter: Meter, count: int) -> None:
 
 
 def measure_pairs(report: Report, meter: Meter, count: int) -> None:
-    """Two fixed tenants that together ask for the whole card."""
+    """Measure two fixed tenants that together ask for the whole card."""
     for shares in ((30, 70),) if report.quick else ((30, 70), (10, 90)):
         shapes = [(shape, shape) for shape in _wanted(report)]
         if not report.quick:
@@ -182,7 +182,7 @@ def measure_pairs(report: Report, meter: Meter, count: int) -> None:
 def measure_pair(
     report: Report, meter: Meter, title: str, shares: tuple[int, int], shapes: tuple[Shape, Shape], *, count: int
 ) -> None:
-    """One of these pairs."""
+    """Measure one pair of tenants."""
     first, second = shapes
     for name, percent in zip("ab", shares, strict=True):
         meter.lab.slot(name, core_percent=percent)
@@ -210,7 +210,7 @@ def worst_window(rows: Sequence[Sequence[float]], tenant: int) -> float:
 def report_long(
     report: Report, title: str, rows: Sequence[Sequence[float]], percent: int, *, points: float, promised: int
 ) -> None:
-    """Report what the first tenant had in these windows of 1 s, in the worst 30 s of them, and the used part of the card."""
+    """Report the share of the first tenant in windows of 1 s and in the worst 30 s, and the used part of the card."""
     mean = statistics.fmean(row[0] for row in rows)
     used = statistics.fmean(sum(row) for row in rows)
     detail = f"{len(rows)} s; got " + "/".join(f"{statistics.fmean(part):.1f}" for part in zip(*rows, strict=True))
@@ -220,7 +220,7 @@ def report_long(
 
 
 def measure_long_kernels(report: Report) -> None:
-    """One tenant of short kernels beside four tenants of 10 percent with kernels of 2 s."""
+    """Measure one tenant of short kernels beside four tenants of 10 percent with kernels of 2 s."""
     for percent in (60,) if report.quick else (50, 60):
         with VirtualLab() as lab:
             meter, names = Meter(lab), "abcde"
@@ -236,7 +236,7 @@ def measure_long_kernels(report: Report) -> None:
 
 
 def measure_many_processes(report: Report) -> None:
-    """Two tenants with eight processes each and kernels of 10 ms, over windows of 30 s."""
+    """Measure two tenants with eight processes each and kernels of 10 ms, over windows of 30 s."""
     shape = SHAPES[6]
     with VirtualLab() as lab:
         for name, percent in (("a", 30), ("b", 70)):
@@ -247,7 +247,7 @@ def measure_many_processes(report: Report) -> None:
 
 
 def measure_forged(report: Report) -> None:
-    """An honest tenant beside one that runs real kernels and forges its page; both are audited."""
+    """Measure an honest tenant beside one that runs real kernels and forges its page; both are audited."""
     everything = ("charged", "bucket", "inflight", "demand", "kernel")
     for what in (everything,) if report.quick else (("charged",), everything):
         with TruthLab() as lab:
@@ -261,7 +261,7 @@ def measure_forged(report: Report) -> None:
 
 
 def measure_return(report: Report) -> None:
-    """How soon a lender has its share again, in windows of 10 ms of the card's own books, in virtual time."""
+    """Measure how soon a lender has its share again, in windows of 10 ms of the card's accounts, in virtual time."""
     for shape in SHAPES[:3]:
         with VirtualLab() as lab:
             rows = returns(lab, shape, 8 if report.quick else 16)
@@ -281,7 +281,7 @@ def measure_return(report: Report) -> None:
 
 
 def returns(lab: Lab, shape: Shape, trials: int) -> list[list[float]]:
-    """What a lender of 70 percent has in windows of 10 ms whenever it comes back to a card that a borrower has whole."""
+    """Return the share of a lender of 70 percent in windows of 10 ms each time it returns to a card that is lent whole."""
     meter = Meter(lab)
     lab.slot("lender", core_percent=int(LENDER_PART * 100), policy=ComputePolicy.BURST)
     lab.slot("borrower", core_percent=100 - int(LENDER_PART * 100), policy=ComputePolicy.BURST)
@@ -293,11 +293,11 @@ def returns(lab: Lab, shape: Shape, trials: int) -> list[list[float]]:
         rows.append(return_windows(lab, lender, at_ns))
         lender.kill()
     borrower.kill()
-    return rows[1:]  # nobody had measured its kernel before the first
+    return rows[1:]  # its kernel was not measured before the first return
 
 
 def return_windows(lab: Lab, tenant: Tenant, at_ns: int) -> list[float]:
-    """What part of each of the windows after a moment a tenant has had."""
+    """Return the part of each window after ``at_ns`` that a tenant had."""
     lab.sleep((at_ns - lab.now_ns()) / 1e9)
     rows = []
     now_ns, busy = lab.busy_ns()
@@ -310,20 +310,20 @@ def return_windows(lab: Lab, tenant: Tenant, at_ns: int) -> list[float]:
 
 
 def returned_ms(windows: Sequence[float], part: float) -> float:
-    """When the first window begins that holds 95 percent of the share."""
+    """Return the time until the first window that holds 95 percent of the share."""
     back = next((i for i, got in enumerate(windows) if got >= 0.95 * part), len(windows))
     return float(back * RETURN_WINDOW_NS // 1_000_000)
 
 
 def lost_ms(windows: Sequence[float], part: float) -> float:
-    """How far its time lags behind its share, at the end of the worst window from the second on: a round has two."""
+    """Return how far the tenant's time lags behind its share at the end of the worst window, from the second one on."""
     ends = itertools.accumulate(windows)
     window_ms = RETURN_WINDOW_NS / 1e6
     return max((i + 1 - got / part) * window_ms for i, got in enumerate(ends) if i > 0)
 
 
 def measure_lending(report: Report, meter: Meter, count: int) -> None:
-    """A burst tenant beside an idle one, and the idle one's return."""
+    """Measure a burst tenant beside an idle one, and the idle one's return."""
     shape = SHAPES[1]
     meter.lab.slot("lender", core_percent=70, policy=ComputePolicy.BURST)
     meter.lab.slot("borrower", core_percent=30, policy=ComputePolicy.BURST)
@@ -353,7 +353,7 @@ def measure_lending(report: Report, meter: Meter, count: int) -> None:
 
 
 def give_back_ms(series: Sequence[Sequence[int]], began_ns: int, kernel_ns: float, share: float) -> float:
-    """From the first launch until the moment whose following 100 ms hold 95 percent of the share."""
+    """Return the time from the first launch until the moment whose following 100 ms hold 95 percent of the share."""
     for step in range(400):
         start = began_ns + step * 1_000_000
         work = (_completed(series, start + 100_000_000) - _completed(series, start)) * kernel_ns
@@ -363,7 +363,7 @@ def give_back_ms(series: Sequence[Sequence[int]], began_ns: int, kernel_ns: floa
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     real = real_card()
     count = 2 if report.quick else 5
     with Lab() if real else VirtualLab() as lab:

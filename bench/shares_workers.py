@@ -1,9 +1,9 @@
-"""Compute shares of programs that have a worker instead of a driver, beside the same with a driver of their own.
+"""Compute shares of programs that have a worker instead of a driver, compared with the same programs with a driver.
 
-Pairs that together ask for the whole card, in rounds: once with workers (isolation ``brokered``, and what a remote card
-has), once without, so that what else the machine does takes from both. The truth is the simulator's time per process. The
-split is of the time that the card has worked; what it has not worked is in ``card used``. It is not in virtual time: program
-and worker wake each other, and that clock knows only of sleep.
+Pairs that together ask for the whole card, in rounds: once with workers (isolation ``brokered``, and as with a remote card),
+once without, so that other load of the machine affects both. Card time is the simulator's time per process. The
+split is of the time that the card has worked; the time that it was idle is in ``card used``. It is not in virtual time: program
+and worker wake each other, and the virtual clock supports only sleep.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rows = Mapping[type[Lab], list[list[float]]]
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     rounds = 2 if report.quick else 6
     report.fact("card", "simulated A100-40GB")
     report.fact(
@@ -34,7 +34,7 @@ def measure(report: Report) -> None:
                 for kind, seen in rows.items():
                     with kind() as lab:
                         seen.extend(_pair(lab, shares, shape))
-            _tell(report, f"{shares[0]}/{shares[1]} {shape.name}", shares, rows)
+            _report_pair(report, f"{shares[0]}/{shares[1]} {shape.name}", shares, rows)
 
 
 def _pair(lab: Lab, shares: Sequence[int], shape: Shape) -> list[list[float]]:
@@ -45,7 +45,7 @@ def _pair(lab: Lab, shares: Sequence[int], shape: Shape) -> list[list[float]]:
     return meter.windows(groups, WINDOWS)
 
 
-def _tell(report: Report, title: str, shares: Sequence[int], rows: Rows) -> None:
+def _report_pair(report: Report, title: str, shares: Sequence[int], rows: Rows) -> None:
     got = {kind: [statistics.fmean(row[i] for row in seen) for i in range(2)] for kind, seen in rows.items()}
     split = {kind: found[0] / max(sum(found), 1e-9) * 100 for kind, found in got.items()}
     theirs, own = ("/".join(f"{value:.1f}" for value in got[kind]) for kind in (WorkerLab, Lab))

@@ -94,7 +94,7 @@ def measure_start(report: Report, lab: Lab) -> None:
 
 
 def measure(report: Report) -> None:
-    """All of it."""
+    """Measure all."""
     with Lab() as lab:
         report.fact("card", "real" if lab.real else "simulated A100-40GB")
         measure_calls(report, lab)

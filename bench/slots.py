@@ -1,4 +1,4 @@
-"""A tenant with a limit of 2 GiB asks for 8 GiB: with an imitated slot, with another slot of its own, and past the library.
+"""Enforcement against an attacker: a tenant with a limit of 2 GiB asks for 8 GiB, with imitated slots and without the library.
 
 The tenant is an ordinary user of a pool of root. *Had* is the simulator's own count of what its processes hold, *ended after*
 the time from the first byte beyond the limit until the last process is gone.
@@ -23,12 +23,15 @@ WITHIN_S = 20.0
 
 
 def had(world: HostileWorld) -> int:
-    """What programs hold of the card, in MiB: nobody else is there, and in a namespace a program has another user's number."""
+    """Return the memory that all programs hold of the card, in MiB.
+
+    All processes count: the attacker is the only user, and in a user namespace its programs have another user ID.
+    """
     return sum(d.alloc_bytes + d.context_bytes for p in world.books().processes for d in p.devices) >> 20
 
 
 def attack(world: HostileWorld, user: User, tenant: Child) -> tuple[int, float]:
-    """The most that the user had, in MiB, and for how long it was beyond the limit, in seconds."""
+    """Run the attack; return the most that the user had in MiB, and for how long it was beyond the limit in seconds."""
     most, since_s, until_s = 0, 0.0, time.monotonic() + WITHIN_S
     while time.monotonic() < until_s and tenant.alive():
         now_mib = had(world)
@@ -44,7 +47,7 @@ def attack(world: HostileWorld, user: User, tenant: Child) -> tuple[int, float]:
 
 
 def measure_imitation(report: Report, world: HostileWorld, how: str) -> None:
-    """Program on an imitated slot."""
+    """Measure a program on an imitated slot."""
     unshare, script = IMITATIONS[how]
     command = f"{unshare} sh -ec '{script}' sh {world.program('hostile')} hold {WANTED_MIB}"
     found = []
@@ -57,7 +60,7 @@ def measure_imitation(report: Report, world: HostileWorld, how: str) -> None:
 
 
 def measure_past_the_library(report: Report, world: HostileWorld) -> None:
-    """Program without the library: nothing refuses it, the driver's lists show it."""
+    """Measure a program without the library: nothing refuses it, the driver's lists show it."""
     found = []
     for _ in range(1 if report.quick else ROUNDS):
         user = world.user()
@@ -75,7 +78,7 @@ def measure_past_the_library(report: Report, world: HostileWorld) -> None:
 
 
 def measure(report: Report) -> None:
-    """Needs root, and a kernel that gives ordinary users namespaces."""
+    """Measure all; needs root, and a kernel that gives ordinary users namespaces."""
     world = HostileWorld("1xA100-40GB", neighbour=False)
     try:
         report.fact("card", "simulated A100-40GB")

@@ -1,11 +1,11 @@
-"""Lists circles between the C files of `native/`.
+"""Find circular dependencies between the C files of `native/`.
 
     python -m tools.ccircles [FOLDER ...]
 
 A unit is a `.c` file together with the `.h` of the same name. Unit A depends on unit B when a file of A includes a
 header of B, or names a function that B defines for others (not `static`). Units that depend on each other, directly
-or by way of others, are a circle: they cannot be understood, tested or linked apart. The answer is given per folder;
-the exit code is 1 when there is a circle.
+or by way of others, are a circle: they cannot be understood, tested or linked apart. Circles are searched in each folder
+by itself. The exit code is 1 if there is a circle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORDS = frozenset({"if", "while", "for", "switch", "return", "sizeof", "else"})
 
 @dataclass(slots=True)
 class Unit:
-    """What a `.c` and its `.h` include, define for others, define for themselves, and name."""
+    """A `.c` file with its `.h`: names that they include, define for others, define as `static`, and use."""
 
     name: str
     includes: set[str] = field(default_factory=set)
@@ -41,12 +41,12 @@ class Unit:
 
 
 def _bare(text: str) -> str:
-    """The text without comments, strings and preprocessor lines other than macro bodies."""
+    """Return the text without comments, strings and preprocessor lines other than macro bodies."""
     return _COMMENT_OR_TEXT.sub(lambda m: " " if m.group().startswith("/") else '""', text)
 
 
 def _top_level(code: str) -> Iterable[str]:
-    """What stands before each outermost brace: heads of functions, among others."""
+    """Yield the text before each outermost brace, which includes the heads of functions."""
     depth, begin = 0, 0
     for at, mark in enumerate(code):
         if mark == "{":
@@ -61,7 +61,7 @@ def _top_level(code: str) -> Iterable[str]:
 
 
 def read_unit(unit: Unit, text: str) -> None:
-    """Adds one file's text to its unit."""
+    """Add one file's text to its unit."""
     unit.includes.update(Path(name).with_suffix("").as_posix() for name in _INCLUDE.findall(text))
     code = _bare(text)
     unit.named.update(_NAME.findall(code))
@@ -74,7 +74,7 @@ def read_unit(unit: Unit, text: str) -> None:
 
 
 def read_units(folder: Path) -> dict[str, Unit]:
-    """The units under a folder, by their path in it without the suffix."""
+    """Return the units below a folder by their relative path without suffix."""
     units: dict[str, Unit] = {}
     for path in sorted((*folder.rglob("*.c"), *folder.rglob("*.h"))):
         name = path.relative_to(folder).with_suffix("").as_posix()
@@ -83,7 +83,7 @@ def read_units(folder: Path) -> dict[str, Unit]:
 
 
 def arrows(units: Mapping[str, Unit]) -> dict[str, dict[str, set[str]]]:
-    """For each unit, the units that it depends on and what ties it to each: headers and functions."""
+    """Return, for each unit, the units that it depends on, each with the headers and functions that cause the dependency."""
     found: dict[str, dict[str, set[str]]] = {name: {} for name in units}
     owners: dict[str, set[str]] = {}
     for unit in units.values():
@@ -100,7 +100,7 @@ def arrows(units: Mapping[str, Unit]) -> dict[str, dict[str, set[str]]]:
 
 
 def circles(found: Mapping[str, Mapping[str, object]]) -> list[list[str]]:
-    """Groups of units that reach each other (strongly connected components of more than one, Tarjan)."""
+    """Return groups of units that reach each other (strongly connected components of more than one unit, by Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -128,7 +128,7 @@ def circles(found: Mapping[str, Mapping[str, object]]) -> list[list[str]]:
 
 
 def report(folder: Path, within: Iterable[str] = ()) -> list[str]:
-    """One line for each circle and each arrow in it; only circles that touch one of the folders `within`, if any."""
+    """Return one line for each circle and each dependency in it; ``within`` keeps circles in these folders."""
     found = arrows(read_units(folder))
     wanted = tuple(f"{name.rstrip('/')}/" for name in within)
     lines = []

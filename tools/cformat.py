@@ -1,4 +1,4 @@
-"""Formats the C sources that git tracks, or checks them.
+"""Format the C sources that git tracks, or check their format.
 
     python -m tools.cformat [--check]
 

@@ -491,7 +491,7 @@ class Times:
     def __init__(self) -> None:
         self._recorded: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.is_file() else {}
 
-    def of(self, path: str) -> float:
+    def seconds_of(self, path: str) -> float:
         """Return the seconds that the tests of a file need on one processor."""
         if path in self._recorded:
             return self._recorded[path]
@@ -501,10 +501,10 @@ class Times:
 def fit(concerns: Iterable[Concern], times: Times, capacity_s: float) -> list[Concern]:
     """Return the nearest test files that need less than ``capacity_s`` together; of equal distance the shortest."""
     taken, spent_s = [], 0.0
-    for concern in sorted(concerns, key=lambda c: (not c.must, c.distance, times.of(c.path), c.path)):
-        if concern.must or spent_s + times.of(concern.path) <= capacity_s:
+    for concern in sorted(concerns, key=lambda c: (not c.must, c.distance, times.seconds_of(c.path), c.path)):
+        if concern.must or spent_s + times.seconds_of(concern.path) <= capacity_s:
             taken.append(concern)
-            spent_s += times.of(concern.path)
+            spent_s += times.seconds_of(concern.path)
     return taken
 
 
@@ -581,7 +581,7 @@ def main(words: list[str]) -> int:
         taken = sorted(concerns, key=lambda concern: (concern.distance, concern.path))
     else:
         taken = fit(near, times, (options.seconds - START_S) * workers)
-    seconds = START_S + sum(times.of(concern.path) for concern in taken) / workers if taken else 0.0
+    seconds = START_S + sum(times.seconds_of(concern.path) for concern in taken) / workers if taken else 0.0
     left = {
         "for time": max(len(near) - len(taken), 0),
         "for distance": 0 if options.all_importers else len(concerns) - len(near),
@@ -595,7 +595,7 @@ def main(words: list[str]) -> int:
         print(f"no test for: {_few(selection.unmapped)}")
     if options.list:
         for concern in taken:
-            print(f"{concern.distance} {times.of(concern.path):6.1f} s  {concern.path}: {concern.reason}")
+            print(f"{concern.distance} {times.seconds_of(concern.path):6.1f} s  {concern.path}: {concern.reason}")
         return 0
     sys.stdout.flush()
     return _run([concern.path for concern in taken], complete=options.complete, words=rest) if taken else 0

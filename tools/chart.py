@@ -1,7 +1,7 @@
-"""Writes what the chart has from the product, with marks where it is installed: what API servers ask, kube-scheduler, and
-definitions of tenant networks.
+"""Generate the chart's files that follow from the product, with placeholders for values of an installation.
 
-``python -m tools.chart`` rewrites the files; ``--check`` exits 1 when one is not current.
+The files are the webhook configurations of admission, kube-scheduler's configuration and the definitions of tenant
+networks. ``python -m tools.chart`` rewrites them; ``--check`` exits 1 if one is not current.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE = "calabash-scheduler"
 
 
 def election(namespace: str) -> dict[str, Any]:
-    """How the kube-schedulers agree on who leads: sooner than by their own settings, for pods wait meanwhile."""
+    """Return the leader election of the kube-schedulers, faster than their defaults because pods wait during an election."""
     return {
         "leaderElect": True,
         "leaseDuration": "10s",
@@ -40,7 +40,7 @@ def election(namespace: str) -> dict[str, Any]:
 
 
 def files() -> dict[Path, str]:
-    """What belongs into the chart: path to content."""
+    """Return the generated files of the chart: path to content."""
     settings = AdmissionSettings(namespace=NAMESPACE, exempt_namespaces=(EXEMPT,), extended_resources=(EXTENDED_MARK,))
     made = {
         "mutating-webhooks": mutating(settings),

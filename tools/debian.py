@@ -1,7 +1,7 @@
-"""Debian packages as files in a directory, without dpkg and without running anything of theirs: for images.
+"""Unpack Debian packages into a directory, without dpkg and without running their scripts: for images.
 
-APT chooses and fetches, from this machine's sources, as for a machine on which nothing is installed. What is only needed to
-install packages (debconf, perl) is left out, as nothing is ever installed there.
+APT chooses and fetches the packages from this machine's sources, as for a machine on which nothing is installed. Packages
+that only an installation needs (debconf, perl) are left out.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _CHOSEN = re.compile(r"^Inst (\S+) \((\S+) .*\[(\S+)\]\)", re.MULTILINE)
 
 
 class PackagesError(Exception):
-    """APT or dpkg-deb said no; the text is theirs."""
+    """APT or dpkg-deb failed; the text is their message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebianPackage:
-    """One package: what it says of itself, and its file."""
+    """A Debian package: the fields of its control file, and the path of its archive."""
 
     name: str
     version: str
@@ -44,20 +44,23 @@ class DebianPackage:
 
     @property
     def source(self) -> str:
-        """The source package that it was built from."""
+        """Return the name of the source package that it was built from."""
         return self.fields.get("Source", self.name).partition(" ")[0]
 
 
 def cache() -> Path:
-    """Where fetched packages are kept."""
+    """Return the directory in which fetched packages are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "debian"
 
 
 def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[DebianPackage]:
-    """The packages ``roots`` and all that they depend on, fetched into ``cache`` where they are not there; by name.
+    """Return the packages ``roots`` and all that they depend on, by name; fetch those that ``cache`` lacks.
 
-    For another architecture than this machine's (``arm64``), from the same sources, with lists of packages in ``cache``. These
-    are fetched when there are none and when they name what the servers have no more. Raises PackagesError.
+    For another architecture than this machine's (``arm64``), the packages come from the same sources, with package lists in
+    ``cache``. The lists are fetched if there are none, and again if the servers no longer have a package that they name.
+
+    Raises:
+        PackagesError: APT failed.
     """
     archives = cache / "archives"
     (archives / "partial").mkdir(parents=True, exist_ok=True)
@@ -89,7 +92,7 @@ def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[Deb
 
 
 def _download_by_lists(apt: Sequence[str], roots: Sequence[str], lists: Path) -> list[tuple[str, str, str]]:
-    """Fetches lists where there are none, and where what they name cannot be had: once more if a server then fails."""
+    """Download by the lists in ``lists``; update them first if there are none, and once more if a server then fails."""
     if any(lists.glob("*_Packages*")):
         with contextlib.suppress(PackagesError):
             return _download(apt, roots)
@@ -109,7 +112,7 @@ def _download(apt: Sequence[str], roots: Sequence[str]) -> list[tuple[str, str, 
 
 
 def reached(roots: Iterable[str], packages: Iterable[DebianPackage]) -> list[DebianPackage]:
-    """Those that the roots need, not by way of ``LEFT_OUT``."""
+    """Return the packages that the roots depend on, except by way of ``LEFT_OUT``."""
     by_name: dict[str, DebianPackage] = {}
     for package in packages:
         for name in (package.name, *_names(package.fields.get("Provides", ""))):
@@ -127,8 +130,10 @@ def reached(roots: Iterable[str], packages: Iterable[DebianPackage]) -> list[Deb
 
 
 def unpack(packages: Iterable[DebianPackage], tree: Path) -> None:
-    """Puts their files into a directory, but for manuals and translations; scanners find what is there in
-    ``var/lib/dpkg/status.d``. Raises PackagesError."""
+    """Unpack the packages into a directory, without manuals and translations.
+
+    Control files go to ``var/lib/dpkg/status.d``, where scanners of images find them. Raises PackagesError.
+    """
     for name in _MERGED:
         (tree / "usr" / name).mkdir(parents=True, exist_ok=True)
         (tree / name).symlink_to(f"usr/{name}")
@@ -157,7 +162,7 @@ def _prune(tree: Path) -> None:
             (tree / name).unlink()
     for path in tree.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            path.chmod(path.stat().st_mode & 0o755)  # nothing in here runs as somebody else
+            path.chmod(path.stat().st_mode & 0o755)  # no setuid and setgid bits in an image
 
 
 def _read(file: Path) -> DebianPackage:
@@ -176,7 +181,7 @@ def _read(file: Path) -> DebianPackage:
 
 
 def _names(relations: str) -> list[str]:
-    """Names in ``libc6 (>= 2.34), debconf (>= 0.5) | debconf-2.0``, versions and architectures left out."""
+    """Return the package names of ``libc6 (>= 2.34), debconf (>= 0.5) | debconf-2.0``, without versions and architectures."""
     parts = (word.strip() for group in relations.split(",") for word in group.split("|"))
     return [re.split(r"[ :(\[]", part, maxsplit=1)[0] for part in parts if part]
 

@@ -1,8 +1,8 @@
-"""Three tenants on one card for about twenty seconds, and a verdict that nobody of us can talk up.
+"""Run three tenants on one card for about twenty seconds and check every limit: ``make demo``.
 
-Starts a pool of its own on this machine's cards, or on a simulated node when there are none, runs three programs that
-know nothing of it, and prints what NVML says about each of them every second. The last line is computed from NVML's
-figures and from what the programs themselves saw.
+Starts a pool of its own on this machine's cards, or on a simulated node if there are none, runs three programs that do not
+know of the product, and prints every second what NVML reports for each of them. The verdict in the last line is computed
+from NVML's figures and from what the programs themselves observed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Tenant:
-    """One program and what was measured of it."""
+    """A tenant's program and its measurements."""
 
     name: str
     cores_percent: int
@@ -50,7 +50,7 @@ class Tenant:
 
     @property
     def share_percent(self) -> float:
-        """Mean share got after the start."""
+        """Return the mean compute share since the start-up phase, in percent."""
         return sum(self.share_samples) / len(self.share_samples) if self.share_samples else 0.0
 
 
@@ -62,7 +62,7 @@ TENANTS = (
 
 
 def calabash(*arguments: str) -> str:
-    """Run a command of the product; a failure ends the demo with its own words."""
+    """Run a command of the product and return its output; end the demo with its error output if it fails."""
     done = subprocess.run([*CALABASH, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"calabash {' '.join(arguments)}: {done.stderr}")
@@ -70,7 +70,7 @@ def calabash(*arguments: str) -> str:
 
 
 def open_cards(home: Path) -> list[str]:
-    """Use the machine's cards, or make a simulated node; return the option that tells the pool."""
+    """Use the machine's cards, or create a simulated node; return the option that names it to the pool."""
     try:
         pynvml.nvmlInit()
         if pynvml.nvmlDeviceGetCount() > 0:
@@ -101,7 +101,16 @@ def start(tenant: Tenant, seconds: float) -> None:
 
 
 def sample(card: Any, since_us: int, settled: bool) -> int:
-    """One look at NVML: memory and share of each tenant's process; returns the time stamp of the newest sample."""
+    """Read memory and compute share of each tenant's process from NVML.
+
+    Args:
+        card: NVML's handle of the device.
+        since_us: time stamp of the newest sample that was read before.
+        settled: count the shares; False during start-up and at the end.
+
+    Returns:
+        The time stamp of the newest sample.
+    """
     by_pid = {p.pid: p for p in pynvml.nvmlDeviceGetComputeRunningProcesses(card)}
     try:
         readings = pynvml.nvmlDeviceGetProcessUtilization(card, since_us)
@@ -119,7 +128,7 @@ def sample(card: Any, since_us: int, settled: bool) -> int:
 
 
 def table(title: str) -> Table:
-    """What was asked and what NVML says, per tenant."""
+    """Return the table of requested and measured amounts, one row per tenant."""
     drawn = Table(title=title, title_justify="left")
     for heading in ("tenant", "share asked", "share got", "memory cap", "memory used", "most used"):
         drawn.add_column(heading, justify="left" if heading == "tenant" else "right")
@@ -149,7 +158,7 @@ def watch(card: Any, name: str, console: Console, seconds: float) -> None:
 
 
 def verdict() -> list[str]:
-    """Every broken limit in words; empty when all held."""
+    """Return a sentence for every broken limit; empty if all limits held."""
     broken = []
     for t in TENANTS:
         assert t.process is not None
@@ -173,7 +182,7 @@ def verdict() -> list[str]:
 
 
 def save_picture(console: Console, path: Path, title: str = "make demo") -> None:
-    """The terminal as it looked, as an SVG without references to the outside."""
+    """Save the terminal's content as an SVG without references to other files."""
     console.save_svg(
         str(path),
         title=title,
@@ -182,7 +191,7 @@ def save_picture(console: Console, path: Path, title: str = "make demo") -> None
 
 
 def main() -> int:
-    """Run it; 0 when every limit held."""
+    """Run the demo; return 0 if every limit held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for which the programs compute")
     parser.add_argument("--svg", type=Path, help="save what the terminal showed")

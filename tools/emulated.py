@@ -1,7 +1,7 @@
-"""What an emulated machine is made of: QEMU, its firmware, a kernel of Debian's and its modules, as files in a cache.
+"""Fetch the parts of an emulated machine: QEMU, its firmware, a Debian kernel and its modules, as files in a cache.
 
-Nothing is installed: packages are fetched by APT from this machine's sources and unpacked. Libraries that this machine has
-are its own. ``python -m tools.emulated`` fetches them; the tests of ``tests/vfio`` say how they are put together.
+Nothing is installed: APT fetches the packages from this machine's sources, and they are unpacked. Libraries that this
+machine has are not fetched. ``python -m tools.emulated`` fills the cache; the tests of ``tests/vfio`` build the machine.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ _MODULE_DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 
 
 class AbsentError(Exception):
-    """It cannot be had here; the text says why."""
+    """The parts cannot be fetched on this machine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulated:
-    """Where everything is."""
+    """Paths of the emulator, its firmware and its kernel."""
 
     tree: Path
 
     @property
     def libraries(self) -> str:
-        """For LD_LIBRARY_PATH."""
+        """Return the search path of libraries for LD_LIBRARY_PATH."""
         return f"{self.tree}/usr/lib/x86_64-linux-gnu:{self.tree}/lib/x86_64-linux-gnu"
 
     @property
     def qemu(self) -> list[str]:
-        """The emulator's first words; it wants ``libraries``."""
+        """Return the emulator and its search paths, the first words of a command; needs ``libraries``."""
         share = (f"{self.tree}/usr/share/{name}" for name in ("qemu", "seabios"))
         return [f"{self.tree}/usr/bin/qemu-system-x86_64", *(word for place in share for word in ("-L", place))]
 
     @property
     def virtiofsd(self) -> str:
-        """Who shows the guest a directory of this machine; it wants ``libraries``."""
+        """Return the program that shares a directory of this machine with the guest; needs ``libraries``."""
         return f"{self.tree}/usr/lib/qemu/virtiofsd"
 
     @property
     def kernel(self) -> Path:
-        """The newest kernel that was fetched."""
+        """Return the newest kernel that was fetched."""
         return max((self.tree / "boot").glob("vmlinuz-*"))
 
     def modules(self, *names: str) -> list[Path]:
-        """The modules of these names and what they need, in the order of loading; those built in are left out."""
+        """Return the named modules and their dependencies in the order of loading, without those that are built in."""
         release = self.kernel.name.partition("-")[2]
         there = {p.stem.replace("-", "_"): p for p in (self.tree / "lib/modules" / release).rglob("*.ko")}
         found: dict[str, Path] = {}
@@ -74,12 +74,12 @@ class Emulated:
 
 
 def cache() -> Path:
-    """Where it is kept."""
+    """Return the directory in which the parts are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "vfio"
 
 
 def found(*, fetch: bool = True) -> Emulated:
-    """From the cache, else fetched. Raises AbsentError."""
+    """Return the parts from the cache; fetch them first if it is not filled. Raises AbsentError."""
     here = Emulated(tree=cache() / "tree")
     if not (cache() / "complete").exists():
         if not fetch:
@@ -112,7 +112,7 @@ def _fetch(tree: Path) -> None:
 
 
 def _names() -> list[str]:
-    """QEMU, what of its libraries is not installed here, and the kernel that the newest is called."""
+    """Return the packages to fetch: QEMU, its libraries that are not installed here, and the newest kernel."""
     options = ("-o", "APT::Install-Recommends=false", "-o", "Debug::NoLocking=true")
     chosen = _CHOSEN.findall(_run("apt-get", "-q", "-y", "--simulate", "--reinstall", *options, "install", *_ROOTS))
     kernel = _DEPENDS.search(_run("apt-cache", "depends", _KERNEL))

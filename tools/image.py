@@ -1,9 +1,9 @@
-"""``make image``: the product's image as an OCI archive, from Debian packages and the wheel.
+"""Build the product's image as an OCI archive from Debian packages and the wheel: ``make image``.
 
-No registry of images, no container engine and no root. ``build/image`` then has ``calabash-VERSION.oci.tar`` for
-``ctr -n k8s.io images import`` or ``skopeo copy oci-archive:...``, for x86-64 and aarch64 where there is a cross compiler, and
-``calabash-VERSION.cdx.json``, which says what is in it. Nothing made for the other machine is run.
-The same packages and the same tree give the same bytes. ``Containerfile`` says the same to a container engine.
+Needs no image registry, no container engine and no root. ``build/image`` then has ``calabash-VERSION.oci.tar`` for
+``ctr -n k8s.io images import`` or ``skopeo copy oci-archive:...``, for x86-64 and for aarch64 if there is a cross compiler, and
+``calabash-VERSION.cdx.json``, the list of its contents (SBOM). No program of the other machine is run.
+The same packages and the same tree give the same bytes. ``Containerfile`` describes the same image for a container engine.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ _GROUPS = f"root:x:0:\ncalabash:x:{USER}:\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """An image and, for each machine, the list of what is in it."""
+    """An image archive and, for each machine, the file with the SBOM."""
 
     archive: Path
-    bills: tuple[Path, ...]
+    sboms: tuple[Path, ...]
     reference: str = REFERENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The files of the image for one machine, a directory for each layer, and what its bill says."""
+    """Files of the image for one machine, one directory for each layer, and the SBOM."""
 
     machine: str
     base: Path
     libraries: Path
     product: Path
-    bill: str
+    sbom: str
 
 
 def build(out: Path, machines: Sequence[str] = ()) -> Built:
-    """Makes the image in ``out``, for this machine unless others are named. Raises PackagesError."""
+    """Build the image in ``out``, by default for this machine only. Raises PackagesError."""
     out.mkdir(parents=True, exist_ok=True)
     own = platform.machine()
     with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch, ThreadPoolExecutor(3) as several:
@@ -70,16 +70,16 @@ def build(out: Path, machines: Sequence[str] = ()) -> Built:
         archive = oci.write_archive(
             out / f"calabash-{calabash.__version__}.oci.tar", [_image(tree, compiler, several) for tree in trees]
         )
-    bills = []
+    sboms = []
     for tree in trees:
         kind = "" if tree.machine == own else f"-{oci.architecture(tree.machine)}"
-        bills.append(out / f"calabash-{calabash.__version__}{kind}.cdx.json")
-        bills[-1].write_text(tree.bill)
-    return Built(archive=archive, bills=tuple(bills))
+        sboms.append(out / f"calabash-{calabash.__version__}{kind}.cdx.json")
+        sboms[-1].write_text(tree.sbom)
+    return Built(archive=archive, sboms=tuple(sboms))
 
 
 def assemble(directory: Path, machine: str, several: ThreadPoolExecutor) -> Tree:
-    """Everything that goes into the image for a machine, in directories. Nothing of it is run. Raises PackagesError."""
+    """Assemble all files of the image for a machine, in directories; run none of them. Raises PackagesError."""
     directory.mkdir(parents=True)
     base, libraries, product = (directory / name for name in ("base", "libraries", "product"))
     built = several.submit(wheel.build, directory, machine)
@@ -90,21 +90,21 @@ def assemble(directory: Path, machine: str, several: ThreadPoolExecutor) -> Tree
     except wheel.BuildError as error:
         raise PackagesError(str(error)) from error
     unpacked.result()
-    bill = _bill(packages, base, libraries)
+    document = _sbom(packages, base, libraries)
     _separate(libraries, product)
     _scripts(product)
     (product / "usr/share/calabash").mkdir(parents=True)
-    (product / "usr/share/calabash/sbom.cdx.json").write_text(bill)
-    return Tree(machine=machine, base=base, libraries=libraries, product=product, bill=bill)
+    (product / "usr/share/calabash/sbom.cdx.json").write_text(document)
+    return Tree(machine=machine, base=base, libraries=libraries, product=product, sbom=document)
 
 
 def fetched(machine: str) -> Path:
-    """The mark that everything for a machine is in the caches."""
+    """Return the file that exists if the caches hold everything for a machine."""
     return cache() / f"complete-{machine}"
 
 
 def fetch() -> None:
-    """Fills the caches of Debian and Python packages for the other machines. Raises PackagesError."""
+    """Fill the caches of Debian and Python packages for the other machines. Raises PackagesError."""
     for machine in _possible()[1:]:
         fetched(machine).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch, ThreadPoolExecutor(3) as several:
@@ -113,7 +113,7 @@ def fetch() -> None:
 
 
 def debian_packages(machine: str) -> list[DebianPackage]:
-    """Fetched where they are not in the cache. Raises PackagesError."""
+    """Return the Debian packages of the image; fetch those that the cache lacks. Raises PackagesError."""
     return debian.fetch(PACKAGES, cache(), "" if machine == platform.machine() else oci.architecture(machine))
 
 
@@ -143,14 +143,14 @@ def _image(tree: Tree, compiler: Path, several: ThreadPoolExecutor) -> oci.Image
 
 
 def python_of(packages: list[DebianPackage]) -> str:
-    """The version of Python that these packages bring, ``3.11``."""
+    """Return the version of Python among these packages, as ``3.11``."""
     names = (re.fullmatch(r"python(3\.\d+)", package.name) for package in packages)
     (version,) = (name[1] for name in names if name)
     return version
 
 
 def _unpack(packages: list[DebianPackage], base: Path) -> None:
-    """The packages' files, and what their scripts would have made."""
+    """Unpack the packages' files and create the files that their installation scripts would have made."""
     debian.unpack(packages, base)
     for path, text in {"etc/passwd": _USERS, "etc/group": _GROUPS}.items():
         (base / path).write_text(text)
@@ -180,15 +180,18 @@ def _install(product: Path, python: str, machine: str, tree: Path) -> None:
 
 
 def _separate(libraries: Path, product: Path) -> None:
-    """The product gets a layer of its own, for it changes more often than what it stands on."""
+    """Move the product into a layer of its own, since it changes more often than the libraries below it."""
     (product / _SITE).mkdir(parents=True)
     for path in list((libraries / _SITE).glob("calabash*")):
         path.rename(product / _SITE / path.name)
 
 
 def _compile(base: Path, tree: Path, *, is_base: bool) -> None:
-    """Byte code by the image's own Python, that of ``base``, which this machine can run: the image may be read-only, and files
-    have no times that could be compared. Byte code is the same for every machine."""
+    """Compile the Python files of a layer by the image's own Python, that of ``base``, which this machine can run.
+
+    The image may be read-only, and its files have no times that could be compared with those of byte code. Byte code is the
+    same for every machine.
+    """
     (loader,) = base.glob("usr/lib*/ld-linux*.so.*")
     libraries = ":".join(str(path) for path in base.glob("usr/lib/*-linux-gnu"))
     (python,) = base.glob("usr/bin/python3.[0-9]*")
@@ -223,7 +226,7 @@ def _scripts(product: Path) -> None:
         (directory / name).chmod(0o755)
 
 
-def _bill(packages: list[DebianPackage], base: Path, libraries: Path) -> str:
+def _sbom(packages: list[DebianPackage], base: Path, libraries: Path) -> str:
     release = re.search(r'^VERSION_ID="?([^"\n]+)', (base / "usr/lib/os-release").read_text(), re.MULTILINE)
     debs = sbom.debian_packages(packages, release[1] if release else "")
     return sbom.document("calabash", calabash.__version__, [*debs, *sbom.python_packages(libraries / _SITE)])
@@ -259,7 +262,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         print("hint: it needs a Debian with package lists (apt-get update), and the packages' servers", file=sys.stderr)
         return 1
-    print(f"{built.archive}  {built.archive.stat().st_size >> 20} MiB  {built.reference}", *built.bills, sep="\n")
+    print(f"{built.archive}  {built.archive.stat().st_size >> 20} MiB  {built.reference}", *built.sboms, sep="\n")
     return 0
 
 

@@ -1,8 +1,8 @@
-"""A real Kubernetes on this machine with simulated cards, all of the product on it, and a verdict that is measured.
+"""Run a real Kubernetes with simulated cards and the whole product on this machine, and check every limit: ``make kube-demo``.
 
-Control plane, containerd and kubelet are the real ones, in namespaces of their own; only the cards are simulated. Pods
-are written as users write them. Memory is judged by the programs in the pods and by NVML, compute by NVML's figures for
-each process; the last line is computed from what was measured.
+Control plane, containerd and kubelet are the real ones, in network namespaces; only the cards are simulated. Pods are
+written as users write them. Memory limits are judged by the programs in the pods and by NVML, compute limits by NVML's
+figures for each process; the verdict in the last line is computed from these measurements.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EVENT_WIDTH_MAX = 200
 
 @dataclass(slots=True, kw_only=True)
 class Tenant:
-    """A namespace with one pod, and what was measured of it."""
+    """A namespace with one pod, and the measurements of that pod."""
 
     name: str
     words: str
@@ -62,11 +62,11 @@ class Tenant:
 
     @property
     def share_percent(self) -> float:
-        """Mean of the samples."""
+        """Return the mean of the compute samples, in percent."""
         return sum(self.samples) / len(self.samples) if self.samples else 0.0
 
     def broken(self) -> list[str]:
-        """Its limits that did not hold, in words."""
+        """Return a sentence for each limit of the tenant that did not hold."""
         found = []
         if self.told_mib != self.memory_mib:
             found.append(f"{self.name} was told of {self.told_mib} MiB instead of {self.memory_mib}")
@@ -80,7 +80,7 @@ class Tenant:
 
 
 def tenants() -> list[Tenant]:
-    """Three who share a card, each in words of its own."""
+    """Return three tenants that share a card; each writes its request in the words of another system."""
     native = {"calabash.dev/gpus": "1", "calabash.dev/memory": "16Gi", "calabash.dev/cores": "50"}
     hami = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10240", "nvidia.com/gpucores": "30"}
     qgpu = {"tke.cloud.tencent.com/qgpu-memory": "4", "tke.cloud.tencent.com/qgpu-core": "20"}
@@ -92,7 +92,7 @@ def tenants() -> list[Tenant]:
 
 
 class Demo:
-    """The steps in their order. Each prints one line with its time, and may find a limit broken."""
+    """The steps of the demo. Each prints one line with its duration and may record a broken limit."""
 
     def __init__(self, console: Console, stack: ExitStack) -> None:
         self._console = console
@@ -139,7 +139,7 @@ class Demo:
     # ---- three tenants on one card --------------------------------------------------------------------------------
 
     def share(self) -> None:
-        """Three pods on one card; what they get is measured."""
+        """Run three pods on one card and measure what each gets."""
         with self._step("three namespaces, one pod each, in the words of Calabash, HAMi and qGPU"):
             for tenant in self._tenants:
                 self.product.namespace(tenant.name)
@@ -166,7 +166,7 @@ class Demo:
         tenant.told_mib, tenant.held_mib = int(told) // MIB, int(held) // MIB
 
     def _card_of_all(self) -> int | None:
-        """The index of the card that the tenants share."""
+        """Return the index of the card that the tenants share, or None."""
         uids = {t.uid for t in self._tenants}
 
         def together() -> list[int]:
@@ -201,7 +201,7 @@ class Demo:
     # ---- a gang, and one that waits -------------------------------------------------------------------------------
 
     def gang(self) -> None:
-        """Three that start together or not at all."""
+        """Start a gang of three pods, all or none."""
         team = self.product.namespace("team")
         limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "8Gi", "calabash.dev/cores": "30"}
         pods = [user_pod(f"worker{i}", limits, HOLD) for i in range(GANG)]
@@ -220,7 +220,7 @@ class Demo:
         self._check(not early, f"the gang of {GANG} started together", f"{' '.join(early)} of the gang began alone")
 
     def wait(self) -> None:
-        """A pod for which there is no room is told so."""
+        """Check that a pod that does not fit is told why it waits."""
         late = self.product.namespace("late")
         limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "30000", "nvidia.com/gpucores": "80"}
         with self._step("a pod that wants more than any card has left is told why it waits"):
@@ -240,7 +240,7 @@ class Demo:
     # ---- a queue that takes back ----------------------------------------------------------------------------------
 
     def reclaim(self) -> None:
-        """A queue that deserves a card takes it back from those who only borrowed it."""
+        """Check that a queue reclaims a card that it deserves from pods that borrowed it."""
         queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "spec": {"deserved": 1}}
         self.product.api.create("/apis/calabash.dev/v1alpha1/queues", {**queue, "metadata": {"name": "prod"}})
         shop = self.product.namespace("shop", **{"calabash.dev/queue": "prod"})
@@ -263,7 +263,7 @@ class Demo:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """All pods go; nothing of them may be left on the cards."""
+        """Delete all pods and check that their slices are free again."""
         gpu_node = self.product.gpu_node
         with self._step("all pods are deleted, all slices come back"):
             for namespace in ("shop", "late", "team", *(t.name for t in self._tenants)):
@@ -276,7 +276,7 @@ class Demo:
         self._check(left_mib == 0, "all slices back", f"{left_mib} MiB are still taken on the cards")
 
     def verdict(self) -> int:
-        """The table and the line; 0 when every limit held."""
+        """Print the table and the verdict; return 0 if every limit held."""
         self._console.print(table(self._tenants))
         broken = [text for tenant in self._tenants for text in tenant.broken()] + self.broken
         if broken:
@@ -292,7 +292,7 @@ class Demo:
 
 
 def table(measured: list[Tenant]) -> Table:
-    """What was asked, and what the programs and NVML say."""
+    """Return the table of requested amounts and of the measurements by the programs and by NVML."""
     drawn = Table(title="three pods on one card", title_justify="left")
     for heading in (
         "namespace",
@@ -311,7 +311,7 @@ def table(measured: list[Tenant]) -> Table:
 
 
 def open_nvml(state: Path) -> None:
-    """NVML of the simulated node in this process."""
+    """Load NVML of the simulated node into this process."""
     os.environ["CALABASH_SIM"] = str(state)
     # Loaded first by path, so that the binding's own search by name finds it.
     ctypes.CDLL(str(simulated_library_dir() / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
@@ -320,7 +320,7 @@ def open_nvml(state: Path) -> None:
 
 
 def play(console: Console) -> int:
-    """All steps; the exit code. What was started is gone at its end."""
+    """Run all steps and return the exit code; stops everything that was started."""
     began = time.monotonic()
     with ExitStack() as stack:
         demo = Demo(console, stack)
@@ -332,7 +332,7 @@ def play(console: Console) -> int:
 
 
 def stay(console: Console) -> int:
-    """The stage without the play, to be used by hand until Ctrl-C."""
+    """Start the cluster without the steps, for use by hand until Ctrl-C."""
     with ExitStack() as stack:
         cluster = Demo(console, stack).cluster
         console.print("\nready for pods; in another terminal, as root:", soft_wrap=True)
@@ -347,14 +347,14 @@ def stay(console: Console) -> int:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C, once: make and uv each pass it on, and what is being removed then is to be removed in peace."""
+    """Handle the first Ctrl-C and ignore further ones, so that make and uv, which repeat it, do not disturb the clean-up."""
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     signal.default_int_handler(number, frame)
 
 
 def main() -> int:
-    """Run it; 0 when every limit held, 1 when not, 2 where no cluster can run."""
+    """Run the demo; return 0 if every limit held, 1 if not, 2 if no cluster can run here."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stay", action="store_true", help="only make the cluster, and keep it until Ctrl-C")
     parser.add_argument("--svg", type=Path, help="save what the terminal showed")

@@ -106,15 +106,14 @@ def check_module(path: str, text: str, glossary: Glossary, *, is_product: bool =
             yield from _check_docstring(path, node, glossary)
         if isinstance(node, ast.ClassDef | Function):
             yield from _check_arguments(path, node)
-        if isinstance(node, Function):
-            yield from _check_function_name(path, node, glossary)
+    for function in _public_functions(tree):
+        yield from _check_function_name(path, function, glossary)
+        if is_product:
+            yield from _check_raises(path, function)
     for name, line in set(_defined_names(tree)):
         is_sentence = name.startswith(("test_", "Test"))
         yield from _check_name(path, line, name, glossary.texts if is_sentence else glossary.names, glossary)
     yield from _check_comments(path, text, glossary)
-    if is_product:
-        for function in _public_functions(tree):
-            yield from _check_raises(path, function)
 
 
 def _check_module_name(path: str, glossary: Glossary) -> Iterator[Finding]:
@@ -168,7 +167,7 @@ def _check_comments(path: str, text: str, glossary: Glossary) -> Iterator[Findin
 
 
 def _check_function_name(path: str, node: Function, glossary: Glossary) -> Iterator[Finding]:
-    if node.name in glossary.functions and not _is_command(node):
+    if node.name in glossary.functions:
         yield Finding(
             path, node.lineno, f"function name {node.name!r} cannot be searched for", "add the object to the verb"
         )
@@ -211,6 +210,7 @@ def _parameters(node: ast.ClassDef | Function) -> set[str] | None:
 
 
 def _public_functions(node: ast.Module | ast.ClassDef) -> Iterator[Function]:
+    """Yield the public functions of a module and methods of its public classes, without commands."""
     for child in node.body:
         if isinstance(child, ast.ClassDef | Function) and not child.name.startswith("_"):
             if isinstance(child, ast.ClassDef):

@@ -1,7 +1,7 @@
-"""Definitions of tenant networks for API servers, made of the nouns in ``model.network``. Written by ``tools.chart``.
+"""Definitions (CRDs) of tenant networks, generated from the classes in ``model.network``; written by ``tools.chart``.
 
-A schema says which fields there are and of which type; what an address must be, and whether it is free, is the book's to say,
-in the condition ``Valid``.
+A schema holds fields and their types. The rules for addresses, and whether an address is free, are checked by the network
+controller, which reports the result in the condition ``Valid``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ADDRESS_CHARACTERS_MAX = 64
 
 
 def definition(noun: type) -> dict[str, Any]:
-    """The CustomResourceDefinition of a noun."""
+    """Return the CustomResourceDefinition of a class of ``model.network``."""
     kind = NETWORK_KINDS[KINDS[noun]]
     parts = PATH_PARTS[KINDS[noun]]
     group, _, version = kind.api_version.partition("/")

@@ -1,4 +1,4 @@
-"""OCI archives made from files: no registry and no container engine. The same input gives the same bytes.
+"""Write OCI archives from files, without a registry or a container engine. The same input gives the same bytes.
 
 tree = layer_of(directory)
 write_archive(path, [Image("localhost/agent:1", (tree,), {"Entrypoint": ["/agent"]})])
@@ -24,8 +24,15 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image: what pods call it, its layers (tar archives, compressed by gzip or not, lowest first), its settings (Env,
-    Cmd, ...), when it was made, RFC 3339, if that is to be said, and for which machine."""
+    """An image for one machine.
+
+    Args:
+        reference: the name by which pods refer to it.
+        layers: tar archives, compressed by gzip or not, lowest first.
+        settings: Env, Cmd and so on, as in the image's configuration.
+        created: time in RFC 3339, or empty to leave it out.
+        machine: as ``uname -m`` prints it.
+    """
 
     reference: str
     layers: tuple[bytes, ...]
@@ -36,13 +43,13 @@ class Image:
 
 
 def architecture(machine: str = "") -> str:
-    """A machine's, as images name it: this one's, or what ``uname -m`` says there."""
+    """Return a machine's name in images; ``machine`` is as ``uname -m`` prints it, by default this machine's."""
     machine = machine or platform.machine()
     return _ARCHITECTURES.get(machine, machine)
 
 
 def layer_of(tree: Path, under: str = "") -> bytes:
-    """A layer with everything of a directory, owned by root, below ``under`` in the image; times and owners are not kept."""
+    """Return a layer with all files of a directory, owned by root, below ``under`` in the image; times are not kept."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(tree, arcname=under or ".", filter=_plain)  # tarfile adds a directory's entries in order of their names
@@ -50,7 +57,7 @@ def layer_of(tree: Path, under: str = "") -> bytes:
 
 
 def packed(layer: bytes) -> bytes:
-    """A layer compressed, the same each time."""
+    """Return a layer compressed by gzip; the same input gives the same bytes."""
     return gzip.compress(layer, compresslevel=6, mtime=0)
 
 
@@ -62,7 +69,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def write_archive(path: Path, images: Iterable[Image]) -> Path:
-    """Writes an OCI archive with these images; the path. Those of one reference are one image for several machines."""
+    """Write an OCI archive with these images and return its path. Images of one reference become one multi-platform image."""
     blobs: dict[str, bytes] = {}
     by_reference: dict[str, list[Image]] = {}
     for image in images:
@@ -93,7 +100,7 @@ def _kept(data: bytes, kind: str, blobs: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _listed(images: list[Image], blobs: dict[str, bytes]) -> dict[str, Any]:
-    """What the archive's index says of a reference: its manifest, or an index of manifests by machine."""
+    """Return the descriptor of a reference in the archive's index: of its manifest, or of an index of manifests by machine."""
     name = images[0].reference
     if len(images) == 1:
         listed = _manifest(images[0], blobs)

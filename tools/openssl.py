@@ -1,6 +1,6 @@
-"""OpenSSL's headers and static libraries for another machine, from Debian's package: remote GPUs have it within.
+"""Fetch OpenSSL's headers and static libraries for another machine, from Debian's package; the remote library links them.
 
-For this machine the compiler finds them where ``libssl-dev`` puts them (``tools/bootstrap``).
+For this machine, the compiler finds them where ``libssl-dev`` installs them (``tools/bootstrap``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def provide(machine: str, directory: Path) -> None:
-    """Fills ``directory`` with ``include``, ``libssl.a`` and ``libcrypto.a``, unless it is there. Raises PackagesError."""
+    """Fill ``directory`` with ``include``, ``libssl.a`` and ``libcrypto.a`` unless they are there. Raises PackagesError."""
     if (directory / "libssl.a").exists():
         return
     packages = debian.fetch(("libssl-dev",), debian.cache(), _ARCHITECTURES[machine])
@@ -32,5 +32,5 @@ def provide(machine: str, directory: Path) -> None:
     shutil.copytree(headers / f"{machine}-linux-gnu" / "openssl", headers / "openssl", dirs_exist_ok=True)
     shutil.copytree(headers, directory / "include", dirs_exist_ok=True)
     (libraries / "libcrypto.a").rename(directory / "libcrypto.a")
-    (libraries / "libssl.a").rename(directory / "libssl.a")  # last: who finds it finds all
+    (libraries / "libssl.a").rename(directory / "libssl.a")  # last, so that its presence means that all files are there
     shutil.rmtree(unpacked)

@@ -1,6 +1,6 @@
-"""Prometheus and promtool, from Debian's package into the cache, not installed: what is shipped for them is tested with them.
+"""Fetch Prometheus and promtool from Debian's package into the cache; tests run shipped rules and alerts with them.
 
-``python -m tools.prometheus`` fetches them and prints where they are.
+``python -m tools.prometheus`` fetches them and prints their directory.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ PROGRAMS = ("promtool", "prometheus")
 
 
 def directory() -> Path:
-    """Where they are when they have been fetched."""
+    """Return the directory of the programs in the cache."""
     return debian.cache() / "prometheus"
 
 
 def fetched() -> bool:
-    """Whether they are there."""
+    """Return True if both programs are in the cache."""
     return all((directory() / name).exists() for name in PROGRAMS)
 
 
 def fetch() -> Path:
-    """The directory with both; fetched once. Raises PackagesError."""
+    """Return the directory of the programs; fetch them if they are not there. Raises PackagesError."""
     if fetched():
         return directory()
     directory().mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def fetch() -> Path:
 
 
 def download(place: Path) -> None:
-    """Debian's package, as this machine's sources have it."""
+    """Download Debian's package into a directory, from this machine's sources."""
     run(
         "apt-get",
         "-q",
@@ -57,7 +57,7 @@ def download(place: Path) -> None:
 
 
 def run(*command: str, cwd: Path) -> None:
-    """Raises PackagesError with what it said."""
+    """Run a command; raise PackagesError with its output if it fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise debian.PackagesError(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()}")

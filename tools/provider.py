@@ -1,9 +1,9 @@
-"""Brings the provider of OpenID Connect that tests of the console log in at: oidc-provider, by npm's client, into ~/.cache.
+"""Install the OpenID Connect provider of the console's tests, oidc-provider, by npm's client into ~/.cache.
 
     python -m tools.provider
 
-Every package is pinned by the hash of its content in ``tests/console/provider/package-lock.json``; none of their scripts is
-run. Nothing of them is in the repository or in the product.
+Every package is pinned by the hash of its content in ``tests/console/provider/package-lock.json``; no script of a package
+is run. The packages are neither in the repository nor in the product.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ COMPLETE = ".complete"
 
 
 def cache() -> Path:
-    """Where it is kept."""
+    """Return the directory in which it is kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "provider"
 
 
-def bring(target: Path | None = None) -> Path:
-    """The directory with ``provider.mjs`` and all that it needs. Raises AbsentError when it cannot be had here."""
+def install(target: Path | None = None) -> Path:
+    """Return the directory with ``provider.mjs`` and its packages; install them if needed. Raises AbsentError if that fails."""
     target = target or cache()
     target.mkdir(parents=True, exist_ok=True)
     with (target / ".lock").open("w") as lock:
@@ -54,7 +54,7 @@ def bring(target: Path | None = None) -> Path:
 
 def main() -> int:
     try:
-        bring()
+        install()
     except AbsentError as error:
         print(f"error: {error}\nhint: npm, node and a network are needed once", file=sys.stderr)
         return 1

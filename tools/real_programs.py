@@ -1,11 +1,11 @@
-"""Runs the test suites of libraries that nobody here wrote on a simulated node and writes down what came out.
+"""Run the test suite of numba-cuda, as a program of others, on a simulated node and record the results.
 
 ``python -m tools.real_programs`` makes the environment, gives every test module a process of its own with a deadline,
-repeats one by one what a crash has left open, and writes ``docs/measurements/programs.json`` and ``.md``. A failure that
-``CAUSES`` explains is counted under its cause; one that it does not is listed by name. ``--place brokered`` and ``--place
-remote`` run the same with each program's driver in a worker, behind a ring of shared memory or a TCP connection, and write
-``programs_brokered`` and ``programs_remote``, with what differs from the local run. Of modules that are named nothing is
-written but with ``--write``. A run has a copy of the libraries for itself, so that what is built meanwhile is not half of it.
+repeats one by one the tests that a crash left open, and writes ``docs/measurements/programs.json`` and ``.md``. A failure
+that ``CAUSES`` explains is counted under its cause; other failures are listed by name. ``--place brokered`` and ``--place
+remote`` run the same tests with each program's driver in a worker, behind a ring of shared memory or a TCP connection, and
+write ``programs_brokered`` and ``programs_remote``, with the differences from the local run. If modules are named, nothing
+is written without ``--write``. A run works on a copy of the libraries, so that a build at the same time does not disturb it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PLACES = re.compile(r'File "[^"]*/(?:site-packages|python[0-9.]+)/')  # where t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One test: passed, failed, skipped or expected to fail, and what it said."""
+    """A test's name, its result (passed, failed, skipped or expected failure) and its message."""
 
     name: str
     result: str
@@ -70,17 +70,17 @@ class Outcome:
 
     @property
     def cause(self) -> str:
-        """Why, if it is known."""
+        """Return the cause of the failure by ``CAUSES``, or "" if no pattern matches."""
         return next((cause for pattern, cause in CAUSES if re.search(pattern, f"{self.name}\n{self.said}")), "")
 
 
 def python() -> Path:
-    """The interpreter of the environment that has the libraries."""
+    """Return the interpreter of the environment that has the libraries."""
     return ENVIRONMENT / "bin" / "python"
 
 
 def prepare() -> None:
-    """What the suites need beside the libraries."""
+    """Make the environment if needed and install what the suites need beside the libraries."""
     own = ROOT / ".tools/bin/uv"
     uv = own if own.exists() else Path("uv")
     if not python().exists():
@@ -91,10 +91,10 @@ def prepare() -> None:
 
 
 def environment(directory: Path, place: str) -> dict[str, str]:
-    """What a program of a place is started with."""
+    """Return the environment variables of a program at a place (``local``, ``brokered``, ``remote``)."""
     if place != "local":
-        door = f"unix:{directory / SOCKET}" if place == "brokered" else (directory / PORT).read_text()
-        own = {"CALABASH_REMOTE": door, "LD_LIBRARY_PATH": str(directory / "remote")}
+        address = f"unix:{directory / SOCKET}" if place == "brokered" else (directory / PORT).read_text()
+        own = {"CALABASH_REMOTE": address, "LD_LIBRARY_PATH": str(directory / "remote")}
     else:
         own = {"CALABASH_SIM": str(directory / STATE), "LD_LIBRARY_PATH": str(directory / "simgpu")}
     return os.environ | own | {"PYTHONPATH": str(PLUGINS)}
@@ -102,7 +102,7 @@ def environment(directory: Path, place: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def node(directory: Path, place: str) -> Iterator[None]:
-    """Two cards for everything, and what starts a worker for each program of another place."""
+    """Create a simulated node of two cards and, for another place than ``local``, start the server of its workers."""
     for libraries in (simulated_library_dir(), remote_library_dir()):
         shutil.copytree(libraries, directory / libraries.name, symlinks=True)
     create = [str(directory / "simgpu" / "calabash-simctl"), "create", str(directory / STATE)]
@@ -111,7 +111,7 @@ def node(directory: Path, place: str) -> Iterator[None]:
         yield
         return
     if place == "remote":
-        with _door(directory):
+        with _worker_server(directory):
             yield
         return
     with socket.socket(socket.AF_UNIX) as listener:
@@ -130,8 +130,8 @@ def node(directory: Path, place: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _door(directory: Path) -> Iterator[None]:
-    """A worker for each TCP connection of this machine."""
+def _worker_server(directory: Path) -> Iterator[None]:
+    """Serve each TCP connection of this machine by a worker of its own."""
     workers: list[subprocess.Popen[bytes]] = []
 
     def serve() -> None:
@@ -161,7 +161,7 @@ def _door(directory: Path) -> Iterator[None]:
 
 
 def modules() -> list[str]:
-    """The suite's modules by name."""
+    """Return the names of the suite's modules."""
     code = (
         "import pathlib, numba_cuda; root = pathlib.Path(numba_cuda.__file__).parent / 'numba/cuda/tests'\n"
         "for p in sorted(root.rglob('test_*.py')):\n"
@@ -172,14 +172,14 @@ def modules() -> list[str]:
 
 
 def command(target: str, junit: Path) -> list[str | Path]:
-    """pytest for one module or one test of it."""
+    """Return the pytest command for a module or for one test of it."""
     options = ["-p", "numba_suite", "-p", "no:cacheprovider", "-o", "consider_namespace_packages=true", "--tb=native"]
     limits = ["--timeout", str(TEST_S), "-q", f"--junitxml={junit}"]
     return [python(), "-m", "pytest", *options, *limits, "--pyargs", target]
 
 
 def outcomes(module: str, junit: Path) -> list[Outcome]:
-    """What pytest has written down; of sub-tests the worst counts."""
+    """Read the outcomes from pytest's JUnit file; of the sub-tests of a test the worst counts."""
     rank = ["passed", "skipped", "expected failure", "failed"]
     worst: dict[str, Outcome] = {}
     for case in ET.parse(junit).getroot().iter("testcase"):
@@ -198,7 +198,7 @@ def outcomes(module: str, junit: Path) -> list[Outcome]:
 
 
 def pytest(target: str, directory: Path, place: str, junit: Path) -> tuple[bool, str]:
-    """Whether it came to an end, and its last words."""
+    """Run pytest; return True if it came to an end, and its last lines of output."""
     log = junit.with_suffix(".log")
     with log.open("w") as to, contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(
@@ -214,7 +214,7 @@ def pytest(target: str, directory: Path, place: str, junit: Path) -> tuple[bool,
 
 
 def run_module(module: str, directory: Path, place: str, until_s: float) -> list[Outcome] | None:
-    """All tests of a module; one by one if its process did not survive them. None: it is too late to begin."""
+    """Run the tests of a module, one by one if its process crashes; return None if the deadline is over already."""
     if time.monotonic() > until_s:
         return None
     short = module.removeprefix(SUITE + ".")
@@ -247,7 +247,7 @@ def _cell(text: str) -> str:
 
 
 def table(found: list[Outcome]) -> str:
-    """The page: totals, then failures by cause, then skips by what they say."""
+    """Return the page: totals, then failures by cause, then skipped tests by their reason."""
     count = Counter(o.result for o in found)
     lines = ["| passed | failed | expected failure | skipped | all |", "|---|---|---|---|---|"]
     lines.append(
@@ -267,7 +267,7 @@ def table(found: list[Outcome]) -> str:
 
 
 def differences(found: list[Outcome]) -> str:
-    """What came out otherwise than in the committed local run, test by test."""
+    """Return the tests whose result differs from the committed local run, as a part of the page."""
     local = {o["name"]: o["result"] for o in json.loads((OUT / "programs.json").read_text())["not passed"]}
     other = [(o, before) for o in found if o.result != (before := local.get(o.name, "passed"))]
     lines = ["", "## Otherwise than without a worker", ""]
@@ -281,7 +281,7 @@ def differences(found: list[Outcome]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what ran."""
+    """Return the versions of the libraries and of Python."""
     names = ("numba-cuda", "numba", "cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-cuda-nvrtc", "numpy")
     code = f"import importlib.metadata as m\nfor n in {names!r}: print(n, m.version(n))"
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=True)
@@ -289,7 +289,7 @@ def versions() -> dict[str, str]:
 
 
 def write(found: list[Outcome], place: str, ran_modules: list[str]) -> None:
-    """Both forms. Of what passed only the count is kept."""
+    """Write the JSON document and the page; of passed tests only the number is kept."""
     name = "programs" if place == "local" else f"programs_{place}"
     where = {"brokered": "through a worker on the same machine", "remote": "through a worker behind TCP"}
     ran, everything = versions(), len(modules())
@@ -312,7 +312,7 @@ def write(found: list[Outcome], place: str, ran_modules: list[str]) -> None:
 
 
 def main() -> None:
-    """Everything, or the modules that are named."""
+    """Run the whole suite, or the modules that are named."""
     parser = argparse.ArgumentParser(description="Run the test suite of numba-cuda on a simulated node.")
     parser.add_argument("modules", nargs="*", help="names within the suite; all of them, and the pages, without")
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,11 +1,11 @@
-"""Writes the reference of both interfaces: docs/reference/driver-api.md, what becomes of every function of the driver API
-and of NVML; docs/reference/pool-api.md and openapi.json, the pool's HTTP API.
+"""Generate the reference of both interfaces: docs/reference/driver-api.md, pool-api.md and openapi.json.
 
     python -m tools.reference_api [--check]
 
-Nothing is written by hand: the functions come from native/api, what the simulator serves from the symbols of the built
-libraries (a function that nobody serves is a weak stub there), what the shim does from native/shim/hooks.txt and
-denied.txt, the HTTP API from the shapes and routes of calabash.api (tools/reference_http.py).
+driver-api.md lists the support of every function of the CUDA driver API and of NVML; the other two files describe the pool's
+HTTP API. Nothing is written by hand: the functions come from native/api, those of the simulator from the symbols of the built
+libraries (a function without an implementation is a weak stub there), those of the shim from native/shim/hooks.txt and
+denied.txt, the HTTP API from the classes and routes of calabash.api (tools/reference_http.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def listed(name: str) -> set[str]:
 
 
 def served(library: Path) -> set[str]:
-    """Functions with a strong definition; a per-thread stub counts when its plain twin does."""
+    """Return the functions with a strong definition; a per-thread variant counts if its plain function does."""
     listing = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     kinds = {name: kind for _, kind, name in map(str.split, listing.splitlines())}
     strong = {name for name, kind in kinds.items() if kind == "T"}
@@ -45,7 +45,7 @@ def served(library: Path) -> set[str]:
 
 
 def share(names: Iterable[str], part: set[str]) -> str:
-    """`yes`, `no`, or the names that are in."""
+    """Return ``yes`` if all names are in ``part``, ``no`` if none is, else the names that are."""
     every = list(names)
     inside = [name for name in every if name in part]
     if len(inside) == len(every):

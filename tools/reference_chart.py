@@ -1,4 +1,4 @@
-"""The page about the chart's values: what each means from its schema, what it is unless it is set from its values."""
+"""Page of the chart's values: meanings from the schema, defaults from values.yaml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Set with `--set NAME=VALUE` or in a file, `--values FILE`. Helm refuses a name o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One value: its path, its part of the schema, what it is unless it is set."""
+    """A value of the chart: its path, its part of the schema and its default."""
 
     path: str
     schema: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Value:
 
 
 def values() -> Iterator[Value]:
-    """Every value that is no group of others, in the order of the schema."""
+    """Yield every value that is no group of other values, in the order of the schema."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     yield from _below("", schema, yaml.safe_load((CHART / "values.yaml").read_text()))
 
@@ -47,7 +47,7 @@ def _below(path: str, schema: Mapping[str, Any], default: Any) -> Iterator[Value
 
 
 def values_page() -> str:
-    """The whole page but for its mark as generated."""
+    """Return the page without its mark as generated."""
     return _INTRODUCTION + "".join(_row(value) for value in values() if value.path != "global")
 
 

@@ -1,4 +1,4 @@
-"""The pool's HTTP API as a page for people and as an OpenAPI 3.1 document, from the shapes and routes of calabash.api."""
+"""Page and OpenAPI 3.1 document of the pool's HTTP API, from the message types and routes of calabash.api."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ revoked.
 
 
 def pages(directory: Path) -> Iterator[tuple[Path, str]]:
-    """The files and what they should hold."""
+    """Yield the generated files with their content."""
     yield directory / "pool-api.md", http_api_page()
     yield directory / "openapi.json", json.dumps(openapi(), indent=1) + "\n"
 
@@ -149,7 +149,7 @@ def _asked() -> list[type[msgspec.Struct]]:
 
 
 def _answered() -> list[type[msgspec.Struct]]:
-    """Every reply and what it is made of."""
+    """Return every reply type and the types of its fields."""
     found: dict[type[msgspec.Struct], None] = {}
 
     def visit(shape: type[msgspec.Struct]) -> None:

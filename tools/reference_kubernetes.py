@@ -1,4 +1,4 @@
-"""The page about foreign pods: every dialect with its words from the registry, and what the examples come to."""
+"""Page of the pod dialects of other systems: their resource names from the registry, and the requests of the examples."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ The first that is found counts.
 
 
 def dialects_page() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [_INTRODUCTION]
     for dialect in DIALECTS:
         parts.append(f"\n## {dialect.system} (`{dialect.name}`)\n\n| word | meaning |\n|---|---|\n")

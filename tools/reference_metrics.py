@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md from the exporter's catalogue."""
+"""Page of the exporter's metrics (docs/reference/metrics.md), from the catalogue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ are on `_info` series only: `metric * on (node, device_uuid) group_left (device_
 
 
 def metrics_page() -> str:
-    """One row for each metric, by what there is one series of."""
+    """Return the page: one row for each metric, grouped by what one series stands for."""
     lines = [_HEAD]
     for scope in Scope:
         found = [spec for spec in CATALOGUE if spec.scope is scope]

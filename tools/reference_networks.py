@@ -1,4 +1,4 @@
-"""The page of objects of tenant networks: their fields from the nouns, and how many there can be from the book's bounds."""
+"""Page of the objects of tenant networks: their fields from ``model.network``, and the bounds on their number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INTRODUCTION = (
 
 
 def networks_page() -> str:
-    """One heading per kind and per part of one, each with its docstring and its fields."""
+    """Return the page: one heading for each kind and each part of one, with its docstring and fields."""
     lines = ["# Objects of tenant networks\n", *INTRODUCTION]
     lines += ["| kind | name | most in a VPC | most in the pool |", "|---|---|---:|---:|"]
     for kind in NetworkKind:
@@ -63,7 +63,7 @@ def _section(noun: type) -> Iterator[str]:
 
 
 def _begins(line: str, noun: type) -> bool:
-    """Whether it begins the meaning of fields, rather than going on with one."""
+    """Return True if a line begins the description of fields, False if it continues one."""
     names = line.partition(":")[0].split(", ")
     return set(names) <= {field.name for field in dataclasses.fields(noun)}
 

@@ -22,7 +22,7 @@ FAILED_MAX = 3
 
 
 def refusal(failed: Sequence[str], completed: Sequence[str]) -> str | None:
-    """Return why these tests are not repeated, or None."""
+    """Return the reason why the tests are not repeated, or None."""
     missing = [group for group in GROUPS if group not in completed]
     if missing:
         return f"the run of the tests '{missing[0]}' did not come to its end"

@@ -1,4 +1,4 @@
-"""What an image is made of, as CycloneDX 1.6: Debian packages from their control files, Python ones from their metadata."""
+"""Software bill of materials of an image (CycloneDX 1.6), from Debian control files and Python metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.debian import DebianPackage
 
 
 def python_packages(directory: Path) -> list[dict[str, Any]]:
-    """The distributions that are installed in a directory."""
+    """Return the Python distributions that are installed in a directory, as components."""
     found = []
     for path in sorted(directory.glob("*.dist-info/METADATA")):
         said = HeaderParser().parsestr(path.read_text(errors="replace"))
@@ -36,7 +36,7 @@ def python_packages(directory: Path) -> list[dict[str, Any]]:
 
 
 def debian_packages(packages: Iterable[DebianPackage], release: str) -> list[dict[str, Any]]:
-    """Packages of a Debian release (``12``)."""
+    """Return the packages of a Debian release (``12``) as components."""
     return [
         {
             "type": "library",
@@ -52,7 +52,7 @@ def debian_packages(packages: Iterable[DebianPackage], release: str) -> list[dic
 
 
 def document(name: str, version: str, components: Iterable[dict[str, Any]]) -> str:
-    """The whole document; the same components give the same text."""
+    """Return the document; the same components give the same text."""
     listed = sorted(components, key=lambda component: component["bom-ref"])
     subject = {"type": "container", "bom-ref": f"image/{name}@{version}", "name": name, "version": version}
     content = {

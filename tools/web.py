@@ -1,9 +1,9 @@
-"""Brings what the console's pages need and nobody here wrote: uPlot, from npm's registry into src/calabash/_web.
+"""Fetch the console's third-party scripts: uPlot, from npm's registry into src/calabash/_web.
 
     python -m tools.web
 
-Packages are pinned by the hash of their content, fetched by npm's client, and kept in ~/.cache/calabash/web. Nothing of them is
-in the repository; a wheel has the files. Nothing else is run of npm: pages need no build.
+Packages are pinned by the hash of their content, fetched by npm's client, and kept in ~/.cache/calabash/web. The repository has
+none of their files; a wheel has. Nothing else of npm is run: pages need no build.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPLETE = ".complete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A package of the registry: SHA-512 of its tarball in base64, and which of its files are wanted."""
+    """A package of the registry: its version, the SHA-512 of its tarball in base64, and the files to take from it."""
 
     name: str
     version: str
@@ -49,7 +49,7 @@ PACKAGES = (
     ),
 )
 
-# What only tests of the console use: it looks at pages as people do who do not see them.
+# For tests of the console only: checks the accessibility of pages.
 AXE = Package(
     name="axe-core",
     version="4.14.1",
@@ -59,16 +59,16 @@ AXE = Package(
 
 
 class AbsentError(Exception):
-    """It cannot be had here; the text says why."""
+    """The package cannot be fetched on this machine; the text says why."""
 
 
 def cache() -> Path:
-    """Where packages are kept."""
+    """Return the directory in which packages are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "web"
 
 
 def checked(package: Package, content: bytes) -> bytes:
-    """The content, if it is what was pinned. Raises AbsentError."""
+    """Return the content if its hash is the pinned one. Raises AbsentError."""
     found = base64.b64encode(hashlib.sha512(content).digest()).decode()
     if found != package.sha512:
         raise AbsentError(f"{package.archive} is not what was pinned: its SHA-512 is {found}")
@@ -76,7 +76,7 @@ def checked(package: Package, content: bytes) -> bytes:
 
 
 def fetched(package: Package, directory: Path) -> bytes:
-    """The package, from the cache or the registry. Raises AbsentError."""
+    """Return the package's tarball from the cache or the registry. Raises AbsentError."""
     kept = directory / package.archive
     if kept.is_file():
         return checked(package, kept.read_bytes())
@@ -97,7 +97,7 @@ def fetched(package: Package, directory: Path) -> bytes:
 
 
 def unpacked(package: Package, content: bytes) -> dict[str, bytes]:
-    """The wanted files by their last names, and the license as ``NAME.LICENSE``. Raises AbsentError for one that is missing."""
+    """Return the wanted files by base name, and the license as ``NAME.LICENSE``. Raises AbsentError if one is missing."""
     found = {}
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         for name in (*package.files, "LICENSE"):
@@ -111,8 +111,8 @@ def unpacked(package: Package, content: bytes) -> dict[str, bytes]:
     return found
 
 
-def bring(target: Path, packages: tuple[Package, ...] = PACKAGES, directory: Path | None = None) -> list[Path]:
-    """Write the files; those that were written."""
+def install(target: Path, packages: tuple[Package, ...] = PACKAGES, directory: Path | None = None) -> list[Path]:
+    """Write the files of the packages into ``target``; return those that changed."""
     written = []
     target.mkdir(parents=True, exist_ok=True)
     for package in packages:
@@ -127,7 +127,7 @@ def bring(target: Path, packages: tuple[Package, ...] = PACKAGES, directory: Pat
 
 def main() -> int:
     try:
-        bring(TARGET)
+        install(TARGET)
     except AbsentError as error:
         print(
             f"error: {error}\nhint: npm and a network are needed once; without, pages do not refresh", file=sys.stderr

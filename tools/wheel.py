@@ -1,7 +1,7 @@
-"""``python -m tools.wheel``: the product's wheel for this machine, or, by a cross compiler, for the other one.
+"""Build the product's wheel for this machine or, with a cross compiler, for the other one: ``python -m tools.wheel``.
 
-A wheel holds the C libraries of one machine and says so in its name, and which C library it needs at least. For aarch64 on
-x86-64 it takes ``gcc-aarch64-linux-gnu`` and ``libc6-dev-arm64-cross`` (``tools/bootstrap --tests``).
+A wheel holds the C libraries of one machine; its name says which machine and which version of the C library it needs. For
+aarch64 on x86-64 it takes ``gcc-aarch64-linux-gnu`` and ``libc6-dev-arm64-cross`` (``tools/bootstrap --tests``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MACHINES = ("x86_64", "aarch64")
 
 
 class BuildError(Exception):
-    """A build said no; the text is its own."""
+    """A build failed; the text is its message."""
 
 
 def libraries(machine: str) -> Path:
-    """The directory with the C libraries for a machine, built where they are not. Raises BuildError."""
+    """Return the directory with the C libraries for a machine; build them if they are not there. Raises BuildError."""
     own = machine == platform.machine()
     prefix = "" if own else f"{machine}-linux-gnu-"
     if not own and shutil.which(f"{prefix}gcc") is None:
@@ -48,7 +48,7 @@ def libraries(machine: str) -> Path:
 
 
 def build(out: Path, machine: str = "") -> Path:
-    """Builds the wheel for a machine; its path. Raises BuildError."""
+    """Build the wheel for a machine and return its path. Raises BuildError."""
     machine = machine or platform.machine()
     native = libraries(machine)
     for old in out.glob(f"calabash-*_{machine}.whl"):
@@ -60,7 +60,7 @@ def build(out: Path, machine: str = "") -> Path:
 
 
 def uv() -> str:
-    """The program. Raises BuildError."""
+    """Return the path of the program uv. Raises BuildError if it is not installed."""
     own = ROOT / ".tools" / "bin" / "uv"
     program = os.environ.get("UV") or shutil.which("uv") or (str(own) if own.exists() else "")
     if not program:
@@ -69,7 +69,7 @@ def uv() -> str:
 
 
 def run(*command: str, environment: dict[str, str] | None = None) -> None:
-    """Runs it to a good end, or raises BuildError with what it said."""
+    """Run a command; raise BuildError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, errors="replace")
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()

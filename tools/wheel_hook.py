@@ -1,7 +1,7 @@
-"""What the build of a wheel does beyond copying Python: the C libraries go in, and the name says for which machine they are.
+"""Build hook of the wheel: adds the C libraries and names the machine in the wheel's tag.
 
-``CALABASH_WHEEL_NATIVE`` names a directory as ``make -C native`` fills it, of whatever machine; else it is our own. A wheel
-without them is not made. Which C library is needed is read from the libraries themselves.
+``CALABASH_WHEEL_NATIVE`` names a directory as ``make -C native`` fills it, of any machine; by default it is the build of this
+machine. No wheel is made without the libraries. The required version of the C library is read from the libraries themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NEEDED = ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1
 
 
 def tag_of(native: Path) -> str:
-    """``py3-none-manylinux_2_34_aarch64``. Raises RuntimeError where libraries are missing or of several machines."""
+    """Return the tag, as ``py3-none-manylinux_2_34_aarch64``. Raises RuntimeError if libraries are missing or mixed."""
     missing = [name for name in _NEEDED if not (native / name).is_file()]
     if missing:
         raise RuntimeError(f"{', '.join(missing)} are not in {native}; hint: make native, or python -m tools.wheel")
@@ -36,7 +36,7 @@ def tag_of(native: Path) -> str:
 
 
 class NativeHook(BuildHookInterface):  # type: ignore[type-arg, misc, unused-ignore]
-    """hatchling's way to change a build."""
+    """Hook of hatchling that completes the wheel's content and tag."""
 
     PLUGIN_NAME = "custom"
 

@@ -1,10 +1,9 @@
-"""The whole product under load: ``python -m bench.soak --minutes 60 --seed 7``, or ``make soak``.
+"""Load test of the whole product with faults: ``python -m bench.soak --minutes 60 --seed 7``, or ``make soak``.
 
 **Actors** use one pool of simulated cards in every way that there is, each through the command line or the API as a user would.
 **Faults** are drawn at random from a printed seed: processes killed and stopped, cards broken, a disk that is full. **Judges**
-compare, all along and at the end, what was promised with what the simulated driver, the kernel and the actors themselves saw.
-What they find is a violation; a soak without any ends with 0.
+compare, all along and at the end, the product's promises with what the simulated driver, the kernel and the actors saw.
+Each difference is a violation; a soak without any ends with 0.
 
-What is decided without looking at the machine (``promises``, ``endings``, ``accounts``, ``shares.Measured``) has tests in
-``tests/soak``.
+The rules that need no machine (``promises``, ``endings``, ``accounts``, ``shares.Measured``) have tests in ``tests/soak``.
 """

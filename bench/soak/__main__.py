@@ -1,4 +1,4 @@
-"""``python -m bench.soak --minutes 60 --seed 7``: ends with 0 when there was no violation. The log is build/soak/SEED.log."""
+"""Run a soak: ``python -m bench.soak --minutes 60 --seed 7``. Ends with 0 without violations; logs to build/soak/SEED.log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--no-networks", action="store_true", help="without OVN and tenants' networks")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write soak.json and soak.md there")
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what goes on in the background with SIGINT ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts programs in the background with SIGINT ignored
         signal.signal(number, lambda _number, _frame: sys.exit(130))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
     place = ROOT / "build" / "soak"

@@ -1,6 +1,6 @@
-"""Is every run accounted exactly once, for the time that it was seen to have? Pure.
+"""Check that every run is accounted exactly once, for the time that it was seen to run. Pure.
 
-``rows`` are the intervals of ``usage``; they are compared with what whoever started the run saw with its own clock.
+``rows`` are the intervals of ``usage``; they are compared with the times that the starter of the run saw with its own clock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from bench.soak.diary import Fault, Run
 
 Json = Mapping[str, Any]
-EARLY_S = 1.0  # a program says that it has begun after it was granted; clocks of one machine, rounded
-LATE_S = 10.0  # from the end of the last process to the pool's knowing that the card is free, on a machine under load
+EARLY_S = 1.0  # a program reports its start after it was granted; clocks of one machine, rounded
+LATE_S = 10.0  # from the end of the last process until the pool knows that the card is free, on a machine under load
 AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")
 _ROUND_S = (
     0.5  # a pool notes ten times a second what it holds: what began after its last note is not known to have lived
@@ -23,7 +23,7 @@ _SAME_S = 1e-3
 
 
 def by_slice(rows: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
-    """Rows of each allocation and device, in their order."""
+    """Return the rows of each allocation and device, in their order."""
     found: dict[tuple[str, str], list[Json]] = defaultdict(list)
     for row in rows:
         found[row["allocation"], row["device"]].append(row)
@@ -31,7 +31,7 @@ def by_slice(rows: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
 
 
 def broken_chains(slices: Mapping[tuple[str, str], Sequence[Json]]) -> list[str]:
-    """Intervals that are missing, doubled, overlap, or claim more time than they have."""
+    """Return intervals that are missing, doubled or overlapping, or that claim more time than they have."""
     found: list[str] = []
     numbers: dict[str, list[int]] = defaultdict(list)
     for (allocation, _), rows in slices.items():
@@ -52,7 +52,7 @@ def broken_chains(slices: Mapping[tuple[str, str], Sequence[Json]]) -> list[str]
 def misjudged(
     run: Run, record: Json, slices: Mapping[tuple[str, str], Sequence[Json]], faults: Sequence[Fault]
 ) -> list[str]:
-    """What is wrong with the account of a run that began and has ended, whose allocation is ``record``."""
+    """Return the errors in the account of a run that began and has ended, whose allocation is ``record``."""
     found: list[str] = []
     away = [f for f in faults if f.kind in AWAY and f.meets(run.asked_at, run.ended_at, after_s=LATE_S)]
     late_s = LATE_S + sum(min(f.until, run.ended_at + LATE_S) - f.at for f in away)
@@ -64,7 +64,7 @@ def misjudged(
             found.append(f"{run.tag}: no interval of {record['id']} on device {part['device_index']}")
             continue
         from_s, to_s = rows[0]["from_s"], rows[-1]["to_s"]
-        said = run.said.get("ended", run.ended_at)  # whoever waits for the program may be stopped when it ends
+        said = run.said.get("ended", run.ended_at)  # the waiting parent of the program may be stopped when it ends
         earliest = min([said, run.ended_at, *(f.at for f in away)])
         if not run.asked_at - EARLY_S <= from_s <= run.began_at + EARLY_S:
             found.append(f"{run.tag}: charged from {from_s - run.began_at:+.3f} s after it began")

@@ -1,4 +1,4 @@
-"""Those who use the pool: each a thread that asks for what its kind asks for, again and again, and writes down what it saw."""
+"""Users of the pool: each is a thread that makes the requests of its kind again and again and records what it observes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PATIENCE_S = 150.0  # beyond what a run may take: the machine is busy, and pools
 
 
 class Actor:
-    """One kind of load. ``turn`` is one thing that it does; ``pause_s`` lies between two, a random part of it more."""
+    """One kind of load. ``turn`` is one round of requests; between two rounds lies ``pause_s`` and a random part of it more."""
 
     name = ""
     pause_s = 1.0
-    in_calm = False  # whether it goes on while shares are measured alone
+    in_calm = False  # goes on while shares are measured alone
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -38,10 +38,10 @@ class Actor:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Once, before the first turn."""
+        """Prepare the actor, once, before the first turn."""
 
     def finish(self) -> None:
-        """Once, after the last turn."""
+        """Clean up, once, after the last turn."""
 
     def log(self, what: str) -> None:
         self.world.log.line(self.name, what)
@@ -56,14 +56,14 @@ class Actor:
                 self.turn()
                 self.world.over.wait(self.pause_s * (0.5 + self.random.random()))
             self.finish()
-        except Exception as error:  # an actor that fails is told of, and the soak with it
+        except Exception as error:  # the failure of an actor fails the soak
             self.world.diary.violation("the soak itself works", f"{self.name}: {error!r}")
             self.world.log.line(self.name, f"failed: {error!r}", aloud=True)
         finally:
             self.prepared.set()
 
-    def seen(self, talk: Talk) -> Run:
-        """A run with what it has said so far."""
+    def updated(self, talk: Talk) -> Run:
+        """Read the output of a run; return the run."""
         read(*talk)
         return talk[0]
 
@@ -100,7 +100,7 @@ class Actor:
         return run, started
 
     def end(self, run: Run, started: Started, *, within_s: float) -> None:
-        """Wait for its end, and read what it said."""
+        """Wait for the run's end and read its output."""
         if not started.ended.wait(within_s + PATIENCE_S):
             self.world.diary.violation(
                 "runs end", f"{run.tag} had not ended {PATIENCE_S:g} s after its time: {read(run, started)}"
@@ -118,12 +118,12 @@ class Actor:
         told = next((line for line in run.output.splitlines() if line.startswith("error: ")), "")
         self.log(f"{run.tag} {outcome}, code {run.code}{': ' + told if told else ''}")
         if run.code == 1 and not run.began:
-            self.world.over.wait(1.0)  # the pool is away
+            self.world.over.wait(1.0)  # the pool is not running
 
     def run(
         self, words: Sequence[str], program: Sequence[str], *, tenant: str = "", remote: str = "", within_s: float = 30
     ) -> Run:
-        """From its beginning to its end."""
+        """Start a run and wait for its end."""
         run, started = self.begin(words, program, tenant=tenant, remote=remote)
         self.end(run, started, within_s=within_s)
         return run
@@ -133,7 +133,7 @@ class Actor:
 
 
 def read(run: Run, started: Started) -> str:
-    """What a run has said so far goes into its page of the diary."""
+    """Read the output of a run into its record in the diary."""
     with suppress(OSError):
         run.output = started.output.read_text(errors="replace")
     for line in run.output.splitlines():
@@ -146,7 +146,7 @@ def read(run: Run, started: Started) -> str:
 
 
 class Slices(Actor):
-    """Memory to the MiB and compute to the percent, filled up to the limit and asked for beyond it."""
+    """Slices with memory to the MiB and compute to the percent, filled up to the limit and asked for beyond it."""
 
     name = "slices"
     pause_s = 0.7
@@ -170,13 +170,13 @@ class Slices(Actor):
 
 
 class Crowd(Slices):
-    """The same once more, so that there is always somebody beside somebody."""
+    """The same load as ``Slices``, so that cards are always shared."""
 
     name = "crowd"
 
 
 class Partitions(Actor):
-    """MIG instances cut when they are asked for, and used again."""
+    """MIG instances that are created on demand and reused."""
 
     name = "mig"
     pause_s = 2.0
@@ -200,7 +200,7 @@ class Partitions(Actor):
 
 
 class Together(Actor):
-    """MPS: two or three tenants at the same time on one card."""
+    """Two or three tenants of mode MPS at the same time on one card."""
 
     name = "mps"
     pause_s = 3.0
@@ -218,7 +218,7 @@ class Together(Actor):
 
 
 class Turns(Actor):
-    """Time-slices, with a cap of memory and without one."""
+    """Tenants of mode time-slicing, with a memory limit and without one."""
 
     name = "turns"
     pause_s = 2.0
@@ -232,7 +232,7 @@ class Turns(Actor):
 
 
 class Spilling(Actor):
-    """More memory than is promised on the card."""
+    """A tenant that uses more memory than is promised on the card."""
 
     name = "spill"
     pause_s = 4.0
@@ -245,7 +245,7 @@ class Spilling(Actor):
 
 
 class Workers(Actor):
-    """Programs that never touch the card."""
+    """Brokered programs, which never touch the card."""
 
     name = "brokered"
     pause_s = 1.5
@@ -268,7 +268,7 @@ class Workers(Actor):
 
 
 class Gangs(Actor):
-    """Members that start together or not at all; whole cards that others must leave first; priorities."""
+    """Gangs that start together or not at all; requests for whole cards that others must leave first; priorities."""
 
     name = "gangs"
     pause_s = 4.0
@@ -306,7 +306,7 @@ class Gangs(Actor):
 
 
 class Borrowers(Actor):
-    """A tenant takes all that it may have beyond its guarantee; others want theirs back."""
+    """A tenant that takes all that it may have beyond its guarantee, while others reclaim theirs."""
 
     name = "borrowers"
     pause_s = 8.0
@@ -328,7 +328,7 @@ class Borrowers(Actor):
 
 
 class Reservations(Actor):
-    """Slices that are kept without a program of this machine, and given back or left to end by themselves."""
+    """Slices that are kept without a program of this machine, and released or left to expire."""
 
     name = "reserve"
     pause_s = 6.0

@@ -1,4 +1,4 @@
-"""Spells in which nothing is broken and only ``shares`` asks: what tenants get of a card under pressure is measured there."""
+"""Periods without faults and other load, in which ``shares`` measures what tenants get of a card under pressure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import threading
 from bench.soak.world import World
 
 EVERY_S = 150.0
-LASTS_S = 40.0  # those who are on the machine end within ten seconds; the rest is measured
+LASTS_S = 40.0  # running programs end within ten seconds; the rest is measured
 
 
 def wait_out(world: World) -> None:
-    """Until nobody is measured alone, or the soak is over."""
+    """Wait until the calm period, if there is one, or the soak is over."""
     while world.calm.is_set() and not world.over.wait(0.2):
         pass
 
 
 class Calm:
-    """Spell after spell until the soak is over."""
+    """Thread that makes one calm period after another until the soak is over."""
 
     def __init__(self, world: World) -> None:
         self.world = world

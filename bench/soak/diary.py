@@ -1,4 +1,4 @@
-"""What actors and faults saw and did, with their own eyes: the side of the story that the product is held against.
+"""Record of what actors and faults did and observed, to compare with the product's own records.
 
 Times are seconds since 1970, as the product's own are. Everything may be called from any thread.
 """
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-STARVED = "machine starved"  # a fault that nobody made: the pool got no processor
+STARVED = "machine starved"  # a fault that was not injected: the pool got no processor
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One ``calabash run`` as whoever started it saw it. ``tag`` is a word of its command, by which it is known everywhere.
+    """One ``calabash run`` as its starter saw it. ``tag`` is a word of its command that identifies it everywhere.
 
     ``began_at`` and ``said`` are the program's own words, 0 and empty when it never began. ``code`` is the exit code, negative
-    for a signal; ``output`` is all that it printed. ``harmed``: what a fault did to this very run.
+    for a signal; ``output`` is all that it printed. ``harmed`` lists the faults that were injected into this run.
     """
 
     tag: str
@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that was broken on purpose between two moments; ``device``: the index of its card, -1 for none."""
+    """A fault that was injected between two moments; ``device``: the index of its card, -1 for none."""
 
     kind: str
     what: str
@@ -53,20 +53,20 @@ class Fault:
     device: int = -1
 
     def meets(self, since: float, until: float, *, after_s: float = 0.0) -> bool:
-        """Whether it was, or had been less than ``after_s`` before, in that time."""
+        """Return True if the fault lasted, or had ended less than ``after_s`` before, in that time."""
         return self.at <= until and since <= self.until + after_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A promise that was not kept: which, and how it was seen."""
+    """A broken promise of the product: its name, and the observation."""
 
     promise: str
     what: str
 
 
 class Diary:
-    """All of it. ``told`` hears of each violation once, ``broken`` of each fault when it begins."""
+    """All runs, faults and violations. ``told`` is called once per violation, ``broken`` at the start of each fault."""
 
     def __init__(
         self, told: Callable[[Violation], None] = lambda _: None, broken: Callable[[Fault], None] = lambda _: None
@@ -88,11 +88,11 @@ class Diary:
             return list(self._runs.values())
 
     def live(self) -> list[Run]:
-        """Those that have a process and have not ended."""
+        """Return the runs that have a process and have not ended."""
         return [run for run in self.runs() if run.pid and run.code is None]
 
     def harm(self, tag: str, what: str) -> None:
-        """A fault was done to that run."""
+        """Record a fault that was injected into a run."""
         with self._lock:
             if tag in self._runs:
                 self._runs[tag].harmed.append(what)
@@ -107,7 +107,7 @@ class Diary:
 
     @contextmanager
     def fault(self, kind: str, what: str, *, device: int = -1) -> Iterator[None]:
-        """It lasts as long as the block; until then its end is not known, which counts as not yet."""
+        """Record a fault that lasts as long as the block; its end is infinite until then."""
         begun = Fault(kind=kind, what=what, at=time.time(), until=float("inf"), device=device)
         with self._lock:
             self._open[id(begun)] = begun
@@ -120,13 +120,13 @@ class Diary:
                 self._faults.append(Fault(kind=kind, what=what, at=begun.at, until=time.time(), device=device))
 
     def faults(self, *kinds: str) -> list[Fault]:
-        """Those of these kinds, of all when none is named; those that last among them."""
+        """Return the faults of these kinds, by default of all, with those that last."""
         with self._lock:
             found = [*self._faults, *self._open.values()]
         return [fault for fault in found if not kinds or fault.kind in kinds]
 
     def violation(self, promise: str, what: str) -> bool:
-        """Whether it is a new one."""
+        """Record a violation; return True if it is a new one."""
         with self._lock:
             if (promise, what) in self._violations:
                 return False

@@ -1,4 +1,4 @@
-"""The judges of the end: everything is counted together once nobody asks any more, and then nothing may be left."""
+"""Judges of the end: when no actor makes requests any more, all records are compared, and nothing may be left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDING_EUR = 0.5  # each line of an invoice is rounded to a cent
 
 
 class Ending:
-    """One after the other, after all actors have ended."""
+    """Checks that run one after the other, after all actors have ended."""
 
     def __init__(self, world: World, judges: Judges) -> None:
         self.world, self.judges = world, judges
@@ -33,8 +33,8 @@ class Ending:
     def judge(self) -> None:
         self.settle()
         records = self.world.client.items("/v1/allocations?ended=1")
-        told, rows = endings.told(records), self.rows()
-        self.found("what began was told of", *endings.begun_untold(records))
+        told, rows = endings.reported_grants(records), self.rows()
+        self.found("programs begin only after their grant is reported", *endings.begun_unreported(records))
         self.runs(records, told, rows)
         self.sums(rows)
         self.audit()
@@ -45,7 +45,7 @@ class Ending:
         self.judges.found(promise, list(texts))
 
     def settle(self) -> None:
-        """All slices come back by themselves, and all cards are well."""
+        """Check that all slices are released by themselves, and that all cards are healthy."""
 
         def settled() -> bool:
             listed, devices = self.world.ask("/v1/allocations"), self.world.ask("/v1/devices")
@@ -63,31 +63,33 @@ class Ending:
             left = [
                 (a["id"], a["command"][-1:], a["state"], a["pids"], a["explanation"]) for a in listed.get("items", ())
             ]
-            ill = [
+            unhealthy = [
                 (d["index"], d["health"], d["cause"], d["strangers"])
                 for d in devices.get("items", ())
                 if d["health"] != "healthy" or d["strangers"]
             ]
-            self.found("everything comes back", f"after {SETTLE_S:g} s: held {left}, cards {ill}")
+            self.found("everything comes back", f"after {SETTLE_S:g} s: held {left}, cards {unhealthy}")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All intervals of the journal."""
+        """Return all usage intervals of the journal."""
         with closing(sqlite3.connect(f"file:{self.world.home / 'pool.db'}?mode=ro", uri=True)) as journal:
             journal.row_factory = sqlite3.Row
             return [dict(row) for row in journal.execute("SELECT * FROM usage")]
 
     def runs(self, records: list[Any], told: list[Any], rows: list[dict[str, Any]]) -> None:
-        """Each run has ended as its user was told, once, and is accounted for the time that it had. ``told``: the grants of
-        which somebody was told."""
+        """Check that each run has ended as its user was told, once, and is accounted for its time.
+
+        ``told`` are the grants that were reported to a user.
+        """
         runs, faults = self.world.diary.runs(), self.world.diary.faults()
         tagged = {word: record for record in told for word in record["command"] if "-" in word}
         # A run that waits asks again if the pool ends before it has answered. What the pool had granted by then was never
-        # entered, and is taken back when the next pool looks.
+        # entered, and is taken back by the next pool.
         entered = [record for record in told if record["started_at"]]
         doubled = Counter(run.tag for run in runs for record in entered if run.tag in record["command"])
         remote = {
             run.tag for run in runs if run.remote
-        }  # one that was lost on the way to its broker is asked for again
+        }  # a request that was lost on the way to its broker is made again
         twice = {tag: count for tag, count in doubled.items() if count > 1 and tag not in remote}
         self.found("each run is granted once", *(f"{tag} {count} times" for tag, count in twice.items()))
         slices = accounts.by_slice(rows)
@@ -109,7 +111,7 @@ class Ending:
         self.found("what ended is closed in the journal", *held)
 
     def sums(self, rows: list[dict[str, Any]]) -> None:
-        """The ledger has what the intervals have."""
+        """Check that the ledger's sums are those of the intervals."""
         now = time.time() + 60
         used = self.world.client.get(f"/v1/usage?by=tenant&from={now - 86400:.0f}&to={now:.0f}")
         told = {item["tenant"]: item["gpu_hours"] * 3600 for item in used["items"]}
@@ -123,10 +125,10 @@ class Ending:
                     f"{tenant}: {told.get(tenant, 0.0):.3f} s told, {summed[tenant]:.3f} s in intervals",
                 )
 
-        self.bills(summed)
+        self.invoices(summed)
 
-    def bills(self, summed: Counter[str]) -> None:
-        """A GPU second costs one euro (``operators.TARIFF``), so drafts have as many euros as intervals have seconds."""
+    def invoices(self, summed: Counter[str]) -> None:
+        """Check the drafts of invoices. A GPU second costs one euro (``operators.TARIFF``): euros must equal the seconds."""
         code, said = self.world.command("invoice", "draft", time.strftime("%Y-%m", time.gmtime()), "-o", "json")
         if code:
             self.found("bills are the use", said.strip())
@@ -143,7 +145,7 @@ class Ending:
             self.found("the audit log is whole", said.strip())
 
     def restart(self, records: list[Any]) -> None:
-        """A pool that is started again says the same."""
+        """Check that a restarted pool reports the same."""
         paths = ("tenants", "queues", "quota", "users", "tokens", "tariffs")
         before = {path: self.kept(path) for path in paths}
         self.world.end_pool(signal.SIGTERM)
@@ -163,12 +165,12 @@ class Ending:
             )
 
     def kept(self, path: str) -> list[Any]:
-        """What a restart keeps: neither the code of the link that a start prints nor sessions of the console."""
+        """Return the objects that a restart keeps, without login codes and sessions of the console."""
         found: list[Any] = self.world.client.get(f"/v1/{path}")["items"]
         return [one for one in found if one.get("kind") not in ("login", "session")]
 
     def leave(self) -> None:
-        """The pool goes, and nothing of it stays."""
+        """Stop the pool and check that nothing of it stays."""
         code, said = self.world.command("down", "--force")
         if code:
             self.found("the pool ends", said.strip())
@@ -206,7 +208,7 @@ class Ending:
 
 
 def _reserved(run: Run, records: list[Any]) -> Any:
-    """The allocation of the reservation that a remote run was on; None where it was on none."""
+    """Return the allocation of the reservation that a remote run used, or None."""
     lease = run.words[run.words.index("--lease") + 1] if "--lease" in run.words else ""
     return next((r for r in records if lease and r["command"][1:2] == [lease[:8]]), None)
 

@@ -1,8 +1,8 @@
-"""Did every run end as its user was told? Each ending has a reason, or it is a violation. Pure.
+"""Check that every run ended as its user was told: each ending has a reason, or it is a violation. Pure.
 
-A run that never began was refused, with a line that says why; that the pool was away is a reason only while a fault had it
-away. A program that began ends by itself, unless it, its card or what it leans on was harmed on purpose, or the journal says
-that its slice was taken back.
+A run that never began was refused, with a line that says why; the absence of the pool is a reason only during a fault that
+stopped it. A program that began ends by itself, unless it, its card or a process that it depends on was harmed on purpose, or
+the journal says that its slice was taken back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TAKEN_BACK = {
     "idle",
     "device",
 }
-SOON_S = 20.0  # what follows from a fault is seen after it
+SOON_S = 20.0  # effects of a fault show up within this time after it
 _AWAY_WORDS = (
     "no pool answers",
     "did not answer",
@@ -48,7 +48,7 @@ _AWAY_WORDS = (
 
 
 def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
-    """What is wrong with how that run ended, in words; empty when nothing is. ``record``: its allocation in the journal."""
+    """Return the error in the ending of a run, empty if there is none. ``record``: its allocation in the journal."""
     if run.code is None:
         return "has not ended"
     if run.harmed:
@@ -64,30 +64,33 @@ def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
     return f"{ended}, and nobody had harmed it; {why}: {run.output[-300:]!r}"
 
 
-def told(records: Sequence[Json]) -> list[Json]:
-    """The grants of which somebody was told. One that could not be prepared, as on a card that was lost meanwhile, is granted
-    again elsewhere: under a name of its own, or under the same, and what was journalled of it is renamed."""
+def reported_grants(records: Sequence[Json]) -> list[Json]:
+    """Return the grants that were reported to a user.
+
+    A grant that could not be prepared, as on a card that was lost meanwhile, is granted again elsewhere: under another ID, or
+    under the same one; then the journal renames the old record.
+    """
     return [r for r in records if "~" not in r["id"] and not r["explanation"].startswith(LOST_PLACE)]
 
 
-def begun_untold(records: Sequence[Json]) -> list[str]:
-    """Grants whose programs began though nobody was told of them. A worker begins before anybody is."""
-    names = {record["id"] for record in told(records)}
+def begun_unreported(records: Sequence[Json]) -> list[str]:
+    """Return grants whose programs began though they were not reported to a user. A worker begins before the report."""
+    names = {record["id"] for record in reported_grants(records)}
     return [r["id"] for r in records if r["id"] not in names and r["started_at"] and r["mode"] != BROKERED.name]
 
 
 def _signalled(run: Run) -> bool:
-    """Whether a signal ended it; behind a door of the pool that is told by a number, as shells do."""
+    """Return True if a signal ended the run; with ports, the pool reports it by a number, as shells do."""
     return run.code is not None and (run.code < 0 or ("--port" in run.words and run.code > 128))
 
 
 def _harmed(run: Run, record: Json | None, faults: Sequence[Fault]) -> bool:
-    """Whether its slice was taken back, its card was broken, or what it leans on was killed."""
+    """Return True if the run's slice was taken back, its card was broken, or a process that it depends on was killed."""
     near = [f for f in faults if f.meets(run.began_at or run.asked_at, run.ended_at, after_s=SOON_S)]
     if record is None:
         return any(
             f.kind in LEANT_ON[""] or f.device >= 0 for f in near
-        )  # on a reservation, whose cards are not known here
+        )  # a reservation, whose cards are not known here
     devices = {part["device_index"] for part in record["slices"]}
     leant = LEANT_ON.get(record["mode"], ())
     return record["reason"] in TAKEN_BACK or any(f.device in devices or f.kind in leant for f in near)
@@ -102,7 +105,7 @@ def _refused(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
         return f"ended with {run.code} and told its user nothing: {run.output[-300:]!r}"
     reserved = (
         run.remote and record is not None and record["reason"] in TAKEN_BACK
-    )  # what it was to run on was taken back
+    )  # the devices for it were taken back
     if reserved or (run.code == 6 and errors[-1].startswith("error: no room within")):
         return ""
     if run.code == 5:

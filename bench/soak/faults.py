@@ -1,4 +1,4 @@
-"""What is broken on purpose: one fault at a time, drawn by the seed, each healed by itself or by an operator's command."""
+"""Faults that are injected: one at a time, drawn by the seed; each ends by itself or by an operator's command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKER_UIDS = range(64_000, 65_534)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A fault: how often it comes among the others, and what it does."""
+    """A kind of fault: its relative frequency and its function."""
 
     name: str
     weight: float
@@ -30,7 +30,7 @@ class Kind:
 
 
 def processes(*words: bytes) -> list[int]:
-    """Of this machine, those whose command line has all of these."""
+    """Return the processes of this machine whose command line has all of these words."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -101,7 +101,7 @@ def stop_arbiter(world: World, chance: random.Random) -> None:
 
 
 def children_with(pid: int, *words: bytes) -> list[int]:
-    """Its children whose command line has all of these."""
+    """Return the children of a process whose command line has all of these words."""
     found = processes(*words)
     return [child for child in children(pid) if child in found]
 
@@ -123,7 +123,7 @@ def kill_mps(world: World, chance: random.Random) -> None:
 
 
 def kill_worker(world: World, chance: random.Random) -> None:
-    """One that serves a program, or the host of them."""
+    """Kill a worker that serves a program, or the host of workers."""
     listed = world.ask("/v1/allocations")
     tags = {run.tag for run in world.diary.live()}
     served = [a for a in (listed or {"items": []})["items"] if a["mode"] == "brokered" and tags & set(a["command"])]
@@ -161,7 +161,7 @@ def stop_tenant(world: World, chance: random.Random) -> None:
 
 
 def release(world: World, chance: random.Random) -> None:
-    """An administrator takes a slice back."""
+    """Release a slice as an administrator."""
     listed = world.ask("/v1/allocations")
     tags = {run.tag for run in world.diary.live()}
     held = [a for a in (listed or {"items": []})["items"] if tags & set(a["command"])]
@@ -185,16 +185,19 @@ def _card(*what: str, lasts_s: float = 0.0, heal: tuple[str, ...] = ()) -> Calla
             if heal:
                 time.sleep(lasts_s * (0.3 + chance.random()))
                 world.inject(str(index), *heal)
-            _until_well(world, index)
+            _wait_until_healthy(world, index)
 
     return hit
 
 
-def _until_well(world: World, index: int) -> None:
-    """What does not come back by itself, an operator puts back to work; a card that never does is a violation."""
+def _wait_until_healthy(world: World, index: int) -> None:
+    """Wait until a card is healthy; put it back to work as an operator if it does not recover by itself.
+
+    A card that does not recover at all is a violation.
+    """
     began = time.monotonic()
 
-    def well() -> bool:
+    def healthy() -> bool:
         listed = world.ask("/v1/devices")
         device = next((d for d in (listed or {"items": []})["items"] if d["index"] == index), None)
         if device is None or device["health"] == "healthy":
@@ -205,7 +208,7 @@ def _until_well(world: World, index: int) -> None:
         return False
 
     time.sleep(2.0)  # a fault is known within two seconds
-    if not until(well, within_s=180, every_s=1.0):
+    if not until(healthy, within_s=180, every_s=1.0):
         listed = world.ask("/v1/devices") or {"items": []}
         said = [(d["health"], d["cause"]) for d in listed["items"] if d["index"] == index]
         world.diary.violation("cards come back", f"device {index}: {said}")
@@ -218,7 +221,7 @@ def drain_card(world: World, chance: random.Random) -> None:
         world.command("device", "drain", str(index), "--reason", "a soak", *evict)
         time.sleep(chance.uniform(0.5, 2.0))
         world.command("device", "undrain", str(index))
-        _until_well(world, index)
+        _wait_until_healthy(world, index)
 
 
 # -- the machine -----------------------------------------------------------------------------------------------------
@@ -273,7 +276,7 @@ CARDS: tuple[Kind, ...] = (
 
 
 class Faults:
-    """Of some kinds, one after the other until the soak is over; each comes once, and then as often as its weight says."""
+    """Thread that injects faults of some kinds until the soak is over; each kind once, and then by its weight."""
 
     def __init__(self, world: World, seed: int, name: str, kinds: tuple[Kind, ...], *, every_s: float) -> None:
         self.world, self.every_s = world, every_s

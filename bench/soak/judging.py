@@ -1,5 +1,4 @@
-"""The judges that run all along: every second or so the pool's answers are held against the promises, and against what the
-cards themselves have in their books."""
+"""Judges that run all along: once a second they compare the pool's answers with its promises and with the cards' accounts."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ EVERY_S = 1.0
 
 
 class Judges:
-    """Looks until the soak is over."""
+    """Thread that checks the pool until the soak is over."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.looks = 0
+        self.checks = 0
         self.unanswered = 0
         self.thread = threading.Thread(target=self._go, name="judges", daemon=True)
 
@@ -30,15 +29,15 @@ class Judges:
         minute = time.monotonic() + 60
         while not self.world.over.wait(EVERY_S):
             try:
-                self.look()
+                self.check()
             except Exception as error:
                 self.found("the soak itself works", [f"judges: {error!r}"])
             if time.monotonic() >= minute:
                 minute += 60
                 self.summary()
 
-    def look(self) -> None:
-        """Once."""
+    def check(self) -> None:
+        """Check the pool once."""
         world = self.world
         devices, mig, quotas = (world.ask(f"/v1/{what}") for what in ("devices", "mig", "quota"))
         before = world.ask("/v1/allocations")
@@ -51,7 +50,7 @@ class Judges:
         if devices is None or mig is None or quotas is None or before is None or after is None:
             self.unanswered += 1
             return
-        self.looks += 1
+        self.checks += 1
         profiles = {(card["uuid"], one["name"]): one["slices"] for card in mig["items"] for one in card["profiles"]}
         for listed in (before, after):
             self.found("nothing is promised twice", promises.promised(listed["items"], devices["items"], profiles))

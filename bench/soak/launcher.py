@@ -1,7 +1,8 @@
-"""A process that starts commands as other users: one thread, everything imported, a fork for each command.
+"""Process that starts commands as other users: single-threaded, with all modules imported, one fork per command.
 
-The soak itself has many threads and must not fork; and an interpreter in root's own directory is nobody else's to start. So
-this one is forked before there are threads: it forks, becomes the user, and enters ``calabash`` where its console script would.
+The soak itself has many threads and must not fork; and an interpreter in root's own directory cannot be started by another
+user. So the launcher is forked before there are threads: it forks, becomes the user, and enters ``calabash`` where its console
+script would.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MESSAGE_BYTES_MAX = 1 << 17
 
 @dataclass(slots=True)
 class Started:
-    """A command that was started. ``code`` is set when it has ended, at ``ended_at`` as the kernel told the launcher."""
+    """A started command. ``code`` is set when it has ended, at ``ended_at`` as the kernel reported to the launcher."""
 
     output: Path
     pid: int = 0
@@ -35,7 +36,7 @@ class Started:
 
 
 class Launcher:
-    """The soak's side. Make it before any thread."""
+    """Client of the launcher process. Create it before any thread."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -57,9 +58,9 @@ class Launcher:
         output: Path,
         errors: Path | None = None,
     ) -> Started:
-        """``calabash`` with these words as that account ("": as we are). Returns when it has a pid.
+        """Start ``calabash`` with these words as an account ("": this process's own). Returns when it has a pid.
 
-        Both its streams go into ``output``, or errors into a file of their own.
+        Both output streams go into ``output``, or errors into a file of their own.
         """
         found = Started(output=output)
         with self._lock:
@@ -87,7 +88,7 @@ class Launcher:
                 one.ended.set()
 
     def close(self) -> None:
-        """What it has started goes on."""
+        """Close the connection; started commands go on."""
         self._socket.shutdown(socket.SHUT_RDWR)
         if self._reader is not None:
             self._reader.join()
@@ -96,7 +97,7 @@ class Launcher:
 
 
 def _serve(asked: socket.socket) -> NoReturn:
-    """Until the other side is gone."""
+    """Serve orders until the other side closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -144,7 +145,7 @@ def _loop(asked: socket.socket, children: dict[int, int], waking: int) -> None:
 
 
 def _warm_up() -> None:
-    """What commands import when they are asked; our interpreter may not be there for another account."""
+    """Import the modules that commands need, because another account may not be able to read them later."""
     from calabash.cli.commands import invoke  # noqa: PLC0415
 
     silent = os.open(os.devnull, os.O_WRONLY)
@@ -169,7 +170,7 @@ def _reap(asked: socket.socket, children: dict[int, int]) -> None:
 
 
 def _become(order: dict[str, Any]) -> NoReturn:
-    """The command, in this process. It ends as the console script would."""
+    """Run the command in this process. It ends as the console script would."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""The log of a soak: a line for each thing that happens (when, who, what), and once a minute what happened in it."""
+"""Log of a soak: a line for each event (time, part, text), and once a minute a summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Log:
-    """Writes to a file, and what people want to follow to standard output as well."""
+    """Log to a file, and in part to standard output."""
 
     def __init__(self, path: Path, *, quiet: bool = False) -> None:
         self.path = path
@@ -20,7 +20,7 @@ class Log:
         self._minute: Counter[str] = Counter()
 
     def line(self, who: str, what: str, *, aloud: bool = False) -> None:
-        """One line, whatever is said in it; ``aloud``: on the terminal, too."""
+        """Write one line; ``aloud``: also on the terminal."""
         passed_s = time.monotonic() - self.began
         told = " | ".join(what.splitlines())
         text = f"{int(passed_s // 60):3d}:{passed_s % 60:06.3f}  {who:<12} {told}"
@@ -32,7 +32,7 @@ class Log:
                 print(text, flush=True)
 
     def minute(self, what: str) -> None:
-        """The summary of a minute: who did how much, and what is to be said beside it."""
+        """Write the summary of a minute: the number of events of each part, and the given text."""
         with self._lock:
             did = ", ".join(f"{who} {count}" for who, count in sorted(self._minute.items()) if who != "minute")
             self._minute.clear()

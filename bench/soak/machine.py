@@ -1,4 +1,4 @@
-"""What this machine can do of a soak; what it cannot stands aside, and the log says so."""
+"""Capabilities of this machine for a soak; parts that cannot run are left out, and the log lists them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-ACCOUNTS = ("games", "news", "mail")  # every Debian has them, and they run nothing
+ACCOUNTS = ("games", "news", "mail")  # exist on every Debian and run nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """``interpreter``: a Python that every account may start. ``aside``: what is left out, and why."""
+    """Capabilities. ``interpreter``: a Python that every account may start. ``aside``: the parts left out, with reasons."""
 
     root: bool
     accounts: tuple[str, ...]
@@ -24,8 +24,8 @@ class Machine:
     aside: tuple[str, ...]
 
 
-def look(*, networks: bool) -> Machine:
-    """At this machine; ``networks``: whether they are wanted at all."""
+def examine(*, networks: bool) -> Machine:
+    """Examine this machine; ``networks``: include tenant networks if possible."""
     aside: list[str] = []
     root = os.geteuid() == 0
     interpreter = shutil.which("python3", path="/usr/bin:/bin") or ""
@@ -52,7 +52,7 @@ def look(*, networks: bool) -> Machine:
 
 
 def no_networks() -> str:
-    """Why there can be none; empty when there can."""
+    """Return the reason why there can be no tenant networks; empty if there can."""
     from calabash.netd.lab import programs  # noqa: PLC0415 - only where they are asked for
 
     if not Path("/dev/net/tun").exists():

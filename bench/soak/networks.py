@@ -1,4 +1,4 @@
-"""Two tenants with the same addresses, real packets between their programs, a balancer each, and what carries them killed."""
+"""Tenant networks under load: two tenants with the same addresses, packets between their programs, balancers, and faults."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNSETTLING = (
     "disk full",
     "tenant killed",
 )
-SETTLED_S = 40.0  # after the last fault that touches networks, whoever asks is answered
+SETTLED_S = 40.0  # time from the last fault of networks until connections must work again
 
 
 class Networks(Actor):
-    """For each tenant a server behind a balancer, and clients that ask both."""
+    """A server behind a balancer for each tenant, and clients that connect to both."""
 
     name = "networks"
     pause_s = 3.0
@@ -50,9 +50,9 @@ class Networks(Actor):
             self._until("lb", "create", f"{vpc}/web", "--vip", f"{VIP}:80", "--to", f"p1:{TCP}")
 
     def turn(self) -> None:
-        """Servers of both tenants at once, clients of both while they serve."""
+        """Run servers of both tenants, and clients of both while the servers run."""
         servers = [self._talk(vpc, tenant, "p1", "40") for vpc, tenant in VPCS]
-        until(lambda: all("ready" in self.seen(one).said or one[1].ended.is_set() for one in servers), within_s=60)
+        until(lambda: all("ready" in self.updated(one).said or one[1].ended.is_set() for one in servers), within_s=60)
         asked = [f"{ADDRESSES['p1']}:{TCP}", f"{VIP}:80"]
         while not self.world.over.is_set() and not any(started.ended.is_set() for _, started in servers):
             port = self.random.choice(("p2", "p3"))
@@ -96,7 +96,7 @@ class Networks(Actor):
         return code
 
     def _until(self, *words: str) -> None:
-        """While the pool comes and goes: what was made although the answer was lost is there."""
+        """Repeat a command until it succeeds; if the answer was lost with the pool, the repetition finds the object."""
         until(lambda: self._say(*words) == 0, every_s=1.0, within_s=300)
 
     def finish(self) -> None:
@@ -106,7 +106,7 @@ class Networks(Actor):
 
 
 def prefix_of(world: World) -> str:
-    """Of the names of its namespaces: the same for one soak, and no other's."""
+    """Return the prefix of the names of the soak's namespaces, unique to one soak."""
     chance = random.Random(str(world.directory))
     return "k" + "".join(chance.choices(string.ascii_lowercase + string.digits, k=5))
 
@@ -120,7 +120,7 @@ def kill_controller(world: World, chance: random.Random) -> None:
 
 
 def kill_ovn(world: World, chance: random.Random) -> None:
-    """One of OVN's or Open vSwitch's processes; an operator starts again what has ended."""
+    """Kill a process of OVN or Open vSwitch; an operator restarts the ended ones."""
     prefix = prefix_of(world)
     code, said = world.command("net", "status", "--prefix", prefix, "-o", "json")
     with suppress(ValueError, KeyError):

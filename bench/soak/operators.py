@@ -1,4 +1,4 @@
-"""Those who look after the pool: an operator with cards, quotas and bills, a console, Prometheus; and jobs of the pool."""
+"""Operators of the pool: changes of cards, quotas and invoices, a console, Prometheus, and jobs of the pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ prices:
 
 
 class Operator(Actor):
-    """Changes quotas, modes and layouts; each change that was acknowledged must still be there, and in the audit log."""
+    """Changes quotas, modes and layouts; each acknowledged change must still be there, and in the audit log."""
 
     name = "operator"
     pause_s = 3.0
@@ -42,7 +42,7 @@ class Operator(Actor):
         self.acknowledged = 0
 
     def turn(self) -> None:
-        self.random.choice((self.weigh, self.weigh, self.keep, self.layout, self.replicas))()
+        self.random.choice((self.weigh, self.weigh, self.change_mode, self.layout, self.replicas))()
 
     def weigh(self) -> None:
         name = self.random.choice(TENANTS)[0]
@@ -51,12 +51,12 @@ class Operator(Actor):
         self.log(f"weight of {name} {weight:g}: {code} {said.strip()[:120] if code else ''}")
         self.world.diary.count(f"operator: {'refused' if code else 'changed'}")
         if code:
-            self.maybe[name].add(weight)  # the answer was lost with the pool: it may have been done
+            self.maybe[name].add(weight)  # the answer was lost with the pool: the change may have been made
         else:
             self.acknowledged += 1
             self.weights[name], self.maybe[name] = weight, set()
 
-    def keep(self) -> None:
+    def change_mode(self) -> None:
         index, mode = self.random.randrange(4), self.random.choice(("auto", "auto", "vgpu", "mig", "mps"))
         self._say("device", "mode", str(index), mode)
         self.world.over.wait(2.0)
@@ -81,7 +81,7 @@ class Operator(Actor):
         return code
 
     def finish(self) -> None:
-        """What was left in a mode or a layout is put back, and what was acknowledged is looked up."""
+        """Undo changes of modes and layouts, and check that acknowledged changes are there."""
         for index in (0, 1, 2, 3):
             until(lambda index=index: self._say("device", "mode", str(index), "auto") == 0, every_s=1.0)  # type: ignore[misc]
             until(lambda index=index: self._say("mig", "apply", f"{index}:none") == 0, every_s=1.0)  # type: ignore[misc]
@@ -108,8 +108,8 @@ class Operator(Actor):
         return found["items"]
 
 
-class Bills(Actor):
-    """A tariff, drafts of this month again and again, budgets that are shown."""
+class Invoices(Actor):
+    """A tariff, repeated drafts of this month, and budgets."""
 
     name = "bills"
     pause_s = 15.0
@@ -127,8 +127,11 @@ class Bills(Actor):
 
 
 class Console(Actor):
-    """Reads pages in a session of the console, and the API with a token. The gateway may be away for a moment; it may never
-    answer with an error of its own, and it knows a token always and a session as long as the pool is not started again."""
+    """Reads pages in a session of the console, and the API with a token.
+
+    The gateway may be unreachable for a moment. It never answers with an error of its own; it accepts a token always, and a
+    session as long as the pool is not restarted.
+    """
 
     name = "console"
     pause_s = 1.0
@@ -149,15 +152,15 @@ class Console(Actor):
                     page, http_ask(self.address, "GET", page, headers={"Authorization": f"Bearer {self.token}"})
                 )
             elif self.session is not None or self._log_in():
-                self._look(f"/{page}?format=json")
+                self._read_page(f"/{page}?format=json")
         except (OSError, http.client.HTTPException) as error:
             self.world.diary.count("console: nobody there")
             self.log(f"{page}: {error!r}")
 
-    def _look(self, path: str) -> None:
+    def _read_page(self, path: str) -> None:
         assert self.session is not None
         reply = self.session.ask("GET", path)
-        if reply.status == 401 and self.world.pid() != self.started_by:  # a session ends with the start that it is of
+        if reply.status == 401 and self.world.pid() != self.started_by:  # a session ends with a restart of the pool
             self.world.diary.count("console: session ended with the pool")
             self.session = None
             return
@@ -187,7 +190,7 @@ class Console(Actor):
 
 
 class Prometheus(Actor):
-    """Scrapes the exporter, and starts it again when it is gone."""
+    """Scrapes the exporter, and restarts it if it is not running."""
 
     name = "prometheus"
     pause_s = 3.0
@@ -274,4 +277,4 @@ class Jobs(Actor):
 
 
 def operators() -> tuple[type[Actor], ...]:
-    return (Operator, Bills, Console, Prometheus, Jobs)
+    return (Operator, Invoices, Console, Prometheus, Jobs)

@@ -1,8 +1,8 @@
-"""A program of a tenant, which knows nothing of Calabash: plain CUDA driver API, the standard library, any Python.
+"""Program of a tenant that does not know of Calabash: plain CUDA driver API, the standard library, any Python.
 
-It takes memory, asks for more than it may have, keeps the card busy or leaves it alone, and says in lines of JSON what it saw:
-``begun`` with the time, ``ended`` with the time, bytes held, allocations refused and launches. A call that fails is told with
-its number, and the exit code is 9: whoever reads it knows whether that call had a reason to fail.
+It takes memory, asks for more than it may have, keeps the card busy or leaves it alone, and reports in lines of JSON:
+``begun`` with the time, ``ended`` with the time, bytes held, allocations refused and launches. A call that fails is reported
+with its number, and the exit code is 9.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PTX = b""".version 6.0
 """
 
 
-def say(**words: float | str) -> None:
+def report(**words: float | str) -> None:
     print(json.dumps(words), flush=True)
 
 
@@ -39,7 +39,7 @@ class Driver:
     def call(self, name: str, *arguments: object, allow: tuple[int, ...] = ()) -> int:
         result: int = getattr(self._library, name)(*arguments)
         if result and result not in allow:
-            say(failed=result, call=name, at=time.time())
+            report(failed=result, call=name, at=time.time())
             sys.exit(FAILED)
         return result
 
@@ -50,7 +50,7 @@ class Driver:
         return context
 
     def take(self, limit_bytes: int) -> tuple[int, int]:
-        """Allocate up to ``limit_bytes``, or (below 0) until the driver refuses; bytes held and refusals."""
+        """Allocate up to ``limit_bytes``, or (below 0) until the driver refuses; return bytes held and refusals."""
         held, refused, chunk = 0, 0, 256 << 20
         while chunk >= 4 << 20:
             if limit_bytes >= 0:
@@ -72,7 +72,7 @@ class Driver:
         return function
 
     def press(self, function: ctypes.c_void_p, seconds: float, kernel_us: int, ahead: int) -> int:
-        """Launch so that the card never runs out of work; how many launches."""
+        """Launch kernels so that the card never runs out of work; return the number of launches."""
         duration_ns = ctypes.c_uint64(kernel_us * 1000)
         parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(duration_ns), ctypes.c_void_p))
         events = [ctypes.c_void_p() for _ in range(ahead)]
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--memory-mib", type=int, default=-1, help="of each device; below 0: all that is given")
     parser.add_argument("--devices", type=int, default=1)
     options = parser.parse_args()
-    say(begun=time.time(), tag=options.tag)
+    report(begun=time.time(), tag=options.tag)
     driver = Driver()
     driver.call("cuInit", 0)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -110,13 +110,13 @@ def main() -> None:
         function = driver.kernel() if options.kernel_us else None
         more, denied = driver.take(options.memory_mib << 20 if options.memory_mib >= 0 else -1)
         held, refused = held + more, refused + denied
-    say(ready=time.time(), total=total.value, held=held, refused=refused)
+    report(ready=time.time(), total=total.value, held=held, refused=refused)
     if function is not None:
         launches = driver.press(function, options.seconds, options.kernel_us, options.ahead)
     else:
         time.sleep(options.seconds)
         driver.call("cuCtxSynchronize")
-    say(ended=time.time(), launches=launches)
+    report(ended=time.time(), launches=launches)
 
 
 if __name__ == "__main__":

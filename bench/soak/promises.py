@@ -1,6 +1,6 @@
-"""What must hold of every answer of the pool at any moment: nothing is promised twice, nobody has more than its limit. Pure.
+"""Rules for every answer of the pool at any moment: nothing is promised twice, no tenant has more than its limit. Pure.
 
-The shapes are those of the API, as decoded from JSON: allocations, devices, how cards are cut, quotas.
+The shapes are those of the API, as decoded from JSON: allocations, devices, MIG layouts, quotas.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 Json = Mapping[str, Any]
 MIB = 1 << 20
-_TOGETHER = {"brokered": "vgpu"}  # a program without the card shares it as any slice does
+_TOGETHER = {"brokered": "vgpu"}  # a brokered program shares the card as any slice does
 _EPSILON = 1e-6
 
 
 def promised(
     allocations: Sequence[Json], devices: Sequence[Json], profiles: Mapping[tuple[str, str], int]
 ) -> list[str]:
-    """What is promised twice; ``profiles`` are the memory slices of each MIG profile, by device and name."""
+    """Return what is promised twice; ``profiles`` are the memory slices of each MIG profile, by device and name."""
     found: list[str] = []
     for device in devices:
         parts = [
@@ -55,7 +55,7 @@ def _of_device(device: Json, parts: Sequence[tuple[Json, Json]], profiles: Mappi
 
 
 def _overlaps(device: Json, parts: Sequence[Json], profiles: Mapping[tuple[str, str], int]) -> list[str]:
-    """Instances that lie on one another; parts of one instance share its place."""
+    """Return instances that overlap; compute instances of one GPU instance share its placement."""
     places: dict[tuple[str, int, int], int] = {}
     for part in parts:
         key = (part["profile"], part["start"], part["part"])
@@ -72,7 +72,7 @@ def _overlaps(device: Json, parts: Sequence[Json], profiles: Mapping[tuple[str, 
 
 
 def above_quota(quotas: Sequence[Json]) -> list[str]:
-    """Tenants and projects that hold more than they may."""
+    """Return tenants and projects that hold more than they may."""
     return [
         f"{quota['tenant']}/{quota['project']}: {quota['allocated']:g} devices of a limit of {quota['limit']:g}"
         for quota in quotas
@@ -83,9 +83,9 @@ def above_quota(quotas: Sequence[Json]) -> list[str]:
 def above_slice(
     allocations: Sequence[Json], devices: Sequence[Json], processes: Mapping[int, Mapping[int, int]]
 ) -> list[str]:
-    """Slices of which the card itself has more in its books than was granted. A slice without an amount may have the card.
+    """Return slices that hold more on the card than was granted, by the card's accounts.
 
-    ``processes``: bytes by pid and index of the card, contexts included.
+    A slice without an amount may have the whole card. ``processes``: bytes by pid and index of the card, contexts included.
     """
     found: list[str] = []
     totals = {device["uuid"]: device["memory_mib"] for device in devices}

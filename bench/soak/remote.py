@@ -1,4 +1,4 @@
-"""Cards of another machine: a broker beside the pool, a client with a home of its own, and what breaks between them."""
+"""Cards used from another machine: a broker beside the pool, a client with a home of its own, and faults between them."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Remote(Actor):
         self.world.command("remote", "release", lease, CALABASH_HOME=home)
 
     def finish(self) -> None:
-        """The broker goes, as it does for an operator."""
+        """Stop the broker as an operator does."""
         until(lambda: self.world.command("server", "down", "--force")[0] == 0, every_s=1.0)
 
 
 def serve(world: World) -> bool:
-    """Whether there is a broker, at the port that it had before."""
+    """Start the broker, at the port that it had before; return True if it runs."""
     place = world.home / "server" / "address"
     listen = place.read_text().strip() if place.exists() else "127.0.0.1:0"
     code, said = world.command(
@@ -86,7 +86,7 @@ def serve(world: World) -> bool:
 
 
 def broker(world: World) -> int:
-    """Its process, 0 where there is none."""
+    """Return the broker's process, or 0 if there is none."""
     home = f"CALABASH_HOME={world.home}\0".encode()
     found = [pid for pid in processes(b"\0server\0up\0", b"--foreground") if home in environment_of(pid)]
     return found[0] if found else 0

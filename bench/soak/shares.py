@@ -1,8 +1,8 @@
-"""Two tenants who press on one card get what they were promised, to two points, by the card's own account.
+"""Shares of two tenants that keep one card busy: within two points of what was promised, by the card's accounts.
 
-A window counts where both pressed: nothing was broken, the card was busy all the time, and no look came late. On a machine with
-other work programs come too late to keep a card busy; such windows do not count, and are told of beside those that do. Most of
-those that count lie in the spells of ``calm``.
+A window counts if both were busy in it: no fault, no idle time of the card, and no late sample. On a machine with other work
+programs launch too late to keep a card busy; such windows do not count, and their number is reported. Most of the windows that
+count lie in the periods of ``calm``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POINTS = 2.0
 WINDOW_S = 2.0
 LATE_S = 0.15
 PRESSED_PERCENT = 98.0
-AFTER_S = 4.0  # what a fault has done to turns is over by then
+AFTER_S = 4.0  # the effect of a fault on time windows is over by then
 PAIRS = ((50, 50), (70, 30), (40, 60))
 DISTURBING = (
     "pool killed", "pool restarted", "pool stopped", "arbiter killed", "arbiter stopped", "tenant stopped", "tenant killed",
@@ -29,13 +29,13 @@ DISTURBING = (
 
 @dataclass(slots=True)
 class Measured:
-    """Windows of one pair: points above what was asked, of each, and how many did not count."""
+    """Windows of one pair: points above the requested share, of each tenant, and the number of windows that did not count."""
 
     errors: list[tuple[float, ...]] = field(default_factory=list)
     disturbed: int = 0
 
     def wrong(self) -> float | None:
-        """The median window's largest error in points where it is beyond what is promised. One window is no verdict."""
+        """Return the median window's largest error in points if beyond the promise; None with under three windows."""
         if len(self.errors) < 3:
             return None
         middle = max(abs(statistics.median(one)) for one in zip(*self.errors, strict=True))
@@ -43,12 +43,12 @@ class Measured:
 
 
 def disturbed(faults: list[Fault], device: int, since: float, until_: float) -> bool:
-    """Whether a fault that touches turns, or that card, was near that window."""
+    """Return True if a fault that affects time windows, or that card, was near that window."""
     return any(f.meets(since, until_, after_s=AFTER_S) for f in faults if f.kind in DISTURBING or f.device == device)
 
 
 class Shares(Actor):
-    """Pairs with 50/50, 70/30 and 40/60 of a card that nobody else asks for."""
+    """Pairs with 50/50, 70/30 and 40/60 of a card that no other actor uses."""
 
     name = "shares"
     pause_s = 1.0
@@ -84,16 +84,16 @@ class Shares(Actor):
 
     def _busy(self, runs: list[Run]) -> tuple[float, tuple[int, ...]]:
         before = time.monotonic()
-        books = {p.pid: sum(d.busy_ns for d in p.devices) for p in self.world.node().processes}
-        return (before + time.monotonic()) / 2, tuple(books.get(run.pid, -1) for run in runs)
+        busy_ns = {p.pid: sum(d.busy_ns for d in p.devices) for p in self.world.node().processes}
+        return (before + time.monotonic()) / 2, tuple(busy_ns.get(run.pid, -1) for run in runs)
 
     def _window(self, measured: Measured, runs: list[Run], pair: tuple[int, int]) -> None:
         since, late_s = time.time(), 0.0
         begun_at, before = self._busy(runs)
         while (left_s := begun_at + WINDOW_S - time.monotonic()) > 0:
-            look = time.monotonic()
+            began = time.monotonic()
             time.sleep(min(0.05, left_s))
-            late_s = max(late_s, time.monotonic() - look - 0.05)
+            late_s = max(late_s, time.monotonic() - began - 0.05)
         ended_at, after = self._busy(runs)
         if min(before + after) < 0:
             return  # one of them has just ended

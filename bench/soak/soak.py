@@ -1,4 +1,4 @@
-"""One soak: the world, those in it, and the verdict."""
+"""One soak: its pool, its actors and faults, and the verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.soak.ending import Ending
 from bench.soak.faults import Faults
 from bench.soak.judging import Judges
 from bench.soak.log import Log
-from bench.soak.machine import look
+from bench.soak.machine import examine
 from bench.soak.networks import Networks
 from bench.soak.operators import operators
 from bench.soak.remote import Remote
@@ -23,29 +23,29 @@ from bench.soak.stalls import Stalls
 from bench.soak.world import World, until
 from calabash.agent.modes.mps_services import service_directory
 
-FAULTS_LEAST, LOOKS_LEAST, LONGER_S = 8, 6, 120.0  # of the short form
+FAULTS_LEAST, CHECKS_LEAST, LONGER_S = 8, 6, 120.0  # of the short form
 
 TITLE = "Everything together under load, with faults"
 
 
 class Soak:
-    """``seconds`` of load and faults, and then the count."""
+    """A soak of ``seconds`` of load and faults, followed by the checks of the end."""
 
     def __init__(
         self, *, seed: int, seconds: float, log: Path, short: bool = False, networks: bool = True, quiet: bool = False
     ) -> None:
         self.seed, self.seconds, self.short = seed, seconds, short
-        self.machine = look(networks=networks)
+        self.machine = examine(networks=networks)
         self.log = Log(log, quiet=quiet)
         self.diary = Diary(
             lambda one: self.log.line("judges", f"VIOLATION {one.promise}: {one.what}", aloud=True),
             lambda one: self.log.line("fault", f"{one.kind}{': ' if one.what else ''}{one.what}", aloud=True),
         )
-        self.looks = 0
+        self.checks = 0
         self.stalls: list[str] = []
 
     def run(self) -> list[Violation]:
-        """All violations."""
+        """Run the soak and return all violations."""
         say = self.log.line
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         say("soak", f"{begun}: seed {self.seed}, {self.seconds / 60:g} minutes, log {self.log.path}", aloud=True)
@@ -58,12 +58,12 @@ class Soak:
         except (SystemExit, KeyboardInterrupt):
             say("soak", "ended by a signal: nothing is counted", aloud=True)
             world.over.set()
-            if not world.pid():  # a fault: what its pool has left is ended by the next
+            if not world.pid():  # a fault: the next pool ends what is left of this one
                 world.up()
             raise
         finally:
             world.over.set()
-            if self.machine.networks:  # those of a soak that was broken off
+            if self.machine.networks:  # left over from a soak that was broken off
                 world.command("net", "down", "--prefix", networks.prefix_of(world))
             world.remove()
         self._verdict()
@@ -92,16 +92,16 @@ class Soak:
         for thread in later:
             thread.start()
         world.over.wait(self.seconds)
-        if self.short:  # on a machine with other work less comes about in the same time
-            until(lambda: self.faults().total() >= FAULTS_LEAST and judges.looks >= LOOKS_LEAST, within_s=LONGER_S)
+        if self.short:  # on a machine with other work less happens in the same time
+            until(lambda: self.faults().total() >= FAULTS_LEAST and judges.checks >= CHECKS_LEAST, within_s=LONGER_S)
         world.over.set()
         self.log.line("soak", "nobody asks any more; what runs ends", aloud=True)
         for thread in (*(one.thread for one in doing), *later):
             thread.join()
         stalls.stop()
-        self.looks, self.stalls = judges.looks, stalls.shown
+        self.checks, self.stalls = judges.checks, stalls.shown
         self.log.line(
-            "soak", f"the count begins: {judges.looks} looks, {judges.unanswered} without an answer", aloud=True
+            "soak", f"the count begins: {judges.checks} checks, {judges.unanswered} without an answer", aloud=True
         )
         try:
             Ending(world, judges).judge()
@@ -111,7 +111,7 @@ class Soak:
             self._keep(world)
 
     def _keep(self, world: World) -> None:
-        """For whoever looks for the cause: what the pool has written, and its MPS services."""
+        """Copy the logs of the pool and of its MPS services, for an analysis of the cause."""
         logs = service_directory(world.home, make=False).glob("*/log/*.log")
         named = {f"mps-{path.parent.parent.name}-{path.name}": path for path in logs}
         for name, path in (named | {name: world.home / name for name in ("pool.log", "pool.db")}).items():
@@ -133,16 +133,16 @@ class Soak:
             self.log.line("soak", f"VIOLATION {one.promise}: {one.what}", aloud=True)
         self.log.line(
             "soak",
-            f"{len(self.diary.runs())} runs, {self.faults().total()} faults, {self.looks} looks: {len(found)} violations",
+            f"{len(self.diary.runs())} runs, {self.faults().total()} faults, {self.checks} checks: {len(found)} violations",
             aloud=True,
         )
 
     def faults(self) -> Counter[str]:
-        """The faults that were made on purpose, by kind."""
+        """Return the number of injected faults by kind."""
         return Counter(fault.kind for fault in self.diary.faults() if fault.kind != STARVED)
 
     def save(self, directory: Path) -> None:
-        """As the measurements of the benchmarks are kept."""
+        """Write the report as benchmarks do."""
         report = Report(name="soak", title=TITLE, quick=self.short)
         machine_facts(report)
         report.fact("seed", str(self.seed))
@@ -154,7 +154,7 @@ class Soak:
             report.add(name, count, "times")
         for kind, count in sorted(self.faults().items()):
             report.add(f"fault: {kind}", count, "times")
-        report.add("looks of the judges", self.looks, "looks")
+        report.add("checks of the judges", self.checks, "checks")
         report.add("violations", len(self.diary.violations()), "", at_most=0)
         save(report, directory)
         minutes = f"{self.seconds / 60:g}"
@@ -163,5 +163,5 @@ class Soak:
             command = f"python -m bench.soak --short --minutes {minutes} --seed {self.seed}"
         page = directory / "soak.md"
         lines = page.read_text().splitlines(keepends=True)
-        lines[2] = f"`{command}`\n"  # where a benchmark's own stands
+        lines[2] = f"`{command}`\n"  # the line with a benchmark's own command
         page.write_text("".join(lines))

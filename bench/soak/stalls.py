@@ -1,7 +1,7 @@
-"""Times in which the pool does not answer although nobody has broken it, and what it does meanwhile.
+"""Times in which the pool does not answer without an injected fault, and what its threads do meanwhile.
 
-A machine with other work may give the pool no processor for seconds. That is no fault of the pool, so it is entered as a fault
-of the machine (``STARVED``), and whoever was refused meanwhile has a reason. It is measured by the kernel: the time in which
+A machine with other work may give the pool no processor for seconds. That is no fault of the pool, so it is recorded as a fault
+of the machine (``STARVED``), which excuses refusals in that time. It is measured by the kernel: the time in which
 the pool's main thread was ready to run and did not. A pool that has its processor and does not answer is not excused: then the
 log says what each of its threads does.
 """
@@ -20,15 +20,15 @@ from pathlib import Path
 from bench.soak.diary import STARVED
 from bench.soak.world import World
 
-SPAN_S = 5.0  # starved is measured over this time
+SPAN_S = 5.0  # time over which starvation is measured
 SHARE = 0.5  # of that time without a processor
-SILENT_S = 8.0  # a pool that has not answered for so long is looked at
+SILENT_S = 8.0  # a pool that has not answered for so long is examined
 EVERY_S = 0.5
 FRAMES = 3
 
 
 class Stalls:
-    """Looks until the world is removed; ``shown`` is what was seen of a pool that did not answer."""
+    """Thread that watches the pool until the world is removed; ``shown`` has the examinations of a pool that did not answer."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -68,7 +68,7 @@ class Stalls:
                 lasting = starved
 
     def _listen(self) -> None:
-        """Ask for the status all the time, which needs one turn of the pool's loop and nothing else."""
+        """Request the status all the time, which needs one iteration of the pool's event loop and nothing else."""
         while not self._over.wait(EVERY_S):
             pid, began = self.world.pid(), time.monotonic()
             if pid and self.world.ask("/v1/status", timeout_s=SILENT_S) is None and self.world.pid() == pid:

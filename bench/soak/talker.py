@@ -1,7 +1,7 @@
-"""A program with a port of a tenant's network: it serves its tenant's name, or asks whoever has an address for theirs.
+"""Program with a port of a tenant's network: a server of its tenant's name, or a client that asks addresses for theirs.
 
-``ask`` tells how often it was answered with its own tenant's name, and how often with another's; it sends datagrams with its
-tenant's name to all addresses of the subnet. ``serve`` tells how many connections and datagrams bore another's.
+``ask`` reports how often it was answered with its own tenant's name, and how often with another's; it sends datagrams with its
+tenant's name to all addresses of the subnet. ``serve`` reports how many connections and datagrams had another's name.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ TCP, UDP = 8000, 8001
 SUBNET = "10.0.1."
 
 
-def say(**words: float | str) -> None:
+def report(**words: float | str) -> None:
     print(json.dumps(words), flush=True)
 
 
 def serve(name: bytes, seconds: float) -> dict[str, float]:
-    """Answer for so long."""
+    """Serve for ``seconds``."""
     asked = foreign = 0
     with socket.create_server(("", TCP)) as listening, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind(("", UDP))
@@ -29,7 +29,7 @@ def serve(name: bytes, seconds: float) -> dict[str, float]:
         for one in (listening, datagrams):
             one.setblocking(False)
             looking.register(one, selectors.EVENT_READ)
-        say(ready=time.time())
+        report(ready=time.time())
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for key, _ in looking.select(0.2):
@@ -51,7 +51,7 @@ def serve(name: bytes, seconds: float) -> dict[str, float]:
 
 
 def ask(name: bytes, addresses: list[str], seconds: float) -> dict[str, float]:
-    """Ask each until it has answered once, at most for so long."""
+    """Connect to each address until it has answered once, at most for ``seconds``."""
     answered, foreign = 0, 0
     end = time.monotonic() + seconds
     left = list(addresses)
@@ -85,10 +85,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("addresses", nargs="*", help="HOST:PORT to ask; none: serve")
     options = parser.parse_args()
-    say(begun=time.time(), tag=options.tag)
+    report(begun=time.time(), tag=options.tag)
     name = options.name.encode()
     found = ask(name, options.addresses, options.seconds) if options.addresses else serve(name, options.seconds)
-    say(ended=time.time(), **found)
+    report(ended=time.time(), **found)
 
 
 if __name__ == "__main__":

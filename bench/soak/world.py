@@ -1,4 +1,4 @@
-"""The pool under load: a home of its own, simulated cards, tenants with quotas, and how it is brought up after each death."""
+"""Pool under load: a home of its own, simulated cards, tenants with quotas, and restarts after each death."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ hold_max_s = 2.0
 test_again_s = 2.0
 reset_again_s = 3.0
 """
-# Name, what it is guaranteed, what it may have, how many slices a user of it may have.
+# Name, guarantee, limit, slices that a user of the tenant may have.
 TENANTS = (("vision", "1.5", "3"), ("speech", "1", "2"), ("robotics", "0.5", "1.5"))
 
 
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def until(condition: Callable[[], Any], *, within_s: float = HANG_S, every_s: float = 0.05) -> Any:
-    """What it answers when that is something, or the last nothing after so long."""
+    """Return the condition's result once it is true, or the last false one after ``within_s``."""
     end = time.monotonic() + within_s
     while not (found := condition()) and time.monotonic() < end:
         time.sleep(every_s)
@@ -73,7 +73,7 @@ def until(condition: Callable[[], Any], *, within_s: float = HANG_S, every_s: fl
 
 
 class World:
-    """One pool. Make it before there are threads."""
+    """One pool. Create it before there are threads."""
 
     def __init__(self, machine: Machine, log: Log, diary: Diary) -> None:
         self.machine, self.log, self.diary = machine, log, diary
@@ -85,7 +85,7 @@ class World:
         self.client = PoolClient(self.home)
         self.console = f"127.0.0.1:{free_port()}"
         self.over = threading.Event()
-        self.calm = threading.Event()  # nothing is broken, and nobody but ``shares`` asks
+        self.calm = threading.Event()  # no faults are injected, and only ``shares`` makes requests
         self.starting = threading.Lock()  # one start or stop of the pool at a time
         self._numbers = iter(range(1, 1 << 40))
         self._numbering = threading.Lock()
@@ -93,7 +93,7 @@ class World:
     # -- coming and going ------------------------------------------------------------------------------------------
 
     def make(self) -> None:
-        """Home, cards, pool, tenants."""
+        """Create home, cards, pool and tenants."""
         self.home.mkdir()
         if self.machine.tmpfs:
             options = f"size={DISK_MIB}m,mode=0711"
@@ -106,7 +106,9 @@ class World:
         (self.home / "health.toml").write_text(HEALTH)
         cards = self.directory / "sim"
         cards.mkdir(mode=0o755)
-        (self.home / "sim").symlink_to(cards)  # what a full disk is to hit is the pool's; a card has its memory already
+        (self.home / "sim").symlink_to(
+            cards
+        )  # only the pool's files are on the disk that fills up, not the memory of cards
         self.expect("sim", "create", SIM, "--gpus", CARDS)
         if not self.up(within_s=30):
             raise RuntimeError(f"the pool does not start: {(self.home / 'pool.log').read_text()[-500:]}")
@@ -118,12 +120,12 @@ class World:
             self.expect("project", "create", name, "night")
 
     def user_of(self, tenant: str) -> str:
-        """The account that is this tenant's, "" where all are ours."""
+        """Return the account of a tenant, or "" if all tenants use this process's account."""
         index = next((i for i, one in enumerate(TENANTS) if one[0] == tenant), -1)
         return self.machine.accounts[index] if 0 <= index < len(self.machine.accounts) else ""
 
     def up(self, *, within_s: float = HANG_S) -> bool:
-        """Whether it answers in time; a pool that cannot start (its disk may be full) is tried again, and told in the log."""
+        """Start the pool; return True if it answers in time. A failed start (the disk may be full) is repeated and logged."""
         words = [sys.executable, "-m", "calabash.cli.main", "up", "--sim", SIM]
         end = time.monotonic() + within_s
         while True:
@@ -137,7 +139,7 @@ class World:
             time.sleep(0.5)
 
     def pid(self) -> int:
-        """The pool's, 0 when there is none."""
+        """Return the pool's process, or 0 if there is none."""
         try:
             pid = int((self.home / "pool.lock").read_text())
             return pid if b"standalone" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
@@ -145,7 +147,7 @@ class World:
             return 0
 
     def end_pool(self, number: signal.Signals) -> None:
-        """Until the process is gone."""
+        """Send a signal to the pool and wait for its end."""
         pid = self.pid()
         if pid:
             with suppress(ProcessLookupError):
@@ -161,12 +163,12 @@ class World:
         return {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
-            "HOME": os.environ.get("HOME", str(self.scratch)),  # where OVN was fetched to
+            "HOME": os.environ.get("HOME", str(self.scratch)),  # the directory to which OVN was fetched
             "CALABASH_HOME": str(self.home),
         } | more
 
     def ask(self, path: str, *, timeout_s: float = 10.0) -> Any:
-        """What the pool answers; None when there is none just now."""
+        """Return the pool's answer; None if it is not running."""
         try:
             return self.client.get(path, timeout_s=timeout_s)
         except CalabashError as error:
@@ -178,7 +180,7 @@ class World:
         return self.ask("/v1/status", timeout_s=5.0)
 
     def node(self) -> sim.SimNode:
-        """The books of the simulated cards."""
+        """Return the state and accounts of the simulated cards."""
         return sim.show_node(sim.find_node(self.home, SIM))
 
     def inject(self, gpu: str, *what: str) -> None:
@@ -189,12 +191,12 @@ class World:
             return next(self._numbers)
 
     def launch(self, words: Sequence[str], *, user: str = "", name: str, **environment: str) -> Started:
-        """A command that goes on; both its streams go into one file."""
+        """Start a command that goes on; both its output streams go into one file."""
         output = self.scratch / f"{name}.out"
         return self.launcher.start(words, user=user, environment=self.environment(**environment), output=output)
 
     def command(self, *words: str, user: str = "", within_s: float = HANG_S, **environment: str) -> tuple[int, str]:
-        """A command to its end: exit code and what it said, or why it failed."""
+        """Run a command to its end; return the exit code and its output, or its error output if it fails."""
         place = self.scratch / f"c{self.number()}"
         output, errors = place.with_suffix(".out"), place.with_suffix(".err")
         started = self.launcher.start(
@@ -215,7 +217,7 @@ class World:
         return started.code if started.code is not None else -9, said
 
     def expect(self, *words: str) -> str:
-        """A command that must succeed while nothing is broken; what it said."""
+        """Run a command that must succeed while there is no fault; return its output."""
         code, said = self.command(*words)
         if code:
             raise RuntimeError(f"calabash {' '.join(words)} ended with {code}: {said[-500:]}")
@@ -224,8 +226,8 @@ class World:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def remove(self) -> None:
-        """Whatever the judges have said: nothing of this soak stays on the machine."""
-        if self.pid():  # it was broken off
+        """Remove everything of this soak from the machine, whatever the result."""
+        if self.pid():  # the soak was broken off
             self.command("server", "down", "--force")
             self.command("down", "--force")
         self.end_pool(signal.SIGKILL)

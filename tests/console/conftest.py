@@ -133,7 +133,7 @@ def axe(browser: Browser) -> str:
     """The checker of accessibility, from its package; it is used here and nowhere in the product."""
     target = Path(__file__).resolve().parents[2] / "build" / "console-tests"
     try:
-        web.bring(target, (web.AXE,))
+        web.install(target, (web.AXE,))
     except web.AbsentError as error:
         if os.environ.get(REQUIRED) == "required":
             pytest.fail(str(error))

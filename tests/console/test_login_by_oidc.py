@@ -48,7 +48,7 @@ class Institute:
 @pytest.fixture(scope="module")
 def institute(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Institute]:
     try:
-        directory = oidc_provider.bring()
+        directory = oidc_provider.install()
     except AbsentError as error:
         if os.environ.get(REQUIRED) == "required":
             pytest.fail(str(error))

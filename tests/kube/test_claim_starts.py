@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench._driven_claims import claims_node
-from bench._starts_left import Left, wait_for_nothing
+from bench._starts_left import Left, wait_until_nothing_is_left
 from tests.kube.cluster import Cluster
 
 STARTS = 200
@@ -13,7 +13,7 @@ def test_every_start_has_what_was_allocated_to_its_claim_and_nothing_stays_behin
     """The short form of ``python -m bench.kube_claims``: wrong, lost, leaked must all be none."""
     with claims_node(control_plane, workers=6, seed=3) as node:
         node.run(STARTS, node.faults(1))
-        left, _ = wait_for_nothing(node.left)
+        left, _ = wait_until_nothing_is_left(node.left)
     assert node.tally.starts >= STARTS
     assert node.shared > 0
     assert node.tally.wrong == []

@@ -170,12 +170,12 @@ def test_a_diary_knows_faults_while_they_last_and_each_violation_once() -> None:
 def test_a_grant_that_could_not_be_prepared_is_none_that_its_user_was_told_of() -> None:
     first = RECORD | {"id": "a1~0123456789ab", "reason": "unhealthy", "explanation": "the driver says GPU is lost"}
     second = RECORD | {"id": "a2", "explanation": "before anybody was told of it, it lost its place to a3"}
-    assert endings.told([first, RECORD, second]) == [RECORD]
+    assert endings.reported_grants([first, RECORD, second]) == [RECORD]
     never: dict[str, Any] = {"started_at": None}
     begun: dict[str, Any] = {"started_at": 100.0}
     records = [first | never, RECORD | begun, second | begun | {"mode": "brokered"}]
-    assert endings.begun_untold(records) == [], "the worker of the third began, as it does before anybody is told"
-    assert endings.begun_untold([*records, second | begun]) == ["a2"]
+    assert endings.begun_unreported(records) == [], "the worker of the third began, as it does before anybody is told"
+    assert endings.begun_unreported([*records, second | begun]) == ["a2"]
 
 
 def test_a_signal_is_known_behind_a_door_too() -> None:

@@ -22,9 +22,9 @@ def test_nothing_is_lost_and_nothing_doubled_while_everything_runs_and_breaks() 
         [sys.executable, "-m", "bench.soak", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    found = re.search(r"(\d+) runs, (\d+) faults, (\d+) looks: 0 violations", done.stdout)
+    found = re.search(r"(\d+) runs, (\d+) faults, (\d+) checks: 0 violations", done.stdout)
     assert found is not None, done.stdout[-2000:]
-    runs, faults, looks = map(int, found.groups())
+    runs, faults, checks = map(int, found.groups())
     assert runs > 20
     assert faults > 5
-    assert looks > 3
+    assert checks > 3

@@ -10,7 +10,7 @@ import pytest
 from bench import _scale_model, decisions, shim
 from bench._report import ROOT, Report
 from bench._scale_fit import Line
-from bench.kube_latency import Times, tell
+from bench.kube_latency import Times, report_figures
 
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.shape import Shape
@@ -92,7 +92,7 @@ def test_goal_of_a_start_with_a_slice_is_of_the_plain_start_beside_it(slower: fl
         return Times(at_s={moment: slower * printed_s * number / 6 for number, moment in enumerate(moments)})
 
     report = Report(name="kube_latency", title="X")
-    tell(report, [started(0.2), started(0.4)], [started(0.24), started(0.52)])
+    report_figures(report, [started(0.2), started(0.4)], [started(0.24), started(0.52)])
     (figure,) = (one for one in report.figures if one.ok is not None)
     assert figure.name == "create to first line printed, slice of plain"
     assert (round(figure.value, 6), figure.ok) == (1.25, True)  # of 1.2 and 1.3

@@ -34,7 +34,7 @@ def tally() -> Tally:
 
 def test_what_was_planned_is_right(tally: Tally) -> None:
     tally.heard(line(seen()))
-    assert (tally.wrong, tally.starts, tally.seen("u/main")) == ([], 1, 1)
+    assert (tally.wrong, tally.starts, tally.reported_starts("u/main")) == ([], 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_was_planned_is_right(tally: Tally) -> None:
         (line(seen(totals=[200 * MIB, 200 * MIB, 201 * MIB])), "bytes were planned"),
         (line(seen(half=2)), "half of it was refused"),
         (line(seen(over=0)), "more than all of it was given"),
-        (line(seen(), label="u/other"), "is of nobody"),
+        (line(seen(), label="u/other"), "belongs to no planned container"),
         ("cuInit gave 100", "cannot be read"),
     ],
 )
@@ -71,9 +71,9 @@ def test_runs_are_counted_once_when_they_have_ended_and_not_when_they_never_bega
         return {"terminated": {"containerID": run, "reason": reason}}
 
     runs = Runs()
-    runs.look([{"name": "main", "state": {"running": {}}, "lastState": ended("a")}])
-    runs.look([{"name": "main", "state": ended("b"), "lastState": ended("a")}])
-    runs.look([{"name": "main", "state": ended("c", "StartError"), "lastState": ended("b")}])
+    runs.record([{"name": "main", "state": {"running": {}}, "lastState": ended("a")}])
+    runs.record([{"name": "main", "state": ended("b"), "lastState": ended("a")}])
+    runs.record([{"name": "main", "state": ended("c", "StartError"), "lastState": ended("b")}])
     assert runs.ended == {"main": {"a", "b"}}
     assert runs.broken_off == {"c"}
 
