@@ -89,7 +89,7 @@ def measure_invoice(report: Report) -> None:
     intervals = list(minutes(count))
     tariff, period = tariff_of(TARIFF), month_period(MONTH, zone_of(ZONE))
     sure = [GuaranteeChange(at_us=0, guarantee_milli=round(GUARANTEE * 1000))]
-    usage = Usage.of(intervals)
+    usage = Usage.from_intervals(intervals)
     began, worked = time.perf_counter(), time.process_time()
     lines = rate(usage, tenant="vision", tariffs=[tariff], guarantees=sure, period=period)
     issued = invoice(lines, tenant="vision", month=MONTH, time_zone=ZONE, period=period)

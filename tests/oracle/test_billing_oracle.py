@@ -129,7 +129,7 @@ def _require_month(bill: Invoice, items: list[ItemLine], month: Month) -> None:
 
 
 def _rated(history: BillingHistory, tariffs: list[Tariff], month: str) -> tuple[Invoice, list[ItemLine]]:
-    usage = Usage.of([_interval(use) for use in history.uses])
+    usage = Usage.from_intervals([_interval(use) for use in history.uses])
     usage = replace(usage, item=np.arange(len(usage)))
     sure = [(at / 1_000_000, milli / 1000) for at, milli in history.guarantees]
     return month_invoice(usage, TENANT, month, tariffs, sure, itemised=True)

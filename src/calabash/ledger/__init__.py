@@ -1,20 +1,20 @@
-"""From what was used to what it costs: usage intervals -> rated lines -> invoices, as functions of their arguments.
+"""Billing calculations: usage intervals are rated to lines, and lines make invoices (pure functions).
 
-What lives here, each a module:
+Modules:
 
-* ``intervals``: what was held and measured, as columns of integers;
-* ``calendar``: months and times of day in a time zone, daylight saving included;
-* ``guarantees``: which part of what a tenant held was guaranteed, and which was borrowed;
-* ``tariffs``: prices with their validity, times of day, tiers, commitments, discounts and tax;
-* ``rating`` and ``filling``: quantities to lines, prices and tiers to amounts;
-* ``invoices``: lines to an invoice, and its reversal;
+* ``intervals``: usage intervals of a tenant as columns of integers;
+* ``calendar``: months and times of day in a time zone, including daylight saving time;
+* ``guarantees``: division of use into guaranteed and borrowed use;
+* ``tariffs``: prices with validity, time windows, tiers, commitments, discounts and tax;
+* ``rating``: quantities of usage by price; ``pricing``: commitments, tiers and amounts of the lines;
+* ``invoices``: invoices and reversals;
 * ``credits``: credit notes, and the invoices that are paid with them;
-* ``money``: decimals and their rounding.
+* ``money``: decimal amounts and their rounding.
 
-Quantities are integers of fine units (a percent of a device for a microsecond), amounts are exact fractions until they are
-rounded once, so that neither the order of the intervals nor where they were cut apart can change a cent.
+Quantities are integers in fine units (one percent of a device for a microsecond). Amounts are exact fractions and are rounded
+once. Therefore the order of the intervals, and the points at which they are split, do not change any amount.
 
-What never lives here: clocks, files, sockets, logging, databases, floating-point money.
+The package uses no clock, file, socket, log or database, and no floating-point numbers for money.
 """
 
 from calabash.ledger.calendar import Period, TimeWindow, month_period

@@ -1,8 +1,8 @@
-"""Months and times of day in a time zone, as instants in microseconds since 1970.
+"""Months, days and time windows in a time zone, as times in microseconds since 1970.
 
-A day of 23 or 25 hours is as long as it is: a window from 22:00 to 06:00 over the night in which clocks are set forward
-has seven hours. A time of day that a clock change leaves out counts from the offset before it; of one that comes twice the
-first counts.
+Days with clock changes have 23 or 25 hours: a window from 22:00 to 06:00 has seven hours in the night in which clocks are set
+forward. A time of day that a clock change skips is interpreted with the offset before the change. Of a time of day that occurs
+twice, the first is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """From an instant up to, and without, another."""
+    """Period from one time to another, excluding the end."""
 
     from_us: int
     to_us: int
@@ -36,8 +36,12 @@ class Period:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """A time of day on days of the week, 0 is Monday. ``to_minute`` not after ``from_minute`` ends on the next day; the day
-    is the one it begins on."""
+    """Time window on days of the week, for example nights or weekends.
+
+    Args:
+        days: days of the week on which the window begins; 0 is Monday.
+        from_minute, to_minute: minutes since midnight. A window whose end is not after its begin ends on the next day.
+    """
 
     name: str
     days: frozenset[int] = frozenset(range(7))
@@ -46,55 +50,63 @@ class TimeWindow:
 
     def __post_init__(self) -> None:
         if not self.days or not self.days <= frozenset(range(7)):
-            raise CalabashError(f"window {self.name} has days {sorted(self.days)}", hint="name days from mon to sun")
+            raise CalabashError(
+                f"window {self.name} has invalid days {sorted(self.days)}", hint="name days from mon to sun"
+            )
         if not 0 <= self.from_minute < DAY_MINUTES or not 0 <= self.to_minute <= DAY_MINUTES:
-            raise CalabashError(f"window {self.name} is not within a day", hint='times from "00:00" to "24:00"')
+            raise CalabashError(f"window {self.name} is not within a day", hint='write times from "00:00" to "24:00"')
         if self.from_minute == self.to_minute:
             raise CalabashError(
-                f"window {self.name} begins and ends at the same time", hint='a whole day is from "00:00" to "24:00"'
+                f"window {self.name} begins and ends at the same time", hint='write a whole day as "00:00" to "24:00"'
             )
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone of that name. Raises CalabashError."""
+    """Return the time zone with an IANA name. Raises CalabashError if this machine does not have it."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise CalabashError(
-            f"time zone {name[:64]!r} is not known on this machine", hint="a name like Europe/Berlin or UTC"
+            f"time zone {name[:64]!r} is not known on this machine", hint="write a name like Europe/Berlin or UTC"
         ) from None
 
 
 def minute_of_day(text: str) -> int:
-    """``22:30`` -> 1350; ``24:00`` is the end of the day. Raises CalabashError."""
+    """Parse a time of day and return minutes since midnight: ``22:30`` gives 1350, ``24:00`` gives 1440.
+
+    Raises CalabashError.
+    """
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
-        raise CalabashError(f"time of day {text[:32]!r} is not understood", hint='write it like "22:30", in quotes')
+        raise CalabashError(f"time of day {text[:32]!r} is not valid", hint='write it like "22:30", in quotes')
     return DAY_MINUTES if match[1] is None else int(match[1]) * 60 + int(match[2])
 
 
 def month_period(month: str, zone: ZoneInfo) -> Period:
-    """``2026-11`` in that zone. Raises CalabashError."""
+    """Return the period of a month like ``2026-11`` in a time zone. Raises CalabashError."""
     match = _MONTH.fullmatch(month)
     if match is None:
-        raise CalabashError(f"month {month[:32]!r} is not understood", hint="write year and month, like 2026-11")
+        raise CalabashError(f"month {month[:32]!r} is not a month", hint="write year and month, like 2026-11")
     year, number = int(match[1]), int(match[2])
     after = date(year + number // 12, number % 12 + 1, 1)
     return Period(from_us=midnight_us(date(year, number, 1), zone), to_us=midnight_us(after, zone))
 
 
 def month_at(instant_us: int, zone: ZoneInfo) -> str:
-    """The month that an instant is in."""
+    """Return the month that contains a time, like ``2026-11``."""
     return f"{datetime.fromtimestamp(instant_us / SECOND_US, zone):%Y-%m}"
 
 
 def midnight_us(day: date, zone: ZoneInfo) -> int:
-    """When the day begins."""
+    """Return the time at which a day begins in a time zone."""
     return _instant_us(day, 0, zone)
 
 
 def window_edges(period: Period, windows: Sequence[TimeWindow], zone: ZoneInfo) -> list[tuple[int, frozenset[str]]]:
-    """The instants within the period at which other windows are open than before, its begin first, and which are then."""
+    """Return the times within a period at which the set of open windows changes, with the windows that are open from then on.
+
+    The first time is the begin of the period.
+    """
     changes: dict[int, dict[str, int]] = {period.from_us: {}}
     first = datetime.fromtimestamp(period.from_us / SECOND_US, zone).date() - timedelta(days=2)
     last = datetime.fromtimestamp(period.to_us / SECOND_US, zone).date()

@@ -14,14 +14,14 @@ from decimal import Decimal
 from fractions import Fraction
 
 from calabash.ledger.invoices import Invoice, InvoiceKind, Settlement, invoice
-from calabash.ledger.money import apportioned, digits, rounded
+from calabash.ledger.money import apportion, digits, rounded
 from calabash.ledger.rated import Measure, RatedLine
 from calabash.model.errors import CalabashError, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCredit:
-    """A credit note and what no invoice has used of it yet, with tax."""
+    """Credit note with its open amount: the amount with tax that no invoice has used yet."""
 
     number: str
     reason: str
@@ -29,13 +29,15 @@ class OpenCredit:
 
 
 def credit_note(issued: Invoice, *, amount: Decimal, reason: str, credited: Decimal) -> Invoice:
-    """The credit note of a net amount for an issued invoice.
+    """Return a credit note for an issued invoice.
 
     Args:
-        amount: net, above 0, in whole coins of the currency.
-        credited: the net amount of the credit notes that the invoice has already.
+        amount: net amount, above 0, with at most the decimals of the currency.
+        credited: net amount of the existing credit notes for the invoice.
 
-    Raises CalabashError: CONFLICT for a draft, a reversal or a credit note, BAD_REQUEST for an amount that is out of range.
+    Raises:
+        CalabashError(CONFLICT): ``issued`` is a draft, a reversal or a credit note.
+        CalabashError(BAD_REQUEST): the amount is out of range.
     """
     if not issued.number or issued.kind is not InvoiceKind.INVOICE:
         raise CalabashError(
@@ -51,14 +53,14 @@ def credit_note(issued: Invoice, *, amount: Decimal, reason: str, credited: Deci
             f"invoice {issued.number} cannot be credited with {str(amount)[:40]}: the limit is"
             f" {rounded(left, issued.currency)} {issued.currency}, its net amount without earlier credit notes",
             reason=Reason.BAD_REQUEST,
-            hint=f"a net amount above 0 with at most {places} decimals",
+            hint=f"give a net amount above 0 with at most {places} decimals",
         )
     nets: dict[tuple[str, Decimal], Fraction] = {}
     for line in issued.lines:
         tax = line.tax_name, line.tax_percent
         nets[tax] = nets.get(tax, Fraction(0)) + Fraction(line.amount)
     taxes = sorted(nets)
-    parts = apportioned([exact * nets[tax] / Fraction(issued.net) for tax in taxes], issued.currency)
+    parts = apportion([exact * nets[tax] / Fraction(issued.net) for tax in taxes], issued.currency)
     lines = [
         RatedLine(
             tenant=issued.tenant,
@@ -79,7 +81,7 @@ def credit_note(issued: Invoice, *, amount: Decimal, reason: str, credited: Deci
 
 
 def settle(total: Decimal, notes: Sequence[OpenCredit], currency: str) -> tuple[Settlement, ...]:
-    """The credit notes that an invoice of that total is paid with, the first ones first, up to the total."""
+    """Return the settlements that pay an invoice with credit notes, in the order of the notes, up to the total."""
     left, found = Fraction(total), []
     for note in notes:
         used = min(left, Fraction(note.amount))

@@ -1,10 +1,11 @@
-"""Which part of what a tenant held was guaranteed to it, and which was borrowed.
+"""Division of a tenant's use into guaranteed and borrowed use.
 
-Theory of operation. At every moment a tenant holds ``h`` of its devices, has a guarantee of ``g``, and what is beyond,
-``max(0, h - g)``, is borrowed. All that it holds then is borrowed in the same ratio ``r = max(0, h - g) / h``, whoever of
-its members has it. An interval of share ``p`` borrowed ``p * (R(to) - R(from))``, where ``R`` is the integral of ``r``.
-``R`` is kept in whole numbers of 2^-40 microseconds, rounded down at the moments when ``h`` or the excess changes and
-nowhere else, so it is one function of time however the intervals are cut and ordered, and differences of it add up exactly.
+Theory of operation. At every time a tenant holds ``h`` devices and has a guarantee of ``g`` devices; the excess
+``max(0, h - g)`` is borrowed. All its slices are borrowed in the same ratio ``r = max(0, h - g) / h``, whichever member has
+them. An interval with share ``p`` borrowed ``p * (R(to) - R(from))``, where ``R`` is the integral of ``r`` over time. ``R`` is
+computed in whole numbers of 2^-40 microseconds. It is rounded down only at the times at which ``h`` or the excess changes.
+Therefore ``R`` does not depend on the order of the intervals and the points at which they are split, and its differences add up
+exactly.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ _MILLI_OF_PERCENT = 10  # thousandths of a device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuaranteeChange:
-    """From that moment on a tenant is guaranteed so many thousandths of a device."""
+    """Guarantee of a tenant from a time on, in thousandths of a device."""
 
     at_us: int
     guarantee_milli: int
 
 
 def borrowed(usage: Usage, changes: Sequence[GuaranteeChange]) -> list[int]:
-    """What each interval borrowed, in 2^-40 of a percent of a device for a microsecond. Before the first change nothing is
-    guaranteed."""
+    """Return the borrowed quantity of each interval, in units of 2^-40 percent of a device for a microsecond.
+
+    Args:
+        usage: all intervals of the tenant.
+        changes: history of the tenant's guarantee; before the first change nothing is guaranteed.
+    """
     count = len(usage)
     if not count:
         return []
@@ -49,13 +54,18 @@ def borrowed(usage: Usage, changes: Sequence[GuaranteeChange]) -> list[int]:
 
 
 def _integral(marks: Column, held: Column, guaranteed: Column) -> list[int]:
-    """R at each mark."""
-    found: list[int] = []
-    so_far, since, over, whole = 0, 0, 0, 1
-    for at, holds, sure in zip(marks.tolist(), held.tolist(), guaranteed.tolist(), strict=True):
-        value = so_far + (((at - since) * over << FRACTION_BITS) // whole if over else 0)
-        found.append(value)
-        beyond = max(0, holds - sure)
-        if beyond != over or (beyond and holds != whole):
-            so_far, since, over, whole = value, at, beyond, holds or 1
-    return found
+    """Return the integral R at each time in ``marks``.
+
+    Args:
+        marks: times in microseconds, ascending.
+        held, guaranteed: amounts from each mark to the next.
+    """
+    values: list[int] = []
+    so_far, since, excess, total = 0, 0, 0, 1
+    for at, holds, guarantee in zip(marks.tolist(), held.tolist(), guaranteed.tolist(), strict=True):
+        value = so_far + (((at - since) * excess << FRACTION_BITS) // total if excess else 0)
+        values.append(value)
+        next_excess = max(0, holds - guarantee)
+        if next_excess != excess or (next_excess and holds != total):
+            so_far, since, excess, total = value, at, next_excess, holds or 1
+    return values

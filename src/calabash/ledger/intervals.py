@@ -1,7 +1,7 @@
-"""What was held and measured, as columns of integers: a million intervals are a few arrays.
+"""Usage intervals of a tenant, as columns of integers in NumPy arrays, so that millions of them are rated fast.
 
-Times are microseconds since 1970. A quantity is a product of integers (percent of a device x microseconds), so sums are exact
-whatever their order; where an interval is cut, its parts have exactly what the whole had.
+Times are microseconds since 1970. Quantities are products of integers (percent of a device x microseconds), so sums are exact
+in any order. If an interval is split, the quantities of its pieces add up exactly to those of the interval.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _LOW_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageInterval:
-    """One slice of one device between two moments.
+    """Use of one slice of one device between two times.
 
     Args:
-        busy_us: GPU time that was measured in the slice.
-        idle_us: time without GPU time, at most the length of the interval. The ledger counts it with the slice's share of the
-            device, as it counts the time that the slice is held.
+        share_percent: compute share of the slice.
+        memory_mib: device memory of the slice.
+        busy_us: measured GPU time of the slice.
+        idle_us: time without GPU work, at most the length of the interval. Rating multiplies it by the share of the slice.
     """
 
     project: str = ""
@@ -45,7 +46,7 @@ class UsageInterval:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LineKey:
-    """What an invoice tells apart."""
+    """Attributes by which an invoice has separate lines."""
 
     project: str
     model: str
@@ -55,10 +56,12 @@ class LineKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Usage:
-    """Intervals of one tenant. All columns have one entry per interval, ``key`` the index of its key in ``keys``.
+    """Usage intervals of one tenant as columns with one entry per interval.
 
-    ``item`` is a number that the caller gives each interval, by which an invoice can be itemised; parts of an interval keep it.
-    All intervals of an item have the same key.
+    Args:
+        key: index of the interval's key in ``keys``.
+        item: number that the caller assigns to each interval, by which an invoice can be itemised. Pieces of a split interval
+            keep it. All intervals of an item have the same key.
     """
 
     keys: tuple[LineKey, ...]
@@ -73,11 +76,13 @@ class Usage:
 
     def __post_init__(self) -> None:
         if bool((self.to_us < self.from_us).any()):
-            raise CalabashError("a usage interval ends before it begins", hint="the usage table was changed by hand")
+            raise CalabashError(
+                "a usage interval ends before it begins", hint="check if the usage table was changed by hand"
+            )
 
     @classmethod
-    def of(cls, intervals: Iterable[UsageInterval]) -> Usage:
-        """Rows to columns."""
+    def from_intervals(cls, intervals: Iterable[UsageInterval]) -> Usage:
+        """Return the columns of the intervals, all with item 0."""
         keys: dict[LineKey, int] = {}
         rows = [
             (
@@ -95,7 +100,13 @@ class Usage:
 
     @classmethod
     def of_columns(cls, keys: Sequence[LineKey], rows: Column, items: Column | None = None) -> Usage:
-        """From an array of shape (intervals, 7): key, from, to, share, memory, busy, idle. ``items`` None: item 0 for all."""
+        """Return usage from an array of rows.
+
+        Args:
+            keys: keys to which the first column refers.
+            rows: shape (intervals, 7): key index, from_us, to_us, share_percent, memory_mib, busy_us, idle_us.
+            items: item number of each interval; None: 0 for all.
+        """
         key, from_us, to_us, share, memory, busy, idle = np.ascontiguousarray(rows.T)
         return cls(
             keys=tuple(keys),
@@ -117,13 +128,13 @@ class Usage:
         return self.to_us - self.from_us
 
     def within(self, period: Period) -> Usage:
-        """The parts that lie in the period."""
-        cut = self.cut(np.array([period.from_us, period.to_us], dtype=np.int64))
-        inside = (cut.from_us >= period.from_us) & (cut.to_us <= period.to_us) & (cut.from_us < period.to_us)
-        return cut.chosen(np.flatnonzero(inside))
+        """Return the intervals, and pieces of intervals, that are in the period."""
+        pieces = self.split(np.array([period.from_us, period.to_us], dtype=np.int64))
+        inside = (pieces.from_us >= period.from_us) & (pieces.to_us <= period.to_us) & (pieces.from_us < period.to_us)
+        return pieces.select(np.flatnonzero(inside))
 
-    def chosen(self, rows: npt.NDArray[np.intp]) -> Usage:
-        """Those intervals."""
+    def select(self, rows: npt.NDArray[np.intp]) -> Usage:
+        """Return the intervals at these indices."""
         return Usage(
             keys=self.keys,
             key=self.key[rows],
@@ -136,22 +147,26 @@ class Usage:
             item=self.item[rows],
         )
 
-    def cut(self, edges: Column) -> Usage:
-        """No interval has one of these instants inside any more; what was measured is cut by time."""
+    def split(self, edges: Column) -> Usage:
+        """Split the intervals at the given times. Measured quantities are divided in proportion to time.
+
+        Args:
+            edges: times in ascending order.
+        """
         first = np.searchsorted(edges, self.from_us, side="right")
-        parts = np.maximum(np.searchsorted(edges, self.to_us, side="left") - first, 0) + 1
-        if len(self) == 0 or int(parts.max()) == 1:
+        pieces = np.maximum(np.searchsorted(edges, self.to_us, side="left") - first, 0) + 1
+        if len(self) == 0 or int(pieces.max()) == 1:
             return self
-        row = np.repeat(np.arange(len(self)), parts)
-        place = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
-        at = first[row] + place
-        begin = np.where(place == 0, self.from_us[row], edges[np.maximum(at - 1, 0)])
-        end = np.where(place == parts[row] - 1, self.to_us[row], edges[np.minimum(at, len(edges) - 1)])
-        several = np.flatnonzero(parts[row] > 1)
-        whole = self.chosen(row)
+        row = np.repeat(np.arange(len(self)), pieces)
+        number = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        at = first[row] + number
+        begin = np.where(number == 0, self.from_us[row], edges[np.maximum(at - 1, 0)])
+        end = np.where(number == pieces[row] - 1, self.to_us[row], edges[np.minimum(at, len(edges) - 1)])
+        several = np.flatnonzero(pieces[row] > 1)
+        whole = self.select(row)
         busy, idle = whole.busy_us.copy(), whole.idle_us.copy()
         for column in (busy, idle):
-            column[several] = _by_time(column[several], whole.chosen(several), begin[several], end[several])
+            column[several] = _divide_by_time(column[several], whole.select(several), begin[several], end[several])
         return Usage(
             keys=self.keys,
             key=whole.key,
@@ -166,16 +181,23 @@ class Usage:
 
 
 def exact_sums(values: Column, groups: npt.NDArray[np.intp], count: int) -> list[int]:
-    """The sum of each group, also where it is larger than 64 bits."""
+    """Return the sum of each group as Python integers, which may exceed 64 bits.
+
+    Args:
+        groups: group number of each value.
+        count: number of groups.
+    """
     high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     np.add.at(high, groups, values >> _LOW_BITS)
     np.add.at(low, groups, values & ((1 << _LOW_BITS) - 1))
     return [(h << _LOW_BITS) + x for h, x in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def _by_time(measured: Column, whole: Usage, begin: Column, end: Column) -> Column:
-    """The part of each that belongs to begin..end of its whole; parts add up to it, because each is a difference of two
-    floors."""
+def _divide_by_time(measured: Column, whole: Usage, begin: Column, end: Column) -> Column:
+    """Return the share of each measured quantity for the time from begin to end of its interval in ``whole``.
+
+    Each share is a difference of two rounded values, so that the shares of an interval add up exactly.
+    """
     amount, origin, length = measured.astype(object), whole.from_us, whole.length_us.astype(object)
     until, since = amount * (end - origin) // length, amount * (begin - origin) // length
     found: Column = (until - since).astype(np.int64)

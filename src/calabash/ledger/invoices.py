@@ -1,4 +1,4 @@
-"""Rated lines to an invoice, and an invoice to the one that takes it back. An invoice is a value: it never changes."""
+"""Invoices from rated lines, and reversals of invoices. An invoice is an immutable value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class InvoiceKind(StrEnum):
-    """An invoice, a credit note for one, or the reversal of either."""
+    """Kinds of invoices: an invoice, a credit note for an invoice, or a reversal of either."""
 
     INVOICE = "invoice"
     CREDIT = "credit"
@@ -24,7 +24,7 @@ class InvoiceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaxLine:
-    """The tax on all lines that have it."""
+    """Sum of one tax over all lines that have it; ``net`` is the taxed amount."""
 
     name: str
     percent: Decimal
@@ -34,7 +34,7 @@ class TaxLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """The part of a credit note that an invoice is paid with; ``amount`` is with tax, and above 0."""
+    """Amount of a credit note that pays an invoice; ``amount`` includes tax and is above 0."""
 
     number: str
     reason: str
@@ -45,8 +45,13 @@ class Settlement:
 class Invoice:
     """Invoice of one tenant for one month; amounts are in ``currency``.
 
-    ``reverses`` is the number of the invoice that a reversal takes back, ``credits`` that of the invoice that a credit note is
-    for, with its ``reason``. ``settled`` are the credit notes that the invoice is paid with. ``number`` empty: not issued.
+    Args:
+        net, total: sums without and with tax.
+        reverses: of a reversal: number of the reversed invoice.
+        number: number of the invoice; "" for a draft.
+        credits: of a credit note: number of the credited invoice.
+        reason: of a credit note: its reason.
+        settled: amounts of credit notes that pay the invoice.
     """
 
     tenant: str
@@ -67,18 +72,18 @@ class Invoice:
 
     @property
     def due(self) -> Decimal:
-        """The amount to pay: the total without what credit notes settle."""
+        """Amount to pay: the total minus the settlements by credit notes."""
         left = Fraction(self.total) - sum((Fraction(one.amount) for one in self.settled), Fraction(0))
         return rounded(left, self.currency)
 
     @property
     def empty(self) -> bool:
-        """True if no line has a quantity: no use in the month and no commitment."""
+        """True if no line has a quantity, so that the month has neither use nor commitments."""
         return not any(line.quantity for line in self.lines)
 
 
 def invoice(lines: Sequence[RatedLine], *, tenant: str, month: str, time_zone: str, period: Period) -> Invoice:
-    """The sum of the lines, and each tax on the sum of those that have it, rounded once."""
+    """Return the draft invoice of rated lines. Each tax is computed on the sum of its lines and rounded once."""
     currency = next((line.currency for line in lines if line.currency), "")
     nets: dict[tuple[str, Decimal], Fraction] = {}
     for line in lines:
@@ -111,14 +116,15 @@ def invoice(lines: Sequence[RatedLine], *, tenant: str, month: str, time_zone: s
 
 
 def reverse(issued: Invoice) -> Invoice:
-    """An invoice that takes an issued one back: line by line the same with the other sign.
+    """Return the draft reversal of an issued invoice: the same lines and amounts with opposite signs.
 
-    Raises CalabashError for one that is not issued, or is a reversal itself.
+    Raises:
+        CalabashError(CONFLICT): the invoice is a draft or a reversal.
     """
     if not issued.number or issued.kind is InvoiceKind.REVERSAL:
         what = f"{issued.number} is a reversal" if issued.number else "a draft was never issued"
         raise CalabashError(
-            f"{what} and cannot be taken back", reason=Reason.CONFLICT, hint="see `calabash invoice list`"
+            f"{what} and cannot be reversed", reason=Reason.CONFLICT, hint="see `calabash invoice list`"
         )
     return replace(
         issued,

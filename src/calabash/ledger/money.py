@@ -1,4 +1,4 @@
-"""Money: decimals of a currency, rounded once, half to even, so that parts add up to the rounded whole."""
+"""Decimal amounts of money: rounding half to even, and divisions whose rounded results add up to the rounded sum."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ _DIGITS = {
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
 }
 _DIGITS_USUAL = 2
-ITEM_DIGITS = 4  # decimals that amounts of items have more than those of lines
+ITEM_DIGITS = 4  # additional decimals of the amounts of items, compared with the amounts of lines
 
 
-def checked_currency(code: str) -> str:
-    """The code. Raises CalabashError when it is not three capital letters."""
+def check_currency(code: str) -> None:
+    """Raise CalabashError if the text is not a currency code of three capital letters."""
     if re.fullmatch(r"[A-Z]{3}", code) is None:
-        raise CalabashError(f"currency {code[:16]!r} is not one", hint="three capital letters, like EUR or USD")
-    return code
+        raise CalabashError(
+            f"currency {code[:16]!r} is not a currency code", hint="write three capital letters, like EUR or USD"
+        )
 
 
 def digits(currency: str) -> int:
-    """Decimal places of the currency's smallest coin."""
+    """Return the number of decimals of a currency."""
     return _DIGITS.get(currency, _DIGITS_USUAL)
 
 
 def rounded(amount: Fraction, currency: str) -> Decimal:
-    """To the smallest coin, half to even."""
+    """Return the amount rounded to the decimals of the currency, half to even."""
     places = digits(currency)
     return _decimal(round(amount * 10**places), places)
 
 
-def apportioned(amounts: Sequence[Fraction], currency: str) -> list[Decimal]:
-    """Each rounded so that together they are the rounded sum: what is left over goes to the largest remainders, the first
-    of equal ones. No part is further than one coin from its exact value."""
+def apportion(amounts: Sequence[Fraction], currency: str) -> list[Decimal]:
+    """Round amounts so that they add up to the rounded sum.
+
+    All amounts are rounded down; the missing units go to the amounts with the largest remainders, the first ones of equals.
+    Each result differs from its exact value by less than one unit of the last decimal.
+    """
     places = digits(currency)
     exact = [amount * 10**places for amount in amounts]
     coins = [coin.__floor__() for coin in exact]
@@ -49,13 +53,16 @@ def apportioned(amounts: Sequence[Fraction], currency: str) -> list[Decimal]:
     return [_decimal(coin, places) for coin in coins]
 
 
-def finer(amount: Decimal, currency: str) -> Decimal:
+def with_item_digits(amount: Decimal, currency: str) -> Decimal:
     """Return the amount with ITEM_DIGITS more decimals than the currency has."""
-    return divided(amount, [1], currency)[0]
+    return divide_by_weights(amount, [1], currency)[0]
 
 
-def divided(amount: Decimal, weights: Sequence[int], currency: str) -> list[Decimal]:
-    """Divide an amount in proportion to weights, with ITEM_DIGITS more decimals than the currency; the parts add up to it."""
+def divide_by_weights(amount: Decimal, weights: Sequence[int], currency: str) -> list[Decimal]:
+    """Divide an amount in proportion to weights, with ITEM_DIGITS more decimals than the currency has.
+
+    The results add up to the amount exactly.
+    """
     places = digits(currency) + ITEM_DIGITS
     coins, total, so_far, given = int(Fraction(amount) * 10**places), sum(weights), 0, 0
     parts: list[Decimal] = []
@@ -68,6 +75,6 @@ def divided(amount: Decimal, weights: Sequence[int], currency: str) -> list[Deci
 
 
 def _decimal(coins: int, places: int) -> Decimal:
-    # Built from its digits: arithmetic of decimals would round at 28 of them.
+    # Made from digits, because decimal arithmetic rounds to 28 digits.
     sign, figures = int(coins < 0), tuple(int(figure) for figure in str(abs(coins)))
     return Decimal((sign, figures, -places))

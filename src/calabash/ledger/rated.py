@@ -1,4 +1,4 @@
-"""What is rated, and the lines that come of it."""
+"""Measures of usage that have prices, and rated lines of invoices."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from calabash.ledger.calendar import HOUR_US
 
 
 class Measure(StrEnum):
-    """Billed quantities, each in hours: of a whole device guaranteed or borrowed, of a GiB of its memory, of measured work on a
-    device, of a whole device held by slices without any GPU time; and hours that were committed to. A credit has no hours."""
+    """Billed quantities, in hours.
+
+    GUARANTEED, BORROWED: a whole device was held within or beyond the guarantee. MEMORY: a GiB of device memory was held. BUSY:
+    measured GPU time. IDLE: a whole device was held by slices without GPU time. COMMITMENT: committed hours. CREDIT: the amount
+    of a credit note, without hours.
+    """
 
     GUARANTEED = "guaranteed"
     BORROWED = "borrowed"
@@ -42,11 +46,17 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedLine:
-    """A quantity at a price.
+    """Quantity of one measure at one price.
 
-    ``quantity`` is in the whole units of its measure, ``per_hour`` of which are an hour. ``unit_price`` is for an hour, before
-    the discount. ``tier`` counts from 0; ``committed``: within a commitment, which has a line of its own. A line without a
-    tariff was used when none was in force.
+    Args:
+        quantity: in fine units of the measure.
+        per_hour: number of fine units in an hour.
+        unit: unit of ``hours`` for people, for example "GPU-h".
+        tariff: name of the tariff; "" if none was in force.
+        price: name of the price; "" if the tariff has none.
+        tier: number of the tier, from 0.
+        committed: covered by a commitment, which has a separate line.
+        unit_price: price of an hour before the discount.
     """
 
     tenant: str
@@ -72,22 +82,27 @@ class RatedLine:
 
     @property
     def hours(self) -> Decimal:
-        """The quantity for people, to a millionth."""
+        """Quantity in hours, rounded to 6 decimals."""
         return hours_of(self.quantity, self.per_hour)
 
 
 def hours_of(quantity: int, per_hour: int) -> Decimal:
-    """A quantity in hours, to a millionth."""
+    """Return a quantity in hours, rounded to 6 decimals.
+
+    Args:
+        quantity: in fine units of a measure.
+        per_hour: number of fine units in an hour.
+    """
     sign = -1 if quantity < 0 else 1
     whole, rest = divmod(abs(quantity) * 1_000_000, per_hour)
     return Decimal(sign * (whole + (2 * rest >= per_hour))).scaleb(-6)
 
 
 def per_hour(measure: Measure) -> int:
-    """How many of its units are an hour."""
+    """Return the number of fine units of a measure in an hour."""
     return _PER_HOUR[measure]
 
 
 def unit_of(measure: Measure) -> str:
-    """The unit of an hour of it, for people."""
+    """Return the unit of a measure's hours for people, for example "GPU-h"."""
     return _UNITS[measure]

@@ -1,11 +1,12 @@
-"""Usage to rated lines: which price each part of each interval has.
+"""Rating: the rated lines of a tenant from its usage, tariffs and guarantees.
 
-Theory of operation. The period is cut where another tariff comes into force or another time of day begins; in each part one
-set of prices holds. Intervals are cut there too, and their quantities summed by what an invoice tells apart. All of that
-is integers and sums, so the lines are a function of what was held when, and not of how it was written down.
+Theory of operation. The period is divided into phases at the times at which another tariff comes into force or a time window
+opens or closes. In each phase one set of prices is valid. Intervals are split at the same times, and their quantities are
+summed by the attributes that have separate lines. All sums are sums of integers, so the lines do not depend on the order of the
+usage intervals and on the points at which they are split.
 
-An invoice is itemised by numbers that the caller gave the intervals: the same sums are made once more by item, and each
-amount is divided among the items that it was for.
+An invoice is itemised by the item numbers of the intervals: the same sums are computed by item, and each amount is divided
+among the items that caused it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from decimal import Decimal
 import numpy as np
 
 from calabash.ledger.calendar import Period, window_edges, zone_of
-from calabash.ledger.filling import Bucket, filled
 from calabash.ledger.guarantees import FRACTION_BITS, GuaranteeChange, borrowed
 from calabash.ledger.intervals import Column, LineKey, Usage, exact_sums
-from calabash.ledger.money import divided, finer
+from calabash.ledger.money import divide_by_weights, with_item_digits
+from calabash.ledger.pricing import Bucket, price_buckets
 from calabash.ledger.rated import GPU, Measure, RatedLine
 from calabash.ledger.tariffs import Price, Tariff, in_force, same_terms
 
-_Class = tuple[int, Price | None, Measure]  # what has one price: the index of the tariff, -1 for none, and the price
+_Class = tuple[int, Price | None, Measure]  # use with the same price: index of the tariff (-1 for none), price, measure
 
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """What holds in a part of the period; ``tariff`` is an index, -1 where none is in force."""
+    """Tariff and open time windows of a phase; ``tariff`` is an index, -1 if none is in force."""
 
     tariff: int
     windows: frozenset[str]
@@ -38,9 +39,11 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemLine:
-    """The part of a rated line that one item of the usage has: what it used under a price, and its part of the amount.
+    """Use of one item at one price, and the item's share of the amount.
 
-    ``item`` is the item's number, -1 for a commitment. ``amount`` has ITEM_DIGITS more decimals than the currency.
+    Args:
+        item: number of the item; -1 for a commitment.
+        amount: has ITEM_DIGITS more decimals than the currency.
     """
 
     item: int
@@ -60,14 +63,16 @@ def rate(
     guarantees: Sequence[GuaranteeChange],
     period: Period,
 ) -> list[RatedLine]:
-    """The lines of one tenant for a period, usually a month: tiers and commitments are of that period.
+    """Return the rated lines of one tenant for a period, usually a month. Tiers and commitments are counted per period.
+
+    The quantities of the lines add up to the usage: every hour of a device is in exactly one line, also without a price.
 
     Args:
-        usage: all intervals of the tenant; what lies outside the period is left out.
-        guarantees: the history of what the tenant was guaranteed, from before the period on.
+        usage: all intervals of the tenant; use outside the period is ignored.
+        guarantees: history of the tenant's guarantee, beginning before the period.
 
-    Returns lines whose quantities add up to the usage: every hour of a device in one line, whether it has a price or not.
-    Raises CalabashError when tariffs of different currencies are in force.
+    Raises:
+        CalabashError(CONFLICT): tariffs of different currencies are in force.
     """
     return _Rating(usage, tenant=tenant, tariffs=tariffs, guarantees=guarantees, period=period).lines
 
@@ -80,17 +85,17 @@ def rate_itemised(
     guarantees: Sequence[GuaranteeChange],
     period: Period,
 ) -> tuple[list[RatedLine], list[ItemLine]]:
-    """The lines as :func:`rate`, and the part of each item in them.
+    """Return the lines as :func:`rate` does, and the shares of the items in them.
 
-    The quantities and the amounts of the items add up to those of the lines exactly. Items that used the same key under the
-    same price divide its amount, over all tiers and what a commitment covers, in proportion to their quantities.
+    The quantities and amounts of the items add up exactly to those of the lines. Items with the same key and price divide its
+    amount, over all tiers and including use that a commitment covers, in proportion to their quantities.
     """
     rating = _Rating(usage, tenant=tenant, tariffs=tariffs, guarantees=guarantees, period=period)
     return rating.lines, rating.items()
 
 
 class _Rating:
-    """The steps of rating one tenant; attributes are set once."""
+    """Rated lines of one tenant, and the intermediate results from which items are computed."""
 
     def __init__(
         self,
@@ -108,7 +113,7 @@ class _Rating:
         self._classes: dict[tuple[int, LineKey, Measure], _Class | None] = {}
         number = {condition: index for index, condition in enumerate(self._conditions)}
         of_phase = np.array([number[condition] for _, condition in phases], dtype=np.int64)
-        self._pieces = pieces = usage.within(period).cut(edges)
+        self._pieces = pieces = usage.within(period).split(edges)
         self._condition = of_phase[np.searchsorted(edges, pieces.from_us, side="right") - 1]
         self._borrowed = borrowed(pieces, guarantees)
         buckets: dict[_Class, dict[LineKey, int]] = defaultdict(lambda: defaultdict(int))
@@ -118,7 +123,7 @@ class _Rating:
             found = self._class(group // keys, key, measure)
             if quantity and found is not None:
                 buckets[found][key] += quantity
-        self.lines, self._of_tariff = filled(
+        self.lines, self._of_tariff = price_buckets(
             [
                 Bucket(tariff=tariff, price=price, measure=measure, quantities=dict(found))
                 for (tariff, price, measure), found in buckets.items()
@@ -130,7 +135,7 @@ class _Rating:
         )
 
     def items(self) -> list[ItemLine]:
-        """The items by their number, after the commitments."""
+        """Return the item lines: the commitments first, then the items by number."""
         pieces = self._pieces
         numbers, item = np.unique(pieces.item, return_inverse=True)
         key_of = np.zeros(len(numbers), dtype=np.int64)
@@ -147,13 +152,13 @@ class _Rating:
         made: list[ItemLine] = []
         for line, tariff in zip(self.lines, self._of_tariff, strict=True):
             if line.measure is Measure.COMMITMENT:
-                made.append(_item_line(-1, line.quantity, line, finer(line.amount, currency)))
+                made.append(_item_line(-1, line.quantity, line, with_item_digits(line.amount, currency)))
             else:
                 key = LineKey(line.project, line.model, line.mode, line.preemptible)
                 amounts[tariff, line.price, line.measure, key] += line.amount
         for ((index, price, measure), key), of_item in shares.items():
             amount = amounts[index, price.name if price else "", measure, key]
-            parts = divided(amount, list(of_item.values()), currency)
+            parts = divide_by_weights(amount, list(of_item.values()), currency)
             named = RatedLine(
                 tenant="",
                 measure=measure,
@@ -168,7 +173,7 @@ class _Rating:
         return sorted(made, key=lambda one: one.item)
 
     def _class(self, condition: int, key: LineKey, measure: Measure) -> _Class | None:
-        """Tariff, price and measure of what a key used under a condition; None for what no line shows."""
+        """Return tariff, price and measure for the use of a key under a condition; None if no line shows the use."""
         asked = condition, key, measure
         if asked not in self._classes:
             index, windows = self._conditions[condition].tariff, self._conditions[condition].windows
@@ -177,7 +182,7 @@ class _Rating:
         return self._classes[asked]
 
     def _sums(self, group: Column, width: int) -> dict[tuple[int, Measure], int]:
-        """Sums by group and measure, in each measure's units. There are ``width`` groups for each condition."""
+        """Return the sums by group and measure, in fine units. There are ``width`` groups for each condition."""
         found: dict[tuple[int, Measure], int] = {}
         for index, held, lent, rest in self._totals(group, width):
             over = lent >> FRACTION_BITS
@@ -202,7 +207,10 @@ class _Rating:
         return found
 
     def _totals(self, group: Column, width: int) -> Iterator[tuple[int, int, int, dict[Measure, int]]]:
-        """Of each group that has pieces: its number, what it held, what of that was borrowed in 2^-40, and the rest."""
+        """Yield, for each group with pieces: its number, the held quantity, the borrowed quantity, and the other measures.
+
+        The borrowed quantity is in units of 2^-40.
+        """
         pieces = self._pieces
         if not len(pieces):
             return
@@ -233,7 +241,7 @@ def _item_line(item: int, quantity: int, line: RatedLine, amount: Decimal) -> It
 
 
 def _phases(tenant: str, tariffs: Sequence[Tariff], period: Period) -> list[tuple[int, _Condition]]:
-    """When what begins to hold, the begin of the period first."""
+    """Return the begin and the condition of each phase of the period, in ascending order."""
     bounds = {at for t in tariffs for at in (t.valid_from_us, t.valid_to_us) if at is not None}
     starts = [period.from_us, *sorted(at for at in bounds if period.from_us < at < period.to_us)]
     found: list[tuple[int, _Condition]] = []
@@ -244,7 +252,9 @@ def _phases(tenant: str, tariffs: Sequence[Tariff], period: Period) -> list[tupl
             index = -1
             found.append((at, _Condition(-1, frozenset())))
             continue
-        if index < 0 or not same_terms(tariffs[index], tariff):  # a version without a change is the version before it
+        if index < 0 or not same_terms(
+            tariffs[index], tariff
+        ):  # a new version with the same terms continues the version before it
             index = next(i for i, t in enumerate(tariffs) if t is tariff)
         part = Period(from_us=at, to_us=until)
         edges = window_edges(part, tariff.windows, zone_of(tariff.time_zone))
@@ -253,7 +263,7 @@ def _phases(tenant: str, tariffs: Sequence[Tariff], period: Period) -> list[tupl
 
 
 def _in_force_us(phases: Sequence[tuple[int, _Condition]], period: Period) -> dict[int, int]:
-    """How much of the period each tariff is in force."""
+    """Return the time within the period in which each tariff is in force, by its index."""
     ends = [*(at for at, _ in phases[1:]), period.to_us]
     lengths: dict[int, int] = defaultdict(int)
     for (at, condition), end in zip(phases, ends, strict=True):

@@ -1,7 +1,7 @@
-"""What things cost: a tariff with its prices, times of day, tiers, commitments, discount, tax and validity.
+"""Tariffs: prices with time windows, tiers, commitments, a discount, tax and a validity period.
 
-Of the prices for one measure the first that matches counts. Several tariffs may be in force one after the other, and a tariff
-that names tenants goes before one for all.
+The first matching price of a measure is used. Several versions of a tariff may be in force one after the other. A tariff that
+names tenants precedes a tariff for all tenants.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from calabash.ledger.calendar import TimeWindow, zone_of
 from calabash.ledger.intervals import LineKey
-from calabash.ledger.money import checked_currency
+from calabash.ledger.money import check_currency
 from calabash.ledger.rated import HELD, Measure
 from calabash.model.errors import CalabashError
 
@@ -22,7 +22,7 @@ _DECIMALS_MAX = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Beyond so many hours of the month, another price."""
+    """Another price from a number of hours in the month on."""
 
     above_hours: Decimal
     price: Decimal
@@ -30,7 +30,14 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The price of an hour of one measure; empty fields accept all. Models match as a part and without regard to case."""
+    """Price of an hour of one measure.
+
+    Args:
+        models: substrings of device model names, without regard to case; empty: all models.
+        modes: sharing modes; empty: all modes.
+        window: name of the time window in which the price applies; "": always.
+        tiers: prices beyond numbers of hours, in ascending order.
+    """
 
     name: str
     measure: Measure
@@ -54,11 +61,11 @@ class Price:
         if self.window and self.measure not in HELD:
             raise CalabashError(
                 f"price {self.name} is for {self.measure} time and has a window",
-                hint="what is measured has no time of day; windows go with guaranteed, borrowed and memory",
+                hint="only guaranteed, borrowed and memory prices can have a window",
             )
 
     def matches(self, key: LineKey, measure: Measure, windows: frozenset[str]) -> bool:
-        """Whether it is the price of that, while these windows are open."""
+        """Return True if the price applies to a measure of this use while these time windows are open."""
         if measure is not self.measure or (self.window and self.window not in windows):
             return False
         if self.modes and key.mode not in self.modes:
@@ -68,9 +75,12 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
-    """So many hours a month are paid for whether they are used or not, and those of the named price cost no more.
+    """Commitment: a number of hours per month that is paid in any case, and that covers use of the named price.
 
-    Where the tariff is in force for a part of the month, the commitment is for that part.
+    If the tariff is in force for a part of the month only, the hours are reduced in proportion.
+
+    Args:
+        price: price of a committed hour.
     """
 
     of_price: str
@@ -80,7 +90,7 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tax:
-    """A percentage on the net amount."""
+    """Tax as a percentage of the net amount."""
 
     name: str = ""
     percent: Decimal = Decimal(0)
@@ -88,7 +98,13 @@ class Tax:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tariff:
-    """Prices that are in force from an instant up to another (None: for ever). ``tenants`` empty: for all."""
+    """One version of a tariff.
+
+    Args:
+        valid_from_us, valid_to_us: validity period, excluding the end; ``valid_to_us`` None: without end.
+        tenants: tenants for which it is in force; empty: all.
+        preemptible_discount_percent: discount for use with a priority below 0.
+    """
 
     name: str
     currency: str
@@ -103,22 +119,22 @@ class Tariff:
     tax: Tax = field(default_factory=Tax)
 
     def __post_init__(self) -> None:
-        checked_currency(self.currency)
+        check_currency(self.currency)
         zone_of(self.time_zone)
         if self.valid_to_us is not None and self.valid_to_us <= self.valid_from_us:
             raise CalabashError(
-                f"tariff {self.name} ends before it begins", hint="leave valid_to out, or take a later day"
+                f"tariff {self.name} ends before it begins", hint="leave valid_to out, or set a later day"
             )
-        _require_once("window", (window.name for window in self.windows))
-        _require_once("price", (price.name for price in self.prices))
+        _require_unique("window", (window.name for window in self.windows))
+        _require_unique("price", (price.name for price in self.prices))
         known = {window.name for window in self.windows}
         for price in self.prices:
             if price.window and price.window not in known:
                 raise CalabashError(
                     f"price {price.name} names window {price.window}, which the tariff does not have",
-                    hint=f"windows of it: {', '.join(sorted(known)) or 'none'}",
+                    hint=f"windows of the tariff: {', '.join(sorted(known)) or 'none'}",
                 )
-        _require_once("commitment for price", (c.of_price for c in self.commitments))
+        _require_unique("commitment for price", (c.of_price for c in self.commitments))
         for commitment in self.commitments:
             self._check_commitment(commitment)
         for what, percent in (("tax", self.tax.percent), ("discount", self.preemptible_discount_percent)):
@@ -132,11 +148,11 @@ class Tariff:
         if commitment.of_price not in {price.name for price in self.prices}:
             raise CalabashError(
                 f"a commitment names price {commitment.of_price}, which the tariff does not have",
-                hint=f"prices of it: {', '.join(price.name for price in self.prices) or 'none'}",
+                hint=f"prices of the tariff: {', '.join(price.name for price in self.prices) or 'none'}",
             )
 
     def price_of(self, key: LineKey, measure: Measure, windows: frozenset[str]) -> Price | None:
-        """The first that matches."""
+        """Return the first price that applies to a measure of this use; None if there is none."""
         return next((price for price in self.prices if price.matches(key, measure, windows)), None)
 
 
@@ -150,7 +166,10 @@ def same_terms(one: Tariff, other: Tariff) -> bool:
 
 
 def in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | None:
-    """The tariff of a tenant at a moment: one that names it before one for all, of those the youngest."""
+    """Return the tariff of a tenant that is in force at a time; None if there is none.
+
+    A tariff that names the tenant precedes one for all tenants. Otherwise the one with the latest begin is used.
+    """
     valid = [
         tariff
         for tariff in tariffs
@@ -162,18 +181,18 @@ def in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | 
 
 
 def require_amount(value: Decimal, what: str) -> None:
-    """Raises CalabashError unless it is a number from 0 on that money is counted in."""
+    """Raise CalabashError if the value is not a number from 0 to PRICE_MAX with at most 9 decimals."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or not 0 <= value <= PRICE_MAX or exponent < -_DECIMALS_MAX:
         raise CalabashError(
-            f"{what} has the amount {str(value)[:40]}",
-            hint=f"a number from 0 to {PRICE_MAX:f} with at most {_DECIMALS_MAX} decimals",
+            f"{what} has the invalid amount {str(value)[:40]}",
+            hint=f"write a number from 0 to {PRICE_MAX:f} with at most {_DECIMALS_MAX} decimals",
         )
 
 
-def _require_once(what: str, names: Iterable[str]) -> None:
+def _require_unique(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise CalabashError(f"{what} {name} is there twice", hint="give each a name of its own")
+            raise CalabashError(f"{what} {name} is defined twice", hint="give each a different name")
         seen.add(name)

@@ -33,7 +33,7 @@ def test_the_example_is_a_tariff_with_exact_prices() -> None:
         ("models: [A100]", "models: [[A100]]", "Expected `str`"),
         ("  - {name: memory", "\t- {name: memory", "cannot start any token"),
         ("valid_from: 2026-01-01", "valid_from: 2026-02-30", "no day 2026-02-30"),
-        ("price: 1.95", "price: -1", "the amount -1"),
+        ("price: 1.95", "price: -1", "the invalid amount -1"),
         ("of: guaranteed,", "of: nothing,", "price nothing"),
     ],
 )

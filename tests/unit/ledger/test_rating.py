@@ -1,4 +1,4 @@
-"""Laws of rating: nothing is lost, nothing is charged twice, and how usage was written down changes no cent."""
+"""Tests of rating: all use is charged once, and order and splits of the intervals do not change any amount."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from calabash.ledger import (
     settle,
 )
 from calabash.ledger.calendar import HOUR_US, window_edges
-from calabash.ledger.money import apportioned
+from calabash.ledger.money import apportion
 from calabash.model.errors import CalabashError
 
 GPU = {Measure.GUARANTEED, Measure.BORROWED}
@@ -50,7 +50,7 @@ def rated(
     guarantees: Sequence[GuaranteeChange] = (),
     period: Period = NOVEMBER,
 ) -> list[RatedLine]:
-    return rate(Usage.of(usage), tenant="vision", tariffs=tariffs, guarantees=guarantees, period=period)
+    return rate(Usage.from_intervals(usage), tenant="vision", tariffs=tariffs, guarantees=guarantees, period=period)
 
 
 def quantity(lines: Sequence[RatedLine], *measures: Measure) -> int:
@@ -58,7 +58,7 @@ def quantity(lines: Sequence[RatedLine], *measures: Measure) -> int:
 
 
 def cut(draw: st.DataObject, whole: UsageInterval) -> list[UsageInterval]:
-    """The same in two parts, with what was measured divided anyhow; in no time at all nothing is measured."""
+    """Return the interval split in two at a random time, with random shares of the measured quantities."""
     at = draw.draw(st.integers(whole.from_us, whole.to_us))
     busy, idle = draw.draw(st.integers(0, whole.busy_us)), draw.draw(st.integers(0, whole.idle_us))
     if at == whole.from_us:
@@ -72,7 +72,7 @@ def cut(draw: st.DataObject, whole: UsageInterval) -> list[UsageInterval]:
 
 
 @given(usage=some, guarantees=changes)
-def test_the_quantities_of_the_lines_are_those_of_the_intervals(
+def test_quantities_of_lines_add_up_to_those_of_the_intervals(
     usage: list[UsageInterval], guarantees: list[GuaranteeChange]
 ) -> None:
     lines = rated(usage, tariff(), guarantees=guarantees)
@@ -83,7 +83,7 @@ def test_the_quantities_of_the_lines_are_those_of_the_intervals(
 
 
 @given(usage=some, guarantees=changes, data=st.data())
-def test_intervals_may_be_cut_anywhere_and_come_in_any_order(
+def test_order_and_splits_of_intervals_do_not_change_the_lines(
     usage: list[UsageInterval], guarantees: list[GuaranteeChange], data: st.DataObject
 ) -> None:
     pieces = [piece for whole in usage for half in cut(data, whole) for piece in cut(data, half)]
@@ -92,9 +92,7 @@ def test_intervals_may_be_cut_anywhere_and_come_in_any_order(
 
 
 @given(usage=some, guarantees=changes)
-def test_the_net_amount_is_that_of_a_plain_recomputation(
-    usage: list[UsageInterval], guarantees: list[GuaranteeChange]
-) -> None:
+def test_net_amount_equals_a_plain_recomputation(usage: list[UsageInterval], guarantees: list[GuaranteeChange]) -> None:
     prices = tuple(replace(price, tiers=()) for price in tariff().prices)
     one = tariff(prices=prices, preemptible_discount_percent=Decimal(0))
     lines = rated(usage, one, guarantees=guarantees)
@@ -103,7 +101,7 @@ def test_the_net_amount_is_that_of_a_plain_recomputation(
 
 
 @given(usage=st.lists(intervals().map(lambda i: replace(i, preemptible=False)), max_size=8), guarantees=changes)
-def test_tiers_and_commitments_are_those_of_a_plain_recomputation(
+def test_tiers_and_commitments_equal_a_plain_recomputation(
     usage: list[UsageInterval], guarantees: list[GuaranteeChange]
 ) -> None:
     lines = rated(usage, tariff(), guarantees=guarantees)
@@ -112,7 +110,7 @@ def test_tiers_and_commitments_are_those_of_a_plain_recomputation(
 
 
 @given(usage=st.lists(intervals(beyond_s=200_000), max_size=8), guarantees=changes)
-def test_what_crosses_the_end_of_a_month_is_rated_once(
+def test_interval_across_the_end_of_a_month_is_rated_once(
     usage: list[UsageInterval], guarantees: list[GuaranteeChange]
 ) -> None:
     months = [month_period(month, BERLIN) for month in ("2026-10", "2026-11", "2026-12")]
@@ -122,7 +120,9 @@ def test_what_crosses_the_end_of_a_month_is_rated_once(
 
 
 @given(usage=some, guarantees=changes)
-def test_a_reversal_takes_back_all_of_an_invoice(usage: list[UsageInterval], guarantees: list[GuaranteeChange]) -> None:
+def test_reversal_negates_all_amounts_of_an_invoice(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange]
+) -> None:
     lines = rated(usage, tariff(), guarantees=guarantees)
     bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
     issued = replace(bill, number="2026-000001")
@@ -167,7 +167,7 @@ def test_invoice_is_paid_with_credit_notes_in_order_up_to_its_total() -> None:
 def test_items_of_an_invoice_add_up_to_its_lines(
     usage: list[UsageInterval], guarantees: list[GuaranteeChange], numbers: st.DataObject
 ) -> None:
-    whole = Usage.of(usage)
+    whole = Usage.from_intervals(usage)
     items = [int(key) * 3 + numbers.draw(st.integers(0, 2)) for key in whole.key]
     itemised = Usage(
         **{f.name: getattr(whole, f.name) for f in fields(Usage)} | {"item": np.array(items, dtype=np.int64)}
@@ -192,7 +192,7 @@ def test_items_of_an_invoice_add_up_to_its_lines(
 
 def test_items_divide_the_amount_of_a_price_in_proportion_to_their_use() -> None:
     price = Price(name="gpu", measure=Measure.BORROWED, price=Decimal("0.10"))
-    usage = Usage.of([interval(0, 3600), interval(0, 2 * 3600), interval(7200, 3 * 3600)])
+    usage = Usage.from_intervals([interval(0, 3600), interval(0, 2 * 3600), interval(7200, 3 * 3600)])
     numbered = Usage(**{f.name: getattr(usage, f.name) for f in fields(Usage)} | {"item": np.array([4, 9, 4])})
     own = [tariff(prices=(price,), commitments=())]
     lines, items = rate_itemised(numbered, tenant="vision", tariffs=own, guarantees=[], period=NOVEMBER)
@@ -204,14 +204,14 @@ def test_items_divide_the_amount_of_a_price_in_proportion_to_their_use() -> None
 
 
 @given(st.lists(st.fractions(0, 10**6), max_size=30), st.sampled_from(["EUR", "JPY", "KWD"]))
-def test_rounding_keeps_the_total_and_moves_no_part_by_a_coin(amounts: list[Fraction], currency: str) -> None:
-    parts = apportioned(amounts, currency)
+def test_apportioned_amounts_add_up_and_differ_by_less_than_one_unit(amounts: list[Fraction], currency: str) -> None:
+    parts = apportion(amounts, currency)
     coin = {"EUR": Fraction(1, 100), "JPY": Fraction(1), "KWD": Fraction(1, 1000)}[currency]
     assert sum(map(Fraction, parts)) == round(sum(amounts, Fraction(0)) / coin) * coin
     assert all(abs(Fraction(part) - exact) < coin for part, exact in zip(parts, amounts, strict=True))
 
 
-def test_what_a_tenant_holds_beyond_its_guarantee_is_borrowed_at_every_moment() -> None:
+def test_use_beyond_the_guarantee_is_borrowed_at_every_time() -> None:
     usage = [interval(0, 7200), interval(3600, 7200), interval(5400, 7200, 50)]
     lines = rated(usage, tariff(), guarantees=[GuaranteeChange(at_us=0, guarantee_milli=1500)])
     # One device for an hour and a half is within 1.5; then 2 for half an hour and 2.5 for half an hour.
@@ -219,12 +219,12 @@ def test_what_a_tenant_holds_beyond_its_guarantee_is_borrowed_at_every_moment() 
     assert quantity(lines, *GPU) == (7200 + 3600 + 900) * 100 * 1_000_000
 
 
-def test_a_guarantee_counts_from_the_moment_it_is_given() -> None:
+def test_guarantee_counts_from_the_time_of_its_change() -> None:
     raised = [GuaranteeChange(at_us=NOVEMBER.from_us + HOUR_US, guarantee_milli=1000)]
     assert quantity(rated([interval(0, 7200)], tariff(), guarantees=raised), Measure.BORROWED) == 100 * HOUR_US
 
 
-def test_tiers_are_filled_in_order_and_shared_by_projects_in_proportion() -> None:
+def test_tiers_are_used_in_order_and_divided_among_projects_in_proportion() -> None:
     tiers = (Tier(above_hours=Decimal(10), price=Decimal(1)),)
     price = Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2), tiers=tiers)
     usage = [interval(0, 3600 * 30, project="a"), interval(0, 3600 * 10, project="b")]
@@ -248,7 +248,7 @@ def test_tariff_that_is_applied_again_during_the_month_changes_no_line(
 
 
 def versions(first: Tariff, **changed: object) -> list[Tariff]:
-    """The tariff, and another version of it from the middle of the month on."""
+    """Return the tariff and a changed version of it from the middle of the month on."""
     return [first, replace(first, valid_from_us=NOVEMBER.from_us + NOVEMBER.length_us // 2, **changed)]  # type: ignore[arg-type]
 
 
@@ -273,7 +273,7 @@ def test_tiers_count_the_hours_of_a_month_over_all_versions_of_a_tariff() -> Non
     assert amounts(usage, *versions(own)) == both
     tax = versions(
         own, tax=replace(own.tax, percent=Decimal(7))
-    )  # the price has not changed, but its lines are taxed apart
+    )  # the price is the same, but its lines have another tax
     assert amounts(usage, *tax) == [
         ("gpu", 0, False, Decimal(80), Decimal(160)),
         ("gpu", 0, False, Decimal(20), Decimal(40)),
@@ -324,7 +324,7 @@ def test_commitment_covers_the_use_of_the_month_over_all_versions_of_a_tariff() 
     assert sum(line.amount for line in rated([interval(20 * DAY_S, 25 * DAY_S + 36_000)], *raised)) == 100 + 30 * 5
 
 
-def test_a_commitment_is_paid_whether_it_is_used_or_not_and_covers_what_is_used() -> None:
+def test_commitment_is_paid_without_use_and_covers_use() -> None:
     own = tariff(prices=(Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2)),))
     commitment = replace(tariff().commitments[0], hours=Decimal(100), price=Decimal(1))
     own = replace(own, commitments=(commitment,))
@@ -335,7 +335,7 @@ def test_a_commitment_is_paid_whether_it_is_used_or_not_and_covers_what_is_used(
     assert sum(line.amount for line in rated([], first_half)) == 50
 
 
-def test_preemptible_use_costs_less_by_the_discount() -> None:
+def test_preemptible_use_gets_the_discount() -> None:
     own = tariff(
         prices=(Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2)),),
         commitments=(),
@@ -345,7 +345,7 @@ def test_preemptible_use_costs_less_by_the_discount() -> None:
     assert {line.preemptible: line.amount for line in lines} == {False: Decimal("20.00"), True: Decimal("15.00")}
 
 
-def test_the_tariff_in_force_counts_and_one_that_names_the_tenant_goes_before_one_for_all() -> None:
+def test_tariff_in_force_is_used_and_one_that_names_the_tenant_precedes() -> None:
     def one(name: str, price: int, **more: object) -> Tariff:
         prices = (Price(name="gpu", measure=Measure.BORROWED, price=Decimal(price)),)
         return tariff(name=name, prices=prices, commitments=(), **more)
@@ -360,7 +360,7 @@ def test_the_tariff_in_force_counts_and_one_that_names_the_tenant_goes_before_on
     assert {line.tariff: line.amount for line in lines} == {"mine": 5, "all": 1, "later": 2}
 
 
-def test_hours_without_a_tariff_or_a_price_are_shown_and_cost_nothing() -> None:
+def test_hours_without_a_tariff_or_price_have_lines_without_an_amount() -> None:
     lines = rated([interval(0, 3600)], tariff(prices=(), commitments=()))
     assert [(float(line.hours), float(line.amount), line.price) for line in lines] == [(1, 0, "")]
     assert [(float(line.hours), line.tariff) for line in rated([interval(0, 3600)])] == [(1, "")]
@@ -376,7 +376,7 @@ def test_tariffs_of_two_currencies_in_one_month_are_refused() -> None:
     ("month", "hours", "night_hours"),
     [("2026-03", 743, 31 * 8 - 1), ("2026-10", 745, 31 * 8 + 1), ("2026-11", 720, 240)],
 )
-def test_months_and_nights_of_a_clock_change_are_as_long_as_they_are(month: str, hours: int, night_hours: int) -> None:
+def test_months_and_nights_with_a_clock_change_have_their_real_length(month: str, hours: int, night_hours: int) -> None:
     period = month_period(month, BERLIN)
     assert period.length_us == hours * HOUR_US
     edges = [*window_edges(period, [NIGHT], BERLIN), (period.to_us, frozenset[str]())]
@@ -390,7 +390,7 @@ def test_months_and_nights_of_a_clock_change_are_as_long_as_they_are(month: str,
     assert by_price["gpu"] == hours - night_hours
 
 
-def test_a_day_of_23_hours_and_one_of_25_are_charged_so() -> None:
+def test_days_of_23_and_25_hours_are_charged_with_their_real_length() -> None:
     for month, first, hours in (("2026-03", 29, 23), ("2026-10", 25, 25)):
         period = month_period(month, BERLIN)
         sunday = period.from_us + (first - 1) * 24 * HOUR_US
@@ -399,7 +399,7 @@ def test_a_day_of_23_hours_and_one_of_25_are_charged_so() -> None:
         assert [(line.window, float(line.hours)) for line in memory] == [("weekend", hours)]
 
 
-def test_ten_thousand_minutes_are_rated_as_the_week_that_they_are() -> None:
+def test_intervals_of_a_minute_are_rated_like_one_interval_of_a_week() -> None:
     minutes = [interval(60 * i, 60 * (i + 1), 30, busy_us=1_000_000) for i in range(10_080)]
     random.Random(1).shuffle(minutes)
     week = interval(0, 60 * 10_080, 30, busy_us=10_080 * 1_000_000)
@@ -420,12 +420,12 @@ def test_ten_thousand_minutes_are_rated_as_the_week_that_they_are() -> None:
         ({"windows": (NIGHT, NIGHT)}, "twice"),
     ],
 )
-def test_a_tariff_that_makes_no_sense_is_refused_with_its_numbers(wrong: dict[str, object], words: str) -> None:
+def test_invalid_tariff_is_refused_with_its_numbers(wrong: dict[str, object], words: str) -> None:
     with pytest.raises(CalabashError, match=words):
         tariff(**wrong)
 
 
-def test_a_draft_and_a_reversal_cannot_be_taken_back() -> None:
+def test_draft_and_reversal_cannot_be_reversed() -> None:
     bill = invoice([], tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
     with pytest.raises(CalabashError, match="never issued"):
         reverse(bill)

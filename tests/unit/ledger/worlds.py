@@ -1,4 +1,4 @@
-"""Usage, guarantees and tariffs to try the ledger with."""
+"""Usage, guarantees and tariffs for tests of the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MONTH_S = NOVEMBER.length_us // SECOND_US
 
 
 def tariff(**changed: object) -> Tariff:
-    """A tariff that has one of everything, in force for ever."""
+    """Return a tariff with every kind of price, in force without end; ``changed`` replaces fields."""
     settings: dict[str, object] = {
         "name": "standard",
         "currency": "EUR",
@@ -50,7 +50,7 @@ def tariff(**changed: object) -> Tariff:
 
 
 def interval(from_s: float, to_s: float, share: int = 100, **more: object) -> UsageInterval:
-    """Seconds count from the begin of November 2026 in Berlin."""
+    """Return a usage interval; seconds count from the begin of November 2026 in Berlin."""
     fields: dict[str, object] = {"model": "A100-80GB", "mode": "vgpu", "project": "p"}
     return UsageInterval(
         from_us=NOVEMBER.from_us + round(from_s * SECOND_US),
@@ -62,7 +62,7 @@ def interval(from_s: float, to_s: float, share: int = 100, **more: object) -> Us
 
 @st.composite
 def intervals(draw: st.DrawFn, *, beyond_s: int = 0) -> UsageInterval:
-    """An interval of microseconds to days within the month, or up to so many seconds beyond it."""
+    """Generate intervals of microseconds to days within the month, or at most ``beyond_s`` seconds outside of it."""
     begin = draw(st.integers(-beyond_s * SECOND_US, (MONTH_S + beyond_s) * SECOND_US - 1))
     end = draw(st.integers(begin, min(begin + 3 * 86_400 * SECOND_US, (MONTH_S + beyond_s) * SECOND_US)))
     length = end - begin

@@ -1,10 +1,11 @@
-"""Quantities into commitments and tiers, and their exact amounts into coins.
+"""Pricing of quantities: commitments, tiers, discounts, and the rounded amounts of rated lines.
 
-The first hours of a price are those that were committed to; then its tiers are filled in order. When several projects
-share a price, each part goes to them in proportion to what they used, in whole units that add up.
+The first hours of a price are covered by its commitment; then its tiers are used in order. If several projects use a price,
+each tier is divided among them in proportion to their use, in whole units that add up.
 
-Commitments and tiers are of a month. When several versions of a tariff are in force in it, prices with the same tier basis
-share one count: the use under a version begins in the tiers where the use under the versions before it ended.
+Commitments and tiers are per month. If several versions of a tariff are in force in a month, prices with the same tier basis
+share
+one count of hours: the use under a version begins in the tier in which the use under the earlier versions ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fractions import Fraction
 
 from calabash.ledger.calendar import Period
 from calabash.ledger.intervals import LineKey
-from calabash.ledger.money import apportioned
+from calabash.ledger.money import apportion
 from calabash.ledger.rated import GPU, Measure, RatedLine, per_hour, unit_of
 from calabash.ledger.tariffs import Commitment, Price, Tariff
 from calabash.model.errors import CalabashError, Reason
@@ -25,7 +26,12 @@ from calabash.model.errors import CalabashError, Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """All that has one price; ``tariff`` is an index, -1 for none, ``price`` None where the tariff has none for it."""
+    """Quantities of one measure at one price, by key.
+
+    Args:
+        tariff: index of the tariff; -1 if none is in force.
+        price: None if the tariff has no price for the measure.
+    """
 
     tariff: int
     price: Price | None
@@ -37,8 +43,8 @@ _Basis = tuple[str, str, Measure]  # the names of tariff and price, and the meas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """So much of the first that is left, at that price."""
+class _PricedQuantity:
+    """Quantity of a price in one tier, or covered by the commitment."""
 
     quantity: int
     price: Decimal
@@ -46,7 +52,7 @@ class _Part:
     committed: bool = False
 
 
-def filled(
+def price_buckets(
     buckets: Sequence[Bucket],
     *,
     tenant: str,
@@ -54,9 +60,15 @@ def filled(
     in_force_us: dict[int, int],
     period: Period,
 ) -> tuple[list[RatedLine], list[int]]:
-    """The lines, in the order of tariffs and of their prices, and the index of each line's tariff, -1 for none.
+    """Return the rated lines of a tenant, in the order of tariffs and their prices, and the index of each line's tariff.
 
-    Raises CalabashError for more than one currency.
+    The index is -1 for lines without a tariff.
+
+    Args:
+        in_force_us: time within the period in which each tariff is in force, by its index.
+
+    Raises:
+        CalabashError(CONFLICT): the tariffs have more than one currency.
     """
     lines: list[RatedLine] = []
     of_tariff: list[int] = []
@@ -66,7 +78,7 @@ def filled(
     committed: dict[_Basis, int] = defaultdict(int)
     for (_, basis), quantity in commitments.items():
         committed[basis] += quantity
-    used: dict[_Basis, int] = defaultdict(int)  # under the versions before the present one
+    used: dict[_Basis, int] = defaultdict(int)  # use under the earlier versions
     for index in order:
         tariff = tariffs[index]
         terms = {c.of_price: c for c in tariff.commitments}
@@ -74,7 +86,7 @@ def filled(
         for price in tariff.prices:
             basis = _basis(tariff, price)
             if price.name in terms:
-                lines.append(_committed(tenant, tariff, price, terms[price.name], commitments[index, basis]))
+                lines.append(_commitment_line(tenant, tariff, price, terms[price.name], commitments[index, basis]))
             bucket = own.get((price.name, price.measure))
             if bucket is not None:
                 lines += _lines(tenant, tariff, bucket, begin=used[basis], committed=committed[basis])
@@ -83,20 +95,20 @@ def filled(
         of_tariff += [index] * (len(lines) - len(of_tariff))
     lines += _unpriced(tenant, [b for b in buckets if b.tariff < 0], None)
     of_tariff += [-1] * (len(lines) - len(of_tariff))
-    return _in_coins(lines, tenant), of_tariff
+    return _with_amounts(lines, tenant), of_tariff
 
 
 def _basis(tariff: Tariff, price: Price) -> _Basis:
-    """The tier basis of a price: prices of which it is equal share one count of hours in a month."""
+    """Return the tier basis of a price. Prices with the same tier basis share one count of hours in a month."""
     return tariff.name, price.name, price.measure
 
 
 def _commitments(
     versions: Sequence[tuple[int, Tariff]], lengths: Mapping[int, Fraction]
 ) -> dict[tuple[int, _Basis], int]:
-    """The committed quantity by version and tier basis, each for the part of the month in which the version is in force.
+    """Return the committed quantities by version and tier basis, for the time in which each version is in force.
 
-    Fractions of a unit are carried from version to version, so that equal versions commit to what one of them would.
+    Fractions of a unit are carried from version to version, so that several equal versions give the same sum as one version.
     """
     found: dict[tuple[int, _Basis], int] = {}
     exact: dict[_Basis, Fraction] = defaultdict(Fraction)
@@ -112,13 +124,18 @@ def _commitments(
 
 
 def _lines(tenant: str, tariff: Tariff, bucket: Bucket, *, begin: int, committed: int) -> list[RatedLine]:
-    """The lines of a bucket; ``begin`` is the use of the month with the same tier basis before it."""
+    """Return the lines of a bucket.
+
+    Args:
+        begin: earlier use in the month with the same tier basis.
+        committed: quantity that commitments of the month cover.
+    """
     price = bucket.price
     assert price is not None
     left = dict(sorted(bucket.quantities.items()))
     found = []
-    for part in _parts(price, begin, begin + sum(left.values()), committed):
-        taken = _shared(left, part.quantity)
+    for part in _divide_into_tiers(price, begin, begin + sum(left.values()), committed):
+        taken = _divide_by_key(left, part.quantity)
         for key, quantity in taken.items():
             left[key] -= quantity
             if quantity:
@@ -138,20 +155,20 @@ def _lines(tenant: str, tariff: Tariff, bucket: Bucket, *, begin: int, committed
     return found
 
 
-def _parts(price: Price, begin: int, end: int, committed: int) -> list[_Part]:
-    """Divide the month's use from ``begin`` to ``end`` of a tier basis: the commitment first, then tier by tier."""
-    found = [_Part(quantity=max(0, min(committed, end) - begin), price=Decimal(0), committed=True)]
+def _divide_into_tiers(price: Price, begin: int, end: int, committed: int) -> list[_PricedQuantity]:
+    """Divide the use of a tier basis from ``begin`` to ``end`` into the quantity of the commitment and those of the tiers."""
+    found = [_PricedQuantity(quantity=max(0, min(committed, end) - begin), price=Decimal(0), committed=True)]
     above = [0, *(int(Fraction(tier.above_hours) * per_hour(price.measure)) for tier in price.tiers)]
     prices = [price.price, *(tier.price for tier in price.tiers)]
     for tier, (lowest, amount) in enumerate(zip(above, prices, strict=True)):
         highest = above[tier + 1] if tier + 1 < len(above) else end
         quantity = min(highest, end) - max(lowest, committed, begin)
-        found.append(_Part(quantity=max(0, quantity), price=amount, tier=tier))
+        found.append(_PricedQuantity(quantity=max(0, quantity), price=amount, tier=tier))
     return found
 
 
-def _shared(left: dict[LineKey, int], quantity: int) -> dict[LineKey, int]:
-    """So much of what is left, of each in proportion: differences of floors, which add up."""
+def _divide_by_key(left: dict[LineKey, int], quantity: int) -> dict[LineKey, int]:
+    """Divide a quantity among the keys in proportion to what is left of each, in whole units that add up."""
     total, so_far, given = sum(left.values()), 0, 0
     found = {}
     for key, amount in left.items():
@@ -162,7 +179,7 @@ def _shared(left: dict[LineKey, int], quantity: int) -> dict[LineKey, int]:
 
 
 def _unpriced(tenant: str, buckets: Sequence[Bucket], tariff: Tariff | None) -> list[RatedLine]:
-    """Hours of devices that no price is for; they are shown and cost nothing."""
+    """Return lines without a price, which cost nothing."""
     return [
         _line(tenant, tariff, bucket.measure, quantity, key)
         for bucket in sorted(buckets, key=lambda b: GPU.index(b.measure) if b.measure in GPU else -1)
@@ -183,12 +200,12 @@ def _line(tenant: str, tariff: Tariff | None, measure: Measure, quantity: int, k
     return line
 
 
-def _committed(tenant: str, tariff: Tariff, price: Price, commitment: Commitment, quantity: int) -> RatedLine:
+def _commitment_line(tenant: str, tariff: Tariff, price: Price, commitment: Commitment, quantity: int) -> RatedLine:
     line = _line(tenant, tariff, price.measure, quantity)
     return replace(line, measure=Measure.COMMITMENT, price=price.name, window=price.window, unit_price=commitment.price)
 
 
-def _in_coins(lines: Sequence[RatedLine], tenant: str) -> list[RatedLine]:
+def _with_amounts(lines: Sequence[RatedLine], tenant: str) -> list[RatedLine]:
     currencies = sorted({line.currency for line in lines if line.currency})
     if len(currencies) > 1:
         raise CalabashError(
@@ -200,5 +217,5 @@ def _in_coins(lines: Sequence[RatedLine], tenant: str) -> list[RatedLine]:
         Fraction(line.unit_price) * line.quantity / line.per_hour * (100 - Fraction(line.discount_percent)) / 100
         for line in lines
     ]
-    amounts = apportioned(exact, currencies[0] if currencies else "")
+    amounts = apportion(exact, currencies[0] if currencies else "")
     return [replace(line, amount=amount) for line, amount in zip(lines, amounts, strict=True)]
