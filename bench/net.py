@@ -36,7 +36,7 @@ from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
 from calabash.netd.lab.station import Station
-from calabash.netd.source import NetworkNews
+from calabash.netd.source import NetworkUpdate
 from calabash.seams.ovn.northbound import Northbound
 
 TENANTS, MANY, QUICK_MANY, PORTS = 10, 1000, 200, 4
@@ -138,10 +138,10 @@ def _bulk(
     """Carry out the change from one store to another, which has VPCs up to number ``many``."""
     before, networks = stores
     put_items, _ = networks.changes_since(before)
-    news = NetworkNews(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
+    news = NetworkUpdate(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
     unit_s = cpu_unit_s()
     begun_s, cpu_s = time.monotonic(), time.process_time()
-    controller.reconciler.take(news)
+    controller.reconciler.apply_update(news)
     northbound = controller.reconciler.northbound
     until(lambda: f"v{many - 1}" in northbound.owners() and len(northbound.owners()) >= many, within_s=900)
     written_s = time.monotonic() - begun_s
@@ -240,8 +240,8 @@ class Times:
             sender.start()
             try:
                 begun_s = time.monotonic()
-                self._controller.reconciler.take(
-                    NetworkNews(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
+                self._controller.reconciler.apply_update(
+                    NetworkUpdate(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
                 )
                 assert sniffer.wait(mark, timeout_s=120)
                 found.first_ms.append(1000 * (time.monotonic() - begun_s))

@@ -17,7 +17,7 @@ from tests.daemons.world import World, until
 from calabash.cli.commands import cli
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Role
-from calabash.netd.source import PoolBook
+from calabash.netd.source import PoolNetworks
 from calabash.seams.pool.client import PoolClient
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "networks").glob("*.yaml"))
@@ -398,7 +398,7 @@ def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_a
     assert "PRIVATE" not in listed
     assert secret.splitlines()[1] not in listed
     assert clean.client.get("/v1/networks/certificates/key?name=red/tls")["key"] == secret
-    handed = PoolBook(PoolClient(clean.home)).secret
+    handed = PoolNetworks(PoolClient(clean.home)).secret
     assert handed("red/tls") == (one / "tls.crt").read_bytes() + secret.encode()
     assert handed("red/none") is None
     assert "is used by lb red/web" in refused(clean, Reason.CONFLICT, "certificate delete red/tls")

@@ -19,9 +19,9 @@ from calabash.net.objects.specs import encode
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change
 from calabash.net.store.networks import Networks
-from calabash.netd.plan import planned
+from calabash.netd.plan import owner_rows
 from calabash.netd.reconciler import Reconciler
-from calabash.netd.source import Key, NetworkNews
+from calabash.netd.source import Key, NetworkUpdate
 
 
 def vpc_with_ports(networks: Networks, name: str, ports: int = 2) -> Networks:
@@ -36,9 +36,11 @@ def vpc_with_ports(networks: Networks, name: str, ports: int = 2) -> Networks:
     return networks
 
 
-def news_of(networks: Networks, generation: int = 1) -> NetworkNews:
+def news_of(networks: Networks, generation: int = 1) -> NetworkUpdate:
     """The whole book."""
-    return NetworkNews(revision=networks.revision, whole=True, items=[(item, generation) for item in networks.items()])
+    return NetworkUpdate(
+        revision=networks.revision, whole=True, items=[(item, generation) for item in networks.items()]
+    )
 
 
 def write_book(path: Path, networks: Networks) -> None:
@@ -70,7 +72,7 @@ class Controller:
         self.reports.update(((report.kind, report.name), report) for report in reports)
 
     def take(self, networks: Networks, generation: int = 1) -> None:
-        self.reconciler.take(news_of(networks, generation))
+        self.reconciler.apply_update(news_of(networks, generation))
 
     def carried(self, networks: Networks, generation: int = 1) -> None:
         """Take the book, and return when it is realized."""
@@ -98,7 +100,7 @@ class Controller:
         return [
             change
             for owner in sorted(owners)
-            for change in diff(planned(networks, owner, self.reconciler.around), northbound.actual(owner))
+            for change in diff(owner_rows(networks, owner, self.reconciler.surroundings), northbound.actual(owner))
         ]
 
     def close(self) -> None:

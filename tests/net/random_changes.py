@@ -25,7 +25,7 @@ from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change, Update
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.store.networks import Networks
-from calabash.netd.plan import Surroundings, planned
+from calabash.netd.plan import Surroundings, owner_rows
 from calabash.netd.settings import NetworkConnection, write_connection
 from calabash.seams.ovn.northbound import Northbound
 
@@ -93,7 +93,9 @@ class Endurance:
         """The owners whose rows are not what the book says now."""
         owners = {PLATFORM, *(vpc for vpc in self.networks.vpcs if vpc != SHARED), *reader.owners()}
         return [
-            owner for owner in sorted(owners) if diff(planned(self.networks, owner, self.around), reader.actual(owner))
+            owner
+            for owner in sorted(owners)
+            if diff(owner_rows(self.networks, owner, self.around), reader.actual(owner))
         ]
 
     def _crash(self, reader: Northbound, changes: int) -> None:
@@ -120,7 +122,7 @@ class Endurance:
     def _whole(self, reader: Northbound, owner: str) -> bool:
         first, rows = reader.revision(owner), reader.actual(owner)
         books = (book for revision, book in reversed(self._books.items()) if revision >= first)
-        return any(not _but_names(diff(planned(book, owner, self.around), rows)) for book in books)
+        return any(not _but_names(diff(owner_rows(book, owner, self.around), rows)) for book in books)
 
     def _change(self, count: int) -> None:
         for _ in range(count):

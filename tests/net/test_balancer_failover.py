@@ -14,7 +14,7 @@ from tests.daemons.world import until
 from tests.net.backends import BACKENDS, NUMBER, VIP, Balanced, Calling, tell
 from tests.net.networked import Networked
 
-from calabash.netd.doctor import examine, running
+from calabash.netd.doctor import controller_pid, examine
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 
@@ -85,10 +85,10 @@ def test_a_controller_that_starts_again_and_doctor_know_a_closed_backend(balance
     until(lambda: "web1" in ready(balanced.networked)[1], within_s=60, what="the backend is closed")
     with Calling(balanced.client) as calling:
         until(lambda: calling.count_since(time.monotonic() - 1, "red/a/web2") > 20, within_s=60)
-        before = running(home)
+        before = controller_pid(home)
         killed_s = time.monotonic()
         os.kill(before, signal.SIGKILL)
-        until(lambda: running(home) not in (0, before), within_s=60, what="another controller runs")
+        until(lambda: controller_pid(home) not in (0, before), within_s=60, what="another controller runs")
         networked.put("vpc", "green", cidrs=["10.7.0.0/16"])
         until(lambda: realized(networked, "green"), within_s=60, what="the new controller works")
         assert {outcome for _, outcome in calling.since(killed_s)} == {"red/a/web2"}

@@ -21,7 +21,7 @@ from calabash.net.store.networks import Networks
 from calabash.netd import reconciler as reconciling
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
-from calabash.netd.plan import Surroundings, planned
+from calabash.netd.plan import Surroundings, owner_rows
 from calabash.seams.ovn.northbound import GLOBAL
 
 PORT, VPC = NetworkKind.PORT, NetworkKind.VPC
@@ -76,7 +76,7 @@ def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Co
     )
     controller.carried(vpc_with_ports(Networks(), "red").put(balancer)[0])
     key = (NetworkKind.LOAD_BALANCER, "red/web", READY)
-    until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have not been seen yet"))
+    until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have no health state yet"))
     plane.central.stop("northd")  # it takes backends for ill whose ports no host has bound, whatever is written
     for well, told in (
         ((True, False), (True, "backends_ill", "1 of 2 backends are healthy; unhealthy: a.p1-8080")),
@@ -211,19 +211,19 @@ def test_one_broken_vpc_does_not_stop_the_others_and_says_why(controller: Contro
 def test_a_vpc_that_cannot_be_drawn_up_does_not_stop_the_others(
     controller: Controller, plane: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = planned
+    whole = owner_rows
 
     def broken(networks: Networks, owner: str, around: Surroundings) -> Rows:
         if owner == "red":
             raise ZeroDivisionError("of a mistake of ours")
         return whole(networks, owner, around)
 
-    monkeypatch.setattr(reconciling, "planned", broken)
+    monkeypatch.setattr(reconciling, "owner_rows", broken)
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
     controller.take(networks)
     until(lambda: controller.condition(VPC, "blue", REALIZED)[0] is True)
     until(lambda: controller.condition(VPC, "red", VALID)[:2] == (False, "unsupported"))
-    monkeypatch.setattr(reconciling, "planned", whole)
+    monkeypatch.setattr(reconciling, "owner_rows", whole)
     controller.settled(networks)
 
 
@@ -237,7 +237,7 @@ def test_a_dead_host_holds_nobody_up_and_its_ports_are_told(controller: Controll
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[:2] == (False, "host_silent"))
     networks = networks.put(Port(name="red/a/p9"))[0]
     controller.carried(networks, generation=2)
-    assert controller.condition(PORT, "red/a/p9", REALIZED) == (True, "realized", "without h1, which do not answer")
+    assert controller.condition(PORT, "red/a/p9", REALIZED) == (True, "realized", "without h1, which do not respond")
     host.start("ovn-controller")
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
 

@@ -180,7 +180,7 @@ def test_only_one_controller_runs_for_a_home(plane: Lab, tmp_path: Path) -> None
         until(lambda: pid_of(tmp_path) == first.pid)
         second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert second.returncode == 1
-        assert "error [conflict]: a network controller runs already" in second.stderr
+        assert "error [conflict]: another network controller is running" in second.stderr
         first.terminate()
         assert first.wait(60) == 0
     finally:

@@ -82,7 +82,7 @@ def test_a_dead_daemon_is_told_by_the_vpcs_that_need_it_until_it_runs_again(
     try:
         until(partial(all_are, controller, told), within_s=WITHIN_S, what=f"{told}")
         silent = [vpc for vpc, (_, reason) in told.items() if reason == "host_silent"]
-        assert all(message(controller, vpc) == f"hosts that do not answer: {on}" for vpc in silent)
+        assert all(message(controller, vpc) == f"hosts that do not respond: {on}" for vpc in silent)
     finally:
         owner.start(daemon)
     until(partial(all_are, controller, ALL_WELL), within_s=WITHIN_S, what="all is well again")

@@ -52,10 +52,10 @@ def test_what_is_wrong_is_named_and_what_is_well_is_said(world: World, plane: La
     well = found(world, switch, patience_s=60.0)
     assert {check: text for check, (result, text) in well.items() if result != "ok"} == {}
     assert well["pool"][1].startswith("1 VPCs, 4 objects")
-    assert well["hosts"] == ("ok", "2 of 2 answer")
+    assert well["hosts"] == ("ok", "2 of 2 respond")
 
     plane.host("g1").kill("ovn-controller")
-    until(lambda: found(world)["hosts"] == ("fail", "1 of 2 answer; silent: g1"), what="the silent host is named")
+    until(lambda: found(world)["hosts"] == ("fail", "1 of 2 respond; silent: g1"), what="the silent host is named")
     plane.host("g1").start("ovn-controller")
 
     plane.central.kill("northd")
@@ -67,7 +67,10 @@ def test_what_is_wrong_is_named_and_what_is_well_is_said(world: World, plane: La
     controller = pid_of(world.home)
     os.kill(controller, signal.SIGSTOP)  # so that nobody repairs
     plane.central.nbctl("lsp-del", "red/a/web1")
-    until(lambda: found(world).get("rows") == ("fail", "OVN is not as it should be for 1: red"), what="the missing row")
+    until(
+        lambda: found(world).get("rows") == ("fail", "OVN differs from the desired rows for 1: red"),
+        what="the missing row",
+    )
     os.kill(controller, signal.SIGCONT)
 
     plane.central.kill("nb")

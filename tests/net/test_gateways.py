@@ -123,7 +123,7 @@ def orders(controller: Controller) -> tuple[str, ...]:
 
 def rests(controller: Controller, host: str) -> bool:
     """Also in the rows."""
-    return controller.reconciler.around.hosts.resting == (host,) == orders(controller)[1:]
+    return controller.reconciler.surroundings.hosts.resting == (host,) == orders(controller)[1:]
 
 
 def all_tunnels_up(lab: Lab, host: str) -> bool:

@@ -119,7 +119,7 @@ def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         lab.central.kill("northd")
         until(lambda: _restarts(prefix, capsys) == {"northd": 1}, what="the supervisor to start it")
         assert calabash("net", "doctor") == 0
-        assert "started again within 10 minutes: central/northd (1)" in capsys.readouterr().out
+        assert "restarted within 10 minutes: central/northd (1)" in capsys.readouterr().out
         monkeypatch.setenv("CALABASH_NET_PREFIX", other := "q" + prefix[1:])
         assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 1
         assert "has a network already" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
-from calabash.netd.plan import Surroundings, planned
+from calabash.netd.plan import Surroundings, owner_rows
 from calabash.seams.ovn.northbound import Northbound
 
 AROUND = Surroundings(hosts=NetworkHosts(gateways=("g1",)))
@@ -58,7 +58,7 @@ def test_random_books_are_carried_out_by_ovn_without_a_warning(plane: Lab) -> No
 def _carried(plane: Lab, northbound: Northbound, networks: Networks) -> None:
     """Writes the book's rows, binds all its ports at one host, and returns when that has done all it had to."""
     for owner in {PLATFORM, *networks.vpcs, *northbound.owners()} - {SHARED}:
-        if changes := diff(planned(networks, owner, AROUND), northbound.actual(owner)):
+        if changes := diff(owner_rows(networks, owner, AROUND), northbound.actual(owner)):
             northbound.apply(changes)
     names = {port.name for port in networks.all(Port) if not port.virtual_parents}
     words: list[str] = []

@@ -1,5 +1,6 @@
-"""The network controller: keeps OVN equal to what the pool's book of networks describes; it may end at any moment.
+"""Controllers of tenant networks: they keep OVN, appliances and fabrics equal to the desired state, and may end at any moment.
 
-What lives here: the round of comparing and writing, how far networks have been carried out, the process, and the labs.
-What never lives here: which rows a network needs (``calabash.net``), and the databases' protocol (``calabash.seams.ovn``).
+Contents: the network controller (reconciler, status conditions, process), ``appliances`` of gateway hosts, ``fabric``
+partitions, ``promises`` (connectivity checks of a VPC), and ``lab``, an OVN deployment in network namespaces. The translation
+of networks to rows is in ``calabash.net``; the protocol of OVN's databases is in ``calabash.seams.ovn``.
 """

@@ -1,4 +1,4 @@
-"""VPCs that could not be carried out, and when each is tried again. Pure."""
+"""Exponential backoff of VPCs that could not be written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FIRST_S, MOST_S = 0.5, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Why, since how many tries, and when the next is."""
+class FailedVpc:
+    """Failure of a VPC: last error, number of tries, and time of the next try."""
 
     error: CalabashError
     tries: int
@@ -19,28 +19,30 @@ class Trouble:
 
 
 class Backoff:
-    """Troubles by VPC; the pause doubles with every failure that follows another."""
+    """Failures by VPC. The pause doubles with every consecutive failure, from FIRST_S to MOST_S seconds."""
 
     def __init__(self) -> None:
-        self.troubles: dict[str, Trouble] = {}
+        self.failures: dict[str, FailedVpc] = {}
 
-    def failed(self, vpc: str, error: CalabashError, now_s: float) -> Trouble:
-        tries = self.troubles[vpc].tries + 1 if vpc in self.troubles else 1
+    def failed(self, vpc: str, error: CalabashError, now_s: float) -> FailedVpc:
+        """Record a failure and return it."""
+        tries = self.failures[vpc].tries + 1 if vpc in self.failures else 1
         pause_s = min(MOST_S, FIRST_S * 2.0 ** min(tries - 1, 10))
-        self.troubles[vpc] = Trouble(error=error, tries=tries, next_s=now_s + pause_s)
-        return self.troubles[vpc]
+        self.failures[vpc] = FailedVpc(error=error, tries=tries, next_s=now_s + pause_s)
+        return self.failures[vpc]
 
-    def well(self, vpc: str) -> None:
-        self.troubles.pop(vpc, None)
+    def succeeded(self, vpc: str) -> None:
+        self.failures.pop(vpc, None)
 
     def due(self, now_s: float) -> list[str]:
-        return [vpc for vpc, trouble in self.troubles.items() if trouble.next_s <= now_s]
+        """Return the VPCs to try again now."""
+        return [vpc for vpc, failure in self.failures.items() if failure.next_s <= now_s]
 
     def next_s(self) -> float | None:
-        """When the next is due."""
-        return min((trouble.next_s for trouble in self.troubles.values()), default=None)
+        """Return the time of the next try, or None."""
+        return min((failure.next_s for failure in self.failures.values()), default=None)
 
     def waits(self, vpc: str, now_s: float) -> bool:
-        """Whether it is not to be tried yet."""
-        trouble = self.troubles.get(vpc)
-        return trouble is not None and trouble.next_s > now_s
+        """Return True if the VPC must not be tried yet."""
+        failure = self.failures.get(vpc)
+        return failure is not None and failure.next_s > now_s

@@ -1,4 +1,4 @@
-"""What goes between a pool and the controller: news one way, reports the other, each in a thread that waits."""
+"""Threads between a pool and the reconciler: one fetches changes of networks, one sends status reports."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from calabash.model.errors import CalabashError
 from calabash.netd.reconciler import Reconciler
 from calabash.netd.source import Key, NetworkSource
 
-WAIT_S = 25.0  # for news, in one question
+WAIT_S = 25.0  # of one long-polling request
 PAUSE_S, PAUSE_S_MAX = 0.2, 2.0
-GATHER_S = 0.05  # reports of one moment go together
+GATHER_S = 0.05  # delay that combines reports into one request
 
 log = structlog.get_logger(__name__)
 
 
-class Carrier:
-    """Takes a source's news to a reconciler, and its reports back. What cannot be told is told later."""
+class PoolSync:
+    """Transports changes of networks to the reconciler and reports back. Failed reports are sent again."""
 
     def __init__(self, source: NetworkSource, reconciler: Reconciler) -> None:
         self._source, self._reconciler = source, reconciler
         self._stop = threading.Event()
-        self._there = threading.Condition()
+        self._condition = threading.Condition()
         self._reports: dict[Key, NetworkReport] = {}
         self._threads = [
-            threading.Thread(target=self._follow, name="network news", daemon=True),
-            threading.Thread(target=self._tell, name="network reports", daemon=True),
+            threading.Thread(target=self._fetch_changes, name="network news", daemon=True),
+            threading.Thread(target=self._send_reports, name="network reports", daemon=True),
         ]
 
     def start(self) -> None:
@@ -37,47 +37,47 @@ class Carrier:
             thread.start()
 
     def close(self) -> None:
-        """A thread that waits for the source ends with its question, and is not waited for."""
+        """Stop both threads. Does not wait for a pending request of the source."""
         self._stop.set()
-        with self._there:
-            self._there.notify_all()
+        with self._condition:
+            self._condition.notify_all()
 
     def report(self, reports: Iterable[NetworkReport]) -> None:
-        """Tell this soon; it does not wait."""
-        with self._there:
+        """Queue reports for sending. Does not block."""
+        with self._condition:
             self._reports.update(((report.kind, report.name), report) for report in reports)
-            self._there.notify_all()
+            self._condition.notify_all()
 
-    def _follow(self) -> None:
+    def _fetch_changes(self) -> None:
         pause_s, after = PAUSE_S, -1
         while not self._stop.is_set():
             try:
-                news = self._source.news(after, WAIT_S)
+                update = self._source.fetch_update(after, WAIT_S)
             except CalabashError as error:
-                log.warning("the book of networks cannot be read", why=error.message)
+                log.warning("networks cannot be read", why=error.message)
                 self._stop.wait(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)
-                after = -1  # another pool may answer the next time: its revisions mean something else
+                after = -1  # the next reply may come from another pool with other revisions
                 continue
             pause_s = PAUSE_S
-            if news.whole or news.revision != after:
-                self._reconciler.take(news)
-            after = news.revision
+            if update.whole or update.revision != after:
+                self._reconciler.apply_update(update)
+            after = update.revision
 
-    def _tell(self) -> None:
+    def _send_reports(self) -> None:
         pause_s = PAUSE_S
         while not self._stop.is_set():
-            with self._there:
-                self._there.wait_for(lambda: self._reports or self._stop.is_set())
+            with self._condition:
+                self._condition.wait_for(lambda: self._reports or self._stop.is_set())
             self._stop.wait(GATHER_S)
-            with self._there:
+            with self._condition:
                 reports, self._reports = self._reports, {}
             try:
                 self._source.report(list(reports.values()))
                 pause_s = PAUSE_S
             except CalabashError as error:
-                log.warning("what became of networks cannot be told", why=error.message)
-                with self._there:
+                log.warning("status reports cannot be sent", why=error.message)
+                with self._condition:
                     self._reports = reports | self._reports
                 self._stop.wait(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)

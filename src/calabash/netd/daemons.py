@@ -1,8 +1,8 @@
-"""Which daemons of OVN do not answer, as a network controller sees it, and what that means for each VPC.
+"""Detection of OVN daemons that do not respond, and the resulting condition READY of each VPC.
 
-A host is silent when its ovn-controller or its ovs-vswitchd does not work, as it then carries out no change. A VPC with ports
-on a silent host is not ready. One that loses a gateway host only goes on by another one, so that it is ready, and its
-condition says which host does not answer.
+A host is silent if its ovn-controller or ovs-vswitchd does not work, because it then carries out no change. A VPC with ports
+on a silent host is not ready. A VPC that only loses a gateway host continues on another one; it stays ready, and its condition
+names the silent host.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.ovn.southbound import Southbound
 
 _TEXTS = {
-    VpcReady.NORTHBOUND_DOWN: "the northbound database does not answer: no change is carried out",
-    VpcReady.SOUTHBOUND_DOWN: "the southbound database does not answer: no change is carried out",
+    VpcReady.NORTHBOUND_DOWN: "the northbound database does not respond: no change is carried out",
+    VpcReady.SOUTHBOUND_DOWN: "the southbound database does not respond: no change is carried out",
     VpcReady.NORTHD_DOWN: "ovn-northd does not carry out changes",
 }
 _NAMED = 5
@@ -29,12 +29,13 @@ OwnSwitch = tuple[str, Callable[[], bool]]
 
 
 class OvnDaemons:
-    """Follows the databases, northd and the hosts, and keeps the condition READY of VPCs. Not for several threads.
+    """Monitors the databases, northd and the hosts, and sets READY of VPCs. Not thread-safe.
 
     Args:
-        own_switch: the controller's own host, and whether the database of its switch answers. Of other hosts nobody tells:
-            their ovn-controller goes on without it as long as nothing changes.
-        silent_s: a daemon is told once it has not answered for so long; one that is started again at once is not.
+        own_switch: the host of this controller, and a function that returns True if the database of its switch responds. Other
+            hosts do not
+            report this: their ovn-controller continues without its switch while nothing changes.
+        silent_s: seconds after which a daemon that does not respond is reported; a quick restart is not.
     """
 
     def __init__(
@@ -49,19 +50,18 @@ class OvnDaemons:
     ) -> None:
         self._northbound, self._southbound, self._statuses = northbound, southbound, statuses
         self._own_switch, self._silent_s, self._now_s = own_switch, silent_s, now_s
-        self._since: dict[str, float] = {}  # of what does not answer: since when
-        self._asked: list[
-            tuple[int, float]
-        ] = []  # counts that northd has not carried out, and when each was seen first
+        self._since: dict[str, float] = {}  # time since when each part does not respond
+        self._requested: list[tuple[int, float]] = []  # changes that northd has not carried out, with the time of each
         self._dead: frozenset[str] = frozenset()
-        self._told: dict[str, Condition] = {}
-        self._seen: object = None
+        self._reported: dict[str, Condition] = {}
+        self._last_inputs: object = None
 
-    def look(self, known: KnownNetworks, gateways: Sequence[str], *, leads: bool) -> None:
-        """Set the condition READY of every VPC for which it changed.
+    def update(self, known: KnownNetworks, gateways: Sequence[str], *, leads: bool) -> None:
+        """Set READY of every VPC for which it changed.
 
         Args:
-            leads: whether this controller writes. Else another one tells, unless the database that says who leads is down.
+            leads: True if this controller writes. Otherwise another one reports, unless the northbound database, which elects
+                the leader, is down.
         """
         shared = self._shared()
         if not leads and VpcReady.NORTHBOUND_DOWN not in shared:
@@ -70,17 +70,17 @@ class OvnDaemons:
             self._dead = self._silent_hosts(gateways)
         port_hosts = self._southbound.hosts_of_ports() if self._dead else {}
         seen = (shared, self._dead, port_hosts, gateways, known.revision)
-        if seen == self._seen:
+        if seen == self._last_inputs:
             return
-        self._seen = seen
+        self._last_inputs = seen
         vpcs = known.vpcs()
         for vpc in vpcs:
             found = self._condition(known, vpc, shared, (port_hosts, gateways))
-            if found != self._told.get(vpc):
-                self._told[vpc] = found
+            if found != self._reported.get(vpc):
+                self._reported[vpc] = found
                 self._statuses.set((NetworkKind.VPC, vpc), ConditionKind.READY, *found)
-        for vpc in self._told.keys() - set(vpcs):
-            del self._told[vpc]
+        for vpc in self._reported.keys() - set(vpcs):
+            del self._reported[vpc]
 
     def _condition(
         self, known: KnownNetworks, vpc: str, shared: tuple[VpcReady, ...], hosts: tuple[dict[str, str], Sequence[str]]
@@ -94,7 +94,7 @@ class OvnDaemons:
             named = ", ".join(sorted(silent)[:_NAMED]) + (
                 f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
             )
-            texts.append(f"hosts that do not answer: {named}")
+            texts.append(f"hosts that do not respond: {named}")
         reason = shared[0] if shared else VpcReady.HOST_SILENT if silent else VpcReady.ACTIVE
         return not shared and not bound, reason.value, "; ".join(texts)
 
@@ -113,11 +113,11 @@ class OvnDaemons:
 
     def _northd_is_late(self) -> bool:
         asked, done, now_s = self._northbound.counts()[0], self._southbound.count(), self._now_s()
-        if not self._asked or asked != self._asked[-1][0]:
-            self._asked.append((asked, now_s))
-        # A count that is lower than the one before is of another database.
-        self._asked = [(count, seen_s) for count, seen_s in self._asked if done < count <= asked]
-        return bool(self._asked) and now_s - self._asked[0][1] > self._silent_s
+        if not self._requested or asked != self._requested[-1][0]:
+            self._requested.append((asked, now_s))
+        # A lower number than before is from a replaced database.
+        self._requested = [(count, seen_s) for count, seen_s in self._requested if done < count <= asked]
+        return bool(self._requested) and now_s - self._requested[0][1] > self._silent_s
 
     def _silent_hosts(self, gateways: Sequence[str]) -> frozenset[str]:
         chassis = {one.name: one.silent_s for one in self._southbound.chassis()}

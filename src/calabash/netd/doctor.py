@@ -1,4 +1,4 @@
-"""What is wrong between a pool, its network controller, OVN's databases and the hosts: one line for each thing looked at."""
+"""Diagnosis of a pool's networks: settings, controller, OVN databases, daemons, hosts, rows, and the switch of this host."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.supervisor import LOG_FILE, read_restarts, supervisor_pid
 from calabash.netd.main import LOCK_FILE
-from calabash.netd.plan import Surroundings, planned
+from calabash.netd.plan import Surroundings, owner_rows
 from calabash.netd.realized import SILENT_S
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
-from calabash.netd.source import PoolBook
+from calabash.netd.source import PoolNetworks
 from calabash.seams.links.offloads import checksums_left_out
 from calabash.seams.ovn.local import LocalSwitch, SwitchPort
 from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.ovn.southbound import Chassis, Southbound
 from calabash.seams.pool.client import ApiClient
 
-WAIT_S = 5.0  # for each database
-LATELY_S = 600.0  # a daemon that was started again within this time is told
-NAMED = 3  # how many of many are named
+WAIT_S = 5.0  # seconds to wait for each database
+RECENT_S = 600.0  # restarts of daemons within this time are reported
+NAMED = 3  # names in a message; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFinding:
-    """One thing looked at: ``ok``, ``warn`` or ``fail``, and what to do about it."""
+    """Result of one check: ``ok``, ``warn`` or ``fail``, with a text and a hint."""
 
     check: str
     result: str
@@ -45,12 +45,12 @@ class NetworkFinding:
 
 
 def examine(home: Path, pool: ApiClient, switch: str = "", *, patience_s: float = SILENT_S) -> Iterator[NetworkFinding]:
-    """Everything, in the order in which one thing needs the other.
+    """Run all checks, each after the checks it depends on, and yield their results.
 
     Args:
-        home: the pool's.
-        switch: the database of this host's switch; "": hosts are elsewhere.
-        patience_s: how long a count may take to come, and to be carried out.
+        home: home of the pool.
+        switch: database of the switch of this host; "" if the hosts are elsewhere.
+        patience_s: seconds to wait for a change to arrive and to be carried out.
     """
     try:
         connection = read_connection(home)
@@ -66,7 +66,7 @@ def examine(home: Path, pool: ApiClient, switch: str = "", *, patience_s: float 
         )
         return
     yield NetworkFinding(check="settings", result="ok", text=f"northbound at {connection.northbound}")
-    networks, finding = _book(pool)
+    networks, finding = _pool_networks(pool)
     yield finding
     yield _controller(home)
     yield from _daemons(connection)
@@ -75,55 +75,55 @@ def examine(home: Path, pool: ApiClient, switch: str = "", *, patience_s: float 
         yield from _switch(switch, networks)
 
 
-def _book(pool: ApiClient) -> tuple[Networks | None, NetworkFinding]:
+def _pool_networks(pool: ApiClient) -> tuple[Networks | None, NetworkFinding]:
     try:
-        news = PoolBook(pool).news(-1, 0.0)
+        update = PoolNetworks(pool).fetch_update(-1, 0.0)
     except CalabashError as error:
         return None, NetworkFinding(check="pool", result="fail", text=error.message, hint=error.hint)
-    networks = Networks.from_objects((item for item, _ in news.items), news.revision)
-    text = f"{len(list(networks.all(Vpc)))} VPCs, {len(news.items)} objects, revision {news.revision}"
+    networks = Networks.from_objects((item for item, _ in update.items), update.revision)
+    text = f"{len(list(networks.all(Vpc)))} VPCs, {len(update.items)} objects, revision {update.revision}"
     return networks, NetworkFinding(check="pool", result="ok", text=text)
 
 
 def _controller(home: Path) -> NetworkFinding:
-    pid = running(home)
+    pid = controller_pid(home)
     if pid:
         return NetworkFinding(check="controller", result="ok", text=f"runs, pid {pid}")
     return NetworkFinding(
         check="controller",
         result="fail",
-        text="no controller runs, so nothing is carried out",
-        hint=f"the pool starts it: see {home}/pool.log",
+        text="no controller is controller_pid: changes are not carried out",
+        hint=f"the pool starts the controller: see {home}/pool.log",
     )
 
 
 def _daemons(connection: NetworkConnection) -> Iterator[NetworkFinding]:
-    """Of a network that `calabash net up` brought up: its daemons, and those that were started again lately."""
+    """Check the daemons of a lab that `calabash net up` started, and report recent restarts."""
     lab = Lab.of_prefix(connection.lab) if connection.lab else None
     if lab is None:
         return
     hint = "calabash net up" if not supervisor_pid(lab.directory) else f"see {lab.directory / LOG_FILE}"
     dead = [name for name, pid in lab.daemons().items() if not pid]
     restarts = read_restarts(lab.directory)
-    lately = [
+    recent = [
         f"{name} ({told.count})"
         for name, told in restarts.items()
-        if time.time() - told.last_s < LATELY_S and told.count
+        if time.time() - told.last_s < RECENT_S and told.count
     ]
     if dead:
-        yield NetworkFinding(check="daemons", result="fail", text=f"do not run: {_named(dead)}", hint=hint)
+        yield NetworkFinding(check="daemons", result="fail", text=f"not controller_pid: {_named(dead)}", hint=hint)
     elif not supervisor_pid(lab.directory):
-        text = "all run, and no supervisor would start them again"
+        text = "all are controller_pid, but no supervisor would restart them"
         yield NetworkFinding(check="daemons", result="warn", text=text, hint=hint)
-    elif lately:
-        text = f"all run; started again within {LATELY_S / 60:.0f} minutes: {_named(lately)}"
+    elif recent:
+        text = f"all are controller_pid; restarted within {RECENT_S / 60:.0f} minutes: {_named(recent)}"
         yield NetworkFinding(check="daemons", result="warn", text=text, hint=hint)
     else:
-        yield NetworkFinding(check="daemons", result="ok", text=f"{len(lab.daemons())} run")
+        yield NetworkFinding(check="daemons", result="ok", text=f"{len(lab.daemons())} are controller_pid")
 
 
-def running(home: Path) -> int:
-    """The process of the controller of this home, 0 where none runs."""
+def controller_pid(home: Path) -> int:
+    """Return the process ID of the controller of this home, 0 if none is controller_pid, -1 if it is unknown."""
     try:
         descriptor = os.open(home / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -152,7 +152,10 @@ def _databases(connection: NetworkConnection, networks: Networks | None, patienc
             except CalabashError as error:
                 there = False
                 yield NetworkFinding(
-                    check=check, result="fail", text=error.message, hint="does its server run? calabash net status"
+                    check=check,
+                    result="fail",
+                    text=error.message,
+                    hint="check that its server is running: calabash net status",
                 )
         if not there:
             return
@@ -167,7 +170,7 @@ def _databases(connection: NetworkConnection, networks: Networks | None, patienc
 
 def _northd(northbound: Northbound, southbound: Southbound, patience_s: float) -> NetworkFinding:
     before = northbound.counts()[0]
-    # A count goes out every few seconds, by which who has died since the last one is known.
+    # The controller requests a new number every few seconds; wait for one to detect daemons that died since the last.
     northbound.session.wait_for(lambda _: northbound.counts()[0] > before, patience_s)
     asked = northbound.counts()[0]
     done = southbound.session.wait_for(lambda _: southbound.count() >= asked, patience_s)
@@ -176,8 +179,8 @@ def _northd(northbound: Northbound, southbound: Southbound, patience_s: float) -
     return NetworkFinding(
         check="northd",
         result="fail",
-        text=f"stands at change {southbound.count()} of {asked}",
-        hint="does ovn-northd run? calabash net status",
+        text=f"has carried out change {southbound.count()} of {asked}",
+        hint="check that ovn-northd is running: calabash net status",
     )
 
 
@@ -188,10 +191,12 @@ def _hosts(
     southbound.session.wait_for(lambda _: all(c.nb_cfg >= asked for c in southbound.chassis()), patience_s)
     chassis = southbound.chassis()
     silent = [one.name for one in chassis if one.nb_cfg < asked]
-    text = f"{len(chassis) - len(silent)} of {len(chassis)} answer"
+    text = f"{len(chassis) - len(silent)} of {len(chassis)} respond"
     if silent or not chassis:
-        said = f"{text}; silent: {_named(silent)}" if silent else "no host has joined"
-        yield NetworkFinding(check="hosts", result="fail", text=said, hint="does ovn-controller run there?")
+        problem = f"{text}; silent: {_named(silent)}" if silent else "no host has joined"
+        yield NetworkFinding(
+            check="hosts", result="fail", text=problem, hint="check that ovn-controller is running there"
+        )
     else:
         yield NetworkFinding(check="hosts", result="ok", text=text)
     yield from _tunnels(chassis)
@@ -203,22 +208,22 @@ def _hosts(
         yield NetworkFinding(
             check="gateways",
             result="warn" if alive else "fail",
-            text=f"{leaving} VPCs leave by {len(alive)} living gateway hosts of {len(gateways)}",
-            hint="two are needed for one to be lost without harm",
+            text=f"{leaving} VPCs use {len(alive)} live gateway hosts of {len(gateways)}",
+            hint="two are needed to survive the loss of one",
         )
     else:
-        yield NetworkFinding(check="gateways", result="ok", text=f"{len(alive)} of {len(gateways)} answer")
+        yield NetworkFinding(check="gateways", result="ok", text=f"{len(alive)} of {len(gateways)} respond")
 
 
 def _tunnels(chassis: tuple[Chassis, ...]) -> Iterator[NetworkFinding]:
-    """Hosts without an address of their own for tunnels, and those that calculate with other tables of the same OVN."""
-    bare = [one.name for one in chassis if not one.addresses]
-    if bare:
+    """Check that every host has a tunnel address, and that all hosts support the same OVN features."""
+    affected = [one.name for one in chassis if not one.addresses]
+    if affected:
         yield NetworkFinding(
             check="tunnels",
             result="fail",
-            text=f"without an address for tunnels: {_named(bare)}",
-            hint="set ovn-encap-ip there, another one on each host",
+            text=f"hosts without a tunnel address: {_named(affected)}",
+            hint="set a different ovn-encap-ip on each host",
         )
     datapaths = {one.told.get("datapath-type", "") for one in chassis}
     features = {frozenset(n for n, v in one.told.items() if n.startswith(("ct-", "ovn-ct")) and v) for one in chassis}
@@ -226,11 +231,11 @@ def _tunnels(chassis: tuple[Chassis, ...]) -> Iterator[NetworkFinding]:
         yield NetworkFinding(
             check="versions",
             result="warn",
-            text=f"hosts differ in what their OVN can ({len(features)} sets, datapaths {', '.join(sorted(datapaths))})",
-            hint="have the same version of OVN on all of them",
+            text=f"hosts differ in their OVN features ({len(features)} sets, datapaths {', '.join(sorted(datapaths))})",
+            hint="install the same version of OVN on all hosts",
         )
     else:
-        yield NetworkFinding(check="versions", result="ok", text="all hosts can the same")
+        yield NetworkFinding(check="versions", result="ok", text="all hosts support the same features")
 
 
 def _rows(
@@ -245,19 +250,19 @@ def _rows(
     wrong: list[str] = []
     for owner in sorted({PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}):
         try:
-            differs = bool(diff(planned(networks, owner, around), northbound.actual(owner)))
+            differs = bool(diff(owner_rows(networks, owner, around), northbound.actual(owner)))
         except CalabashError:
             differs = True
         if differs:
-            wrong.append("what all share" if owner == PLATFORM else owner)
+            wrong.append("shared rows" if owner == PLATFORM else owner)
     if wrong:
         return NetworkFinding(
             check="rows",
             result="fail",
-            text=f"OVN is not as it should be for {len(wrong)}: {_named(wrong)}",
-            hint="`calabash vpc show NAME` says why, where the controller could not",
+            text=f"OVN differs from the desired rows for {len(wrong)}: {_named(wrong)}",
+            hint="`calabash vpc show NAME` shows the error of the controller",
         )
-    return NetworkFinding(check="rows", result="ok", text="OVN is as the book says")
+    return NetworkFinding(check="rows", result="ok", text="OVN is equal to the desired rows")
 
 
 def _switch(remote: str, networks: Networks | None) -> Iterator[NetworkFinding]:
@@ -265,15 +270,19 @@ def _switch(remote: str, networks: Networks | None) -> Iterator[NetworkFinding]:
     try:
         ports = switch.ports()
     except CalabashError as error:
-        yield NetworkFinding(check="switch", result="fail", text=error.message, hint="does Open vSwitch run here?")
+        yield NetworkFinding(
+            check="switch", result="fail", text=error.message, hint="check that Open vSwitch is running here"
+        )
         return
     finally:
         switch.close()
     broken = [f"{port.iface_id or port.name} ({port.error})" for port in ports.values() if port.error]
     if broken:
-        yield NetworkFinding(check="switch", result="fail", text=f"cannot use {_named(broken)}")
+        yield NetworkFinding(check="switch", result="fail", text=f"ports with errors: {_named(broken)}")
     else:
-        yield NetworkFinding(check="switch", result="ok", text=f"{sum(p.ours for p in ports.values())} ports of ours")
+        yield NetworkFinding(
+            check="switch", result="ok", text=f"{sum(p.ours for p in ports.values())} ports managed by Calabash"
+        )
     yield _mtu(ports, networks)
     yield _offloads(ports)
 
@@ -286,25 +295,25 @@ def _mtu(ports: dict[str, SwitchPort], networks: Networks | None) -> NetworkFind
         if vpc is not None and known and 0 < port.mtu_bytes < vpc.mtu_bytes:
             small.append(f"{port.iface_id} ({port.mtu_bytes} of {vpc.mtu_bytes} bytes)")
     if small:
-        return NetworkFinding(check="mtu", result="fail", text=f"devices are smaller than their VPC: {_named(small)}")
-    return NetworkFinding(check="mtu", result="ok", text="devices take what their VPCs send")
+        return NetworkFinding(check="mtu", result="fail", text=f"MTU below that of the VPC: {_named(small)}")
+    return NetworkFinding(check="mtu", result="ok", text="no port has an MTU below that of its VPC")
 
 
 def _offloads(ports: dict[str, SwitchPort]) -> NetworkFinding:
-    """Of devices in this network namespace."""
-    bare = []
+    """Check that devices in this network namespace send packets with checksums."""
+    affected = []
     for port in ports.values():
-        with suppress(OSError):  # it is in another namespace, or no device of the kernel's
+        with suppress(OSError):  # the device is in another namespace, or not a kernel device
             if port.ours and checksums_left_out(port.name):
-                bare.append(port.iface_id)
-    if bare:
+                affected.append(port.iface_id)
+    if affected:
         return NetworkFinding(
             check="offloads",
             result="fail",
-            text=f"send without checksums, so that only ping passes: {_named(bare)}",
+            text=f"send without checksums, so only ping works: {_named(affected)}",
             hint="ethtool -K DEVICE tx off, at both ends",
         )
-    return NetworkFinding(check="offloads", result="ok", text="devices of ours send checksums")
+    return NetworkFinding(check="offloads", result="ok", text="managed devices send checksums")
 
 
 def _named(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What other threads have for the reconciler: news of the book, rows that somebody changed, hosts that moved on."""
+"""Queue of events for the reconciler: changed networks, changed rows, progress of hosts."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from calabash.netd.source import NetworkNews
+from calabash.netd.source import NetworkUpdate
 
 
 @dataclass(slots=True)
-class Mail:
-    """What came; ``everything``: look at all there is."""
+class PendingEvents:
+    """Events since the last call; ``full_check`` requests a full comparison."""
 
-    news: list[NetworkNews] = field(default_factory=list)
-    touched: set[str] = field(default_factory=set)
-    everything: bool = False
-    moved: bool = False
+    updates: list[NetworkUpdate] = field(default_factory=list)
+    changed_owners: set[str] = field(default_factory=set)
+    full_check: bool = False
+    hosts_progressed: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.news or self.touched or self.everything or self.moved)
+        return bool(self.updates or self.changed_owners or self.full_check or self.hosts_progressed)
 
 
-class Inbox:
-    """Safe for threads. None of what others call waits."""
+class EventQueue:
+    """Thread-safe queue of events. Its methods do not block, except ``wait``."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._mail = Mail(everything=True)
+        self._events = PendingEvents(full_check=True)
         self._quiet = False
         self.stopped = False
 
-    def news(self, news: NetworkNews) -> None:
-        """The book has changed."""
+    def add_update(self, update: NetworkUpdate) -> None:
+        """Add a change of the networks."""
         with self._changed:
-            self._mail.news.append(news)
+            self._events.updates.append(update)
             self._changed.notify_all()
 
-    def touched(self, owners: Iterable[str]) -> None:
-        """Rows of these have changed."""
+    def add_changed_owners(self, owners: Iterable[str]) -> None:
+        """Add owners whose rows have changed."""
         with self._changed:
-            self._mail.touched.update(owners)
+            self._events.changed_owners.update(owners)
             self._changed.notify_all()
 
-    def everything(self) -> None:
-        """What is known of the database may be old."""
+    def request_full_check(self) -> None:
+        """Request a full comparison, because the known rows may be outdated."""
         with self._changed:
-            self._mail.everything = True
+            self._events.full_check = True
             self._changed.notify_all()
 
-    def moved(self) -> None:
-        """Hosts have carried something out, or have come or gone."""
+    def add_host_progress(self) -> None:
+        """Signal that hosts have carried out changes, appeared or disappeared."""
         with self._changed:
-            self._mail.moved = True
+            self._events.hosts_progressed = True
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -60,21 +60,25 @@ class Inbox:
             self.stopped = True
             self._changed.notify_all()
 
-    def taken(self) -> Mail:
-        """All that came since the last time."""
+    def take_events(self) -> PendingEvents:
+        """Return and clear all events."""
         with self._changed:
-            mail, self._mail = self._mail, Mail()
+            events, self._events = self._events, PendingEvents()
             self._quiet = False
-            return mail
+            return events
 
     def wait(self, within_s: float, *, quiet: bool) -> None:
-        """Until something comes or the time is over; ``quiet``: whether there is nothing left to do but wait."""
+        """Wait for an event, at most ``within_s`` seconds.
+
+        Args:
+            quiet: True if the caller has no work left.
+        """
         with self._changed:
             self._quiet = quiet
-            self._changed.wait_for(lambda: self._mail or self.stopped, within_s)
+            self._changed.wait_for(lambda: self._events or self.stopped, within_s)
 
     @property
     def quiet(self) -> bool:
-        """Whether there is nothing to do and nothing has come."""
+        """True if the reconciler has no work left and no event has arrived."""
         with self._changed:
-            return self._quiet and not (self._mail.news or self._mail.touched or self._mail.everything)
+            return self._quiet and not (self._events.updates or self._events.changed_owners or self._events.full_check)

@@ -1,4 +1,4 @@
-"""The book of networks as the controller knows it, and which VPCs a change of it concerns."""
+"""Local copy of the store of networks, and the owners of rows that a change affects."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.load_balancers import tracks_closed_backends
 from calabash.net.ovn.translation.view import first_of_version
 from calabash.net.store.networks import Networks
-from calabash.netd.source import Key, NetworkNews
+from calabash.netd.source import Key, NetworkUpdate
 
-MANY = 50  # of VPCs that change at once: then all are looked at
+MANY = 50  # if more VPCs change at once, all are reconciled
 _ALONE = frozenset((NetworkKind.PORT, NetworkKind.DNS_RECORD, NetworkKind.QOS_POLICY, NetworkKind.SECURITY_GROUP))
 
 
 class KnownNetworks:
-    """A book that follows another. Not for several threads."""
+    """Copy of a store of networks that follows its changes. Not thread-safe."""
 
     def __init__(self) -> None:
         self.networks = Networks()
         self.generations: dict[Key, int] = {}
         self.revision = -1
 
-    def take(self, news: NetworkNews) -> frozenset[str]:
-        """The owners of rows that may be others now: VPCs, and PLATFORM."""
-        if news.revision == self.revision and not news.whole:
+    def apply_update(self, update: NetworkUpdate) -> frozenset[str]:
+        """Apply a change and return the owners whose rows may be affected: VPCs, and PLATFORM."""
+        if update.revision == self.revision and not update.whole:
             return frozenset()
         before = self.networks
-        if news.whole:
-            after = Networks.from_objects((item for item, _ in news.items), news.revision)
+        if update.whole:
+            after = Networks.from_objects((item for item, _ in update.items), update.revision)
             self.generations = {}
         else:
             after = before
-            for item, _ in news.items:
+            for item, _ in update.items:
                 after = after.replaced(kind_of(item), item.name, item)
-            for kind, name in news.removed:
+            for kind, name in update.removed:
                 after = after.replaced(kind, name, None)
                 self.generations.pop((kind, name), None)
-        self.generations.update(((kind_of(item), item.name), generation) for item, generation in news.items)
-        self.networks, self.revision = after, news.revision
-        put, gone = after.changes_since(before)
-        return concerned(before, put, gone) | concerned(after, put, gone)
+        self.generations.update(((kind_of(item), item.name), generation) for item, generation in update.items)
+        self.networks, self.revision = after, update.revision
+        put, removed_objects = after.changes_since(before)
+        return affected_owners(before, put, removed_objects) | affected_owners(after, put, removed_objects)
 
     def vpcs(self) -> list[str]:
         return [vpc for vpc in self.networks.vpcs if vpc != SHARED]
@@ -53,30 +53,33 @@ class KnownNetworks:
         return [(kind_of(item), item.name) for item in self.networks.of_vpc(vpc)]
 
 
-def concerned(networks: Networks, put: Iterable[NetworkObject], gone: Iterable[NetworkObject]) -> frozenset[str]:
-    """Whose rows may depend on what is put or gone: its VPC, whom that one is peered with or serves, and what is shared."""
-    changed = [*put, *gone]
+def affected_owners(
+    networks: Networks, put: Iterable[NetworkObject], removed_objects: Iterable[NetworkObject]
+) -> frozenset[str]:
+    """Return the owners whose rows may depend on the changed objects: their VPCs, joined VPCs and PLATFORM."""
+    changed = [*put, *removed_objects]
     owners = {vpc_of(item.name) for item in changed if not isinstance(item, Uplink)}
     uplinks = {item.name for item in changed if isinstance(item, Uplink)}
     if any(kind_of(item) not in _ALONE for item in changed):
         owners.add(PLATFORM)
         if len(owners) > MANY:
             return frozenset(owners | networks.vpcs.keys() - {SHARED})
-        owners |= {other for vpc in tuple(owners) for other in _joined(networks, vpc)}
+        owners |= {other for vpc in tuple(owners) for other in _joined_vpcs(networks, vpc)}
     if uplinks:
         owners |= {vpc_of(g.name) for g in networks.all(NetworkGateway) if g.uplink in uplinks or not g.uplink}
     return frozenset(owners)
 
 
-def _joined(networks: Networks, vpc: str) -> set[str]:
-    """VPCs whose routes or endpoints lead to this one, or from it."""
+def _joined_vpcs(networks: Networks, vpc: str) -> set[str]:
+    """Return the VPCs that are joined to this one by peerings or endpoints, in either direction."""
     found = {peer.name.split("/", 1)[1] for peer in networks.of_vpc(vpc).all(Peering).values()}
     for endpoint in networks.of_vpc(vpc).all(ServiceEndpoint).values():
         found.add(vpc_of(endpoint.source))
-    return found | _leading(networks, vpc)
+    return found | _referring_vpcs(networks, vpc)
 
 
-def _leading(networks: Networks, vpc: str) -> set[str]:
+def _referring_vpcs(networks: Networks, vpc: str) -> set[str]:
+    """Return the VPCs with a peering to this VPC or an endpoint of one of its services."""
     return {
         other
         for other, objects in networks.vpcs.items()
@@ -86,7 +89,7 @@ def _leading(networks: Networks, vpc: str) -> set[str]:
 
 
 def backends_of(networks: Networks) -> dict[tuple[str, int], Address]:
-    """The backends of layer 4 balancers with checks of TCP, by port and number, with the address at which they serve."""
+    """Return the addresses of the backends of L4 load balancers with tcp checks, by port name and port number."""
     found = {}
     for balancer in networks.all(LoadBalancer):
         for backend in balancer.backends if tracks_closed_backends(balancer) else ():

@@ -1,4 +1,4 @@
-"""``python -I -m calabash.netd``: the controller of one pool's networks, until it is told to stop."""
+"""Process of the network controller: ``python -I -m calabash.netd``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ import structlog
 
 from calabash.agent.net.network_file import HostPlace, read_host_place
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.carrying import Carrier
+from calabash.netd.carrying import PoolSync
 from calabash.netd.listeners import LocalListeners
 from calabash.netd.reconciler import Reconciler
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
-from calabash.netd.source import FileBook, NetworkSource, PoolBook
+from calabash.netd.source import NetworksFile, NetworkSource, PoolNetworks
 from calabash.seams.host.files import lock_exclusive
 from calabash.seams.host.log_stream import log_stream
 from calabash.seams.ovn.local import LocalSwitch
 from calabash.seams.pool.client import PoolClient
 
-LOCK_FILE = "netd.lock"  # whoever holds it is the controller of this home
+LOCK_FILE = "netd.lock"  # lock by the controller of this home
 
 log = structlog.get_logger(__name__)
 
 
 def main(words: list[str] | None = None) -> int:
-    """What cannot start says why in two lines on stderr, ``error [reason]: ...`` and ``hint: ...``, and ends with 1."""
+    """Run the controller until it is told to stop; return the exit status.
+
+    Errors at the start are printed as two lines on stderr, ``error [reason]: ...`` and ``hint: ...``; the exit status is then
+    1.
+    """
     parser = argparse.ArgumentParser(prog="python -I -m calabash.netd", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help=f"the pool's home, which has {NETWORK_FILE}")
-    parser.add_argument("--book", type=Path, help="a file with the networks, in place of the pool's book")
-    parser.add_argument("--supervised", action="store_true", help="end when standard input does")
+    parser.add_argument("--book", type=Path, help="a file with the networks, instead of those of the pool")
+    parser.add_argument("--supervised", action="store_true", help="end at the end of standard input")
     arguments = parser.parse_args(words)
     structlog.configure(
         processors=[
@@ -54,33 +58,35 @@ def main(words: list[str] | None = None) -> int:
         return 1
 
 
-def _run(home: Path, book: Path | None, *, supervised: bool) -> int:
+def _run(home: Path, file: Path | None, *, supervised: bool) -> int:
     connection = read_connection(home)
     if connection is None:
         raise CalabashError(
             f"{home} has no {NETWORK_FILE}", reason=Reason.NOT_FOUND, hint="`calabash net up` writes it"
         )
-    held = _alone(home)
+    lock = _take_lock(home)
     try:
-        source: NetworkSource = FileBook(book) if book is not None else PoolBook(PoolClient(home))
-        _carry(connection, source, read_host_place(home), supervised=supervised)
+        source: NetworkSource = NetworksFile(file) if file is not None else PoolNetworks(PoolClient(home))
+        _run_threads(connection, source, read_host_place(home), supervised=supervised)
     finally:
-        os.close(held)
+        os.close(lock)
     return 0
 
 
-def _alone(home: Path) -> int:
-    """A descriptor that holds this home's lock. Raises CONFLICT."""
+def _take_lock(home: Path) -> int:
+    """Take the lock of this home and return its descriptor. Raises CalabashError (CONFLICT) if another controller holds it."""
     os.close(os.open(home / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    held = lock_exclusive(home / LOCK_FILE)
-    if held is None:
-        raise CalabashError(f"a network controller runs already at {home}", reason=Reason.CONFLICT)
-    os.ftruncate(held, 0)
-    os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
-    return held
+    lock = lock_exclusive(home / LOCK_FILE)
+    if lock is None:
+        raise CalabashError(f"another network controller is running at {home}", reason=Reason.CONFLICT)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
 
 
-def _carry(connection: NetworkConnection, source: NetworkSource, host: HostPlace | None, *, supervised: bool) -> None:
+def _run_threads(
+    connection: NetworkConnection, source: NetworkSource, host: HostPlace | None, *, supervised: bool
+) -> None:
     ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     switch = LocalSwitch(host.switch) if host is not None else None
     reconciler = Reconciler(
@@ -92,9 +98,9 @@ def _carry(connection: NetworkConnection, source: NetworkSource, host: HostPlace
         rest_s=connection.rest_s,
         own_switch=(host.name, lambda: switch.session.ready) if host is not None and switch is not None else None,
     )
-    carrier = Carrier(source, reconciler)
-    reconciler.report = carrier.report
-    listeners = LocalListeners(switch, reconciler.take_closed) if switch is not None else None
+    sync = PoolSync(source, reconciler)
+    reconciler.report = sync.report
+    listeners = LocalListeners(switch, reconciler.set_closed_backends) if switch is not None else None
     if listeners is not None:
         reconciler.watch = listeners.watch
         listeners.start()
@@ -102,18 +108,18 @@ def _carry(connection: NetworkConnection, source: NetworkSource, host: HostPlace
         signal.signal(number, lambda *_: os.write(end, b"x"))
     worker = threading.Thread(target=reconciler.run, name="reconciler", daemon=True)
     worker.start()
-    carrier.start()
-    log.info("the network controller is up", northbound=connection.northbound, pid=os.getpid())
-    _until(ended, supervised=supervised)
-    carrier.close()
+    sync.start()
+    log.info("network controller started", northbound=connection.northbound, pid=os.getpid())
+    _wait_for_end(ended, supervised=supervised)
+    sync.close()
     if listeners is not None:
         listeners.close()
     reconciler.close()
     worker.join()
-    log.info("the network controller is down")
+    log.info("network controller stopped")
 
 
-def _until(ended: int, *, supervised: bool) -> None:
+def _wait_for_end(ended: int, *, supervised: bool) -> None:
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     if supervised:

@@ -1,7 +1,7 @@
-"""Which changes of a network go first: those that northd carries out by themselves, before what costs a look at everything.
+"""Order of changes to rows: changes that northd processes incrementally come before those that need a full recomputation.
 
-A new port is a few rows that northd follows incrementally, within milliseconds whatever else there is. For a row of DNS
-it draws all networks up again, a second and more for a thousand. So names follow the ports that they are of.
+northd processes the rows of a new port incrementally, within milliseconds. A change of a DNS row makes it recompute all
+networks, which takes more than a second for a thousand of them. DNS changes are therefore delayed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from calabash.net.ovn.northbound.rows import Change, Update
 
 
-def first(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """The changes that are made now: all but names in DNS, where there is something else; the others show the next time."""
+def without_dns_updates(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Return the changes to make now: all except updates of DNS, unless there are only such updates."""
     names = [isinstance(change, Update) and change.row.table == "DNS" for change in changes]
     if all(names) or not any(names):
         return tuple(changes)

@@ -1,4 +1,4 @@
-"""The rows of one owner: of a VPC, or of what several share."""
+"""Desired rows of one owner: a VPC, or the platform."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from calabash.net.store.networks import Networks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What rows depend on besides the book.
+    """Inputs of the translation besides the networks.
 
     Args:
-        protected: ranges of the platform's own networks, which no tenant reaches by an uplink.
+        protected: ranges of the platform's own networks, which tenants must not reach by an uplink.
         closed: backends that get no new connections.
     """
 
@@ -27,8 +27,8 @@ class Surroundings:
     closed: ClosedBackends = NONE_CLOSED
 
 
-def planned(networks: Networks, owner: str, around: Surroundings) -> Rows:
-    """Raises CalabashError for what cannot be drawn up; none for a VPC that is no more."""
+def owner_rows(networks: Networks, owner: str, around: Surroundings) -> Rows:
+    """Return the desired rows of an owner, none for a deleted VPC. Raises CalabashError if they cannot be computed."""
     if owner == PLATFORM:
         return platform_rows(networks, protected=around.protected, hosts=around.hosts)
     return vpc_rows(networks, owner, hosts=around.hosts, closed=around.closed)

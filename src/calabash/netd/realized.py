@@ -1,4 +1,4 @@
-"""Whether a change has been carried out, judged by the hosts that live and that it concerns. Pure."""
+"""Progress of a change: whether northd and all live hosts that it affects have carried it out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from calabash.model.network import NetworkKind, Port
 from calabash.net.objects.collection import VpcObjects
 from calabash.seams.ovn.southbound import Chassis
 
-SILENT_S = 6.0  # what a host has not carried out for so long it never will: it is counted as dead
+SILENT_S = 6.0  # a host that has not carried out a change for so long counts as dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Of one VPC: ``waits_for`` are northd or hosts that live and have it not; ``silent`` dead ones that it concerns."""
+    """Progress of a change of one VPC.
+
+    Args:
+        waits_for: northd, or live hosts that have not carried it out.
+        silent: dead hosts that it affects.
+    """
 
     waits_for: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
@@ -25,7 +30,7 @@ class Progress:
 
 
 def hosts_of(objects: VpcObjects, port_hosts: Mapping[str, str], gateways: Iterable[str]) -> frozenset[str]:
-    """The hosts that a VPC concerns: those with ports of it, and gateway hosts where it leaves."""
+    """Return the hosts that a VPC affects: those with its ports, and gateway hosts if it has a gateway or a dedicated line."""
     found = {port_hosts[name] for name in objects.all(Port) if name in port_hosts}
     if any(objects.kinds.get(kind) for kind in (NetworkKind.GATEWAY, NetworkKind.DEDICATED_LINE)):
         found |= set(gateways)
@@ -35,20 +40,21 @@ def hosts_of(objects: VpcObjects, port_hosts: Mapping[str, str], gateways: Itera
 def progress(
     count: int, southbound_count: int, hosts: frozenset[str], chassis: Iterable[Chassis], *, silent_s: float = SILENT_S
 ) -> Progress:
-    """How far the change that was counted as ``count`` has come.
+    """Return the progress of a change.
 
     Args:
-        southbound_count: what northd has carried to the southbound database.
-        hosts: those that it concerns.
+        count: number (``nb_cfg``) of the change.
+        southbound_count: number of the last change that northd has written to the southbound database.
+        hosts: hosts that the change affects.
     """
     known = {one.name: one for one in chassis if one.name in hosts}
     silent = tuple(sorted(host for host in hosts if host not in known or known[host].silent_s > silent_s))
     if southbound_count < count:
         return Progress(waits_for=("northd",), silent=silent)
-    late = (
+    pending = (
         name
         for name, one in known.items()
         if one.silent_s <= silent_s
-        and not count <= one.nb_cfg <= southbound_count  # more is of a database that is no more
+        and not count <= one.nb_cfg <= southbound_count  # a larger number is from a replaced database
     )
-    return Progress(waits_for=tuple(sorted(late)), silent=silent)
+    return Progress(waits_for=tuple(sorted(pending)), silent=silent)

@@ -1,12 +1,12 @@
-"""The round that keeps OVN's northbound database equal to what the book of networks describes.
+"""Reconciler: keeps OVN's northbound database equal to the rows of the networks.
 
-Theory of operation. What changed in the book, what somebody wrote into our rows, and from time to time everything, is looked
-at: rows as they should be against rows as they are, and the difference is written, up to twenty VPCs in one transaction.
-Nothing that was done before is needed to know what to do next, so the process may end anywhere. A VPC that cannot be
-carried out is tried again after a pause that grows, and holds nobody up: a transaction that is refused is taken apart. What
-has been written is realized when northd and the hosts that live and that it concerns have it; their counts are
-in the southbound database, which is looked at when it changes. While nothing changes a count goes out every few seconds,
-by which dead hosts are known.
+Theory of operation. Three kinds of events select owners of rows: changes of the networks, changes of rows by other clients,
+and a periodic full comparison. For each owner the desired rows are compared with the actual rows, and the difference is
+written, up to BATCH VPCs in one transaction. No earlier result is needed for the next step, so the process may end at any
+point. A VPC that cannot be written is tried again with exponential backoff and does not block others: a refused transaction is
+repeated for each VPC alone. A change is realized when northd and all live hosts that it affects have carried it out; their
+progress is read from the southbound database when it changes. Without changes, a new number (``nb_cfg``) is requested every
+BEAT_S seconds, by which dead hosts are detected.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change
 from calabash.netd.backoff import Backoff
 from calabash.netd.daemons import OvnDaemons, OwnSwitch
-from calabash.netd.inbox import Inbox
-from calabash.netd.judging import Judge
+from calabash.netd.inbox import EventQueue
+from calabash.netd.judging import StatusTracker
 from calabash.netd.known import KnownNetworks, backends_of
-from calabash.netd.order import first
-from calabash.netd.plan import Surroundings, planned
+from calabash.netd.order import without_dns_updates
+from calabash.netd.plan import Surroundings, owner_rows
 from calabash.netd.resting import REST_S
-from calabash.netd.source import NetworkNews
+from calabash.netd.source import NetworkUpdate
 from calabash.netd.statuses import Statuses
 from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.ovn.southbound import Southbound
@@ -41,8 +41,8 @@ from calabash.seams.ovn.wire import Credentials
 BATCH = 20  # VPCs in one transaction
 BEAT_S = 3.0
 AGAIN_S = 0.2
-NAMES_S = 0.3  # then names in DNS follow: those of several ports together
-LOOK_S = 1.0  # that a host is silent is seen without an event
+NAMES_S = 0.3  # delay of DNS changes, which combines those of several ports
+POLL_S = 1.0  # silent hosts are detected by polling
 FULL_S = 300.0
 TRANSACTION_S = 30.0
 _LOST = frozenset((Reason.UNREACHABLE, Reason.TIMEOUT))
@@ -53,18 +53,18 @@ log = structlog.get_logger(__name__)
 
 
 class Reconciler:
-    """Carries a book of networks out. ``run`` is one thread's; the other methods are safe for threads.
+    """Writes the networks to OVN. ``run`` belongs to one thread; the other methods are thread-safe.
+
+    ``report`` is called with new status reports. ``watch`` is called with the backends of load balancers and their closed ones
+    when the networks change; without it no backend is closed. Both are called in the thread of ``run`` and must not block.
 
     Args:
         northbound, southbound: OVSDB servers.
-        gateways: names of the gateway hosts; empty: those that say so of themselves.
-        protected: as for ``Surroundings``.
-        full_s: how often everything is looked at.
-        own_switch: as for ``OvnDaemons``.
-        rest_s: how long a gateway host that returns, or is new, has to be well before it takes traffic.
-
-    ``report`` is called with what is newly known of objects, and ``watch`` with the backends of load balancers and the closed
-    ones of them when the book changes, both in the thread of ``run``; they must not wait. Without ``watch``, none is closed.
+        gateways: names of the gateway hosts; empty: the hosts that announce themselves.
+        protected: see ``Surroundings``.
+        full_s: seconds between full comparisons.
+        own_switch: see ``OvnDaemons``.
+        rest_s: hold-down time of gateway hosts that are new or return, in seconds.
     """
 
     def __init__(
@@ -79,107 +79,113 @@ class Reconciler:
         rest_s: float = REST_S,
         own_switch: OwnSwitch | None = None,
     ) -> None:
-        self._inbox = Inbox()
+        self._queue = EventQueue()
         self._full_s, self._protected = full_s, protected
         self._known = KnownNetworks()
         self._backoff = Backoff()
         self._urgent: dict[str, None] = {}
         self._checks: dict[str, None] = {}
-        self._names: dict[str, float] = {}
-        self._told_s = 0.0
+        self._delayed_dns: dict[str, float] = {}
+        self._requested_s = 0.0
         self._full_due_s = 0.0
         self.report: Callable[[list[NetworkReport]], None] = lambda _: None
         self.watch: Watch | None = None
         self._closed: ClosedBackends | None = None
         self._statuses = Statuses()
         self.northbound = Northbound(
-            northbound, credentials=credentials, touched=self._inbox.touched, synchronized=self._inbox.everything
+            northbound,
+            credentials=credentials,
+            touched=self._queue.add_changed_owners,
+            synchronized=self._queue.request_full_check,
         )
-        self.southbound = Southbound(southbound, credentials=credentials, changed=self._inbox.moved)
+        self.southbound = Southbound(southbound, credentials=credentials, changed=self._queue.add_host_progress)
         self._daemons = OvnDaemons(self.northbound, self.southbound, self._statuses, own_switch=own_switch)
-        self._judge = Judge(self.northbound, self.southbound, self._statuses, gateways, rest_s)
+        self._tracker = StatusTracker(self.northbound, self.southbound, self._statuses, gateways, rest_s)
 
     def close(self) -> None:
-        """End ``run``, and the connections."""
-        self._inbox.stop()
+        """End ``run`` and close the connections."""
+        self._queue.stop()
         self.northbound.close()
         self.southbound.close()
 
-    def take(self, news: NetworkNews) -> None:
-        """What changed in the book."""
-        self._inbox.news(news)
+    def apply_update(self, update: NetworkUpdate) -> None:
+        """Accept changes of the networks."""
+        self._queue.add_update(update)
 
-    def take_closed(self, closed: ClosedBackends) -> None:
-        """These backends are closed from now on."""
+    def set_closed_backends(self, closed: ClosedBackends) -> None:
+        """Set the closed backends and reconcile the VPCs of those that changed."""
         before, self._closed = self._closed or NONE_CLOSED, closed
-        self._judge.closed = closed
-        self._inbox.touched({vpc_of(port) for port, _ in before ^ closed})
+        self._tracker.closed = closed
+        self._queue.add_changed_owners({vpc_of(port) for port, _ in before ^ closed})
 
     @property
-    def around(self) -> Surroundings:
-        """What rows are made for besides the book."""
+    def surroundings(self) -> Surroundings:
+        """Inputs of the translation besides the networks."""
         closed = self._closed or NONE_CLOSED
-        return Surroundings(hosts=self._judge.hosts, protected=self._protected, closed=closed)
+        return Surroundings(hosts=self._tracker.hosts, protected=self._protected, closed=closed)
 
     @property
     def revision(self) -> int:
-        """Of the book, that has been taken."""
+        """Revision of the networks that was accepted."""
         return self._known.revision
 
     def settled(self) -> bool:
-        """Whether nothing is left to do: all that is known of the book is written, and realized by whom it concerns."""
-        return self._inbox.quiet
+        """Return True if all known networks are written and realized."""
+        return self._queue.quiet
 
     def run(self) -> None:
-        """Until it is closed."""
-        while not self._inbox.stopped:
+        """Reconcile until ``close`` is called."""
+        while not self._queue.stopped:
             try:
-                self._round()
-            except CalabashError as error:  # the database has gone: all is looked at when it is back
-                log.warning("networks wait for OVN", why=error.message)
-                self._inbox.everything()
+                self._reconcile_once()
+            except CalabashError as error:  # the database is unreachable: compare everything when it returns
+                log.warning("OVN databases are unreachable", why=error.message)
+                self._queue.request_full_check()
                 time.sleep(AGAIN_S)
 
-    def _round(self) -> None:
+    def _reconcile_once(self) -> None:
         revision = self._known.revision
-        self._gather()
+        self._collect_events()
         ready = self.northbound.session.has_lock and self.southbound.session.ready and self._known.revision >= 0
         if ready and self.watch is not None and (self._closed is None or revision != self._known.revision):
             if self._closed is None:
-                self.take_closed(self.northbound.closed())  # as another process has left it
+                self.set_closed_backends(self.northbound.closed())  # as written by the previous controller
             self.watch(backends_of(self._known.networks), self._closed or NONE_CLOSED)
         if ready:
-            if self._judge.look_at_gateways():
-                self._everything()
-                self._urgent = {PLATFORM: None, **self._urgent}  # who rests stands there no later than in any other row
-            owners = self._batch()
+            if self._tracker.update_gateways():
+                self._queue_all()
+                self._urgent = {
+                    PLATFORM: None,
+                    **self._urgent,
+                }  # write held-down hosts before rows that depend on them
+            owners = self._next_owners()
             if owners:
-                self._carry_out(owners)
-            self._beat()
+                self._reconcile_owners(owners)
+            self._request_count()
         else:
-            self._judge.look_away()
+            self._tracker.suspend()
         if self.northbound.session.has_lock:
-            self._judge.look(self._known)
-        self._daemons.look(self._known, self._judge.hosts.gateways, leads=self.northbound.session.has_lock)
-        reports = self._statuses.taken()
+            self._tracker.update_progress(self._known)
+        self._daemons.update(self._known, self._tracker.hosts.gateways, leads=self.northbound.session.has_lock)
+        reports = self._statuses.take_reports()
         if reports:
             self.report(reports)
         if not (ready and (self._urgent or self._checks)):
-            left = self._backoff.troubles or self._judge.pending or self._names
-            self._inbox.wait(self._pause_s(), quiet=ready and not left)
+            left = self._backoff.failures or self._tracker.pending or self._delayed_dns
+            self._queue.wait(self._pause_s(), quiet=ready and not left)
 
-    def _gather(self) -> None:
-        mail = self._inbox.taken()
-        for one in mail.news:
-            self._urgent.update(dict.fromkeys(sorted(self._known.take(one))))
-            self._statuses.forget(key for key in one.removed)
+    def _collect_events(self) -> None:
+        events = self._queue.take_events()
+        for one in events.updates:
+            self._urgent.update(dict.fromkeys(sorted(self._known.apply_update(one))))
+            self._statuses.remove(key for key in one.removed)
             if one.whole:
-                self._statuses.forget(set(self._statuses.keys()) - self._known.generations.keys())
-        if mail.everything or time.monotonic() >= self._full_due_s:
-            self._everything()
-        self._checks.update(dict.fromkeys(sorted(mail.touched)))
+                self._statuses.remove(set(self._statuses.keys()) - self._known.generations.keys())
+        if events.full_check or time.monotonic() >= self._full_due_s:
+            self._queue_all()
+        self._checks.update(dict.fromkeys(sorted(events.changed_owners)))
 
-    def _everything(self) -> None:
+    def _queue_all(self) -> None:
         if not self.northbound.session.ready or self._known.revision < 0:
             self._full_due_s = 0.0
             return
@@ -187,33 +193,33 @@ class Reconciler:
         self._checks.update(dict.fromkeys(sorted(owners)))
         self._full_due_s = time.monotonic() + self._full_s
 
-    def _batch(self) -> list[str]:
+    def _next_owners(self) -> list[str]:
         now_s = time.monotonic()
         for vpc in self._backoff.due(now_s):
             self._urgent.setdefault(vpc)
-        for vpc in [vpc for vpc, due_s in self._names.items() if due_s <= now_s]:
-            del self._names[vpc]
+        for vpc in [vpc for vpc, due_s in self._delayed_dns.items() if due_s <= now_s]:
+            del self._delayed_dns[vpc]
             self._urgent.setdefault(vpc)
         owners: list[str] = []
         for queue in (self._urgent, self._checks):
             while queue and len(owners) < BATCH:
                 owner = next(iter(queue))
                 del queue[owner]
-                waits = queue is self._checks and (self._backoff.waits(owner, now_s) or owner in self._names)
+                waits = queue is self._checks and (self._backoff.waits(owner, now_s) or owner in self._delayed_dns)
                 if owner not in owners and not waits:
                     owners.append(owner)
         return owners
 
-    def _carry_out(self, owners: list[str]) -> None:
+    def _reconcile_owners(self, owners: list[str]) -> None:
         changes: dict[str, tuple[Change, ...]] = {}
         for owner in owners:
             try:
-                rows = planned(self._known.networks, owner, self.around)
+                rows = owner_rows(self._known.networks, owner, self.surroundings)
                 differing = diff(rows, self.northbound.actual(owner))
-                changes[owner] = first(differing)
+                changes[owner] = without_dns_updates(differing)
                 if len(changes[owner]) < len(differing):
-                    self._names[owner] = time.monotonic() + NAMES_S
-            except Exception as error:  # of one network, which must not stop the others
+                    self._delayed_dns[owner] = time.monotonic() + NAMES_S
+            except Exception as error:  # an error in one network must not stop the others
                 self._failed(owner, error)
         try:
             self._write(changes)
@@ -224,8 +230,8 @@ class Reconciler:
             if len(changes) == 1:
                 self._failed(next(iter(changes)), error)
                 return
-            for owner in changes:  # one of them is refused, and not the others
-                self._carry_out([owner])
+            for owner in changes:  # find the VPC that is refused
+                self._reconcile_owners([owner])
 
     def _write(self, changes: dict[str, tuple[Change, ...]]) -> None:
         fresh = {owner: found for owner, found in changes.items() if found}
@@ -237,32 +243,32 @@ class Reconciler:
                 revisions=dict.fromkeys(vpcs, self._known.revision),
                 timeout_s=TRANSACTION_S,
             )
-            self._told_s = time.monotonic()
+            self._requested_s = time.monotonic()
         for owner, found in changes.items():
-            self._backoff.well(owner)
-            self._judge.written(self._known, owner, count, changed=bool(found))
+            self._backoff.succeeded(owner)
+            self._tracker.rows_written(self._known, owner, count, changed=bool(found))
 
     def _failed(self, owner: str, error: Exception) -> None:
         if not isinstance(error, CalabashError):
-            log.exception("a network cannot be drawn up", vpc=owner)
-            error = CalabashError(f"its rows cannot be drawn up: {error!r}", reason=Reason.UNSUPPORTED)
-        trouble = self._backoff.failed(owner, error, time.monotonic())
-        log.warning("a network is not carried out", vpc=owner, why=error.message, tries=trouble.tries)
-        self._judge.failed(self._known, owner, error)
+            log.exception("rows cannot be computed", vpc=owner)
+            error = CalabashError(f"rows cannot be computed: {error!r}", reason=Reason.UNSUPPORTED)
+        failure = self._backoff.failed(owner, error, time.monotonic())
+        log.warning("network cannot be written", vpc=owner, why=error.message, tries=failure.tries)
+        self._tracker.write_failed(self._known, owner, error)
 
-    def _beat(self) -> None:
-        if time.monotonic() - self._told_s >= BEAT_S:
-            with suppress(CalabashError):  # it is tried again, and what is wrong is said when it matters
+    def _request_count(self) -> None:
+        if time.monotonic() - self._requested_s >= BEAT_S:
+            with suppress(CalabashError):  # it is tried again later
                 self.northbound.beat(timeout_s=TRANSACTION_S)
-            self._told_s = time.monotonic()
+            self._requested_s = time.monotonic()
 
     def _pause_s(self) -> float:
         now_s = time.monotonic()
         due = (
-            *self._names.values(),
-            self._told_s + BEAT_S,
+            *self._delayed_dns.values(),
+            self._requested_s + BEAT_S,
             self._full_due_s,
-            self._backoff.next_s() or now_s + LOOK_S,
-            now_s + LOOK_S,
+            self._backoff.next_s() or now_s + POLL_S,
+            now_s + POLL_S,
         )
         return max(0.02, min(due) - now_s)

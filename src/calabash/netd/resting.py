@@ -1,14 +1,14 @@
-"""Which gateway hosts rest: those that were lost, or are new, until they have been well for a set time. Pure.
+"""Hold-down of gateway hosts: hosts that were lost or are new have the lowest priority until they are stable for a set time.
 
-Theory of operation. OVN gives a gateway's port to the first host of its order that lives, so a host that returns would take
-its traffic back at once, and interrupt it again if it goes once more. A host that was lost therefore comes last from then on,
-in all rows; when it has been well for ``rest_s``, it gets its place again, and with it its traffic. Of hosts that rest, who
-began later stands behind. A host that is new rests likewise, and then takes its share.
+Theory of operation. OVN activates a gateway port on the first live host of its order. A host that returns would take over its
+traffic at once, and interrupt it again if it fails once more. A lost host is therefore moved to the end of all orders; after
+it has been stable for ``rest_s``, it regains its position and its traffic. Among the held-down hosts, the one that was held
+down last has the lowest priority. New hosts are held down in the same way.
 
-A host is lost where another one behind it has the port: a host takes a port only when it sees that those before it do not
-answer. What it says so is believed when it has said it for ``HOLD_S`` without a break, of the order as it is now and as it has
-carried it out, and when it has been well for ``WELL_S``: one that has just returned has not heard of the others yet, and takes
-what is theirs for a moment. One that was itself lost is well again when it has carried something out since.
+A host counts as lost if a host behind it has the port: a host takes a port only if those before it do not respond. The claim
+is accepted if it was made for HOLD_S without interruption, for the current order, which the claiming host must have carried
+out, and if the claiming host has been stable for STABLE_S: a host that has just returned has not heard of the others yet and
+takes their ports for a moment. A host that was itself lost is stable again after it has carried out a change.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 
 REST_S = 300.0
 HOLD_S = 1.0
-WELL_S = 5.0
+STABLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPort:
-    """A router's port that is at gateway hosts.
+class ActiveGatewayPort:
+    """A router port on gateway hosts.
 
     Args:
-        order: its hosts as the rows have them, who comes first first.
-        host: the one that has it, since ``since_s`` without a break.
+        order: its hosts by priority, highest first.
+        host: the host on which it is active without interruption since ``since_s``.
     """
 
     name: str
@@ -37,96 +37,96 @@ class HeldPort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """An order, and the count that a host which knows it has carried out."""
+class _KnownOrder:
+    """Order of a port, and the change number after which a host knows this order."""
 
     order: tuple[str, ...]
     count: int
 
 
-class RestingHosts:
-    """Follows gateway hosts. Not for several threads.
+class HeldDownHosts:
+    """Held-down gateway hosts. Not thread-safe.
 
     Args:
-        rest_s: how long a host has to be well before it is given its place again.
+        rest_s: seconds for which a host has to be stable before it regains its position.
     """
 
     def __init__(self, rest_s: float = REST_S) -> None:
         self._rest_s = rest_s
-        self._since: dict[str, float] = {}  # in the order in which they stand
-        self._well: dict[str, float] = {}  # since when
-        self._lost_at: dict[str, int] = {}  # what a host that was lost had carried out then
-        self._orders: dict[str, _Seen] = {}
-        self._said: dict[
-            str, tuple[HeldPort, float]
-        ] = {}  # by ports: who says that others are lost, believed from when on
+        self._since: dict[str, float] = {}  # in order of priority
+        self._stable_since: dict[str, float] = {}  # time since when each host is stable
+        self._lost_at: dict[str, int] = {}  # change that a lost host had carried out when it was lost
+        self._orders: dict[str, _KnownOrder] = {}
+        self._claims: dict[
+            str, tuple[ActiveGatewayPort, float]
+        ] = {}  # by port: the accepted claim, and the time since when it is accepted
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Those that rest, in the order in which they stand behind the others."""
+        """Held-down hosts, highest priority first."""
         return tuple(self._since)
 
-    def begin(self, resting: Iterable[str], now_s: float) -> None:
-        """Who rests already, in their order; of whom that is known, it is known since when."""
+    def restore(self, resting: Iterable[str], now_s: float) -> None:
+        """Set the held-down hosts in their order, as read from the database. Known times are kept."""
         self._since = {host: self._since.get(host, now_s) for host in resting}
 
-    def come(self, new: Iterable[str], now_s: float) -> None:
-        """There are gateway hosts that were not."""
+    def add_new(self, new: Iterable[str], now_s: float) -> None:
+        """Hold down new gateway hosts."""
         for host in sorted(new):
-            self._rest(host, now_s)
+            self._hold_down(host, now_s)
 
-    def look(self, ports: Iterable[HeldPort], alive: Mapping[str, int], asked: int, now_s: float) -> None:
-        """Has those rest that are lost, and gives those their place again that have been well for long enough.
+    def update(self, ports: Iterable[ActiveGatewayPort], alive: Mapping[str, int], asked: int, now_s: float) -> None:
+        """Hold down lost hosts, and release hosts that have been stable for long enough.
 
         Args:
-            alive: hosts that are not silent, and the last count that each has carried out.
-            asked: the last count that they were asked for: who has carried it out knows the ports' orders.
+            alive: live hosts with the number of the last change that each has carried out.
+            asked: number of the last requested change; a host that has carried it out knows the orders of all ports.
         """
-        self._see_who_is_well(alive, now_s)
+        self._update_stable(alive, now_s)
         ports = list(ports)
-        self._orders = {port.name: self._seen(port, asked) for port in ports}
-        before, self._said = self._said, {}
+        self._orders = {port.name: self._known_order(port, asked) for port in ports}
+        before, self._claims = self._claims, {}
         for port in ports:
-            if self._believed(port, alive, now_s):
-                said, since_s = before.get(port.name, (port, now_s))
-                since_s = max(port.since_s, since_s) if said == port else now_s
-                self._said[port.name] = (port, since_s)
+            if self._is_accepted_claim(port, alive, now_s):
+                claim, since_s = before.get(port.name, (port, now_s))
+                since_s = max(port.since_s, since_s) if claim == port else now_s
+                self._claims[port.name] = (port, since_s)
                 if now_s - since_s >= HOLD_S:
-                    self._lose(port, alive, now_s)
+                    self._hold_down_lost(port, alive, now_s)
         for host in self._since.keys() - alive.keys():
             self._since[host] = now_s
         for host in [host for host, since_s in self._since.items() if now_s - since_s >= self._rest_s]:
             del self._since[host]
 
-    def _see_who_is_well(self, alive: Mapping[str, int], now_s: float) -> None:
-        self._well = {host: since_s for host, since_s in self._well.items() if host in alive}
+    def _update_stable(self, alive: Mapping[str, int], now_s: float) -> None:
+        self._stable_since = {host: since_s for host, since_s in self._stable_since.items() if host in alive}
         for host, count in alive.items():
             if self._lost_at.get(host) != count:
                 self._lost_at.pop(host, None)
-                self._well.setdefault(host, now_s)
+                self._stable_since.setdefault(host, now_s)
 
-    def _seen(self, port: HeldPort, asked: int) -> _Seen:
+    def _known_order(self, port: ActiveGatewayPort, asked: int) -> _KnownOrder:
         known = self._orders.get(port.name)
-        return known if known is not None and known.order == port.order else _Seen(port.order, asked)
+        return known if known is not None and known.order == port.order else _KnownOrder(port.order, asked)
 
-    def _believed(self, port: HeldPort, alive: Mapping[str, int], now_s: float) -> bool:
-        """Whether the host that has a port says by this, with good reason, that those before it are lost."""
+    def _is_accepted_claim(self, port: ActiveGatewayPort, alive: Mapping[str, int], now_s: float) -> bool:
+        """Return True if the claim is accepted that the hosts before the active host are lost."""
         return (
             port.host in port.order[1:]
-            and now_s - self._well.get(port.host, now_s) >= WELL_S
+            and now_s - self._stable_since.get(port.host, now_s) >= STABLE_S
             and alive[port.host] >= self._orders[port.name].count
         )
 
-    def _lose(self, port: HeldPort, alive: Mapping[str, int], now_s: float) -> None:
-        stand = tuple(self._since)
+    def _hold_down_lost(self, port: ActiveGatewayPort, alive: Mapping[str, int], now_s: float) -> None:
+        held_down = tuple(self._since)
         for host in port.order[: port.order.index(port.host)]:
-            if host not in stand or (port.host in stand and stand.index(host) < stand.index(port.host)):
-                self._rest(host, now_s)
-                self._well.pop(host, None)
+            if host not in held_down or (port.host in held_down and held_down.index(host) < held_down.index(port.host)):
+                self._hold_down(host, now_s)
+                self._stable_since.pop(host, None)
                 self._lost_at[host] = alive.get(host, -1)
             else:
-                self._since[host] = now_s  # it stands behind already, and its row follows
+                self._since[host] = now_s  # it already has a lower priority; the row follows
 
-    def _rest(self, host: str, now_s: float) -> None:
+    def _hold_down(self, host: str, now_s: float) -> None:
         self._since.pop(host, None)
         self._since[host] = now_s

@@ -1,13 +1,13 @@
-"""``network.toml`` in the pool's home: where OVN is. While it is there, the pool keeps a controller running.
+"""Settings of the network controller: ``network.toml`` in the pool's home. While the file exists, the pool runs a controller.
 
-northbound = "unix:/run/calabash-net/cb/central/nb.sock"      # several servers of a cluster with commas
+northbound = "unix:/run/calabash-net/cb/central/nb.sock"      # comma-separated servers of a cluster
 southbound = "ssl:172.30.0.1:6642"
-ca = "/etc/calabash/ovn/ca.pem"                               # for ssl: who signed, and who the controller is
+ca = "/etc/calabash/ovn/ca.pem"                               # for ssl: the CA, and the certificate of the controller
 certificate = "/etc/calabash/ovn/netd.pem"
 key = "/etc/calabash/ovn/netd.key"
-gateways = ["g1", "g2"]                                       # empty: the hosts that say so of themselves
-rest_s = 300                                                  # a gateway host that returns takes its traffic after this
-lab = "cb"                                                    # of namespaces here, whose gateways' appliances are kept
+gateways = ["g1", "g2"]                                       # empty: hosts that announce themselves as gateways
+rest_s = 300                                                  # hold-down time before a returned gateway host takes traffic
+lab = "cb"                                                    # prefix of a lab on this machine
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PathText = Annotated[str, Meta(max_length=1000)]
 
 
 class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Where OVN is."""
+    """Contents of ``network.toml``."""
 
     northbound: Remotes
     southbound: Remotes
@@ -46,21 +46,21 @@ class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     protected: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] = []
 
     def ranges(self) -> tuple[Network, ...]:
-        """``protected``, and where clouds tell machines what they are. Raises CalabashError."""
+        """Return the protected ranges and the address of cloud metadata services. Raises CalabashError."""
         return tuple(parse_network(text, "protected") for text in (*self.protected, METADATA))
 
     def credentials(self) -> Credentials | None:
-        """Raises CalabashError where only some of the three files are named."""
+        """Return the TLS files, or None if none is set. Raises CalabashError if only some are set."""
         named = (self.ca, self.certificate, self.key)
         if not any(named):
             return None
         if not all(named):
-            raise CalabashError("of ca, certificate and key some are missing", hint="name all three, or none")
+            raise CalabashError("ca, certificate and key must be set together", hint="set all three, or none")
         return Credentials(ca=Path(self.ca), certificate=Path(self.certificate), key=Path(self.key))
 
 
 def read_connection(home: Path) -> NetworkConnection | None:
-    """None where the pool has no networks. Raises BAD_FILE."""
+    """Return the settings, or None if the pool has no networks. Raises CalabashError (BAD_FILE)."""
     path = home / NETWORK_FILE
     try:
         with open(path, "rb") as file:
@@ -76,13 +76,13 @@ def read_connection(home: Path) -> NetworkConnection | None:
         found.credentials()
         found.ranges()
     except (msgspec.ValidationError, msgspec.DecodeError, CalabashError) as error:
-        said = error.message if isinstance(error, CalabashError) else str(error)
-        raise CalabashError(f"{path}: {said}", reason=Reason.BAD_FILE, hint="see docs: networks") from error
+        problem = error.message if isinstance(error, CalabashError) else str(error)
+        raise CalabashError(f"{path}: {problem}", reason=Reason.BAD_FILE, hint="see docs: networks") from error
     return found
 
 
 def write_connection(home: Path, connection: NetworkConnection) -> None:
-    """From now on the pool there keeps a controller running; a running one is told by this file."""
+    """Write the settings; the pool then runs a controller."""
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in msgspec.to_builtins(connection).items() if value]
     new = home / f"{NETWORK_FILE}.new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -92,7 +92,7 @@ def write_connection(home: Path, connection: NetworkConnection) -> None:
 
 
 def remove_connection(home: Path) -> bool:
-    """The pool there ends its controller; what is in OVN stays as it is. Whether there was one."""
+    """Delete the settings; the pool then stops its controller, and OVN keeps its rows. Return True if the file existed."""
     try:
         (home / NETWORK_FILE).unlink()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the controller reads which networks there should be, and tells what became of them."""
+"""Sources of networks for the controller, and the receivers of its status reports: the API of a pool, or a file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from calabash.net.objects.specs import decode
 from calabash.seams.pool.client import ApiClient, quoted
 
 REPORTS_AT_ONCE = 1000
-_LOOK_S = 0.2
+_POLL_S = 0.2
 Key = tuple[NetworkKind, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkNews:
-    """What changed in the book: ``whole``: ``items`` are all there are. Each comes with its generation."""
+class NetworkUpdate:
+    """Change of the store of networks.
+
+    Args:
+        whole: True if ``items`` are all objects.
+        items: new or changed objects, each with its generation.
+    """
 
     revision: int
     whole: bool
@@ -34,33 +39,36 @@ class NetworkNews:
 
 
 class NetworkSource(Protocol):
-    """A book of networks somewhere."""
+    """Source of networks."""
 
-    def news(self, after: int, wait_s: float) -> NetworkNews:
-        """What changed after a revision, -1: everything; waits as long for something. Raises CalabashError."""
+    def fetch_update(self, after: int, wait_s: float) -> NetworkUpdate:
+        """Return the changes after a revision (-1: everything); wait up to ``wait_s`` seconds for one.
+
+        Raises CalabashError.
+        """
 
     def report(self, reports: Sequence[NetworkReport]) -> None:
-        """Tell what is known of objects. Raises CalabashError."""
+        """Send status reports of objects. Raises CalabashError."""
 
 
-class PoolBook:
-    """The book of a pool, by its API."""
+class PoolNetworks:
+    """Networks of a pool, by its API."""
 
     def __init__(self, pool: ApiClient) -> None:
         self._pool = pool
 
-    def news(self, after: int, wait_s: float) -> NetworkNews:
+    def fetch_update(self, after: int, wait_s: float) -> NetworkUpdate:
         wait_s = min(wait_s, WAIT_S_MAX)
         path = f"/v1/networks/snapshot?after={after}&wait={wait_s:g}&changes=true"
-        return read_news(self._pool.get(path, timeout_s=wait_s + 30.0))
+        return decode_snapshot(self._pool.get(path, timeout_s=wait_s + 30.0))
 
     def report(self, reports: Sequence[NetworkReport]) -> None:
         for at in range(0, len(reports), REPORTS_AT_ONCE):
-            told = NetworkReports(items=list(reports[at : at + REPORTS_AT_ONCE]))
-            self._pool.put("/v1/networks/status", msgspec.to_builtins(told))
+            batch = NetworkReports(items=list(reports[at : at + REPORTS_AT_ONCE]))
+            self._pool.put("/v1/networks/status", msgspec.to_builtins(batch))
 
     def secret(self, name: str) -> bytes | None:
-        """The certificate ``VPC/NAME`` with its key, PEM; None where there is none. Raises CalabashError."""
+        """Return certificate and key ``VPC/NAME`` as PEM, or None. Raises CalabashError."""
         try:
             found = self._pool.get(f"/v1/networks/certificates/key?name={quoted(name)}")
         except CalabashError as error:
@@ -70,37 +78,41 @@ class PoolBook:
         return f"{found['certificate'].rstrip()}\n{found['key'].rstrip()}\n".encode()
 
 
-class FileBook:
-    """A book in a file, in the shape of the pool's snapshot; for trying things without a pool. What is reported is kept."""
+class NetworksFile:
+    """Networks in a file in the format of the pool's snapshot, for use without a pool. Stores the reports."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.reported: dict[Key, NetworkReport] = {}
 
-    def news(self, after: int, wait_s: float) -> NetworkNews:
+    def fetch_update(self, after: int, wait_s: float) -> NetworkUpdate:
+        """Read the file until its revision differs from ``after``, at most ``wait_s`` seconds.
+
+        Raises CalabashError (BAD_FILE).
+        """
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                found = read_news(json.loads(self._path.read_bytes()))
+                found = decode_snapshot(json.loads(self._path.read_bytes()))
             except (OSError, ValueError) as error:
                 raise CalabashError(f"{self._path} cannot be read: {error}", reason=Reason.BAD_FILE) from error
             if found.revision != after:
                 return found
             if time.monotonic() > deadline:
-                return NetworkNews(revision=after, whole=False)
-            time.sleep(_LOOK_S)
+                return NetworkUpdate(revision=after, whole=False)
+            time.sleep(_POLL_S)
 
     def report(self, reports: Sequence[NetworkReport]) -> None:
         self.reported.update(((report.kind, report.name), report) for report in reports)
 
 
-def read_news(told: Mapping[str, Any]) -> NetworkNews:
-    """A snapshot as the API answers it. Raises CalabashError for what is none."""
+def decode_snapshot(reply: Mapping[str, Any]) -> NetworkUpdate:
+    """Decode a snapshot of the API. Raises CalabashError (UNSUPPORTED) if it is invalid."""
     try:
-        snapshot = msgspec.convert(told, NetworkSnapshot)
+        snapshot = msgspec.convert(reply, NetworkSnapshot)
     except msgspec.ValidationError as error:
         raise CalabashError(f"a snapshot of networks cannot be read: {error}", reason=Reason.UNSUPPORTED) from error
-    return NetworkNews(
+    return NetworkUpdate(
         revision=snapshot.revision,
         whole=snapshot.whole,
         items=[(decode(item.kind, item.name, item.spec), item.generation) for item in snapshot.objects],

@@ -1,4 +1,4 @@
-"""What is known of each object, and what of it has not been told yet."""
+"""Status conditions of network objects, and the reports that have not been sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MESSAGE_CHARACTERS_MAX = 500
 
 
 class Statuses:
-    """Statuses by object, and those that are new. Not for several threads.
+    """Statuses by object. Not thread-safe.
 
     Args:
         now_s: seconds since 1970.
@@ -24,7 +24,7 @@ class Statuses:
         self._known: dict[Key, NetworkStatusView] = {}
         self._new: dict[Key, None] = {}
 
-    def of(self, key: Key) -> NetworkStatusView:
+    def status_of(self, key: Key) -> NetworkStatusView:
         return self._known.get(key, NetworkStatusView())
 
     def set(
@@ -38,8 +38,13 @@ class Statuses:
         observed: int | None = None,
         host: str | None = None,
     ) -> None:
-        """One condition; ``observed``: the generation that has been carried out, ``host``: where a port is, None: as it was."""
-        before = self.of(key)
+        """Set one condition. The time of the condition changes only if ``holds`` changes.
+
+        Args:
+            observed: generation that has been carried out; None keeps the current value.
+            host: host of a port; None keeps the current value.
+        """
+        before = self.status_of(key)
         conditions = {condition.kind: condition for condition in before.conditions}
         message = message[:MESSAGE_CHARACTERS_MAX]
         old = conditions.get(kind)
@@ -57,8 +62,8 @@ class Statuses:
             self._known[key] = after
             self._new[key] = None
 
-    def forget(self, keys: Iterable[Key]) -> None:
-        """They are no more."""
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Delete the statuses of removed objects."""
         for key in keys:
             self._known.pop(key, None)
             self._new.pop(key, None)
@@ -66,7 +71,7 @@ class Statuses:
     def keys(self) -> list[Key]:
         return list(self._known)
 
-    def taken(self) -> list[NetworkReport]:
-        """What is to be told now."""
+    def take_reports(self) -> list[NetworkReport]:
+        """Return the reports of all statuses that changed since the last call."""
         keys, self._new = list(self._new), {}
         return [NetworkReport(kind=key[0], name=key[1], status=self._known[key]) for key in keys]

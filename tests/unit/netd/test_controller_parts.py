@@ -13,9 +13,9 @@ from calabash.net.ovn.northbound.rows import PLATFORM, Insert, Ref, Update
 from calabash.net.store.networks import Networks
 from calabash.netd.backoff import FIRST_S, MOST_S, Backoff
 from calabash.netd.known import KnownNetworks
-from calabash.netd.order import first
+from calabash.netd.order import without_dns_updates
 from calabash.netd.realized import hosts_of, progress
-from calabash.netd.source import NetworkNews
+from calabash.netd.source import NetworkUpdate
 from calabash.netd.statuses import Statuses
 from calabash.seams.ovn.southbound import Chassis
 
@@ -28,11 +28,13 @@ def chassis(name: str, count: int, silent_s: float = 0.0) -> Chassis:
 
 
 def test_names_in_dns_follow_what_they_are_of_and_go_alone_where_they_are_all() -> None:
-    assert first((PORT, NAMES)) == (PORT,)
-    assert first((NAMES,)) == (NAMES,)
-    assert first((PORT,)) == (PORT,)
-    assert first(()) == ()
-    assert first((Insert(Ref("DNS", "red/a:dns"), {}),)) != ()  # a row that others point to is there with them
+    assert without_dns_updates((PORT, NAMES)) == (PORT,)
+    assert without_dns_updates((NAMES,)) == (NAMES,)
+    assert without_dns_updates((PORT,)) == (PORT,)
+    assert without_dns_updates(()) == ()
+    assert (
+        without_dns_updates((Insert(Ref("DNS", "red/a:dns"), {}),)) != ()
+    )  # a row that others point to is there with them
 
 
 def test_only_hosts_that_live_and_that_it_concerns_are_waited_for() -> None:
@@ -67,7 +69,7 @@ def test_a_pause_doubles_with_every_failure_and_has_an_end(times: int) -> None:
         assert backoff.due(now_s) == ["red"]
     assert trouble.next_s - (now_s - min(MOST_S, FIRST_S * 2 ** (times - 1))) <= MOST_S
     assert trouble.tries == times
-    backoff.well("red")
+    backoff.succeeded("red")
     assert backoff.next_s() is None
 
 
@@ -76,15 +78,15 @@ def test_a_status_is_told_once_and_keeps_the_time_of_its_last_turn() -> None:
     statuses = Statuses(lambda: float(next(now)))
     key = (NetworkKind.PORT, "red/a/p")
     statuses.set(key, ConditionKind.REALIZED, True, "realized", observed=3)
-    (report,) = statuses.taken()
+    (report,) = statuses.take_reports()
     assert (report.status.observed_generation, report.status.conditions[0].since_s) == (3, 1.0)
     statuses.set(key, ConditionKind.REALIZED, True, "realized")
-    assert statuses.taken() == []
+    assert statuses.take_reports() == []
     statuses.set(key, ConditionKind.REALIZED, True, "realized", "without h1", observed=4)
-    assert statuses.taken()[0].status.conditions[0].since_s == 1.0
+    assert statuses.take_reports()[0].status.conditions[0].since_s == 1.0
     statuses.set(key, ConditionKind.REALIZED, False, "waiting")
-    assert statuses.taken()[0].status.conditions[0].since_s == 2.0
-    statuses.forget([key])
+    assert statuses.take_reports()[0].status.conditions[0].since_s == 2.0
+    statuses.remove([key])
     assert statuses.keys() == []
 
 
@@ -94,13 +96,16 @@ def test_a_change_concerns_its_vpc_and_those_that_are_joined_to_it() -> None:
         networks, _ = networks.put(Vpc(name=name, cidrs=(parse_network(cidr),)))
     networks, _ = networks.put(Peering(name="red/blue"))
     known = KnownNetworks()
-    assert known.take(NetworkNews(revision=5, whole=True, items=[(i, 1) for i in networks.items()])) >= {"red", "blue"}
+    assert known.apply_update(NetworkUpdate(revision=5, whole=True, items=[(i, 1) for i in networks.items()])) >= {
+        "red",
+        "blue",
+    }
     subnet = Subnet(name="blue/a", cidrs=(parse_network("10.1.1.0/24"),), number=1)
-    assert known.take(NetworkNews(revision=6, whole=False, items=[(subnet, 1)])) == {"red", "blue", PLATFORM}
+    assert known.apply_update(NetworkUpdate(revision=6, whole=False, items=[(subnet, 1)])) == {"red", "blue", PLATFORM}
     port = Port(name="blue/a/p", mac="0a:00:00:00:00:09")
-    assert known.take(NetworkNews(revision=7, whole=False, items=[(port, 2)])) == {"blue"}
+    assert known.apply_update(NetworkUpdate(revision=7, whole=False, items=[(port, 2)])) == {"blue"}
     assert known.generations[NetworkKind.PORT, "blue/a/p"] == 2
-    gone = known.take(NetworkNews(revision=8, whole=False, removed=[(NetworkKind.PORT, "blue/a/p")]))
+    gone = known.apply_update(NetworkUpdate(revision=8, whole=False, removed=[(NetworkKind.PORT, "blue/a/p")]))
     assert gone == {"blue"}
-    assert known.take(NetworkNews(revision=8, whole=False)) == frozenset()
+    assert known.apply_update(NetworkUpdate(revision=8, whole=False)) == frozenset()
     assert known.networks.find(Port, "blue/a/p") is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from calabash.model.network import Vpc
 from calabash.net.ovn.translation.view import NetworkHosts, View
 from calabash.net.store.networks import Networks
-from calabash.netd.resting import HeldPort, RestingHosts
+from calabash.netd.resting import ActiveGatewayPort, HeldDownHosts
 
 HOSTS = ("g1", "g2", "g3", "g4")
 ALIVE = {"g1": 1, "g2": 1, "g3": 1}
@@ -41,87 +41,87 @@ def test_numbers_are_spread_over_hosts_and_a_new_one_that_rests_is_first_nowhere
     assert all(order(number, HOSTS, ("g4",))[:-1] == order(number, HOSTS[:-1]) for number in range(50))
 
 
-def held(host: str, *order: str, since_s: float = 0.0, name: str = "red") -> HeldPort:
-    return HeldPort(name=name, order=order, host=host, since_s=since_s)
+def held(host: str, *order: str, since_s: float = 0.0, name: str = "red") -> ActiveGatewayPort:
+    return ActiveGatewayPort(name=name, order=order, host=host, since_s=since_s)
 
 
-def well(rest_s: float = 60.0) -> RestingHosts:
+def well(rest_s: float = 60.0) -> HeldDownHosts:
     """Three hosts have been well for long at the time 0."""
-    hosts = RestingHosts(rest_s=rest_s)
-    hosts.look((), ALIVE, 1, -100.0)
+    hosts = HeldDownHosts(rest_s=rest_s)
+    hosts.update((), ALIVE, 1, -100.0)
     return hosts
 
 
 def test_a_host_whose_port_another_one_has_rests_until_it_has_been_well_for_the_time() -> None:
     hosts = well()
-    hosts.look([held("g1", "g1", "g2")], ALIVE, 1, 0)
+    hosts.update([held("g1", "g1", "g2")], ALIVE, 1, 0)
     for now_s in (100.0, 100.9):
-        hosts.look([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, now_s)
+        hosts.update([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, now_s)
         assert not hosts.hosts
-    hosts.look([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, 101)
+    hosts.update([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, 101)
     assert hosts.hosts == ("g1",)
-    hosts.look([held("g2", "g2", "g1", since_s=100)], {"g2": 9}, 9, 150)  # dead so long
-    hosts.look([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 209.9)
+    hosts.update([held("g2", "g2", "g1", since_s=100)], {"g2": 9}, 9, 150)  # dead so long
+    hosts.update([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 209.9)
     assert hosts.hosts == ("g1",)
-    hosts.look([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 210)
+    hosts.update([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 210)
     assert not hosts.hosts
 
 
 def test_a_break_an_order_that_is_not_carried_out_and_a_fail_back_are_no_loss() -> None:
     hosts = well()
     for number in range(8):  # two take it from one another
-        hosts.look([held("g2", "g1", "g2", since_s=number / 2)], ALIVE, 1, number / 2)
+        hosts.update([held("g2", "g1", "g2", since_s=number / 2)], ALIVE, 1, number / 2)
     for number in range(8):  # it is to go to the other, and northd has much to do
-        hosts.look([held("g2", "g1", "g2", since_s=4)], ALIVE, 1, 4.5)
-        hosts.look([held("g2", "g2", "g1", since_s=4)], ALIVE, 1, 5 + number)
-    hosts.look([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 20)
-    hosts.look([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 40)
+        hosts.update([held("g2", "g1", "g2", since_s=4)], ALIVE, 1, 4.5)
+        hosts.update([held("g2", "g2", "g1", since_s=4)], ALIVE, 1, 5 + number)
+    hosts.update([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 20)
+    hosts.update([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 40)
     assert not hosts.hosts
-    hosts.look([held("g2", "g1", "g2", since_s=4)], {**ALIVE, "g2": 2}, 2, 41)
-    hosts.look([held("g2", "g1", "g2", since_s=4)], {**ALIVE, "g2": 2}, 2, 42)
+    hosts.update([held("g2", "g1", "g2", since_s=4)], {**ALIVE, "g2": 2}, 2, 41)
+    hosts.update([held("g2", "g1", "g2", since_s=4)], {**ALIVE, "g2": 2}, 2, 42)
     assert hosts.hosts == ("g1",)
 
 
 def test_who_has_just_returned_is_not_believed_that_others_are_lost() -> None:
     hosts = well()
-    hosts.look([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 0)
-    hosts.look([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 1)
+    hosts.update([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 0)
+    hosts.update([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 1)
     assert hosts.hosts == ("g1",)
     for number in range(100):  # it has not carried out anything since
-        hosts.look([held("g1", "g2", "g1", since_s=2)], ALIVE, 1, 2 + number)
+        hosts.update([held("g1", "g2", "g1", since_s=2)], ALIVE, 1, 2 + number)
     back = {**ALIVE, "g1": 2}
     for now_s in (110.0, 111.0, 114.9):
-        hosts.look([held("g1", "g2", "g1", since_s=2)], back, 1, now_s)
+        hosts.update([held("g1", "g2", "g1", since_s=2)], back, 1, now_s)
         assert "g2" not in hosts.hosts
-    hosts.look([held("g1", "g2", "g1", since_s=2)], back, 1, 115)
-    hosts.look([held("g1", "g2", "g1", since_s=2)], back, 1, 116)
+    hosts.update([held("g1", "g2", "g1", since_s=2)], back, 1, 115)
+    hosts.update([held("g1", "g2", "g1", since_s=2)], back, 1, 116)
     assert hosts.hosts[-1:] == ("g2",)  # then it is: the other has gone, too
 
 
 def test_of_hosts_that_rest_who_was_lost_later_stands_behind() -> None:
     hosts = well()
     for now_s in (0, 1):
-        hosts.look([held("g2", "g1", "g2", "g3")], ALIVE, 1, now_s)
+        hosts.update([held("g2", "g1", "g2", "g3")], ALIVE, 1, now_s)
     for now_s in (10, 11):
-        hosts.look([held("g3", "g2", "g3", "g1", since_s=10)], ALIVE, 1, now_s)
+        hosts.update([held("g3", "g2", "g3", "g1", since_s=10)], ALIVE, 1, now_s)
     assert order(1, HOSTS[:3], hosts.hosts) == ("g3", "g1", "g2")
 
 
 def test_who_stands_behind_already_keeps_its_place_while_a_row_follows() -> None:
     hosts = well()
     for now_s in range(20):
-        hosts.look([held("g2", "g1", "g2"), held("g3", "g1", "g2", "g3", name="blue", since_s=9)], ALIVE, 1, now_s)
+        hosts.update([held("g2", "g1", "g2"), held("g3", "g1", "g2", "g3", name="blue", since_s=9)], ALIVE, 1, now_s)
     assert hosts.hosts == ("g1", "g2")
 
 
 def test_who_begins_again_has_those_rest_that_did_and_knows_since_when() -> None:
-    hosts = RestingHosts(rest_s=60)
-    hosts.begin(("g2", "g1"), 0)
+    hosts = HeldDownHosts(rest_s=60)
+    hosts.restore(("g2", "g1"), 0)
     assert hosts.hosts == ("g2", "g1")
-    hosts.come(("g3",), 10)
-    hosts.begin(("g1", "g4"), 30)
+    hosts.add_new(("g3",), 10)
+    hosts.restore(("g1", "g4"), 30)
     assert hosts.hosts == ("g1", "g4")
-    hosts.look((), {"g1": 1, "g4": 1}, 1, 60)
+    hosts.update((), {"g1": 1, "g4": 1}, 1, 60)
     assert list(hosts.hosts) == ["g4"]
 
 
@@ -135,7 +135,7 @@ class Cluster:
 
     def __init__(self, hosts: tuple[str, ...], ports: int, chance: Random, rest_s: float) -> None:
         self.hosts, self.chance = hosts, chance
-        self.resting = RestingHosts(rest_s)
+        self.resting = HeldDownHosts(rest_s)
         self.now_s, self.asked, self.told_s = 0.0, 1, 0.0
         self.down: set[str] = set()
         self.deaf: dict[str, float] = {}
@@ -162,10 +162,10 @@ class Cluster:
                 self._claim(name)
             alive = {host: self.counts[host] for host in self.hosts if self.now_s - self.heard[host] <= 6}
             ports = [
-                HeldPort(name=name, order=row, host=self.held[name][0], since_s=self.held[name][1])
+                ActiveGatewayPort(name=name, order=row, host=self.held[name][0], since_s=self.held[name][1])
                 for name, row in self.rows.items()
             ]
-            self.resting.look(ports, alive, self.asked, self.now_s)
+            self.resting.update(ports, alive, self.asked, self.now_s)
             if self.resting.hosts != self.stood[-1]:
                 self.stood.append(self.resting.hosts)
 

@@ -33,7 +33,7 @@ from calabash.netd.known import KnownNetworks
 from calabash.netd.lab import record
 from calabash.netd.lab.lab import Lab
 from calabash.netd.settings import read_connection
-from calabash.netd.source import FileBook, NetworkSource, PoolBook
+from calabash.netd.source import NetworksFile, NetworkSource, PoolNetworks
 from calabash.seams.links import namespaces
 from calabash.seams.pool.client import PoolClient, quoted
 
@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
     named = named or (tuple(connection.gateways) if connection is not None else ())
     closed = [one for one in connection.ranges() if isinstance(one, IPv4Network)] if connection is not None else []
     pool = PoolClient(arguments.home)
-    source: NetworkSource = FileBook(arguments.book) if arguments.book is not None else PoolBook(pool)
+    source: NetworkSource = NetworksFile(arguments.book) if arguments.book is not None else PoolNetworks(pool)
     ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.write(end, b"x"))
@@ -132,12 +132,12 @@ class FollowedBook:
 
     def follow(self) -> None:
         try:
-            news = self._source.news(self.known.revision, NEWS_S)
+            update = self._source.fetch_update(self.known.revision, NEWS_S)
         except CalabashError as error:
             log.warning("the book of networks cannot be read", why=error.message)
             return
-        if news.whole or news.revision != self.known.revision:
-            self.known.take(news)
+        if update.whole or update.revision != self.known.revision:
+            self.known.apply_update(update)
         self.read = True
 
 

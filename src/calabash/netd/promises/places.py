@@ -28,7 +28,7 @@ from calabash.net.store.networks import Networks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import registered
 from calabash.netd.promises.probes import Probe
-from calabash.netd.source import PoolBook
+from calabash.netd.source import PoolNetworks
 from calabash.seams.links import namespaces
 from calabash.seams.pool.client import ApiClient, quoted
 
@@ -61,8 +61,8 @@ def hosts_of(home: Path) -> tuple[HostPlace, ...]:
 
 def book_of(pool: ApiClient) -> Networks:
     """All networks as they are now. Raises CalabashError."""
-    news = PoolBook(pool).news(-1, 0.0)
-    return Networks.from_objects([item for item, _ in news.items], news.revision)
+    update = PoolNetworks(pool).fetch_update(-1, 0.0)
+    return Networks.from_objects([item for item, _ in update.items], update.revision)
 
 
 class ProbePlaces:
