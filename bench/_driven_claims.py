@@ -229,7 +229,7 @@ class ClaimsNode(DrivenNode):
 
     def _registered(self) -> bool:
         with self._guard, suppress(grpc.RpcError):
-            return bool(self._line.look())
+            return bool(self._line.poll_registry())
         return False
 
     def _call(self, question: Callable[[FakeDraKubelet], Any]) -> Any:

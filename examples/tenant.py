@@ -1,7 +1,7 @@
-"""A GPU program that knows nothing of Calabash: plain CUDA driver API through ctypes, no packages.
+"""GPU program that does not know of Calabash: plain CUDA driver API through ctypes, no packages.
 
-It takes device memory until the driver refuses, then keeps the card busy, and prints what it saw as one JSON line:
-how much memory it was told it has, how much it got, and how long its kernels ran.
+It takes device memory until the driver refuses, then keeps the card busy, and prints one JSON line: the memory that the
+driver reported, the memory that it got, and how long its kernels ran.
 
     python examples/tenant.py --seconds 10 --kernel-us 1000
 """
@@ -62,7 +62,7 @@ def take_memory(driver: Driver) -> int:
 
 
 def load_kernel(driver: Driver) -> ctypes.c_void_p:
-    """The kernel, loaded: it needs device memory too."""
+    """Load the kernel, which needs device memory too."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     driver.call("cuModuleLoadData", ctypes.byref(module), PTX)
     driver.call("cuModuleGetFunction", ctypes.byref(function), module, b"spin_ns")
@@ -70,7 +70,7 @@ def load_kernel(driver: Driver) -> ctypes.c_void_p:
 
 
 def keep_busy(driver: Driver, function: ctypes.c_void_p, seconds: float, kernel_us: int) -> int:
-    """Launch kernels back to back, a few in flight, until the time is over; return how many ran."""
+    """Launch kernels back to back, a few in flight, until the time is over; return the number of launches."""
     duration_ns = ctypes.c_uint64(kernel_us * 1000)
     parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(duration_ns), ctypes.c_void_p))
     launches, end = 0, time.monotonic() + seconds
@@ -83,7 +83,7 @@ def keep_busy(driver: Driver, function: ctypes.c_void_p, seconds: float, kernel_
 
 
 def main() -> None:
-    """Parse, run, report."""
+    """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--kernel-us", type=int, default=1000)

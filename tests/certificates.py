@@ -1,4 +1,4 @@
-"""A certificate of its own signing for a server of a test on this machine."""
+"""Self-signed certificates for servers of tests on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 
 def server_context(directory: Path, *, name: str = "127.0.0.1", good_days: int = 1) -> tuple[ssl.SSLContext, str]:
-    """What a server needs, and the file that makes a client trust it as ``name``, an address or a host.
+    """Return the TLS context of a server, and the file by which a client trusts it as ``name``, an address or a host.
 
     The certificate and its key are ``tls.crt`` and ``tls.key`` there. With ``good_days`` below 0 it expired so many days ago.
     """

@@ -25,7 +25,7 @@ _SUFFIXES = {".c", ".h", ".cu", ".map", ".mk", ".tsv", ".txt"}
 
 @functools.cache
 def _tree() -> str:
-    """The hash of everything that a compiler may read here."""
+    """Return the hash of all files that a compiler may read here."""
     digest = hashlib.sha256()
     for root in _SOURCES:
         for path in sorted(p for p in root.rglob("*") if p.suffix in _SUFFIXES and p.is_file()):
@@ -35,7 +35,7 @@ def _tree() -> str:
 
 
 def compiled(name: str, command: Sequence[str | Path]) -> Path:
-    """What ``command -o FILE`` makes, under the file name ``name``. A compiler that fails shows what it said."""
+    """Return the file named ``name`` that ``command -o FILE`` makes. A compiler that fails shows its output."""
     words = [str(word) for word in command]
 
     def make(directory: Path) -> None:
@@ -48,14 +48,14 @@ def compiled(name: str, command: Sequence[str | Path]) -> Path:
 
 
 def _forget_old() -> None:
-    """Remove what no run of the last days has made; nobody can still be using it."""
+    """Remove builds that no run of the last days has made; no process can still be using them."""
     for path in CACHE.iterdir():
         if path.is_dir() and time.time() - path.stat().st_mtime > _KEPT_S:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def built(name: str, words: Sequence[str | Path], make: Callable[[Path], None]) -> Path:
-    """The directory that ``make`` filled; ``words`` are what its content depends on besides the sources."""
+    """Return the directory that ``make`` filled; its content depends on ``words`` besides the sources."""
     digest = hashlib.sha256("\0".join([_tree(), *map(str, words)]).encode()).hexdigest()[:16]
     out = CACHE / f"{name}-{digest}"
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The groups of tests, the profiles of property tests, and the fixtures and plug-ins that all tests have.
+"""Groups of tests, profiles of property tests, and the fixtures and plug-ins of all tests.
 
 Every test is in one group, and the targets of the Makefile run groups:
 
@@ -64,7 +64,7 @@ _GROUP_OF_PATH = {
 
 @pytest.fixture(autouse=True)
 def descriptors_are_closed() -> Iterator[None]:
-    """What one test leaves open is missing in those after it, thousands of them in one process."""
+    """Fail if a test leaves many descriptors open: later tests of the same process would lack them."""
     before = len(os.listdir("/proc/self/fd"))
     yield
     if len(os.listdir("/proc/self/fd")) - before > _LEFT_OPEN_MAX:

@@ -93,7 +93,7 @@ class RunDirectory:
 
     @contextmanager
     def _claims(self) -> Iterator[dict[str, str]]:
-        """The slugs of this run by node ID, locked against the other processes; changes are written back."""
+        """Yield the slugs of this run by node ID, locked against the other processes; changes are written back."""
         with (self._own / "claims").open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -408,7 +408,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let ``rescue`` forget the plug-in."""
+    """Unregister the plug-in from ``rescue``."""
     plugin = config.pluginmanager.get_plugin(PLUGIN)
     if isinstance(plugin, EvidencePlugin):
         rescuers.remove(plugin.rescue)

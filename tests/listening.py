@@ -1,4 +1,4 @@
-"""The tables of SECURITY.md about what listens, as the tests of them read them."""
+"""Reader of the tables of listeners in SECURITY.md, for the tests that compare them with the product."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _MODE = re.compile(r"mode (0\d{3})")
 
 @dataclass(frozen=True)
 class ListenerRow:
-    """A row of a table by the headings of its columns."""
+    """A row of a table, with its cells by the headings of the columns."""
 
     cells: dict[str, str]
 
     @property
     def name(self) -> str:
-        """The text of the first column."""
+        """Return the text of the first column."""
         return next(iter(self.cells.values()))
 
     @property
     def modules(self) -> list[str]:
-        """Files that the last column names."""
+        """Return the files that the last column names."""
         return [word for word in _CODE.findall(list(self.cells.values())[-1]) if word.endswith((".py", ".c"))]
 
     @property
     def sockets(self) -> list[str]:
-        """Names of Unix sockets below the home, a word in capitals standing for any name; empty for TCP."""
+        """Return patterns of the Unix sockets below the home; a word in capitals stands for any name. Empty for TCP."""
         where = self.cells["where"]
         return [] if "Unix socket" not in where else [re.sub(r"[A-Z]{3,}", "*", word) for word in _CODE.findall(where)]
 
     @property
     def mode(self) -> int | None:
-        """The mode of its Unix socket, where it says one."""
+        """Return the mode of the Unix socket, or None if the row has none."""
         found = _MODE.search(self.cells["where"])
         return int(found[1], 8) if found else None
 
     @property
     def address(self) -> str:
-        """``HOST:PORT`` of a TCP listener with a default, else empty."""
+        """Return ``HOST:PORT`` of a TCP listener with a default, else ""."""
         found = re.search(r"TCP `([^`]+:\d+)`", self.cells["where"])
         return found[1] if found else ""
 
@@ -53,7 +53,7 @@ class ListenerRow:
 
 
 def rows(heading: str) -> list[ListenerRow]:
-    """The rows of the table below a heading of SECURITY.md."""
+    """Return the rows of the table below a heading of SECURITY.md."""
     text = (ROOT / "SECURITY.md").read_text().split(f"### {heading}\n", 1)[1]
     table = text[text.index("|") :].split("\n\n", 1)[0].splitlines()
     titles, _, *lines = ([cell.strip() for cell in line.strip().strip("|").split("|")] for line in table)
@@ -61,5 +61,5 @@ def rows(heading: str) -> list[ListenerRow]:
 
 
 def text_of(heading: str) -> str:
-    """All that stands below a heading of SECURITY.md, up to the next one."""
+    """Return the text below a heading of SECURITY.md, up to the next one."""
     return re.split(r"\n##", (ROOT / "SECURITY.md").read_text().split(f" {heading}\n", 1)[1], maxsplit=1)[0]

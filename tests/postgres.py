@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: its own data directory, port and socket, run by an unprivileged user."""
+"""Real PostgreSQL server for tests: its own data directory, port and socket, run by an unprivileged user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _binaries() -> Path | None:
 
 
 def _unprivileged() -> str | None:
-    """PostgreSQL refuses to run as root; the user to run it as then, None when we are not root."""
+    """Return the user to run PostgreSQL as, since it refuses to run as root; None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -41,7 +41,7 @@ def _unprivileged() -> str | None:
 
 
 class Server:
-    """A server that can be stopped and started again. Databases come and go by name."""
+    """A server that can be stopped and started again. Databases are created and dropped by name."""
 
     def __init__(self, root: Path, binaries: Path, user: str | None) -> None:
         self.root = root
@@ -59,7 +59,7 @@ class Server:
         )
 
     def evidence(self) -> Iterable[Path]:
-        """Return what is kept when a test fails: the server's log."""
+        """Return the server's log, which is kept if a test fails."""
         return [self.root / "log"]
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class Server:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """URL of an empty database that is dropped afterwards."""
+        """Create an empty database, yield its URL, and drop it afterwards."""
         name = "t" + uuid.uuid4().hex
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
@@ -86,7 +86,7 @@ class Server:
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    """A server of its own; the test stands aside visibly where PostgreSQL is not installed."""
+    """Run a server; skip the test if PostgreSQL is not installed."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed (Debian package postgresql)")

@@ -1,4 +1,4 @@
-"""A web server that takes notices, for tests: what it was sent, and what it answers."""
+"""Web server that receives notices, for tests: records requests and sends given answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Receiver:
-    """``statuses`` are its next answers, ``always`` the one when there are no more."""
+    """Requests and answers of the server. ``statuses`` are its next answers; ``always`` is the answer after them."""
 
     def __init__(self) -> None:
         self.statuses: list[int] = []
@@ -20,13 +20,13 @@ class Receiver:
         self.url = ""
 
     def ids(self) -> list[str]:
-        """By which receivers know what they have had."""
+        """Return the IDs of the notices, by which receivers recognise repetitions."""
         return [headers["webhook-id"] for headers, _ in list(self.taken)]
 
 
 @contextmanager
 def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """It listens until the context ends."""
+    """Run the server for the block."""
     made = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

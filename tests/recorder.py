@@ -1,4 +1,4 @@
-"""A web server that records all that it receives, as another user would run it on a port of this machine."""
+"""Web server that records all that it receives, in a process of its own, as another user's program on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORGED += b"<script>window.forged = 1</script>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -30,7 +30,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """A server on ``address``; what it received is in a file."""
+    """A server on ``address``; its requests are in a file."""
 
     address: tuple[str, int]
     file: Path
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _take  # noqa: N815
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 def serve(port: int, file: str) -> None:

@@ -1,4 +1,4 @@
-"""Pytest plug-in: which worker runs which test, for ``--dist loadscope``, and in which order tests start.
+"""Pytest plug-in for ``--dist loadscope``: assignment of tests to workers, and the order in which tests start.
 
 A module whose fixtures start something large (a cluster, a browser, a network) is run by one worker as a whole; every other
 test is handed out alone. Such modules start first, the longest of them before all others, so that no worker is left with a

@@ -1,4 +1,4 @@
-"""Small things that stand in for parts that a test is not about."""
+"""Small stand-ins for parts that a test is not about."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from calabash.model.request import AllocationId
 
 
 class NothingListed:
-    """Devices that list nothing of anybody."""
+    """Device registry that lists no processes."""
 
     def clear(self, record: AllocationRecord) -> bool:
         del record
         return True
 
     def forget(self, allocation: AllocationId) -> None:
-        """There is nothing to forget."""
+        """Do nothing: nothing is recorded."""
 
 
 def stand_in_smi(directory: Path, script: str) -> Path:
-    """An ``nvidia-smi`` in this directory that does this; where the words are written with which it is started."""
+    """Write an ``nvidia-smi`` that runs a shell script and appends its arguments to ``asked``; return its path."""
     path = directory / "nvidia-smi"
     path.write_text(f'#!/bin/sh\necho "$*" >>{directory}/asked\n{script}\n')
     path.chmod(0o755)

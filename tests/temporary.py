@@ -1,4 +1,4 @@
-"""Pytest plug-in: the directory of temporary files is a run's own, and other users may pass through it.
+"""Pytest plug-in: a directory of temporary files for each run, through which other users may pass.
 
 Some tests act as other users of the machine, who need to reach files in ``tmp_path``. Pytest's own directory
 ``/tmp/pytest-of-USER`` does not serve: each start of pytest, also by a test, closes it to other users again.

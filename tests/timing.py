@@ -1,4 +1,4 @@
-"""Pytest plug-in: report where the time of a run went, and compare each folder with its budget.
+"""Pytest plug-in: report the time of a run by module, fixture and folder, and compare each folder with its budget.
 
 Workers measure the set-up of fixtures; the controller adds up the phases of all tests. The report is printed at the end of
 every run of more than ``SMALL_RUN`` tests: the slowest modules, the slowest fixtures, and the time per folder. The budgets

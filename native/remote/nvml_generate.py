@@ -33,8 +33,11 @@ class NvmlError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A parameter and how it travels: word, handle, string, text (a buffer that another parameter measures), bytes, given
-    (a handle that is answered), count (of an array that is answered) or array."""
+    """A parameter and how it travels.
+
+    It is a word, handle, string, text (a buffer that another parameter measures), bytes, given (a handle that is answered), or
+    count (of an array that is answered) or array.
+    """
 
     parameter: Parameter
     kind: str

@@ -49,8 +49,11 @@ class SpecError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Travelling:
-    """One parameter: `kind` is word, blob, struct (a pointer to a blob), handle or string; `count` names the parameter
-    that counts an array of them."""
+    """One parameter of a remote call.
+
+    `kind` is word, blob, struct (a pointer to a blob), handle or string; `count` names the parameter
+    that counts an array of them.
+    """
 
     parameter: Parameter
     kind: str
@@ -69,8 +72,11 @@ class Travelling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One function and how it travels. ``anywhere``: it needs no current context. ``waits``: it may wait for a device,
-    but not when the function ``unless``, asked the same, answers anything but "not ready". ``unsafe``: captures forbid it."""
+    """One function and how it travels.
+
+    ``anywhere``: it needs no current context. ``waits``: it may wait for a device, but not if the function ``unless``, called
+    with the same arguments, answers anything but "not ready". ``unsafe``: captures forbid it.
+    """
 
     function: CudaFunction
     style: str

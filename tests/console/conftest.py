@@ -1,4 +1,4 @@
-"""A real pool with its console, and a browser in front of it. Without the browser the tests stand aside, visibly."""
+"""Real pool with its console, and a browser to use it. Without a browser the tests are skipped."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 REQUIRED = "CALABASH_CONSOLE_TESTS"
-PATIENCE_MS = 30_000  # whatever is not there by then never will be
+PATIENCE_MS = 30_000  # an element that is not there by then does not come
 
 
 def _chromium() -> str:
-    """Debian's browser; without it the tests stand aside, or fail where they may not."""
+    """Return the path of Debian's browser; skip the test without it, or fail if it is required."""
     found = shutil.which("chromium")
     if found is None or find_spec("playwright") is None:
         missing = "no chromium, or no playwright: tools/bootstrap --tests brings both"
@@ -35,14 +35,14 @@ def _chromium() -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Not for longer than a module: an event loop runs in this thread while it is there, and other tests want their own."""
+    """Run a browser for one module only: an event loop runs in this thread meanwhile, and other tests need their own."""
     executable = _chromium()
     from playwright.sync_api import Locator, sync_playwright
 
     clicked = Locator.click
 
     def click(self: Locator, **options: Any) -> None:
-        """As a click that opens another page waits for it: here the page's own script shows it."""
+        """Click and wait until the page's script has shown the result, as a click that opens another page does."""
         clicked(self, **options)
         settled(self.page)
 
@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A pool with two cards, a tenant and one user of each role; the browser comes first, since without it there is no test."""
+    """Run a pool with two cards, a tenant and one user of each role. Starts the browser first, so that tests skip early."""
     made = World(tmp_path_factory.mktemp("pool") / "home", "1xA100-40GB,1xT4", options=("--console", "127.0.0.1:0"))
     made.home.joinpath("pool.toml").write_text("[jobs]\nleast_user = 1\n")
     made.up()
@@ -77,13 +77,13 @@ def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def settled(page: Page) -> Page:
-    """Wait until the page shows what was asked for last: its script asks for the content and swaps it in."""
+    """Wait until the page's script has loaded and shown the content of the last request."""
     page.locator("html:not([data-state=busy])").wait_for()
     return page
 
 
 def settling(page: Page) -> Page:
-    """Have the page wait for its content whenever it is opened or loaded again."""
+    """Make the page wait for its content whenever it is opened or loaded again."""
     goto, reload = page.goto, page.reload
 
     def opened(url: str, **options: Any) -> Any:
@@ -102,8 +102,10 @@ def settling(page: Page) -> Page:
 
 @pytest.fixture
 def console(world: World, browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens the console as somebody, with a login link as ``calabash up`` prints it. What the browser complains of fails the
-    test: a refused script, a style in a line, a page that is not there."""
+    """Return a function that opens the console as a user, with a login link as ``calabash up`` prints it.
+
+    An error message of the browser fails the test: a refused script, a style in a line, a page that is not there.
+    """
     contexts: list[Any] = []
     complaints: list[str] = []
 
@@ -124,13 +126,13 @@ def console(world: World, browser: Browser) -> Iterator[Callable[..., Page]]:
     yield open_
     for context in contexts:
         context.close()
-    refused = ("status of 4",)  # by the browser: what has gone or may not be seen
+    refused = ("status of 4",)  # answers to requests for objects that are gone or not visible
     assert [c for c in complaints if not any(words in c for words in refused)] == []
 
 
 @pytest.fixture(scope="module")
 def axe(browser: Browser) -> str:
-    """The checker of accessibility, from its package; it is used here and nowhere in the product."""
+    """Return the script of the accessibility checker; only tests use it."""
     target = Path(__file__).resolve().parents[2] / "build" / "console-tests"
     try:
         web.install(target, (web.AXE,))

@@ -1,6 +1,6 @@
-"""What can be done in the console, and by whom: a page, the form on it, what is filled in, and the users who may.
+"""Actions of the console as data: a page, the form on it, its fields, and the users who may use it.
 
-The test walks it for each user: whoever may does it by clicking, and whoever may not is not offered it and is refused.
+The test runs each action as each user: permitted users do it by clicking; the others are not offered it and are refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ MAY_RUN = frozenset({"ada", "tom", "mia"})
 
 @dataclass(frozen=True, kw_only=True)
 class Deed:
-    """``fields`` are filled in, ``fixed`` stand in the form and tell it from others of its page; ``{made}`` is what ``made``
-    prepares, and ``{user}`` who does it. ``told``: a part of what the next page says."""
+    """An action. ``fields`` are filled in; ``fixed`` are values by which the form differs from others of its page.
+
+    In values, ``{made}`` stands for the object that ``prepare`` made and ``{user}`` for the user. ``told`` is a part of the
+    text of the next page.
+    """
 
     page: str
     form: str
@@ -29,7 +32,7 @@ class Deed:
     fields: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, str] = field(default_factory=dict)
     prepare: str = ""
-    offered: frozenset[str] | None = None  # where the form is shown to more than those whose fields are taken
+    offered: frozenset[str] | None = None  # where the form is shown to more users than those whose fields are accepted
 
     @property
     def name(self) -> str:

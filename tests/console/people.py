@@ -1,4 +1,4 @@
-"""Who looks at the console in its tests: a user of each role."""
+"""Users of the console in its tests: one of each role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROLES = {
     "mia": ("member", "vision"),
     "lea": ("viewer", "vision"),
 }
-# Accounts that every Debian has and that run nothing: what their jobs run as.
+# Accounts that exist on every Debian and run nothing; jobs of the users run as them.
 LOGINS = {"ada": "games", "ola": "news", "vera": "man", "tom": "lp", "mia": "nobody", "lea": "mail"}
 PAGES = (
     "/", "/devices", "/devices/0", "/workloads", "/jobs", "/waiting", "/queues", "/tenants", "/tenants/vision", "/users",

@@ -1,4 +1,4 @@
-"""The console in a browser, on a real pool: each job done by clicking, as each role, and each forbidden one refused."""
+"""Console in a browser on a real pool: each action by clicking, as each role, and each forbidden action refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _said(page: Page) -> str:
 
 
 def _post(page: Page, path: str, **fields: str) -> int:
-    """Return what the session's request for that form is answered with: a refusal does not rest on a missing button."""
+    """Return the status of the session's request for a form that the page may not offer."""
     status: int = page.evaluate(
         """async ([path, fields]) => {
             const answer = await calabash.ask(path, {method: "POST", body: new URLSearchParams(fields).toString()});

@@ -1,4 +1,4 @@
-"""Logging in at a real provider of OpenID Connect, a certified one in a process of its own, by clicking in a browser."""
+"""Login by OpenID Connect at a real, certified provider in a process of its own, by clicking in a browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ role = "tenant-admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Institute:
-    """A pool whose console people log in to at a provider."""
+    """A pool whose console uses the provider for logins."""
 
     world: World
     console: str
@@ -83,7 +83,7 @@ def institute(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def visit(browser: Browser, institute: Institute) -> Iterator[Callable[[], Page]]:
-    """A fresh browser on the page for logging in; what is on no port of this machine is not there."""
+    """Open the login page in a fresh browser that reaches only ports of this machine."""
     contexts: list[Any] = []
 
     def open_() -> Page:
@@ -108,7 +108,7 @@ def _log_in(page: Page, name: str) -> None:
     page.get_by_role("button", name="Continue").click()
 
 
-def test_somebody_logs_in_by_clicking_and_out_again(institute: Institute, visit: Callable[[], Page]) -> None:
+def test_user_logs_in_and_out_by_clicking(institute: Institute, visit: Callable[[], Page]) -> None:
     page = visit()
     _log_in(page, "rob")
     page.wait_for_url(f"{institute.console}/queues")
@@ -123,7 +123,7 @@ def test_somebody_logs_in_by_clicking_and_out_again(institute: Institute, visit:
     page.wait_for_url(f"{institute.console}/login?next=/queues")
 
 
-def test_a_group_of_the_provider_makes_somebody_the_administrator_of_a_tenant(
+def test_a_group_of_the_provider_makes_a_user_the_administrator_of_a_tenant(
     institute: Institute, visit: Callable[[], Page]
 ) -> None:
     page = visit()

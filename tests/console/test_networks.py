@@ -1,4 +1,4 @@
-"""Networks made and taken away by clicking, by those whose tenant they are; nobody else is offered it, or sees them."""
+"""Networks created and deleted by clicking, by users of their tenant; other users are not offered it and do not see them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Console = Callable[..., "Page"]
 
 
 def _filled(page: Page, button: str, fields: dict[str, str], done: str = "Create") -> str:
-    """What the page says once a dialog has been filled in and sent."""
+    """Fill in and submit a dialog; return the text of the page afterwards."""
     page.get_by_role("button", name=button, exact=True).click()
     form = page.locator("dialog[open]")
     for name, value in fields.items():

@@ -1,5 +1,7 @@
-"""Another program of this machine on another port, and on the console's own port after the pool has ended: a browser that is
-logged in to the console gives neither of them anything that can be used."""
+"""Programs of other users on other ports, or on the console's port after the pool has ended, get nothing usable.
+
+A browser that is logged in to the console sends neither of them a credential.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_later_owner_of_the_port_gets_nothing_that_the_next_pool_accepts(
         for one in (page, second):
             assert "forged" not in one.content()
             assert one.evaluate("window.forged") is None
-        second.reload()  # from here on the other server's page runs in the browser
+        second.reload()  # from now on the other server's page runs in the browser
         assert second.evaluate("window.forged") == 1
         exported, session, signed = second.evaluate(_SIGN, "/queues")
         assert exported == "InvalidAccessError"

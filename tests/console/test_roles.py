@@ -1,4 +1,4 @@
-"""Each job of the console done by clicking, as each role that may; each role that may not is not offered it and is refused."""
+"""Each action of the console by clicking, as each role that may; other roles are not offered it and are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEXT = "path => calabash.ask(path).then(answer => new TextDecoder().decode(answ
 
 
 class Preparing:
-    """What a deed needs to be there. Each method answers with the name of what it has made for that user."""
+    """Preparation of actions. Each method creates an object for a user and returns its name."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -42,12 +42,12 @@ class Preparing:
         return "1"
 
     def runs(self, user: str) -> str:
-        """A job of mia's that runs; its slice."""
+        """Start a job of mia's and return its allocation."""
         name = self.job(user)
         return str(until(lambda: self._job(name)["allocation"], what="the job to have its slice"))
 
     def waits(self, user: str) -> str:
-        """A job of mia's that waits for what another of hers holds; its request."""
+        """Start a job of mia's that waits for devices of another job of hers; return its request."""
         self.job(user)
         name = self._started(user, "true", gpus=2, mode="exclusive")
         return str(until(lambda: self._job(name)["allocation"], what="the job to wait"))
@@ -100,9 +100,9 @@ class Preparing:
 
     def issued(self, user: str) -> str:
         self.tariff(user)
-        for bill in self._ask.items("/v1/invoices?month=2025-12"):
-            if bill["kind"] == "invoice" and bill["state"] == "issued":
-                return str(bill["number"])
+        for invoice in self._ask.items("/v1/invoices?month=2025-12"):
+            if invoice["kind"] == "invoice" and invoice["state"] == "issued":
+                return str(invoice["number"])
         drafted = self._ask.post("/v1/invoices", {"month": "2025-12", "tenant": "vision"}, timeout_s=120)["items"]
         return str(self._ask.post(f"/v1/invoices/{drafted[0]['number']}/issue", {})["number"])
 
@@ -138,7 +138,7 @@ def _forgotten(world: World, name: str) -> bool:
 
 
 def test_every_form_of_the_console_is_in_the_table() -> None:
-    elsewhere = {"keep", *(form.name for form in (*NOTICES, *NETWORKS))}  # in tests of their own
+    elsewhere = {"keep", *(form.name for form in (*NOTICES, *NETWORKS))}  # tested elsewhere
     assert {deed.form for deed in DEEDS} | elsewhere == set(FORMS)
 
 
@@ -223,9 +223,9 @@ def test_a_job_is_started_and_what_it_says_is_read_where_it_may_be(
         other.goto(address)
         assert (other.locator("pre").count() == 1) == shown
     world.client.put("/v1/users/stranger", {})
-    stranger = console("stranger")
-    stranger.goto(address)
-    assert "there is no job" in stranger.get_by_role("alert").inner_text()
+    other_user = console("stranger")
+    other_user.goto(address)
+    assert "there is no job" in other_user.get_by_role("alert").inner_text()
     page.get_by_role("button", name="Forget").click()
     assert "forgotten" in _said(page)
 

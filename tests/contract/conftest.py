@@ -13,7 +13,7 @@ from calabash.seams.store import Store, open_store
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
-    """A server that lives as long as the session."""
+    """Run a server for the session."""
     with running_server() as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The product's kinds in a real API server."""
+"""Installation of the product's CustomResourceDefinitions in a real API server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 90.0
 
 
 class DefinitionStatus(KubeStruct, frozen=True):
-    """What the API server thinks of a definition."""
+    """Status of a definition, as the API server reports it."""
 
     conditions: tuple[Condition, ...] = ()
 
@@ -39,7 +39,7 @@ DEFINITION = Kind(
 
 
 def install(client: KubeClient) -> None:
-    """Bring the definitions into the form of the chart, and wait until the kinds are served."""
+    """Apply the definitions of the chart, and wait until the kinds are served."""
     for path in sorted(CRDS.glob("*.yaml")):
         body = yaml.safe_load(path.read_text())
         client.patch(DEFINITION, body["metadata"]["name"], body=body, style="apply", field_manager="tests", force=True)
@@ -50,7 +50,7 @@ def install(client: KubeClient) -> None:
 
 
 def _served(client: KubeClient, kind: Kind[T]) -> bool:
-    """A kind is announced a moment before it can be listed."""
+    """Return True if a kind can be listed, which is a moment after it is announced."""
     try:
         client.list(kind)
     except KubeError:

@@ -1,5 +1,7 @@
-"""A kubelet as a driver of claims sees it, over real Unix sockets: it finds the driver in its registry, calls the newest one
-that is there, in the version that it knows, follows health. Of its behaviour only what the real one does (1.36) is here."""
+"""Kubelet as a DRA driver sees it, over real Unix sockets; behaves as the real one of 1.36, as far as it is implemented.
+
+It finds the driver in its registry, calls the newest instance in a version that both know, and follows health.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ class FakeDraKubelet:
         self.known = tuple(known)
         self.infos: dict[Path, registration_pb.PluginInfo] = {}  # by registration socket, the newest last
 
-    def look(self, error: str = "") -> list[registration_pb.PluginInfo]:
-        """What its watcher does with sockets that came and went; ``error``: answer those that came with it."""
+    def poll_registry(self, error: str = "") -> list[registration_pb.PluginInfo]:
+        """Process new and removed sockets as the kubelet's watcher does; ``error``: answer new ones with it."""
         there = set(self.registry.glob("*.sock"))
         for gone in self.infos.keys() - there:
             del self.infos[gone]
@@ -40,12 +42,12 @@ class FakeDraKubelet:
         return list(self.infos.values())
 
     def restart(self) -> None:
-        """It knows nobody any more; the sockets stay."""
+        """Lose all registrations; the sockets stay."""
         self.infos.clear()
 
     def wait_for(self, count: int = 1) -> None:
-        """Until so many instances are registered."""
-        until(lambda: len(self.look()) == count)
+        """Wait until ``count`` instances are registered."""
+        until(lambda: len(self.poll_registry()) == count)
 
     def prepare(self, *claims: Claim, timeout_s: float = WAIT_S) -> pb.NodePrepareResourcesResponse:
         request = pb.NodePrepareResourcesRequest(claims=map(_claim, claims))
@@ -58,7 +60,7 @@ class FakeDraKubelet:
         return reply
 
     def raw(self, method: str, body: bytes) -> bytes:
-        """The answer to any bytes at all."""
+        """Return the answer to a request of any bytes."""
         with self._channel() as channel:
             call = channel.unary_unary(
                 f"/{self._service()}/{method}", request_serializer=bytes, response_deserializer=bytes
@@ -68,7 +70,7 @@ class FakeDraKubelet:
 
     @contextmanager
     def health(self, version: str = "v1alpha1") -> Iterator[Iterator[health_pb.NodeWatchResourcesResponse]]:
-        """The stream of health, while it is followed."""
+        """Follow the stream of health for the block."""
         with self._channel() as channel:
             watch = channel.unary_stream(
                 f"/{version}.DRAResourceHealth/NodeWatchResources",
@@ -113,7 +115,7 @@ class FakeDraKubelet:
 
 
 def until(check: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait for a condition."""
     end = time.monotonic() + WAIT_S
     while not check():
         assert time.monotonic() < end

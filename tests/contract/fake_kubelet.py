@@ -1,5 +1,8 @@
-"""A kubelet as a device plug-in sees it, over real Unix sockets: it is registered with, connects back, follows the list of
-devices, asks, forgets, restarts. Of its behaviour only what the real one does (1.34 to 1.36) is here."""
+"""Kubelet as a device plug-in sees it, over real Unix sockets; behaves as the real ones of 1.34 to 1.36.
+
+It accepts registrations, connects back, follows the list of devices, calls, drops plug-ins, restarts. Only a part of the real
+behaviour is implemented.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ WAIT_S = 60.0
 
 
 def serve(socket: Path, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> grpc.Server:
-    """A service on a Unix socket that nobody else has, from threads of its own."""
+    """Serve on a new Unix socket, from threads of its own."""
     server = grpc.server(futures.ThreadPoolExecutor(4))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(methods)),))
     server.add_insecure_port(f"unix:{socket}")
@@ -29,7 +32,7 @@ def serve(socket: Path, service: str, methods: Mapping[str, grpc.RpcMethodHandle
 
 
 class FakeKubelet:
-    """A kubelet of ``directory``, which is its device-plugins directory."""
+    """A kubelet whose device-plugins directory is ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -52,14 +55,14 @@ class FakeKubelet:
         self._server = serve(self.directory / "kubelet.sock", "v1beta1.Registration", {"Register": register})
 
     def stop(self) -> None:
-        """Be gone, with all connections; the sockets stay."""
+        """Stop with all connections; the sockets stay."""
         if self._server is not None:
             self._server.stop(0).wait()
             self._server = None
-        self.forget()
+        self.drop_plugin()
 
-    def forget(self) -> None:
-        """Drop the plug-in without a word."""
+    def drop_plugin(self) -> None:
+        """Drop the plug-in without notice."""
         with self._changed:
             channel, self.channel = self.channel, None
             self.devices = {}
@@ -67,7 +70,7 @@ class FakeKubelet:
             channel.close()
 
     def connect(self, socket: Path) -> None:
-        """Connect to a plug-in, ask its options, follow its devices."""
+        """Connect to a plug-in, read its options, follow its devices."""
         channel = grpc.insecure_channel(f"unix:{socket}", options=(("grpc.use_local_subchannel_pool", 1),))
         options = self._call(channel, "GetDevicePluginOptions", pb.Empty(), pb.DevicePluginOptions)
         assert options.pre_start_required
@@ -101,7 +104,7 @@ class FakeKubelet:
         return list(reply.container_responses[0].deviceIDs)
 
     def wait(self, check: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-        """Until ``check`` is true; it is asked at every change."""
+        """Wait until ``check`` is true; it is evaluated at every change."""
         with self._changed:
             assert self._changed.wait_for(check, timeout_s), (
                 f"not in {timeout_s} s: {self.devices}, {len(self.registered)}"
@@ -126,7 +129,7 @@ class FakeKubelet:
                         self._changed.notify_all()
         except (grpc.RpcError, ValueError):
             pass
-        finally:  # a list that ends in good order is the end of the plug-in as well
+        finally:  # a list that ends without an error is the end of the plug-in as well
             with self._changed:
                 if self.channel is channel:
                     self.devices = {}
@@ -147,7 +150,7 @@ class FakeKubelet:
 
 
 def find_in_registry(kubelet: FakeKubelet, registry: Path, seen: set[Path]) -> registration_pb.PluginInfo:
-    """What the kubelet's plug-in watcher does with the next new socket in ``registry``."""
+    """Register the next new socket in ``registry`` as the kubelet's plug-in watcher does."""
     end = time.monotonic() + WAIT_S
     while not (fresh := [path for path in registry.glob("*.sock") if path not in seen]):
         assert time.monotonic() < end
@@ -174,7 +177,7 @@ def serve_pod_resources(
     reply: resources_pb.ListPodResourcesResponse,
     allocatable: resources_pb.AllocatableResourcesResponse | None = None,
 ) -> grpc.Server:
-    """The kubelet's pod-resources service with one answer to each question."""
+    """Serve the kubelet's pod-resources service with one answer to each call."""
     list_all = grpc.unary_unary_rpc_method_handler(
         lambda _request, _context: reply,
         resources_pb.ListPodResourcesRequest.FromString,

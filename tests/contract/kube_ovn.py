@@ -1,5 +1,8 @@
-"""Kube-OVN's own word on custom resources: its types, through a program of Go that imports them, and the schemas beside them in
-the same module. Fetched by Go from where it fetches modules, built once, kept in Go's own cache."""
+"""Kube-OVN's own types and schemas of custom resources, from its Go module.
+
+A Go program that imports the types checks resources; the schemas are files of the same module. Go fetches and builds it once,
+into its own cache.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ SCHEMAS = "charts/kube-ovn-v2/crds/kube-ovn-crd.yaml"
 
 
 def _absent(why: str) -> NoReturn:
-    """Skipped where it may be, and said; else a failure."""
+    """Skip the test, or fail if Kube-OVN is required."""
     if os.environ.get("CALABASH_NET") == "required":
         pytest.fail(f"Kube-OVN's schemas cannot be had: {why}")
     pytest.skip(f"Kube-OVN's schemas cannot be had: {why}")
@@ -38,7 +41,7 @@ def reader() -> Path:
 
 
 def wrong_types(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What Kube-OVN's types say of each that they do not take."""
+    """Return the errors of Kube-OVN's types, one for each resource that they do not accept."""
     lines = [json.dumps(document) for document in documents]
     done = subprocess.run([reader()], input="\n".join(lines), capture_output=True, text=True, timeout=60, check=True)
     said = done.stdout.splitlines()
@@ -48,7 +51,7 @@ def wrong_types(documents: Iterable[Mapping[str, Any]]) -> list[str]:
 
 @cache
 def schemas() -> dict[str, jsonschema_rs.Draft7Validator]:
-    """By kind; strict: a field that a schema does not name would be dropped by an API server, so it is an error here."""
+    """Return the schemas by kind; strict, because an API server would drop a field that a schema does not name."""
     reader()
     text = (Path(run_go(MODULE, "list", "-m", "-f", "{{.Dir}}", NAME)) / SCHEMAS).read_text()
     found = {}
@@ -76,7 +79,7 @@ def _closed(schema: dict[str, Any], *, top: bool = False) -> dict[str, Any]:
 
 
 def wrong_shapes(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the published schemas say of each that they do not take."""
+    """Return the errors of the published schemas, for resources that they do not accept."""
     found = []
     for document in documents:
         errors = schemas()[document["kind"]].iter_errors(document)

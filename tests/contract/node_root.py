@@ -1,4 +1,4 @@
-"""Runs a program where /proc, /sys and /dev are a simulated node's: a mount namespace, and a root directory in it.
+"""Command line that runs a program with a simulated node's /proc, /sys and /dev, in a mount namespace with its own root.
 
 The kernel's /proc takes no new entries, so the tree of ``calabash-simctl root`` cannot be laid over it; in a root of its
 own, the program finds the tree at the very paths that NVIDIA's tools have built in.
@@ -31,9 +31,9 @@ exec chroot "$jail" "$@"
 
 
 def in_node_root(directory: Path, command: Sequence[str | Path]) -> list[str]:
-    """The command line that runs ``command`` so; ``directory`` holds the node's state file and its root.
+    """Return the command line that runs ``command`` in the node's root.
 
-    What the program writes below /var is in ``directory / "var"`` afterwards.
+    ``directory`` holds the node's state file and its root. The program's files below /var are in ``directory / "var"``.
     """
     words = [str(word) for word in command]
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SCRIPT, "sh"]

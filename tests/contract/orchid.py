@@ -1,4 +1,4 @@
-"""A GPU vendor that exists only here, to show that one more vendor is one more module and nothing else."""
+"""GPU vendor that exists only in tests, to show that a new vendor needs one new module and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CARD = Device(
 
 
 class OrchidDriver:
-    """One idle card."""
+    """Driver with one idle card."""
 
     vendor = "orchid"
 
@@ -79,6 +79,6 @@ class OrchidDriver:
 
 
 def open_orchid(options: DriverOptions) -> OrchidDriver:
-    """Opener of the vendor registry; this vendor has no simulated nodes, so the options say nothing to it."""
+    """Open the driver; this vendor has no simulated nodes, so the options have no effect."""
     del options
     return OrchidDriver()

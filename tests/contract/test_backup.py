@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=DATABASES)
 def other(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
-    """The database that is restored into."""
+    """Yield the database into which the backup is restored."""
     if request.param == "sqlite":
         yield f"sqlite:///{home}/pool.db"
         return
@@ -94,13 +94,13 @@ def test_what_was_kept_comes_back_on_either_and_the_audit_log_goes_on(
     again = open_store(other)
     assert [(line.id, line.action) for line in again.audit.lines()][-2:] == [(5, "PUT"), (6, "restore")]
     assert AuditTrail(home, again.audit, VirtualClock()).verify()[1] == ""
-    again.add_events([{"at": 2.0, "kind": "next"}])  # numbers go on where they were
+    again.add_events([{"at": 2.0, "kind": "next"}])  # IDs continue
     assert again.events(limit=2000)[-1].kind == "next"
     again.close()
 
 
 class _Interrupted(io.BytesIO):
-    """Somebody writes into the database as soon as the first bytes of its backup are there."""
+    """Backup file during whose writing another connection changes the database."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class _Interrupted(io.BytesIO):
         return super().write(data)
 
 
-def test_a_backup_is_of_one_moment_whoever_writes_meanwhile(url: str, home: Path) -> None:
+def test_backup_is_of_one_moment_during_concurrent_writes(url: str, home: Path) -> None:
     _fill(url, home)
     database = Database(url)
     with database.snapshot() as connection:
@@ -135,13 +135,13 @@ def test_issued_invoice_that_is_restored_in_another_database_is_verified(
     url: str, home: Path, other: str, tmp_path: Path
 ) -> None:
     store = open_store(url)
-    books = Billing(store, VirtualClock(now_s=END_S + 86_400))
-    books.put_tariff(TARIFF)
+    invoicing = Billing(store, VirtualClock(now_s=END_S + 86_400))
+    invoicing.put_tariff(TARIFF)
     store.add_usage([used("a", "vision", -1, 1.0 / 3), used("b", "vision", 1.1, 7.7)])
     rate_month(store, RatingOrder(url="", month="2026-11"), clock=lambda: END_S + 3600)
-    number = books.issue("draft-2026-11-vision", by="root").number
-    note = books.credit(number, billing.CreditOrder(amount=Decimal("1.50"), reason="Zoë"), by="root").number
-    books.close()
+    number = invoicing.issue("draft-2026-11-vision", by="root").number
+    note = invoicing.credit(number, billing.CreditOrder(amount=Decimal("1.50"), reason="Zoë"), by="root").number
+    invoicing.close()
     store.close()
     file = tmp_path / "invoices.backup"
     create_backup(url, file)
@@ -218,7 +218,7 @@ def test_a_restore_that_fails_in_the_middle_leaves_what_was_there(
     assert _content(url) == before
 
 
-def test_a_database_of_somebody_else_is_not_cleared(other: str, home: Path, url: str, tmp_path: Path) -> None:
+def test_database_of_another_program_is_not_cleared(other: str, home: Path, url: str, tmp_path: Path) -> None:
     _fill(url, home)
     create_backup(url, tmp_path / "backup")
     database = Database(other)
@@ -257,7 +257,7 @@ def test_lines_of_the_audit_log_are_sealed_and_found_out_on_either(url: str, hom
     sqlite = url.startswith("sqlite")
     off = ["DROP TRIGGER audit_no_update", "DROP TRIGGER audit_no_delete"]
     off = off if sqlite else ["ALTER TABLE audit DISABLE TRIGGER USER"]
-    with database.transaction() as connection:  # the owner of the tables can do that, and is found out
+    with database.transaction() as connection:  # only the owner of the tables can do that, and the change is detected
         for statement in off:
             connection.execute(sa.text(statement))
     for spoil, said in (

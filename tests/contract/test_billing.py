@@ -1,4 +1,4 @@
-"""Drafts, invoices and their numbers: the same promises on SQLite and on PostgreSQL."""
+"""Drafts, invoices and their numbers, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def books(store: Store) -> Iterator[Billing]:
-    """Books of a pool on the second of December."""
+def invoicing(store: Store) -> Iterator[Billing]:
+    """Return the billing of a pool on the second of December."""
     opened = Billing(store, VirtualClock(now_s=END_S + 86_400))
     opened.put_tariff(TARIFF)
     yield opened
@@ -86,7 +86,7 @@ def books(store: Store) -> Iterator[Billing]:
 def used(
     allocation: str, tenant: str, from_h: float, to_h: float, *, project: str = "p", user: str = "ann"
 ) -> UsageRecord:
-    """A whole device, from and to in hours of the month; half of the time it works."""
+    """Return a record of a whole device, from and to in hours of the month, with GPU time for half of it."""
     length_s = (to_h - from_h) * 3600
     return UsageRecord(
         allocation=AllocationId(allocation),
@@ -111,17 +111,17 @@ def drafted(store: Store, *, tenant: str = "", at: float = END_S + 3600) -> None
     rate_month(store, RatingOrder(url="", month="2026-11", tenant=tenant), clock=lambda: at)
 
 
-def test_a_month_becomes_drafts_then_invoices_then_reversals(store: Store, books: Billing) -> None:
+def test_a_month_becomes_drafts_then_invoices_then_reversals(store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "vision", 0, 10), used("b", "vision", 5, 10), used("c", "speech", -2, 2)])
     with Database(store.url).transaction() as connection:
         note_guarantee(connection, "vision", 1.0, at=BEGIN_S - 1000)
     drafted(store)
-    listed = books.invoices(billing.InvoicePage(), tenants=None, drafts=True).items
+    listed = invoicing.invoices(billing.InvoicePage(), tenants=None, drafts=True).items
     assert [(i.number, i.state, i.net) for i in listed] == [
         ("draft-2026-11-speech", "draft", "2.00"),
         ("draft-2026-11-vision", "draft", "25.00"),
     ]
-    issued = books.issue("draft-2026-11-vision", by="root")
+    issued = invoicing.issue("draft-2026-11-vision", by="root")
     assert (issued.number, issued.net, issued.total, issued.by) == ("2026-000001", "25.00", "29.75", "root")
     assert [(line.measure, line.hours, line.amount) for line in issued.lines] == [
         ("guaranteed", "10.000000", "20.00"),
@@ -129,110 +129,112 @@ def test_a_month_becomes_drafts_then_invoices_then_reversals(store: Store, books
     ]
     assert issued.seller == ["GPU Centre", "Main Street 1"]
     with pytest.raises(CalabashError, match="no invoice 'draft-2026-11-vision'"):
-        books.issue("draft-2026-11-vision", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
     drafted(store, tenant="vision")
     with pytest.raises(CalabashError, match="has invoice 2026-000001"):
-        books.issue("draft-2026-11-vision", by="root")
-    back = books.void("2026-000001", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
+    back = invoicing.void("2026-000001", by="root")
     assert (back.number, back.reverses, back.kind, back.total) == ("2026-000002", "2026-000001", "reversal", "-29.75")
     assert [line.hours for line in back.lines] == ["-10.000000", "-5.000000"]
     with pytest.raises(CalabashError, match=r"taken back by 2026-000002|was taken back"):
-        books.void("2026-000001", by="root")
+        invoicing.void("2026-000001", by="root")
     with pytest.raises(CalabashError, match="is a reversal"):
-        books.void("2026-000002", by="root")
-    assert books.issue("draft-2026-11-vision", by="root").number == "2026-000003"
-    states = {i.number: i.state for i in books.invoices(billing.InvoicePage(), tenants=None, drafts=False).items}
+        invoicing.void("2026-000002", by="root")
+    assert invoicing.issue("draft-2026-11-vision", by="root").number == "2026-000003"
+    states = {i.number: i.state for i in invoicing.invoices(billing.InvoicePage(), tenants=None, drafts=False).items}
     assert states == {"2026-000001": "void", "2026-000002": "issued", "2026-000003": "issued"}
 
 
 def commitment(**changes: object) -> billing.TariffSettings:
-    """A tariff in euros that commits its tenants to ten hours for one euro each."""
+    """Return a tariff in euros that commits its tenants to ten hours for one euro each."""
     ten = billing.CommitmentSettings(of="own", hours=Decimal(10), price=Decimal("1.00"))
     return msgspec.structs.replace(TARIFF, **({"commitments": [ten]} | changes))
 
 
-def nets(store: Store, books: Billing) -> dict[str, str]:
-    """Draft the month; the net amount of each drafted tenant."""
+def nets(store: Store, invoicing: Billing) -> dict[str, str]:
+    """Draft the month; return the net amount of each drafted tenant."""
     drafted(store)
     page = billing.InvoicePage(month="2026-11")
-    return {i.tenant: i.net for i in books.invoices(page, tenants=None, drafts=True).items if i.state == "draft"}
+    return {i.tenant: i.net for i in invoicing.invoices(page, tenants=None, drafts=True).items if i.state == "draft"}
 
 
-def test_commitment_of_a_tenant_without_use_is_drafted(store: Store, books: Billing) -> None:
+def test_commitment_of_a_tenant_without_use_is_drafted(store: Store, invoicing: Billing) -> None:
     store.tenancy.put_tenant(Tenant(name="idle"))
     with Database(store.url).transaction() as connection:
         connection.execute(sa.text("UPDATE guarantees SET at_s = 0"))
-    books.put_tariff(commitment())
+    invoicing.put_tariff(commitment())
     store.add_usage([used("a", "vision", 0, 2)])
-    assert nets(store, books) == {"idle": "10.00", "vision": "12.00"}
+    assert nets(store, invoicing) == {"idle": "10.00", "vision": "12.00"}
 
 
-def test_commitment_for_all_counts_for_a_tenant_only_after_its_creation(store: Store, books: Billing) -> None:
+def test_commitment_for_all_counts_for_a_tenant_only_after_its_creation(store: Store, invoicing: Billing) -> None:
     for name, at in (("old", BEGIN_S + 86_400), ("new", END_S + 1)):
         store.tenancy.put_tenant(Tenant(name=name))
         with Database(store.url).transaction() as connection:
             connection.execute(sa.text(f"UPDATE guarantees SET at_s = {at} WHERE tenant = '{name}'"))
-    books.put_tariff(commitment())
-    assert nets(store, books) == {"old": "10.00"}
+    invoicing.put_tariff(commitment())
+    assert nets(store, invoicing) == {"old": "10.00"}
 
 
-def test_commitment_that_is_not_in_force_in_the_month_is_not_drafted(store: Store, books: Billing) -> None:
-    books.put_tariff(commitment(name="later", valid_from="2027-01-01", tenants=["vision"]))
-    books.put_tariff(commitment(name="past", valid_to="2026-11-01", tenants=["speech"]))
-    books.put_tariff(commitment(name="now", valid_from="2026-11-16", tenants=["robots"]))
-    assert nets(store, books) == {"robots": "5.00"}
+def test_commitment_that_is_not_in_force_in_the_month_is_not_drafted(store: Store, invoicing: Billing) -> None:
+    invoicing.put_tariff(commitment(name="later", valid_from="2027-01-01", tenants=["vision"]))
+    invoicing.put_tariff(commitment(name="past", valid_to="2026-11-01", tenants=["speech"]))
+    invoicing.put_tariff(commitment(name="now", valid_from="2026-11-16", tenants=["robots"]))
+    assert nets(store, invoicing) == {"robots": "5.00"}
 
 
-def test_use_only_outside_the_month_makes_no_draft(store: Store, books: Billing) -> None:
+def test_use_only_outside_the_month_makes_no_draft(store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "late", 720, 722), used("b", "early", -3, 0), used("c", "vision", 719, 723)])
-    assert nets(store, books) == {"vision": "1.00"}
+    assert nets(store, invoicing) == {"vision": "1.00"}
     with pytest.raises(CalabashError, match="late has neither use nor a commitment in 2026-11") as none:
         drafted(store, tenant="late")
     assert none.value.reason is Reason.NOT_FOUND
 
 
-def test_draft_of_a_tenant_without_use_any_more_is_removed_by_the_next_rating(store: Store, books: Billing) -> None:
-    books.put_tariff(commitment(name="own", tenants=["speech"]))
+def test_draft_of_a_tenant_without_use_any_more_is_removed_by_the_next_rating(store: Store, invoicing: Billing) -> None:
+    invoicing.put_tariff(commitment(name="own", tenants=["speech"]))
     store.add_usage([used("a", "vision", 0, 2)])
-    assert nets(store, books) == {"speech": "10.00", "vision": "2.00"}
-    books.put_tariff(commitment(name="own", tenants=["speech"], commitments=[]))
-    assert nets(store, books) == {"vision": "2.00"}
+    assert nets(store, invoicing) == {"speech": "10.00", "vision": "2.00"}
+    invoicing.put_tariff(commitment(name="own", tenants=["speech"], commitments=[]))
+    assert nets(store, invoicing) == {"vision": "2.00"}
 
 
-def test_empty_draft_or_draft_without_a_tariff_cannot_be_issued(store: Store, books: Billing) -> None:
+def test_empty_draft_or_draft_without_a_tariff_cannot_be_issued(store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "vision", 0, 2)])
     drafted(store)
     with Database(store.url).transaction() as connection:  # as an earlier version wrote it
         connection.execute(sa.text("UPDATE invoice_drafts SET lines = '[]'"))
     with pytest.raises(CalabashError, match="the draft for vision in 2026-11 has no use and no commitment") as empty:
-        books.issue("draft-2026-11-vision", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
     assert empty.value.reason is Reason.CONFLICT
-    books.put_tariff(msgspec.structs.replace(TARIFF, valid_to="2026-02-01"))
+    invoicing.put_tariff(msgspec.structs.replace(TARIFF, valid_to="2026-02-01"))
     drafted(store)
     with pytest.raises(CalabashError, match="has no tariff, so no currency"):
-        books.issue("draft-2026-11-vision", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
     assert store.billing.bills(ALL) == []
 
 
-def test_tariffs_of_two_currencies_fail_the_draft_of_their_tenant_alone(store: Store, books: Billing) -> None:
+def test_tariffs_of_two_currencies_fail_the_draft_of_their_tenant_alone(store: Store, invoicing: Billing) -> None:
     dollars = msgspec.structs.replace(TARIFF, name="us", currency="USD", valid_from="2026-11-16", tenants=["vision"])
     store.add_usage([used("a", "vision", 0, 2), used("b", "speech", 0, 3), used("c", "vision", 400, 401)])
     drafted(store)
-    books.put_tariff(dollars)
+    invoicing.put_tariff(dollars)
     answer = rate_month(store, RatingOrder(url="", month="2026-11"), clock=lambda: END_S + 3600)
     assert [(r.tenant, r.net) for r in answer.items] == [("speech", "3.00")]
     assert [f.tenant for f in answer.failed] == ["vision"]
     assert "tenant vision has tariffs in EUR and USD in one month" in answer.failed[0].message
     assert answer.failed[0].hint
     with pytest.raises(CalabashError, match="no invoice 'draft-2026-11-vision'"):
-        books.issue("draft-2026-11-vision", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
     with pytest.raises(CalabashError, match="tenant vision has tariffs in EUR and USD"):
         drafted(store, tenant="vision")
-    made = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
+    made = invoicing.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
     assert ([i.tenant for i in made.items], [f.tenant for f in made.failed]) == (["speech"], ["vision"])
 
 
-def test_record_that_ends_before_it_begins_fails_the_draft_of_its_tenant_alone(store: Store, books: Billing) -> None:
+def test_record_that_ends_before_it_begins_fails_the_draft_of_its_tenant_alone(
+    store: Store, invoicing: Billing
+) -> None:
     store.add_usage([used("a", "vision", 5, 2), used("b", "speech", 0, 3)])
     answer = rate_month(store, RatingOrder(url="", month="2026-11"), clock=lambda: END_S + 3600)
     assert [(r.tenant, r.net) for r in answer.items] == [("speech", "3.00")]
@@ -241,23 +243,23 @@ def test_record_that_ends_before_it_begins_fails_the_draft_of_its_tenant_alone(s
 
 def test_an_invoice_is_issued_only_when_its_month_is_over_and_all_of_it_was_rated(store: Store) -> None:
     clock = VirtualClock(now_s=END_S - 10)
-    books = Billing(store, clock)
-    books.put_tariff(TARIFF)
+    invoicing = Billing(store, clock)
+    invoicing.put_tariff(TARIFF)
     store.add_usage([used("a", "vision", 0, 10)])
     drafted(store, at=END_S - 20)
     with pytest.raises(CalabashError, match="is not over in Europe/Berlin") as early:
-        books.issue("draft-2026-11-vision", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
     assert early.value.reason is Reason.CONFLICT
     clock.advance(3600)
     with pytest.raises(CalabashError, match="before the end of 2026-11"):
-        books.issue("draft-2026-11-vision", by="root")
-    assert books.invoices(billing.InvoicePage(), tenants=None, drafts=False).items == []
+        invoicing.issue("draft-2026-11-vision", by="root")
+    assert invoicing.invoices(billing.InvoicePage(), tenants=None, drafts=False).items == []
     drafted(store)
-    assert books.issue("draft-2026-11-vision", by="root").number == "2026-000001"
-    books.close()
+    assert invoicing.issue("draft-2026-11-vision", by="root").number == "2026-000001"
+    invoicing.close()
 
 
-def test_numbers_run_without_gaps_however_many_issue_at_once_and_fail(store: Store, books: Billing) -> None:
+def test_numbers_run_without_gaps_however_many_issue_at_once_and_fail(store: Store, invoicing: Billing) -> None:
     tenants = [f"t{i:02}" for i in range(12)]
     store.add_usage([used(name, name, 0, 1) for name in tenants])
     drafted(store)
@@ -275,15 +277,15 @@ def test_numbers_run_without_gaps_however_many_issue_at_once_and_fail(store: Sto
         thread.start()
     for thread in threads:
         thread.join()
-    assert [bill.number for bill in store.billing.bills(ALL)] == [f"2026-{i:06}" for i in range(1, 13)]
+    assert [one.number for one in store.billing.bills(ALL)] == [f"2026-{i:06}" for i in range(1, 13)]
     assert set(failures) <= {Reason.NOT_FOUND, Reason.CONFLICT}
     assert len(failures) == 6
 
 
-def test_no_statement_changes_or_deletes_what_was_issued(url: str, store: Store, books: Billing) -> None:
+def test_no_statement_changes_or_deletes_what_was_issued(url: str, store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "vision", 0, 10)])
     drafted(store)
-    number = books.issue("draft-2026-11-vision", by="root").number
+    number = invoicing.issue("draft-2026-11-vision", by="root").number
     before = store.billing.bill(number)
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     for statement in (
@@ -395,22 +397,22 @@ def checks(store: Store, number: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def issued(store: Store, books: Billing) -> str:
-    """The number of an invoice of vision: two allocations, one of them of a reader who works in several records."""
-    books.put_tariff(commitment(name="own", tenants=["vision"]))
+def issued(store: Store, invoicing: Billing) -> str:
+    """Issue an invoice of vision for two allocations, one of them with several records; return its number."""
+    invoicing.put_tariff(commitment(name="own", tenants=["vision"]))
     store.add_usage([used("a", "vision", 0, 10), used("c", "speech", 0, 4)])
     store.add_usage([replace(used("b", "vision", hour, hour + 1, user="bob"), sequence=hour) for hour in range(-1, 3)])
     store.add_usage([replace(used("b", "vision", 5, 6, user="bob"), sequence=4, core_percent=50)])
     with Database(store.url).transaction() as connection:
         note_guarantee(connection, "vision", 1.0, at=BEGIN_S - 1000)
     drafted(store)
-    return books.issue("draft-2026-11-vision", by="root").number
+    return invoicing.issue("draft-2026-11-vision", by="root").number
 
 
 def test_items_of_an_invoice_name_allocation_user_share_and_time_and_add_up(
-    store: Store, books: Billing, issued: str
+    store: Store, invoicing: Billing, issued: str
 ) -> None:
-    found = books.items(books.invoice(issued), billing.ItemPage()).items
+    found = invoicing.items(invoicing.invoice(issued), billing.ItemPage()).items
     told = [
         (i.allocation, i.user, i.share_percent, (i.from_s - BEGIN_S) / 3600, (i.to_s - BEGIN_S) / 3600) for i in found
     ]
@@ -420,26 +422,28 @@ def test_items_of_an_invoice_name_allocation_user_share_and_time_and_add_up(
         *[("b", "bob", 100, 0, 3)] * 2,
         *[("b", "bob", 50, 5, 6)] * 2,
     ]
-    record = books.invoice(issued)
+    record = invoicing.invoice(issued)
     assert sum(Decimal(item.amount) for item in found) == Decimal(record.net)
     assert {(i.measure, i.amount) for i in found if i.allocation == ""} == {("commitment", "10.000000")}
     lent = sum(Decimal(item.hours) for item in found if item.measure == "borrowed")
     assert lent == sum(Decimal(str(view.hours)) for view in invoice_of(record).lines if view.measure == "borrowed")
-    page = books.items(record, billing.ItemPage(after="1"))
+    page = invoicing.items(record, billing.ItemPage(after="1"))
     assert (page.items, page.next) == ([], "")
 
 
-def test_estimated_end_is_marked_in_usage_and_items_is_not_charged_and_is_sealed(store: Store, books: Billing) -> None:
-    books.put_tariff(commitment(name="own", tenants=["vision"]))
+def test_estimated_end_is_marked_in_usage_and_items_is_not_charged_and_is_sealed(
+    store: Store, invoicing: Billing
+) -> None:
+    invoicing.put_tariff(commitment(name="own", tenants=["vision"]))
     store.add_usage([replace(used("a", "vision", 0, 10), core_percent=50)])
     store.add_usage([replace(used("a", "vision", 10, 11), sequence=1, core_percent=50, uncertain_s=7200.0)])
-    store.add_usage([replace(used("b", "vision", 719, 721), uncertain_s=60.0)])  # it ended after the month
+    store.add_usage([replace(used("b", "vision", 719, 721), uncertain_s=60.0)])  # the allocation ended after the month
     question = billing.UsageQuestion(by="tenant", from_s=BEGIN_S, to_s=BEGIN_S + 20 * 3600)
-    (sums,) = books.usage(question, tenants=None, user="").items
+    (sums,) = invoicing.usage(question, tenants=None, user="").items
     assert sums.uncertain_hours == pytest.approx(1.0)
     drafted(store)
-    number = books.issue("draft-2026-11-vision", by="root").number
-    found = books.items(books.invoice(number), billing.ItemPage()).items
+    number = invoicing.issue("draft-2026-11-vision", by="root").number
+    found = invoicing.items(invoicing.invoice(number), billing.ItemPage()).items
     assert {(i.allocation, i.uncertain_s) for i in found} == {("", 0.0), ("a", 7200.0), ("b", 0.0)}
     assert {i.to_s for i in found if i.allocation == "a"} == {BEGIN_S + 11 * 3600}
     table = items_csv([msgspec.to_builtins(i) for i in found], time_zone="UTC")
@@ -527,23 +531,25 @@ def test_usage_that_retention_removed_is_not_kept_and_no_change(store: Store, is
     assert checks(store, issued) == {"seal": "ok", "items": "ok", "usage": "not-kept"}
 
 
-def test_usage_that_retention_merged_after_the_rating_is_not_kept_and_no_change(store: Store, books: Billing) -> None:
+def test_usage_that_retention_merged_after_the_rating_is_not_kept_and_no_change(
+    store: Store, invoicing: Billing
+) -> None:
     store.add_usage([used(f"a{i}", "vision", i / 100, (i + 1) / 100) for i in range(20)])
     drafted(store)
-    number = books.issue("draft-2026-11-vision", by="root").number
+    number = invoicing.issue("draft-2026-11-vision", by="root").number
     assert checks(store, number)["usage"] == "ok"
     while store.trim(Retention(usage=5), now_s=END_S + 7200):
         pass
     assert 0 < len(store.usage()) < 20
     assert checks(store, number) == {"seal": "ok", "items": "ok", "usage": "not-kept"}
-    assert {item.user for item in books.items(books.invoice(number), billing.ItemPage()).items} == {"ann"}
+    assert {item.user for item in invoicing.items(invoicing.invoice(number), billing.ItemPage()).items} == {"ann"}
 
 
-def test_reversal_is_sealed_and_verified_too(store: Store, books: Billing, issued: str) -> None:
-    back = books.void(issued, by="root").number
+def test_reversal_is_sealed_and_verified_too(store: Store, invoicing: Billing, issued: str) -> None:
+    back = invoicing.void(issued, by="root").number
     assert checks(store, back) == {"seal": "ok"}
     assert verify(store, issued).sound
-    assert books.verify(issued).result(timeout=120).sound
+    assert invoicing.verify(issued).result(timeout=120).sound
 
 
 DECEMBER_S = END_S + 31 * 86_400
@@ -551,7 +557,7 @@ DECEMBER_S = END_S + 31 * 86_400
 
 @pytest.fixture
 def two_months(store: Store) -> Iterator[Billing]:
-    """Books in January: vision has an issued invoice of 10.00 for November, and a draft of 4.00 for December."""
+    """Yield the billing of January: vision has an issued invoice of 10.00 for November, and a draft of 4.00 for December."""
     opened = Billing(store, VirtualClock(now_s=DECEMBER_S + 86_400))
     opened.put_tariff(TARIFF)
     store.add_usage([used("a", "vision", 0, 10), used("b", "vision", 720, 724), used("c", "speech", 720, 724)])
@@ -562,8 +568,8 @@ def two_months(store: Store) -> Iterator[Billing]:
     opened.close()
 
 
-def credited(books: Billing, number: str, amount: str, reason: str = "the network was down") -> billing.InvoiceView:
-    return books.credit(number, billing.CreditOrder(amount=Decimal(amount), reason=reason), by="root")
+def credited(invoicing: Billing, number: str, amount: str, reason: str = "the network was down") -> billing.InvoiceView:
+    return invoicing.credit(number, billing.CreditOrder(amount=Decimal(amount), reason=reason), by="root")
 
 
 def test_next_invoice_is_paid_with_a_credit_note_that_has_a_number_of_its_own(
@@ -652,7 +658,7 @@ def test_credited_invoice_and_used_credit_note_cannot_be_taken_back(two_months: 
         credited(two_months, "2027-000001", "1.00")
 
 
-def test_credits_and_issues_at_once_use_each_credit_once(store: Store, books: Billing) -> None:
+def test_credits_and_issues_at_once_use_each_credit_once(store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "vision", 0, 10), *(used(f"b{i}", "vision", 720 + i, 721 + i) for i in range(4))])
     january = Billing(store, VirtualClock(now_s=DECEMBER_S + 86_400))
     for month in ("2026-11", "2026-12"):
@@ -670,22 +676,22 @@ def test_credits_and_issues_at_once_use_each_credit_once(store: Store, books: Bi
     for thread in threads:
         thread.join()
     everything = store.billing.bills_of("vision")
-    notes = [bill for bill in everything if bill.kind == "credit"]
+    notes = [one for one in everything if one.kind == "credit"]
     assert sorted(note.number for note in notes) == [f"C2027-{i:06}" for i in range(1, 10)]
-    settled = sum(Decimal(part["amount"]) for bill in everything for part in bill.document.get("settled", ()))
+    settled = sum(Decimal(part["amount"]) for one in everything for part in one.document.get("settled", ()))
     still_open = sum(Decimal(january.view(january.invoice(note.number)).open) for note in notes)
     assert settled + still_open == -sum(Decimal(note.total) for note in notes)
     january.close()
 
 
-def test_draft_of_an_earlier_version_is_drafted_again_before_it_is_issued(store: Store, books: Billing) -> None:
+def test_draft_of_an_earlier_version_is_drafted_again_before_it_is_issued(store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "vision", 0, 10)])
     drafted(store)
     draft = store.billing.drafts(ALL)[0]
     old = {name: value for name, value in draft.document.items() if name != "evidence"}
     store.billing.put_drafts([replace(draft, document=old)], month="2026-11")
     with pytest.raises(CalabashError, match="is of an earlier version, without itemised use"):
-        books.issue("draft-2026-11-vision", by="root")
+        invoicing.issue("draft-2026-11-vision", by="root")
 
 
 def test_a_database_that_was_migrated_guards_its_audit_log_too(url: str) -> None:
@@ -741,9 +747,9 @@ def test_database_refuses_to_change_or_delete_usage_records_behind_an_issued_inv
     assert checks(store, issued)["usage"] == "ok"
 
 
-def test_postgresql_refuses_to_truncate_the_evidence_of_invoices(store: Store, books: Billing, issued: str) -> None:
+def test_postgresql_refuses_to_truncate_the_evidence_of_invoices(store: Store, invoicing: Billing, issued: str) -> None:
     if store.url.startswith("sqlite"):
-        return  # it has no such statement
+        return  # SQLite has no such statement
     for table in ("usage", "audit", "invoices CASCADE", "invoice_lines", "invoice_items"):
         with pytest.raises(CalabashError, match="never changes"), Database(store.url).transaction() as connection:
             connection.execute(sa.text(f"TRUNCATE {table}"))
@@ -759,8 +765,8 @@ def test_usage_of_other_tenants_and_months_and_of_drafts_may_be_deleted(store: S
     assert checks(store, issued)["usage"] == "ok"
 
 
-def test_database_refuses_to_change_or_delete_a_credit_note(store: Store, books: Billing, issued: str) -> None:
-    note = books.credit(issued, billing.CreditOrder(reason="slow", amount=Decimal("1.00")), by="root").number
+def test_database_refuses_to_change_or_delete_a_credit_note(store: Store, invoicing: Billing, issued: str) -> None:
+    note = invoicing.credit(issued, billing.CreditOrder(reason="slow", amount=Decimal("1.00")), by="root").number
     for statement in (
         f"DELETE FROM invoices WHERE number = '{note}'",
         f"UPDATE invoices SET net = '-9.00' WHERE number = '{note}'",
@@ -779,11 +785,11 @@ def test_a_database_that_was_migrated_guards_its_usage_records_too_and_retention
     database.migrate()
     database.close()
     store = open_store(url)
-    books = Billing(store, VirtualClock(now_s=END_S + 86_400))
-    books.put_tariff(commitment(name="own", tenants=["vision"]))
+    invoicing = Billing(store, VirtualClock(now_s=END_S + 86_400))
+    invoicing.put_tariff(commitment(name="own", tenants=["vision"]))
     store.add_usage([used("a", "vision", 0, 10)])
     drafted(store)
-    books.issue("draft-2026-11-vision", by="root")
+    invoicing.issue("draft-2026-11-vision", by="root")
     for statement in ("DELETE FROM usage", "UPDATE usage SET core_percent = 1"):
         with (
             pytest.raises(CalabashError, match="a usage record behind an issued invoice never changes"),
@@ -796,7 +802,7 @@ def test_a_database_that_was_migrated_guards_its_usage_records_too_and_retention
     with Database(url).reading() as connection:
         left = connection.execute(sa.text("SELECT count(*) FROM meta WHERE key = 'usage_removing'")).scalar_one()
     assert left == 0, "the mark of retention ends with its transaction"
-    books.close()
+    invoicing.close()
     store.close()
 
 
@@ -810,7 +816,7 @@ def test_who_reads_a_month_does_not_hold_up_who_writes(store: Store) -> None:
     assert sum(len(page) for page in pages) == 21
 
 
-def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, books: Billing) -> None:
+def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, invoicing: Billing) -> None:
     store.add_usage(
         [
             used("a", "vision", 0, 10),
@@ -822,7 +828,7 @@ def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, boo
     def sums(by: str, **seen: object) -> list[tuple[object, ...]]:
         asked = billing.UsageQuestion(by=by, from_s=BEGIN_S, to_s=END_S)
         shown = {"tenants": None, "user": ""} | seen
-        found = books.usage(asked, **shown).items  # type: ignore[arg-type]
+        found = invoicing.usage(asked, **shown).items  # type: ignore[arg-type]
         return [
             (*(getattr(i, name) for name in by.split(",")), round(i.gpu_hours, 6), round(i.busy_hours, 6))
             for i in found
@@ -838,7 +844,7 @@ def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, boo
 
 @dataclass
 class Running:
-    """The use of running allocations as the agent of a pool tells it."""
+    """Usage of running allocations as the agent of a pool reports it."""
 
     store: Store
     use: list[UsageRecord] = field(default_factory=list)
@@ -855,11 +861,11 @@ class Running:
 
 def test_usage_has_what_runs_and_counts_nothing_twice(store: Store) -> None:
     running = Running(store, until_s=BEGIN_S + 5 * 3600)
-    books = Billing(store, VirtualClock(now_s=running.until_s), running)
+    invoicing = Billing(store, VirtualClock(now_s=running.until_s), running)
 
     def hours(by: str = "tenant", from_h: float = 0, to_h: float = 720, **seen: Any) -> dict[str, tuple[float, ...]]:
         asked = billing.UsageQuestion(by=by, from_s=BEGIN_S + from_h * 3600, to_s=BEGIN_S + to_h * 3600)
-        found = books.usage(asked, **({"tenants": None, "user": ""} | seen))
+        found = invoicing.usage(asked, **({"tenants": None, "user": ""} | seen))
         assert found.counted_to_s == min(running.until_s, asked.to_s)
         return {
             ",".join(getattr(i, name) for name in by.split(",") if name): tuple(
@@ -885,57 +891,57 @@ def test_usage_has_what_runs_and_counts_nothing_twice(store: Store) -> None:
     assert hours(to_h=5) == whole
     store.add_usage([replace(shared("a", 1, 3, share=50, idle=0.5))])  # a part of it was written since
     assert hours(to_h=5) == whole
-    books.close()
+    invoicing.close()
 
 
 def test_draft_has_what_runs_and_says_up_to_when(store: Store) -> None:
     running = Running(store, [used("a", "vision", 0, 10)], until_s=BEGIN_S + 10 * 3600)
     clock = VirtualClock(now_s=running.until_s + 1)
-    books = Billing(store, clock, running)
-    books.put_tariff(TARIFF)
-    (draft,) = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120).items
+    invoicing = Billing(store, clock, running)
+    invoicing.put_tariff(TARIFF)
+    (draft,) = invoicing.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120).items
     assert (draft.tenant, draft.net, draft.counted_to_s) == ("vision", "10.00", running.until_s)
     with pytest.raises(CalabashError, match="2026-11 is not over"):
-        books.issue(draft.number, by="root")
+        invoicing.issue(draft.number, by="root")
     clock.advance(END_S - clock.now_s() + 3600)
     with pytest.raises(CalabashError, match="usage from before the end of 2026-11 only") as early:
-        books.issue(draft.number, by="root")
+        invoicing.issue(draft.number, by="root")
     assert "draft it again" in early.value.hint
     drafted(store)
-    assert books.view(books.invoice(draft.number)).counted_to_s == END_S
-    assert books.issue(draft.number, by="root").counted_to_s == END_S
-    books.close()
+    assert invoicing.view(invoicing.invoice(draft.number)).counted_to_s == END_S
+    assert invoicing.issue(draft.number, by="root").counted_to_s == END_S
+    invoicing.close()
 
 
 def test_draft_of_a_tenant_whose_usage_comes_late_says_so_and_is_not_issued(store: Store) -> None:
     late_s = END_S - 100
     use = [used("a", "vision", 0, 10), used("b", "speech", 0, 10)]
-    books = Billing(store, VirtualClock(now_s=END_S + 60), Running(store, use, END_S + 60, {"vision": late_s}))
-    books.put_tariff(TARIFF)
+    invoicing = Billing(store, VirtualClock(now_s=END_S + 60), Running(store, use, END_S + 60, {"vision": late_s}))
+    invoicing.put_tariff(TARIFF)
     store.add_usage(use)
     order = RatingOrder(url="", month="2026-11", counted_to_s=END_S + 60, behind={"vision": late_s})
     rate_month(store, order, clock=lambda: END_S + 60)
-    assert books.view(books.invoice("draft-2026-11-vision")).counted_to_s == late_s
+    assert invoicing.view(invoicing.invoice("draft-2026-11-vision")).counted_to_s == late_s
     with pytest.raises(CalabashError, match="the draft for vision counts usage from before the end of 2026-11 only"):
-        books.issue("draft-2026-11-vision", by="root")
-    assert books.issue("draft-2026-11-speech", by="root").counted_to_s == END_S
-    (draft,) = books.draft(billing.InvoiceOrder(month="2026-11", tenant="vision")).result(timeout=120).items
+        invoicing.issue("draft-2026-11-vision", by="root")
+    assert invoicing.issue("draft-2026-11-speech", by="root").counted_to_s == END_S
+    (draft,) = invoicing.draft(billing.InvoiceOrder(month="2026-11", tenant="vision")).result(timeout=120).items
     assert draft.counted_to_s == late_s
-    books.close()
+    invoicing.close()
 
 
-def idle_lines(store: Store, books: Billing) -> dict[str, Decimal]:
-    """Draft the month with a price for idle hours; the hours that were held, and the idle ones."""
+def idle_lines(store: Store, invoicing: Billing) -> dict[str, Decimal]:
+    """Draft the month with a price for idle hours; return the held and the idle hours."""
     prices = [*TARIFF.prices, billing.PriceSettings(name="idle", measure="idle", price=Decimal("1.00"))]
-    books.put_tariff(msgspec.structs.replace(TARIFF, prices=prices))
+    invoicing.put_tariff(msgspec.structs.replace(TARIFF, prices=prices))
     drafted(store)
-    lines = invoice_of(books.invoice(draft_number("vision", "2026-11"))).lines
+    lines = invoice_of(invoicing.invoice(draft_number("vision", "2026-11"))).lines
     held = sum((line.hours for line in lines if line.measure in {"guaranteed", "borrowed"}), Decimal(0))
     return {"held": held, "idle": sum((line.hours for line in lines if line.measure == "idle"), Decimal(0))}
 
 
 def shared(name: str, from_h: float, to_h: float, *, share: int, idle: float) -> UsageRecord:
-    """A slice of a share in percent that has no GPU time for a part of its time, and uses its share in the rest."""
+    """Return a record of a share in percent that is without GPU time for part ``idle``, and uses its share in the rest."""
     whole = used(name, "vision", from_h, to_h)
     length_s = whole.to_s - whole.from_s
     return replace(
@@ -947,14 +953,14 @@ def shared(name: str, from_h: float, to_h: float, *, share: int, idle: float) ->
     )
 
 
-def test_idle_hours_are_device_hours_in_usage_and_invoices(store: Store, books: Billing) -> None:
+def test_idle_hours_are_device_hours_in_usage_and_invoices(store: Store, invoicing: Billing) -> None:
     store.add_usage([shared(f"s{i}", 0, 1, share=2, idle=1.0) for i in range(800)])
-    (row,) = books.usage(billing.UsageQuestion(from_s=BEGIN_S, to_s=END_S), tenants=None, user="").items
+    (row,) = invoicing.usage(billing.UsageQuestion(from_s=BEGIN_S, to_s=END_S), tenants=None, user="").items
     assert (round(row.gpu_hours, 6), round(row.idle_hours, 6), row.busy_hours) == (16, 16, 0)
-    assert idle_lines(store, books) == {"held": 16, "idle": 16}
+    assert idle_lines(store, invoicing) == {"held": 16, "idle": 16}
 
 
-def test_slices_of_any_share_have_no_more_idle_hours_than_hours_held(store: Store, books: Billing) -> None:
+def test_slices_of_any_share_have_no_more_idle_hours_than_hours_held(store: Store, invoicing: Billing) -> None:
     dice = random.Random(6)
     records = []
     for number in range(300):
@@ -965,28 +971,28 @@ def test_slices_of_any_share_have_no_more_idle_hours_than_hours_held(store: Stor
     store.add_usage(records)
     for from_h, to_h in ((0, 720), (0, 1), (300, 333.3), (700, 710)):
         asked = billing.UsageQuestion(by="user", from_s=BEGIN_S + from_h * 3600, to_s=BEGIN_S + to_h * 3600)
-        for row in books.usage(asked, tenants=None, user="").items:
+        for row in invoicing.usage(asked, tenants=None, user="").items:
             assert 0 < row.idle_hours <= row.gpu_hours
     honest = [one for index, one in enumerate(records) if index % 10]
     exact = sum(one.idle_s * one.core_percent / 100 for one in honest) / 3600
     most = sum(one.allocated_gpu_s for one in records if one not in honest) / 3600
-    hours = idle_lines(store, books)
+    hours = idle_lines(store, invoicing)
     assert exact - 0.001 <= float(hours["idle"]) <= exact + most + 0.001
     assert hours["idle"] <= hours["held"]
 
 
 def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None:
-    books = Billing(store, VirtualClock(now_s=END_S - 3600))
-    books.put_tariff(TARIFF)
+    invoicing = Billing(store, VirtualClock(now_s=END_S - 3600))
+    invoicing.put_tariff(TARIFF)
     store.add_usage([used("a", "vision", 0, 10)])
-    assert books.spent("vision") is None, "the first question starts the count and does not wait for it"
-    for running in books._counting.values():
+    assert invoicing.spent("vision") is None, "the first question starts the count and does not wait for it"
+    for running in invoicing._counting.values():
         running.result(timeout=120)
-    found = books.spent("vision")
+    found = invoicing.spent("vision")
     assert found is not None
     assert (found.amount, found.currency) == (Decimal("10.00"), "EUR")
-    assert books.spent("speech") is None
-    books.close()
+    assert invoicing.spent("speech") is None
+    invoicing.close()
 
 
 def test_usage_is_not_counted_away_before_its_month_can_be_invoiced(store: Store) -> None:
@@ -1001,19 +1007,19 @@ def test_usage_is_not_counted_away_before_its_month_can_be_invoiced(store: Store
 
 
 def test_a_draft_of_a_pool_is_made_by_a_process_that_is_told_the_database_on_its_input(
-    store: Store, books: Billing
+    store: Store, invoicing: Billing
 ) -> None:
     store.add_usage([used("a", "vision", 0, 10)])
-    made = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
+    made = invoicing.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
     assert [(one.number, one.net) for one in made.items] == [(draft_number("vision", "2026-11"), "10.00")]
 
 
-def test_a_tariff_comes_back_as_it_was_applied(books: Billing) -> None:
+def test_a_tariff_comes_back_as_it_was_applied(invoicing: Billing) -> None:
     later = msgspec.structs.replace(TARIFF, valid_from="2027-01-01")
-    books.put_tariff(later)
-    books.put_tariff(later)
-    assert books.tariffs() == [TARIFF, later]
+    invoicing.put_tariff(later)
+    invoicing.put_tariff(later)
+    assert invoicing.tariffs() == [TARIFF, later]
     price = msgspec.structs.replace(TARIFF.prices[0], window="night")
     wrong = msgspec.structs.replace(TARIFF, prices=[price])
     with pytest.raises(CalabashError, match="names window night"):
-        books.put_tariff(wrong)
+        invoicing.put_tariff(wrong)

@@ -1,4 +1,4 @@
-"""CDI specs: whatever the edits, what lies in the directory is what a runtime takes, and never half of it.
+"""CDI specs: for all edits, a file in the directory is complete and valid for a runtime.
 
 The rules are written down here a second time, from the CDI specification and not from our code.
 """
@@ -40,7 +40,7 @@ _SINCE = {"hostPath": (0, 5), "additionalGids": (0, 7), "intelRdt": (0, 7), "ann
 
 
 def check(spec: dict[str, Any]) -> None:
-    """The rules of CDI for a spec."""
+    """Check the rules of CDI for a spec."""
     assert set(spec) == {"cdiVersion", "kind", "devices"}
     version = tuple(int(part) for part in spec["cdiVersion"].split(".")[:2])
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]", spec["kind"])
@@ -211,7 +211,7 @@ def test_readers_see_whole_specs_while_they_are_replaced(tmp_path: Path) -> None
 def test_the_file_is_put_in_place_by_a_rename_within_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """containerd does not see files that come from elsewhere, or by a link."""
+    """containerd does not notice files that are moved there from another directory, or links."""
     seen: list[tuple[Path, Path]] = []
     rename = Path.rename
 
@@ -225,7 +225,7 @@ def test_the_file_is_put_in_place_by_a_rename_within_the_directory(
     assert old.parent == new.parent == tmp_path
 
 
-def test_a_link_that_somebody_put_there_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_link_at_the_path_is_replaced_and_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     cdi = tmp_path / "cdi"

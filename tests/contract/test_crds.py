@@ -1,4 +1,4 @@
-"""The product's own kinds: their schemas say what ``seams.kube.resources`` says, and a real API server takes and keeps them."""
+"""The product's own kinds: schemas agree with the client's types, and a real API server accepts and keeps all fields."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_definition_names_the_kind_as_the_client_does(kind: Kind[Any]) -> No
 
 
 def test_no_field_of_a_device_has_an_owner_of_its_own() -> None:
-    """Its agent writes all of them; their names as its fields would be as large as the devices."""
+    """The agent writes all fields; their names in managedFields would be as large as the devices."""
     devices = schema("gpunodes", "status", "devices")
     lists = [devices, *(one for one in devices["items"]["properties"].values() if one["type"] == "array")]
     assert len(lists) >= 5
@@ -84,7 +84,7 @@ def test_no_field_of_a_device_has_an_owner_of_its_own() -> None:
 
 @pytest.fixture
 def kube(control_plane: Cluster) -> KubeClient:
-    """A real API server with our kinds."""
+    """Return a client of a real API server with the product's kinds."""
     client = load_client(control_plane.kubeconfig)
     install(client)
     return client

@@ -1,4 +1,4 @@
-"""The driver of claims with a kubelet over real sockets, in both versions of the service."""
+"""DRA driver with a kubelet over real sockets, in both versions of the service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE, TWO = ("team", "uid-1", "one"), ("team", "uid-2", "two")
 
 
 class Handler:
-    """Answers; ``held`` claims wait for ``gate``, what is in ``errors`` is refused."""
+    """Handler of claims; ``held`` claims wait for ``gate``, those in ``errors`` are refused."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -75,7 +75,7 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """In a directory whose path leaves room for a socket's name."""
+    """Yield a driver and a kubelet in a directory whose path leaves room for a socket's name."""
     with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as path:
         yield World(Path(path))
 
@@ -91,7 +91,7 @@ def server(world: World) -> Iterator[DraServer]:
 
 
 def test_the_kubelet_finds_the_driver_and_what_it_serves(world: World, server: DraServer) -> None:
-    (info,) = world.kubelet.look()
+    (info,) = world.kubelet.poll_registry()
     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
     assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
     assert Path(info.endpoint).parent == world.kubelet.plugins / DRIVER
@@ -182,11 +182,11 @@ def test_two_instances_serve_at_once_and_the_older_one_goes_without_a_gap(world:
     newer.start()
     try:
         world.kubelet.wait_for(2)
-        endpoints = {info.endpoint for info in world.kubelet.look()}
+        endpoints = {info.endpoint for info in world.kubelet.poll_registry()}
         assert len(endpoints) == 2
         server.stop()
         world.kubelet.wait_for(1)
-        assert {info.endpoint for info in world.kubelet.look()} < endpoints
+        assert {info.endpoint for info in world.kubelet.poll_registry()} < endpoints
         assert world.kubelet.prepare(ONE).claims["uid-1"].devices
     finally:
         newer.stop()
@@ -222,7 +222,7 @@ def test_a_kubelet_that_refuses_is_told_of_once(world: World) -> None:
     server.start()
     try:
         for _ in range(2):
-            until(lambda: bool(world.kubelet.look("not today")))
+            until(lambda: bool(world.kubelet.poll_registry("not today")))
             world.kubelet.restart()
         assert not server.registered
         assert [str(error) for error in world.errors] == ["the kubelet refuses the driver calabash.dev: not today"]
@@ -232,13 +232,13 @@ def test_a_kubelet_that_refuses_is_told_of_once(world: World) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
 def test_health_is_told_at_once_and_at_every_change(world: World, server: DraServer, version: str) -> None:
-    well = DeviceHealth(pool="n1", device="gpu-1", state=DeviceState.HEALTHY)
-    server.set_health([well])
+    healthy = DeviceHealth(pool="n1", device="gpu-1", state=DeviceState.HEALTHY)
+    server.set_health([healthy])
     with world.kubelet.health(version) as stream:
         (told,) = next(stream).devices
         assert (told.device.pool_name, told.device.device_name, told.health) == ("n1", "gpu-1", 1)
         assert told.last_updated_time > 0
-        server.set_health([well])
+        server.set_health([healthy])
         server.set_health([DeviceHealth(pool="n1", device="gpu-1", state=DeviceState.UNHEALTHY, message="m" * 2000)])
         (told,) = next(stream).devices
         assert (told.health, len(told.message)) == (2, 1024)

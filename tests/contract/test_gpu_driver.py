@@ -1,5 +1,4 @@
-"""What every GPU driver must do, checked on the simulated node, on real cards where there are some, and on a vendor
-of the test's own that was added as a module and nothing else."""
+"""Contract of GPU drivers, checked on a simulated node, on real cards if there are some, and on a vendor of the tests."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ sys.stdin.read()
 
 @dataclass
 class Bench:
-    """One driver under test; ``node`` is there where faults can be injected."""
+    """A driver under test; ``node`` is set if faults can be injected."""
 
     name: str
     driver: GpuDriver
@@ -51,7 +50,7 @@ class Bench:
 
 
 def _real_driver() -> GpuDriver:
-    """In this process NVML may already be the simulated one: real cards are asked for only when there are some."""
+    """Open the driver of real cards; skip the test without any, or if NVML in this process is the simulated one."""
     if not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/nvidia0").exists():
         pytest.skip("no real NVIDIA card on this machine")
     if any("simgpu" in line for line in Path("/proc/self/maps").read_text().splitlines()):
@@ -75,7 +74,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def drivers() -> Iterator[ExitStack]:
-    """Closes what a test opens, also when it fails: the process has one node at a time."""
+    """Yield a stack that closes what a test opens, also if it fails: the process has one node at a time."""
     with ExitStack() as stack:
         yield stack
 
@@ -192,7 +191,7 @@ def test_a_program_is_seen_with_its_memory_and_gone_when_it_dies(bench: Bench) -
 def test_faults_arrive_as_events_of_their_card(bench: Bench) -> None:
     node = _lab(bench)
     first, second, third = (d.uuid for d in bench.driver.devices())
-    assert bench.driver.wait_events(0.01) == ()  # from now on
+    assert bench.driver.wait_events(0.01) == ()  # only later events
     sim.inject(node, "0", "xid", "31")
     sim.inject(node, "1", "ecc-double")
     sim.inject(node, "2", "lost")
@@ -226,11 +225,11 @@ def test_what_ails_a_card_is_read_and_passes(
     node = sim.create_node(tmp_path, "lab", "2xA100-40GB")
     driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
     first, second = (d.uuid for d in driver.devices())
-    well = getattr(driver.read(first), field)
+    healthy = getattr(driver.read(first), field)
     sim.inject(node, "0", *words)
-    assert (getattr(driver.read(first), field), getattr(driver.read(second), field)) == (value, well)
+    assert (getattr(driver.read(first), field), getattr(driver.read(second), field)) == (value, healthy)
     sim.inject(node, "0", "recover")
-    assert getattr(driver.read(first), field) == well
+    assert getattr(driver.read(first), field) == healthy
 
 
 def test_a_page_that_waits_for_a_reset_is_read_of_older_cards(tmp_path: Path, drivers: ExitStack) -> None:
@@ -283,7 +282,7 @@ def test_while_a_real_card_is_reset_the_driver_is_let_go_and_questions_wait(
     def reset(uuids: list[str], files: DriverFiles) -> None:
         assert (uuids, files) == ([first], OWN_FILES)
         with pytest.raises(pynvml.NVMLError):
-            pynvml.nvmlDeviceGetCount()  # nobody has it open
+            pynvml.nvmlDeviceGetCount()  # no process has it open
         begun.set()
         assert go_on.wait(DEADLINE_S)
 
@@ -294,13 +293,13 @@ def test_while_a_real_card_is_reset_the_driver_is_let_go_and_questions_wait(
     assert begun.wait(DEADLINE_S)
     reading = threading.Thread(target=lambda: answers.append(driver.read(second)))
     reading.start()
-    reading.join(0.1)  # a reader that the reset does not keep out has answered by now, and a slow one later
+    reading.join(0.1)  # a reader that the reset does not block has answered by now, or later if it is slow
     assert answers == []
     go_on.set()
     for thread in (resetting, reading):
         thread.join(DEADLINE_S)
     assert [answer.uuid for answer in answers] == [second]
-    assert driver.wait_events(0.01) == ()  # from now on again
+    assert driver.wait_events(0.01) == ()  # only later events
     sim.inject(node, "1", "xid", "31")
     assert driver.wait_events(DEADLINE_S) == (DeviceEvent(uuid=second, kind=EventKind.XID, code=31),)
 
@@ -395,7 +394,7 @@ def test_a_node_that_is_missing_or_damaged_is_said(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_a_driver_is_told_what_to_do() -> None:
-    """In a process of its own, where no simulated library is loaded."""
+    """Runs in a process of its own, in which no simulated library is loaded."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a driver")
     program = """

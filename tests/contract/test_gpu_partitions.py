@@ -1,4 +1,4 @@
-"""Cutting cards through the driver: what is told is what stands there, and every refusal has its reason."""
+"""MIG partitions through the driver: reported layouts are the actual ones, and every refusal has its reason."""
 
 from __future__ import annotations
 

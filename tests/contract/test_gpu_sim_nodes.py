@@ -1,4 +1,4 @@
-"""Simulated nodes on disk: named, listed, shown, broken, removed; every refusal has a reason and a hint."""
+"""Simulated nodes on disk: created, listed, shown, damaged, removed; every refusal has a reason and a hint."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_environment_puts_a_program_on_the_node(tmp_path: Path) -> None:
     assert done.stdout == "NVIDIA H200\n"
 
 
-def test_whoever_reaches_a_node_may_use_it_as_with_the_files_of_a_driver(tmp_path: Path) -> None:
+def test_users_who_reach_a_node_may_use_it_as_with_the_files_of_a_driver(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         node = sim.create_node(tmp_path, "lab", "T4")

@@ -1,4 +1,4 @@
-"""The journal of a pool that runs for long: thousands of short allocations in a file of bounded size."""
+"""Size of the journal of a pool that runs for long: bounded after thousands of short allocations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.seams.store import Retention, Store, open_store
 
 CARD = DeviceUuid("GPU-1")
-AGES = 100_000.0  # days: only counts bound what is kept
+AGES = 100_000.0  # days: only counts bound the journal
 KEPT = Retention(allocations=200, allocation_days=AGES, usage=200, usage_days=AGES, events=400, event_days=AGES)
-APART_S = 43_200.0  # so that what may not be invoiced yet is less than is kept
+APART_S = 43_200.0  # so that usage that may not be invoiced yet is less than the journal keeps
 LIVES, TRIM_EVERY, SETTLED = 2000, 100, 800
 HELD = AllocationId("held")
 
@@ -52,7 +52,7 @@ def _usage(name: AllocationId, at: float) -> UsageRecord:
 
 
 def _live(store: Store, name: AllocationId, at: float) -> None:
-    """A whole short life, as the agent journals it."""
+    """Write a whole short allocation, as the agent journals it."""
     store.grant(_record(name, at))
     store.start(name, at=at)
     store.add_events([{"at": at, "kind": kind, "allocation": name, "message": "x" * 80} for kind in ("granted", "end")])
@@ -65,7 +65,7 @@ def _bytes(directory: Path) -> int:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """In memory where there is such a place: thousands of transactions wait for no disk then."""
+    """Yield a directory in memory if possible, so that thousands of transactions do not wait for a disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)

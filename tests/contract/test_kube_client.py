@@ -1,4 +1,4 @@
-"""What every ``KubeClient`` does: the API server in memory, and the real one where it can be started."""
+"""Contract of ``KubeClient``: the API server in memory, and the real one if it can be started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.system)])
 def kube(request: pytest.FixtureRequest) -> KubeClient:
-    """An API server."""
+    """Return a client of an API server."""
     if request.param == "memory":
         return MemoryKube()
     return load_client(request.getfixturevalue("control_plane").kubeconfig)
@@ -38,7 +38,7 @@ def kube(request: pytest.FixtureRequest) -> KubeClient:
 
 @pytest.fixture
 def space(kube: KubeClient) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """Create a namespace for the test."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     kube.create(NAMESPACE, {"metadata": {"name": name}})
     yield name
@@ -48,20 +48,20 @@ def space(kube: KubeClient) -> Iterator[str]:
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:
-    """A pod that needs no service account."""
+    """Return a pod that needs no service account."""
     containers = [{"name": "main", "image": "none.invalid/none"}]
     plain = {"containers": containers, "automountServiceAccountToken": False, "schedulerName": "nobody"}
     return {"metadata": {"name": name, "labels": {"app": name}}, "spec": plain | spec}
 
 
 def make(kube: KubeClient, space: str, name: str = "a", **spec: Any) -> Pod:
-    """A pod in the API server; a new namespace may lack its service account for a moment."""
+    """Create a pod; retry while a new namespace lacks its service account."""
     made: Pod = eventually(lambda: kube.create(POD, pod(name, **spec), space), KubeError)
     return made
 
 
 def eventually(act: Callable[[], Any], refusal: type[Exception] = AssertionError) -> Any:
-    """What ``act`` returns once it no longer raises ``refusal``."""
+    """Return the result of ``act`` once it no longer raises ``refusal``."""
     end = time.monotonic() + WAIT_S
     while True:
         try:
@@ -411,8 +411,8 @@ def _said(obj: ConfigMap | None) -> str:
     return "-" if obj is None else obj.metadata.name + obj.data.get("k", "")
 
 
-def _check(truth: bool) -> None:
-    assert truth
+def _check(condition: bool) -> None:
+    assert condition
 
 
 def test_nodes_have_no_namespace(kube: KubeClient) -> None:

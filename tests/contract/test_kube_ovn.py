@@ -1,4 +1,4 @@
-"""What is rendered for Kube-OVN is what Kube-OVN's own types and schemas take."""
+"""Resources rendered for Kube-OVN are accepted by Kube-OVN's own types and schemas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.complete, pytest.mark.timeout(BUILD_S + 120)]
 
 
 def documents(networks: NetworkObjects) -> list[dict[str, Any]]:
-    """The custom resources among what is rendered; the others are Kubernetes' own."""
+    """Return the rendered custom resources, without the built-in kinds of Kubernetes."""
     return [one.document() for one in render_kube_ovn(networks).resources if one.api == API]
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_is_too_long_for_a_bridge_is_seen() -> None:
     assert not wrong_shapes([document | {"metadata": {"name": "twelve-chars"}}])
 
 
-def test_random_books_are_rendered_as_kube_ovn_has_them() -> None:
+def test_random_stores_are_rendered_as_kube_ovn_has_them() -> None:
     found = [document for seed in range(40) for document in documents(RandomNetworks(seed).made(Networks(), 120))]
     assert len(found) > 400
     assert wrong_types(found) == []

@@ -1,4 +1,4 @@
-"""The client and the mirror while a real API server and its etcd are killed and started again."""
+"""Client and mirror while a real API server and its etcd are killed and started again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def until(check: Callable[[], bool]) -> None:
 
 
 def patiently(act: Callable[[], object]) -> None:
-    """Do it as soon as the API server does; one that has just started may not yet let us in."""
+    """Repeat a call until the API server accepts it; one that has just started may not yet authorize the client."""
 
     def done() -> bool:
         try:
@@ -80,9 +80,9 @@ def test_a_mirror_loses_nothing_while_api_server_and_etcd_are_killed(
         own_control_plane.start(component)
         patiently(lambda name=name: kube.delete(CONFIG_MAP, name, SPACE))  # type: ignore[misc]
         patiently(lambda turn=turn: kube.create(CONFIG_MAP, {"metadata": {"name": f"s-{turn}"}}, SPACE))  # type: ignore[misc]
-    truth = {obj.metadata.name: obj for obj in kube.list(CONFIG_MAP, SPACE).items}
-    assert {"s-0", "s-1", "s-2"} <= set(truth)
-    until(lambda: held == truth)
+    listed = {obj.metadata.name: obj for obj in kube.list(CONFIG_MAP, SPACE).items}
+    assert {"s-0", "s-1", "s-2"} <= set(listed)
+    until(lambda: held == listed)
     mirror.stop()
     assert wrong == []
     assert errors

@@ -1,4 +1,4 @@
-"""The device plug-in with a kubelet over real sockets, and the two places where the kubelet says who holds a token."""
+"""Device plug-in with a kubelet over real sockets, and the two sources of the owner of a device ID."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RESOURCE = "calabash.dev/gpus"
 
 
 class Handler:
-    """Answers; ``gate`` holds starts, ``error`` is raised by them."""
+    """Handler of the plug-in; ``gate`` holds starts, ``error`` is raised by them."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -60,7 +60,7 @@ class Handler:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name."""
+    """Yield a directory whose path leaves room for a socket's name."""
     with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as path:
         yield Path(path)
 
@@ -206,7 +206,7 @@ def test_a_kubelet_that_drops_the_plug_in_without_restarting_is_registered_with_
 ) -> None:
     """Kubelets up to 1.36 do this to a new plug-in when the connection of an older one ends."""
     kubelet.wait(lambda: both(kubelet))
-    kubelet.forget()
+    kubelet.drop_plugin()
     kubelet.wait(lambda: both(kubelet) and len(kubelet.registered) >= 2)
     assert kubelet.allocate("t0").container_responses
 
@@ -256,7 +256,7 @@ def test_a_kubelet_finds_the_plug_in_by_its_socket_in_the_registry(
             assert (info.type, info.name, list(info.supported_versions)) == ("DevicePlugin", RESOURCE, ["v1beta1"])
             kubelet.wait(lambda: kubelet.devices == {"t0": "Healthy"})
             assert kubelet.allocate("t0").container_responses
-            kubelet.forget()
+            kubelet.drop_plugin()
         assert kubelet.registered == []
     finally:
         server.stop()
@@ -307,7 +307,7 @@ def test_pod_resources_counts_what_plug_ins_offer_now(directory: Path) -> None:
 
 
 def checkpoint(**changes: Any) -> dict[str, Any]:
-    """A checkpoint as the kubelet of Kubernetes 1.36 writes it."""
+    """Return a checkpoint as the kubelet of Kubernetes 1.36 writes it."""
     answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="calabash.dev/slot=t0-1")])
     entry = {
         "PodUID": "u1",

@@ -1,4 +1,4 @@
-"""The device plug-in with a real kubelet and containerd: a late-bound name reaches its container, whoever restarts."""
+"""Device plug-in with a real kubelet and containerd: a late-bound CDI name reaches its container across restarts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def until(check: Callable[[], V]) -> V:
 
 
 class LateBound:
-    """Answers Allocate with a name that nobody knows yet, and gives it its meaning in PreStart: the owner's name."""
+    """Handler that answers Allocate with an undefined CDI name, and defines it in PreStart with the name of the owner."""
 
     def __init__(self, node: RealNode) -> None:
         plugins = node.outside("/var/lib/kubelet/device-plugins")
@@ -118,8 +118,8 @@ class World:
     def ended(self, name: str) -> bool:
         return self.phase(name) in {"Succeeded", "Failed"}
 
-    def ends_well(self, name: str, *, init: bool = False) -> None:
-        """The pod runs to its end and each container saw its own name."""
+    def succeeds(self, name: str, *, init: bool = False) -> None:
+        """Run a pod to its end and check that each container saw its own name."""
         uid = self.run(name, init=init).metadata.uid
         until(partial(self.ended, name))
         for container in ("first", "main") if init else ("main",):
@@ -145,13 +145,13 @@ def server(world: World) -> Iterator[DevicePluginServer]:
 
 def test_containers_see_what_was_bound_to_their_token_at_their_start(world: World, server: DevicePluginServer) -> None:
     for number in range(3):
-        world.ends_well(f"plain-{number}", init=True)
-    assert world.handler.named_by_pod_resources == {"main"}  # it does not know init containers; the checkpoint does
+        world.succeeds(f"plain-{number}", init=True)
+    assert world.handler.named_by_pod_resources == {"main"}  # pod-resources has no init containers; the checkpoint has
     assert world.errors == []
 
 
 def test_twelve_pods_at_once_each_see_their_own(world: World, server: DevicePluginServer) -> None:
-    """Four tokens for twelve pods: each token is used again and again, and no pod ever sees what was another's."""
+    """Four device IDs for twelve pods: each ID is used again and again, and no pod ever sees another's name."""
     uids = {name: world.run(name).metadata.uid for name in (f"many-{number}" for number in range(12))}
     for name, uid in uids.items():
         until(partial(world.ended, name))
@@ -194,7 +194,7 @@ def test_restarted_kubelet_has_the_plug_in_again_and_leaves_containers_alone(
     until(lambda: _birth(world) not in {(0, 0), before})
     until(lambda: server.registered and server.registrations > count)
     until(lambda: world.allocatable() == "4")
-    world.ends_well("after-restart", init=True)
+    world.succeeds("after-restart", init=True)
     lasting = world.kube.get(POD, "lasting", "default")
     assert lasting is not None
     assert (lasting.status.phase, lasting.status.container_statuses[0].restart_count) == ("Running", 0)
@@ -218,7 +218,7 @@ def test_a_newer_instance_takes_over_and_outlives_the_older_one(world: World, se
         # Kubelets up to 1.36 drop the newer one with the older one; it registers again.
         until(lambda: newer.registered and newer.registrations > 1)
         until(lambda: world.allocatable() == "4")
-        world.ends_well("taken-over")
+        world.succeeds("taken-over")
     finally:
         newer.stop()
 
@@ -228,9 +228,9 @@ def test_the_kubelet_finds_the_plug_in_in_its_registry(world: World) -> None:
     one.start()
     try:
         until(lambda: one.registered and world.allocatable() == "4")
-        world.ends_well("found")
+        world.succeeds("found")
         world.node.cluster.restart(world.node.kubelet)
         until(lambda: one.registered and world.allocatable() == "4")
-        world.ends_well("found-again")
+        world.succeeds("found-again")
     finally:
         one.stop()

@@ -1,4 +1,4 @@
-"""The node side of MIG against what the driver says stands on the cards: made, reused, cut again, adopted, made again."""
+"""Node side of MIG against the driver's layout of the cards: instances created, reused, replaced, adopted, restored."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ sys.stdin.read()
 
 
 class Killed(BaseException):
-    """The pool is gone from one moment to the next."""
+    """Death of the pool at this moment."""
 
 
 class Mortal:
-    """The driver's other half, through which a pool may be killed at any call that changes something."""
+    """Partitioning interface of the driver at which a pool may be killed, at any call that changes something."""
 
     def __init__(self, real: Partitioning) -> None:
         self._real = real
@@ -74,7 +74,7 @@ class Mortal:
 
 @dataclass
 class World:
-    """Cards, a pool's memory of them on disk, and the slots of what is held."""
+    """Cards, a pool's record of them on disk, and the slots of allocations."""
 
     home: Path
     node: sim.NodeFile
@@ -89,7 +89,7 @@ class World:
     inventory: Inventory = field(init=False)
 
     def start(self) -> None:
-        """A pool starts, another one before it may have died."""
+        """Start a pool; an earlier one may have died."""
         mortal = SimpleNamespace(
             **{n: getattr(self.driver, n) for n in ("devices", "read", "processes", "vendor")}, partitioning=self.mortal
         )
@@ -116,7 +116,7 @@ class World:
         return [HeldSlice(slice=part) for part in parts if part.device == device.uuid]
 
     def grant(self, name: str, profile: str, start: int, card: int = 0, *, part: int = -1) -> DeviceUuid:
-        """As the agent does: journalled, provided, slot written."""
+        """Grant an instance as the agent does: journal, provide, write the slot."""
         device = self.cards[card]
         slice_ = Slice(device=device.uuid, memory_mib=1, core_percent=1, profile=profile, start=start, part=part)
         record = AllocationRecord(
@@ -279,13 +279,13 @@ def test_processes_without_a_slice_keep_their_instance_from_everybody(
 ) -> None:
     uuid = world.grant("a", "1g.10gb", 0)
     world.leave("a")
-    stranger = hold(world, uuid, programs)
+    unmanaged = hold(world, uuid, programs)
     world.verify()
     assert [(i.place, i.foreign) for i in world.cards[0].mig_instances] == [(("1g.10gb", 0), True)]
     assert refused(world, "b", "1g.10gb", 0).reason is Reason.NO_CAPACITY
     assert refused(world, "c", "7g.80gb", 0).reason is Reason.NO_CAPACITY
-    stranger.kill()
-    stranger.wait()
+    unmanaged.kill()
+    unmanaged.wait()
     world.verify()
     assert world.grant("b", "1g.10gb", 0) == uuid
 
@@ -314,7 +314,7 @@ def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) 
 def test_containers_get_the_capabilities_of_their_instance_also_from_a_pool_that_was_started_again(
     world: World,
 ) -> None:
-    """As on a real card, whose nodes are below the root of the machine."""
+    """The device nodes are below the root of the machine, as on a real card."""
     root = world.node.state.parent / "root"
     world.root = root
     world.start()
@@ -440,7 +440,7 @@ def test_a_card_that_is_kept_in_another_mode_is_given_up_when_it_is_idle(world: 
     assert not world.cut.layout(card).enabled
 
 
-def test_a_book_that_is_lost_makes_everything_somebody_elses(world: World) -> None:
+def test_instances_are_foreign_once_the_record_of_the_pools_instances_is_lost(world: World) -> None:
     world.grant("a", "1g.10gb", 0)
     world.leave("a")
     (world.home / "mig.json").write_text("{")
@@ -491,7 +491,7 @@ STEPS = ("grant", "grant", "grant", "leave", "leave", "restart", "crash", "forei
 
 
 class Walk:
-    """Random steps of a pool on two cards, and what must be true after each."""
+    """Random steps of a pool on two cards, and the conditions that hold after each."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -512,7 +512,7 @@ class Walk:
         if isinstance(answer, Misfit):
             return
         self.number += 1
-        # What the planner grants, the driver has room for.
+        # the driver has room for what the planner grants
         world.grant(f"a{self.number}", answer.profile, answer.start, card, part=answer.part)
 
     def leave(self, dice: random.Random) -> None:
@@ -525,7 +525,7 @@ class Walk:
         self.world.verify()
 
     def crash(self, dice: random.Random) -> None:
-        """Killed in the middle of a grant: it was journalled, has no slot, and its entry is closed at the next start."""
+        """Kill the pool in the middle of a grant: it is journalled, has no slot, and its entry is closed at the next start."""
         self.world.mortal.calls_left = dice.randrange(4)
         with suppress(Killed):
             self.grant(dice)
@@ -533,7 +533,7 @@ class Walk:
         self.restart(dice)
 
     def foreign(self, dice: random.Random) -> None:
-        """Somebody makes an instance past the pool, where the driver lets them."""
+        """Create an instance without the pool, if the driver permits it."""
         card = self.world.cards[dice.randrange(2)]
         assert card.mig is not None
         if not self.world.cut.layout(card.uuid).enabled:

@@ -1,4 +1,4 @@
-"""Tenant networks as objects of a real API server: it takes their definitions, and the server of a cluster keeps its book."""
+"""Tenant networks as objects of a real API server: it accepts their definitions, and a cluster's server stores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PEOPLE = People(tenants={"vision": Tenant(name="vision")})
 
 @pytest.fixture
 def kube(control_plane: Cluster) -> KubeClient:
-    """A real API server with our kinds."""
+    """Return a client of a real API server with the product's kinds."""
     client = load_client(control_plane.kubeconfig)
     install(client)
     until(lambda: all(_listed(client, kind) for kind in NETWORK_KINDS.values()), what="our kinds to be served")
@@ -40,7 +40,7 @@ def kube(control_plane: Cluster) -> KubeClient:
 
 
 def _listed(client: KubeClient, kind: Any) -> bool:
-    """A kind is announced a moment before it can be listed."""
+    """Return True if a kind can be listed, which is a moment after it is announced."""
     try:
         client.list(kind)
     except KubeError:
@@ -49,7 +49,7 @@ def _listed(client: KubeClient, kind: Any) -> bool:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[NetworkBook]:
+def store(tmp_path: Path) -> Iterator[NetworkBook]:
     store = open_store(f"sqlite:///{tmp_path / 'pool.db'}")
     permission = Permission(0, everybody=True, people=lambda: PEOPLE)
     yield NetworkBook(store.networks, NetworkRights(permission, lambda: PEOPLE))
@@ -57,8 +57,8 @@ def book(tmp_path: Path) -> Iterator[NetworkBook]:
 
 
 @pytest.fixture
-def keeper(kube: KubeClient, book: NetworkBook) -> Iterator[KubeNetworkKeeper]:
-    found = KubeNetworkKeeper(kube, book)
+def keeper(kube: KubeClient, store: NetworkBook) -> Iterator[KubeNetworkKeeper]:
+    found = KubeNetworkKeeper(kube, store)
     found.start()
     yield found
     found.stop()
@@ -75,7 +75,7 @@ def test_every_noun_has_a_definition_with_its_fields() -> None:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, book: NetworkBook) -> None:
+def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, store: NetworkBook) -> None:
     vpc = f"v{uuid.uuid4().hex[:8]}"
 
     def write(kind: NetworkKind, path: str, **spec: Any) -> None:
@@ -107,7 +107,7 @@ def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, book: Netwo
     until(lambda: valid(NetworkKind.SUBNET, f"{vpc}/b")[0] == "False", what="the overlap to be told")
     assert "overlap" in valid(NetworkKind.SUBNET, f"{vpc}/b")[1]
     dead = {"kind": "ready", "holds": False, "reason": "northd_down", "message": "it is dead", "since_s": 1.0}
-    book.report({("vpc", vpc): {"observed_generation": 1, "conditions": [dead], "host": ""}})
+    store.report({("vpc", vpc): {"observed_generation": 1, "conditions": [dead], "host": ""}})
 
     def ready() -> tuple[str, str, str] | None:
         found = read(NetworkKind.VPC, vpc)
@@ -124,7 +124,7 @@ def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, book: Netwo
     ):
         kube.delete(NETWORK_KINDS[kind], resource_name(path))
     until(lambda: read(NetworkKind.VPC, vpc) is None, what="the VPC to go when nothing needs it")
-    assert not book.state().kept
+    assert not store.state().kept
 
 
 @pytest.mark.parametrize(

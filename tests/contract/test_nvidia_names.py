@@ -1,4 +1,4 @@
-"""Two device plug-ins of one agent before a kubelet, over real sockets: ours, and that of NVIDIA's name."""
+"""Two device plug-ins of one agent before a kubelet, over real sockets: the product's, and the one with NVIDIA's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calabash.seams.kubelet import Allocated, DevicePluginServer, PluginDevice
 
 
 class Handler:
-    """Refuses every start, as when no card is left."""
+    """Handler that refuses every start, as without a free card."""
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
         return Allocated(cdi_names=(f"calabash.dev/slot={device_ids[0]}-1",))
@@ -34,7 +34,7 @@ class Handler:
 
 
 class Agent:
-    """The second plug-in of an agent whose cards are given away and come back."""
+    """The second plug-in of an agent, whose spare cards become fewer and more."""
 
     def __init__(self, directory: Path) -> None:
         self.spare = len(CARDS)
@@ -45,7 +45,7 @@ class Agent:
     def make(self) -> DevicePluginServer:
         return DevicePluginServer(GPU, Handler(), directory=self.directory)
 
-    def tend(self, *, disputed: bool = False) -> None:
+    def update(self, *, disputed: bool = False) -> None:
         self.names.tend(Cards().devices(), gives=not disputed, disputed=disputed)
 
 
@@ -75,7 +75,7 @@ def test_both_names_are_registered_each_with_a_socket_of_its_own(kubelet: FakeKu
     ours.start()
     try:
         kubelet.wait(lambda: len(kubelet.registered) == 1)
-        agent.tend()
+        agent.update()
         kubelet.wait(lambda: offered(kubelet) == list(TOKENS[:4]))
         assert [request.resource_name for request in kubelet.registered] == [GPUS, GPU]
         assert len({request.endpoint for request in kubelet.registered}) == 2
@@ -85,23 +85,23 @@ def test_both_names_are_registered_each_with_a_socket_of_its_own(kubelet: FakeKu
 
 
 def test_the_kubelet_hears_of_every_card_that_is_taken_or_given_back(kubelet: FakeKubelet, agent: Agent) -> None:
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
     agent.spare = 2  # slices came onto two
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 2)
     assert len(kubelet.devices) == 4
     agent.held = [HeldTokens(tokens=(TOKENS[3],), devices=(DeviceUuid("GPU-0"),))]
     agent.spare = 1
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: TOKENS[3] in offered(kubelet) and len(offered(kubelet)) == 2)
     agent.held, agent.spare = [], 4
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
 
 
 def test_a_start_that_is_refused_says_why_word_for_word(kubelet: FakeKubelet, agent: Agent) -> None:
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
     assert kubelet.allocate(TOKENS[0]).container_responses[0].cdi_devices[0].name.startswith("calabash.dev/slot=")
     with pytest.raises(grpc.RpcError) as refused:
@@ -111,11 +111,11 @@ def test_a_start_that_is_refused_says_why_word_for_word(kubelet: FakeKubelet, ag
 
 
 def test_after_a_dispute_the_name_is_registered_anew(kubelet: FakeKubelet, agent: Agent) -> None:
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
     before, agent.spare = kubelet.updates, 0
-    agent.tend(disputed=True)
+    agent.update(disputed=True)
     assert kubelet.updates == before, "the list is the other's now"
     agent.spare = 3
-    agent.tend()
+    agent.update()
     kubelet.wait(lambda: len(kubelet.registered) == 2 and len(offered(kubelet)) == 3)

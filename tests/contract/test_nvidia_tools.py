@@ -1,4 +1,4 @@
-"""NVIDIA's own container toolkit and device plug-in, unmodified, on a simulated node that MIG has divided."""
+"""NVIDIA's own container toolkit and device plug-in, unmodified, on a simulated node with MIG partitions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for i in range(nvmlDeviceGetMaxMigDeviceCount(h)):
     migs.append([nvmlDeviceGetUUID(m), nvmlDeviceGetGpuInstanceId(m), nvmlDeviceGetComputeInstanceId(m)])
 answer = migs
 """
-PARTS = ((9, (1, 0)), (14, (1,)), (19, (0,)))  # a half in two parts, a third, a seventh
+PARTS = ((9, (1, 0)), (14, (1,)), (19, (0,)))  # a half in two compute instances, a third, a seventh
 WHOLES = ((9, (2,)), (14, (1,)), (19, (0,)))
 
 
@@ -48,7 +48,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def built(name: str) -> Path:
-    """Return a program of NVIDIA's; skip the test, visibly, where its modules cannot be fetched."""
+    """Return a program of NVIDIA's; skip the test if its modules cannot be fetched."""
     try:
         return program(name)
     except UnavailableError as error:
@@ -56,19 +56,19 @@ def built(name: str) -> Path:
 
 
 def divide(node: Node, layout: object) -> list[tuple[str, int, int]]:
-    """UUID, GPU instance and compute instance of each MIG device of the first card."""
+    """Partition the first card; return UUID, GPU instance and compute instance of each MIG device."""
     return [(uuid, gi, ci) for uuid, gi, ci in node.nvml(DIVIDE.replace("LAYOUT", repr(layout)))]
 
 
 def nodes_of(node: Node, gi: int, ci: int) -> list[str]:
-    """The device nodes that a MIG device of the first card needs, by the driver's own capability files."""
+    """Return the device nodes that a MIG device of the first card needs, by the driver's own capability files."""
     top = node.state.parent / "root/proc/driver/nvidia/capabilities/gpu0/mig" / f"gi{gi}"
     minors = [int((top / part / "access").read_text().split()[1]) for part in (".", f"ci{ci}")]
     return ["/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)]
 
 
 def spec_devices(path: Path) -> dict[str, list[str]]:
-    """The device nodes of each device of a CDI specification."""
+    """Return the device nodes of each device of a CDI specification."""
     spec: dict[str, Any] = json.loads(path.read_text())
     return {
         device["name"]: [n["path"] for n in device["containerEdits"].get("deviceNodes", [])]

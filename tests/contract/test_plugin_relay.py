@@ -1,4 +1,4 @@
-"""The relay between a kubelet and the agent's device plug-in, over real sockets, with agents that are killed."""
+"""Relay between a kubelet and the agent's device plug-in, over real sockets, with agents that are killed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Agent:
         return self._process.stdout.readline() == "True\n"
 
     def starts(self) -> list[Any]:
-        """The starts of containers that any agent with this record has seen: device IDs and the CDI names answered before."""
+        """Return the starts of containers that agents with this record have seen: device IDs, and the answered CDI names."""
         return [json.loads(line) for line in self._record.read_text().splitlines()] if self._record.exists() else []
 
     def kill(self) -> None:
@@ -81,7 +81,7 @@ class Agent:
         self._process.communicate()
 
     def stop(self) -> None:
-        """End the plug-in in good order."""
+        """Stop the plug-in normally."""
         if self._process.poll() is None:
             self._process.communicate("")
 
@@ -118,7 +118,7 @@ class Node:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name."""
+    """Yield a directory whose path leaves room for a socket's name."""
     with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as path:
         yield Path(path)
 
@@ -132,7 +132,7 @@ def node(root: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def impatient(root: Path) -> Iterator[Node]:
-    """A node whose relay waits for agents for a short time only."""
+    """Yield a node whose relay waits for agents for a short time only."""
     one = Node(root, hold_s=HOLD_S, wait_s=0.5)
     yield one
     one.close()

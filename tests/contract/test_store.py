@@ -1,4 +1,4 @@
-"""The same promises on SQLite and on PostgreSQL."""
+"""Contract of the store, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_new_database_is_what_the_migrations_make_of_an_empty_one(url: str) ->
 
 
 def _schema(database: Database) -> dict[str, object]:
-    """Columns, keys, indexes and constraints of every table, and the rows that a new database has."""
+    """Return columns, keys, indexes and constraints of every table, and the rows of a new database."""
     with database.transaction() as connection:
         found = sa.inspect(connection)
         return {

@@ -1,4 +1,4 @@
-"""A damaged journal: either everything that was written is read, or everything is refused with one message."""
+"""Damaged journal: either everything that was written is read, or everything is refused with one message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIES = 60
 
 
 def _journal(home: Path) -> tuple[Path, list[str]]:
-    """A journal of some pages, closed, and the allocations in it."""
+    """Write a journal of some pages and close it; return its path and its allocations."""
     path = home / "pool.db"
     store = open_store(f"sqlite:///{path}")
     names = [f"a{number}" for number in range(RECORDS)]
@@ -29,7 +29,7 @@ def _journal(home: Path) -> tuple[Path, list[str]]:
 
 
 def _read(path: Path) -> Any:
-    """All allocations, or the refusal; after a refusal everything else must be refused alike."""
+    """Return all allocations, or the refusal; check that after a refusal everything else is refused alike."""
     try:
         store = open_store(f"sqlite:///{path}")
     except CalabashError as error:
@@ -91,7 +91,7 @@ def test_damaged_journal_is_read_whole_or_refused_as_damaged(tmp_path: Path, kin
 def test_damage_found_while_the_journal_is_open_refuses_everything_from_then_on(tmp_path: Path) -> None:
     path, _ = _journal(tmp_path)
     store = open_store(f"sqlite:///{path}")
-    store._database.engine.dispose()  # connections that know the content already would go on without the file
+    store._database.engine.dispose()  # connections with cached content would go on without the file
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(CalabashError) as first:
         store.grant(_record("fresh"))

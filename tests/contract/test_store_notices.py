@@ -1,4 +1,4 @@
-"""Notices on their way, in both databases: told once, in order, bounded, and counted whatever becomes of them."""
+"""Delivery queue of notices, in both databases: each once, in order, bounded, and counted whatever the outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _notice(number: int, tenant: str = "vision", kind: NoticeKind = NoticeKind.B
     return Notice(id=f"n{number}", kind=kind, at=float(number), tenant=tenant, about="x", message="y")
 
 
-def test_a_notice_goes_to_whoever_wants_it_and_to_nobody_else(store: Store) -> None:
+def test_notice_goes_only_to_receivers_that_want_it(store: Store) -> None:
     table = store.notices
     for one in (_to(), _to("speech"), _to("", "all"), _to("", "evictions", NoticeKind.EVICTED)):
         table.put(one)
@@ -123,6 +123,6 @@ _USED = [0]
 
 
 def _unused() -> int:
-    """Numbers from there on were in no example before."""
+    """Return the first of a range of numbers that no earlier example used."""
     _USED[0] += 1000
     return _USED[0]

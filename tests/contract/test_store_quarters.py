@@ -1,4 +1,4 @@
-"""However many slices somebody makes, usage stays within its bound and every sum is what it was."""
+"""Bounded size of usage: after any number of slices it stays within its bound, and every sum is unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def used(
 
 
 def units(records: Sequence[UsageRecord]) -> dict[str, Counter[str]]:
-    """Sums in the ledger's units, by user."""
+    """Return sums in the ledger's units, by user."""
     found: dict[str, Counter[str]] = {}
     for one in records:
         length_us = round(one.to_s * US) - round(one.from_s * US)
@@ -60,7 +60,7 @@ def units(records: Sequence[UsageRecord]) -> dict[str, Counter[str]]:
 
 
 def of_ledger(store: Store) -> dict[str, tuple[int, ...]]:
-    """What invoices are made of."""
+    """Return the amounts from which invoices are made."""
     found = {}
     month = month_usage(store, "2026-11")
     for tenant in month.tenants:

@@ -97,7 +97,7 @@ def test_of_two_that_revoke_a_token_one_is_told_so(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["vision", "a/b"])
-def test_whoever_an_earlier_version_listed_for_a_tenant_is_a_member_of_it(url: str, name: str) -> None:
+def test_users_that_an_earlier_version_listed_for_a_tenant_are_members_of_it(url: str, name: str) -> None:
     old = Database(url)
     old.migrate("0002")
     with old.transaction() as connection:

@@ -1,4 +1,4 @@
-"""Usage that waits on a node and usage that is collected, in every database that the product knows."""
+"""Usage that waits on a node and usage that is collected, in every supported database."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ print(json.dumps({"total": total, "most": most, "refused": refused, "rate": coun
 
 
 def check_memory(report: Report, lab: Lab) -> None:
-    """What a program may allocate and what it believes to have."""
+    """Check the memory that a program can allocate, and the total that it sees."""
     lab.slot("capped", policy=None, memory_limit_bytes=CAP_BYTES)
     tenant = lab.start("capped", "hammer", "--fill")
     tenant.wait_ready()
@@ -99,7 +99,7 @@ def check_memory(report: Report, lab: Lab) -> None:
 
 
 def check_share(report: Report, lab: Lab) -> None:
-    """A rough share, for a first impression: bench.shares is precise."""
+    """Measure a rough share; bench.shares is precise."""
     lab.slot("third", core_percent=30)
     tenant = lab.load("third", "--kernel-us", 1000, "--seconds", 4)
     result = tenant.result()
@@ -108,7 +108,7 @@ def check_share(report: Report, lab: Lab) -> None:
 
 
 def check_framework(report: Report, lab: Lab, name: str, python: str) -> None:
-    """The framework inside slices of 100, 60 and 30 percent: caps, refusals, and speed in proportion."""
+    """Check the framework inside slices of 100, 60 and 30 percent: limits, refusals, and speed in proportion."""
     rates: dict[int, dict[str, float]] = {}
     for percent in (100, 60, 30):
         slot = f"{name}{percent}"
@@ -138,7 +138,7 @@ def check_framework(report: Report, lab: Lab, name: str, python: str) -> None:
 
 
 def summarise(directory: Path) -> int:
-    """One table of everything that was measured; 1 when something fell short or did not run."""
+    """Print one table of all measurements; return 1 if a goal was missed or a check did not run."""
     bad = 0
     for path in sorted(directory.glob("*.json")):
         document = json.loads(path.read_text())
@@ -156,7 +156,7 @@ def summarise(directory: Path) -> int:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the checks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--framework", choices=sorted(FRAMEWORKS))

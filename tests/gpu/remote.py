@@ -47,7 +47,7 @@ class Site:
         return {k: v for k, v in os.environ.items() if not k.startswith("CALABASH_")} | own
 
     def calabash(self, *words: str, far: bool = False, timeout_s: float = 120) -> str:
-        """What the command says. Raises RuntimeError with what it complains of."""
+        """Return the output of a command. Raises RuntimeError with its error output."""
         done = subprocess.run(
             [CALABASH, *words],
             env=self.environment(self.far if far else self.home),
@@ -75,7 +75,7 @@ class Site:
             subprocess.run([CALABASH, *words], env=self.environment(self.home), capture_output=True, check=False)
 
     def run(self, way: str, *command: str, options: tuple[str, ...] = ()) -> str:
-        """A program that way; ``local`` is the driver itself."""
+        """Run a program by a way of ``WAYS``; ``local`` is the driver itself."""
         if way == "local":
             return self._on_the_driver(*command)
         return self.calabash(*(WAYS[way] + options), "--", *command, far=way == "remote", timeout_s=240)
@@ -91,7 +91,7 @@ class Site:
 
 
 def check_costs(report: Report, site: Site, count: int) -> None:
-    """Launches, questions and copies, of the driver itself."""
+    """Measure launches, calls and copies as ratios to the driver itself."""
     calls = (str(program("remote_calls")), "--kernels", str(KERNELS), "--rounds", "30")
     rounds: list[dict[str, dict[str, Any]]] = [
         {way: json.loads(site.run(way, *calls)) for way in ("local", *WAYS)} for _ in range(count)
@@ -111,7 +111,7 @@ def check_costs(report: Report, site: Site, count: int) -> None:
 
 
 def check_memory(report: Report, site: Site) -> None:
-    """A program that takes all it gets, through a worker."""
+    """Check a program behind a worker that allocates all it can."""
     for way in ("brokered", "remote"):
         words = site.run(way, str(program("hammer")), "--fill", options=("--memory", f"{CAP_BYTES >> 30}GiB"))
         result = json.loads(words.splitlines()[-1])
@@ -120,8 +120,11 @@ def check_memory(report: Report, site: Site) -> None:
 
 
 def check_torch(report: Report, site: Site, python: str) -> None:
-    """PyTorch in a slice and through the server. NVIDIA's runtime library asks its driver who it is; what it makes of the
-    answer of a driver behind a worker is what this finds out, so it is no failure when it says no."""
+    """Check PyTorch in a slice and through the server.
+
+    NVIDIA's runtime library asks its driver for its identity and may refuse one behind a worker. A refusal is reported and is
+    no failure.
+    """
     rates: dict[str, float] = {}
     for way in ("slice", "remote"):
         try:
@@ -137,7 +140,7 @@ def check_torch(report: Report, site: Site, python: str) -> None:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the checks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="one round")

@@ -1,4 +1,4 @@
-"""A how-to guide as something that runs: its fenced blocks are files of a copy of this tree, and commands in it.
+"""Executable how-to guides: the fenced blocks of a guide are files of a copy of this tree, and commands in it.
 
 Two kinds of blocks count; all others are for reading::
 
@@ -30,7 +30,7 @@ _FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<path>\S+/\S+|\S+\.\w+))?(?: (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file that the reader writes, or lines that it adds to one."""
+    """A file that the reader writes, or lines that the reader adds to one."""
 
     path: str
     content: str
@@ -39,14 +39,14 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command that the reader types, and lines that it sees."""
+    """A command that the reader types, and lines of its output."""
 
     line: str
     expected: tuple[str, ...]
 
 
 def steps_of(text: str) -> list[WrittenFile | Command]:
-    """What the guide makes its reader do, in order."""
+    """Return the steps of the guide, in order."""
     steps: list[WrittenFile | Command] = []
     for fence, body in _blocks(text):
         if fence["language"] == "console":
@@ -85,7 +85,7 @@ def _commands(body: list[str]) -> Iterator[Command]:
 
 
 class Copy:
-    """A copy of this tree in which a guide is followed; what was built is copied with its times, so little is built."""
+    """A copy of this tree in which a guide is followed; built files are copied with their times, so that little is rebuilt."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -99,7 +99,7 @@ class Copy:
         (root / ".venv").symlink_to(ROOT / ".venv")
 
     def write(self, step: WrittenFile) -> None:
-        """Do what the guide says with a file."""
+        """Write a file, or add lines to one, as the guide says."""
         path = self.root / step.path
         assert path.exists() == step.append, f"{step.path} {'is not there' if step.append else 'is there already'}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class Copy:
         path.write_text(before + step.content)
 
     def run(self, command: Command) -> None:
-        """Type a command: it succeeds and prints what the guide shows."""
+        """Run a command; check that it succeeds and prints the lines that the guide shows."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         home = self.root / "home"
         environment = {

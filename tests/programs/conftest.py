@@ -1,4 +1,4 @@
-"""The places that programs run at, each set up once."""
+"""Places at which programs run, each set up once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.programs.places import PLACES, Local, Place
 
 @pytest.fixture(scope="session")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """What the others are held against."""
+    """Run the place with whose results the others are compared."""
     place = Local(tmp_path_factory.mktemp("local"))
     yield place
     place.close()

@@ -1,4 +1,4 @@
-"""Where programs run that nobody here wrote, and the environment that has their libraries."""
+"""Places at which unmodified programs of other projects run, and the environment with their libraries."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ENVIRONMENT = ROOT / "build" / "programs"
 SCRIPTS = Path(__file__).with_name("scripts")
 DEADLINE_S = 240
 CARD = "A100-80GB"
-_ASKED = ("run", "--memory", "16GiB", "--wait", "2m")  # the slice of the program before may still be given back
+_ASKED = ("run", "--memory", "16GiB", "--wait", "2m")  # the slice of the program before may not be free yet
 
 
 def python() -> Path:
-    """The interpreter that has the libraries."""
+    """Return the interpreter of the environment with the libraries."""
     found = ENVIRONMENT / "bin" / "python"
     if not (ENVIRONMENT / ".complete").exists():
         reason = (
@@ -40,14 +40,14 @@ def python() -> Path:
 
 
 def packages() -> Path:
-    """Where the libraries lie."""
+    """Return the directory of the libraries."""
     return next((ENVIRONMENT / "lib").glob("python3.*")) / "site-packages"
 
 
 class Place(ABC):
-    """A card, and programs on it that find neither a cache of an earlier run nor anything else of the user's."""
+    """A card, with programs that find neither a cache of an earlier run nor other files of the user."""
 
-    before: tuple[str, ...] = ()  # the words that a user puts in front of a program to run it here
+    before: tuple[str, ...] = ()  # the command in front of the program that runs it here
 
     def __init__(self, home: Path) -> None:
         self.python = python()
@@ -56,18 +56,18 @@ class Place(ABC):
 
     @abstractmethod
     def environment(self) -> Mapping[str, str]:
-        """The user's own, as it is there."""
+        """Return the user's environment at this place."""
 
     @abstractmethod
     def used_bytes(self) -> int:
-        """What the card itself has in its books, once the dead have been swept."""
+        """Return the memory in use by the card's own accounts, after dead processes have been reaped."""
 
     @abstractmethod
     def close(self) -> None:
-        """End everything that belongs to it."""
+        """End everything that belongs to the place."""
 
     def run(self, script: Path, **extra: str) -> str:
-        """What the program writes; it must end well."""
+        """Run a program and return its output; it must succeed."""
         own = {"HOME": str(self.home), "XDG_CACHE_HOME": str(self.home), "TI_OFFLINE_CACHE": "0"}
         environment = {**self.environment(), **own, **extra}
         libraries = (environment.get("LD_LIBRARY_PATH"), f"{packages()}/nvidia/cu13/lib")
@@ -86,7 +86,7 @@ class Place(ABC):
         return done.stdout
 
     def results(self, name: str, **extra: str) -> dict[str, Any]:
-        """What one of our programs gave here, which runs once."""
+        """Return the results of one of the tests' programs at this place; it runs once."""
         key = f"{name} {sorted(extra.items())}"
         if key not in self._found:
             self._found[key] = json.loads(self.run(SCRIPTS / f"{name}.py", **extra).splitlines()[-1])
@@ -94,7 +94,7 @@ class Place(ABC):
 
 
 class Local(Place):
-    """The program has the simulated driver in its own process."""
+    """The simulated driver in the program's own process."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -112,7 +112,7 @@ class Local(Place):
 
 
 class Brokered(Place):
-    """The program has a worker of its own on the same machine, and neither device nor driver."""
+    """A worker for the program on the same machine; the program has neither device nor driver."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -134,7 +134,7 @@ class Brokered(Place):
 
 
 class Remote(Brokered):
-    """The program is on a machine without cards, and the card behind a server's port, with TLS and a token."""
+    """A machine without cards for the program, with the card behind a server's port, TLS and a token."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -151,5 +151,5 @@ class Remote(Brokered):
         super().close()
 
 
-# The same programs everywhere, and the same results: whoever adds a place adds it here.
+# The same programs and the same results at all places; a new place is added here.
 PLACES: Mapping[str, type[Place]] = {"local": Local, "remote": Remote, "brokered": Brokered}

@@ -1,6 +1,6 @@
-"""Libraries that nobody here wrote, unmodified, on the simulated card, in every place that a program may be.
+"""Unmodified libraries of other projects on the simulated card, at every place that a program may run.
 
-Each program compares with numpy itself, and says what it got, by bytes: that must be the same in every place.
+Each program compares with numpy itself, and prints its results as bytes, which must be the same at every place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The judges of a soak find what they are there for: each kind of broken promise is shown to them once."""
+"""Judges of a soak: each finds its kind of broken promise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_instances_on_one_another_are_found() -> None:
     assert "lies on" in wrong(held("a", "mig", profile="2g.10gb", start=2), held("b", "mig", profile="1g.5gb", start=3))
 
 
-def test_a_slice_that_has_more_than_it_was_granted_is_found_by_the_cards_own_books() -> None:
+def test_a_slice_that_has_more_than_it_was_granted_is_found_by_the_cards_own_accounts() -> None:
     granted = held("a", memory_mib=1024)
     assert promises.above_slice([granted], [CARD], {1: {0: GIB}}) == []
     assert promises.above_slice([granted], [CARD], {2: {0: 2 * GIB}}) == []
@@ -178,7 +178,7 @@ def test_a_grant_that_could_not_be_prepared_is_none_that_its_user_was_told_of() 
     assert endings.begun_unreported([*records, second | begun]) == ["a2"]
 
 
-def test_a_signal_is_known_behind_a_door_too() -> None:
+def test_signal_is_known_of_a_program_with_ports_too() -> None:
     drained = RECORD | {"reason": "drained"}
     behind = run(**REFUSED, code=143, words=("--port", "red/a/p1"))
     assert endings.unexplained(behind, drained, []) == ""

@@ -1,4 +1,4 @@
-"""A short soak: everything that there is at once on one pool, faults close to each other, and then the count."""
+"""Short soak: all actors at once on one pool, faults close to each other, and the checks of the end."""
 
 from __future__ import annotations
 

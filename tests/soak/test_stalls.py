@@ -1,4 +1,4 @@
-"""What a soak measures of a pool that does not answer."""
+"""Measurements of a pool that does not answer, during a soak."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ waits()
 
 
 def test_time_without_a_processor_is_that_of_the_kernel() -> None:
-    """Four programs on one processor wait for it three quarters of the time, whatever else the machine does; one that sleeps
-    waits for next to nothing."""
+    """Four programs on one processor wait for it three quarters of the time, at any load; a sleeping one hardly waits."""
     spinning = [subprocess.Popen([sys.executable, "-c", SPINS]) for _ in range(4)]
     sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     every = [*spinning, sleeping]

@@ -1,4 +1,4 @@
-"""The emulated machine for tests: made once, run once, and its answers by case."""
+"""Emulated machine for tests: built once, run once, with its answers by case."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tools.emulated import AbsentError, Emulated, cache, found
 
 
 class Cases(dict[str, Mapping[str, Any]]):
-    """The answers by case, and a directory with what the machines wrote to their serial lines."""
+    """Answers by case, and the directory with the output of the machines' serial lines."""
 
     def __init__(self, answers: Mapping[str, Mapping[str, Any]], logs: Path) -> None:
         super().__init__(answers)
         self._logs = logs
 
     def evidence(self) -> Iterable[Path]:
-        """Return what is kept when a test fails."""
+        """Return the directory that is kept if a test fails."""
         return [self._logs]
 
 
@@ -43,9 +43,9 @@ def _parts() -> Emulated:
 
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    """What was told inside: on a machine with an IOMMU, and on one without."""
+    """Run the cases on a machine with an IOMMU and on one without; return the answers."""
     parts = _parts()
-    scratch = cache() / f"run-{os.getpid()}"  # not in /tmp, over which the machine has a directory of its own
+    scratch = cache() / f"run-{os.getpid()}"  # not in /tmp, over which the machine mounts a directory of its own
     scratch.mkdir(parents=True)
     try:
         program = scratch / "innermost"

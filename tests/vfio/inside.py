@@ -1,9 +1,9 @@
-"""Runs inside the emulated machine, as root on a real kernel: the product's own code, and what it found, line by line.
+"""Cases of the product's own code that run as root inside the emulated machine, on a real kernel.
 
     python -m tests.vfio.inside TREE INNERMOST [no-iommu | times]
 
-Every line that begins with ``@`` is a JSON object: a case, what came of it, and what was told. Which cases there must be, and
-what they must say, is the matter of the test outside.
+Every line that begins with ``@`` is a JSON object: a case, its result and its output. The test outside decides which cases
+there must be, and what they must report.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ tree = PciTree()
 writer = HelperWriter()
 
 
-def tell(case: str, **said: object) -> None:
-    """One line for the test outside."""
+def report(case: str, **said: object) -> None:
+    """Print the result of a case as one line for the test outside."""
     at = float(Path("/proc/uptime").read_text().split()[0])
     print("@" + json.dumps({"case": case, "at": at, **said}), flush=True)
 
 
 def refused(call: Callable[[], object]) -> dict[str, str]:
-    """How a call of the product was refused."""
+    """Return the reason and the message with which a call of the product was refused."""
     try:
         call()
     except CalabashError as error:
@@ -64,7 +64,7 @@ def refused(call: Callable[[], object]) -> dict[str, str]:
 
 
 def kernel_says(file: str, text: str) -> str:
-    """The name of the error number with which the kernel answers a write; "" when it takes it."""
+    """Write to a file of the kernel; return the name of the error, or "" if the kernel accepts it."""
     try:
         writer.write(BUS / file, text, timeout_s=10)
     except BlockedError:
@@ -81,7 +81,7 @@ def load(parts: Emulated, *names: str) -> None:
 
 
 class Inner:
-    """A virtual machine inside this one."""
+    """A virtual machine inside the emulated machine."""
 
     def __init__(self, parts: Emulated, program: Path) -> None:
         self._parts, self._program = parts, program
@@ -95,7 +95,7 @@ class Inner:
         return [*self._parts.qemu, *words.split(), *devices]
 
     def use(self, *addresses: str) -> str:
-        """Let its program use devices; what it says, or what QEMU complains of."""
+        """Let the machine's program use devices; return its output, or QEMU's error output."""
         command = [*self._command(*addresses), "-serial", "stdio", "-kernel", str(self._program)]
         environment = {**os.environ, "LD_LIBRARY_PATH": self._parts.libraries}
         done = subprocess.run(
@@ -104,8 +104,8 @@ class Inner:
         return (done.stdout + done.stderr).decode(errors="replace")[-1500:]
 
     @contextmanager
-    def holding(self, address: str) -> Iterator[None]:
-        """It stands still and has the device."""
+    def device_held(self, address: str) -> Iterator[None]:
+        """Run a paused machine that holds the device, for the block."""
         environment = {**os.environ, "LD_LIBRARY_PATH": self._parts.libraries}
         process = subprocess.Popen(
             [*self._command(address), "-S"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
@@ -119,7 +119,7 @@ class Inner:
 
 
 def has_device(pid: int) -> bool:
-    """Whether a process has a device of VFIO, and not only its group, open."""
+    """Return True if a process has a device of VFIO open, and not only its group."""
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
             if "vfio-device" in os.readlink(descriptor):
@@ -130,7 +130,7 @@ def has_device(pid: int) -> bool:
 
 
 def wait_for(true: Callable[[], bool]) -> bool:
-    """Whether it became true in time."""
+    """Wait for a condition; return True if it became true in time."""
     until = time.monotonic() + WAIT_S
     while not true():
         if time.monotonic() > until:
@@ -140,7 +140,7 @@ def wait_for(true: Callable[[], bool]) -> bool:
 
 
 def wait_for_news(executor: PassthroughExecutor) -> list[str]:
-    """What it has to tell, as soon as there is something."""
+    """Return the messages of the executor as soon as there are some."""
     news: list[str] = []
 
     def told() -> bool:
@@ -152,12 +152,12 @@ def wait_for_news(executor: PassthroughExecutor) -> list[str]:
 
 
 def disk_of(address: str) -> Path:
-    """The disk that a controller has now."""
+    """Return the disk of a controller."""
     return next((n for n in tree.nodes(address) if re.fullmatch(r"nvme\d+n1", n.name)), Path("/dev/none"))
 
 
 def content(disk: Path) -> str:
-    """The beginning of a disk; "" while it is not ready."""
+    """Return the beginning of a disk; "" while it is not ready."""
     try:
         with disk.open("rb") as file:
             return file.read(512).rstrip(b"\0").decode()
@@ -179,7 +179,7 @@ machine = Machine(
 
 
 class Cards:
-    """A driver whose cards are devices of this machine: it lists those that VFIO does not have."""
+    """GPU driver whose cards are devices of this machine; it lists those that VFIO does not have."""
 
     vendor = "emulated"
 
@@ -215,7 +215,7 @@ def record(name: str, address: str, *, profile: str = "") -> AllocationRecord:
 
 
 def agent() -> tuple[Inventory, PassthroughExecutor]:
-    """The part of the node's agent that this is about, as after a start."""
+    """Return inventory and executor of the node's agent, as after a start."""
     inventory = Inventory([cast("Any", Cards())])
     home = Path("/run/home")
     home.mkdir(exist_ok=True)
@@ -227,28 +227,28 @@ def agent() -> tuple[Inventory, PassthroughExecutor]:
 
 def without_iommu(parts: Emulated) -> None:
     load(parts, "vfio_pci", "vfio_iommu_type1")
-    tell("no IOMMU", translates=tree.translates(), **refused(lambda: machine.vfio.bind(EDU)))
+    report("no IOMMU", translates=tree.translates(), **refused(lambda: machine.vfio.bind(EDU)))
     kernel_says(f"devices/{EDU}/driver_override", "vfio-pci")
-    tell("the kernel without IOMMU", bind=kernel_says("drivers/vfio-pci/bind", EDU))
+    report("the kernel without IOMMU", bind=kernel_says("drivers/vfio-pci/bind", EDU))
 
 
 def modules_missing(parts: Emulated) -> None:
-    tell("no module", **refused(lambda: machine.vfio.bind(EDU)))
+    report("no module", **refused(lambda: machine.vfio.bind(EDU)))
     kernel_says(f"devices/{EDU}/driver_override", "vfio-pci")
-    tell("the kernel without the module", bind=kernel_says("drivers/vfio-pci/bind", EDU))
-    kernel_says(f"devices/{EDU}/driver_override", "\n")  # or the module takes it when it is loaded
+    report("the kernel without the module", bind=kernel_says("drivers/vfio-pci/bind", EDU))
+    kernel_says(f"devices/{EDU}/driver_override", "\n")  # otherwise the module binds it when it is loaded
     load(parts, "vfio_pci")
-    tell("no second module", **refused(lambda: machine.vfio.bind(EDU)))
+    report("no second module", **refused(lambda: machine.vfio.bind(EDU)))
     load(parts, "vfio_iommu_type1")
-    tell(
+    report(
         "what the kernel refuses",
         no_override=kernel_says("drivers/vfio-pci/bind", EDU),
         no_device=kernel_says("drivers/vfio-pci/bind", "0000:99:00.0"),
         no_device_to_probe=kernel_says("drivers_probe", "0000:99:00.0"),
         not_bound=kernel_says("drivers/vfio-pci/unbind", EDU),
     )
-    tell("no such device", **refused(lambda: machine.vfio.bind("0000:99:00.0")))
-    tell("a bridge", **refused(lambda: machine.vfio.bind(BRIDGE)))
+    report("no such device", **refused(lambda: machine.vfio.bind("0000:99:00.0")))
+    report("a bridge", **refused(lambda: machine.vfio.bind(BRIDGE)))
 
 
 def a_card_goes_and_comes(inner: Inner) -> None:
@@ -258,26 +258,26 @@ def a_card_goes_and_comes(inner: Inner) -> None:
     began = time.monotonic()
     executor.provide(held)
     bound_s = time.monotonic() - began
-    executor.provide(held)  # asked again it answers the same
+    executor.provide(held)  # a repeated call returns the same
     edits = executor.edits(held)
     addresses = dict(edits.environment)["CALABASH_PCI"]
-    tell("bound", driver=tree.get(EDU).driver, addresses=addresses, nodes=edits.device_nodes, seconds=bound_s)
-    tell("used inside", said=inner.use(addresses))
+    report("bound", driver=tree.get(EDU).driver, addresses=addresses, nodes=edits.device_nodes, seconds=bound_s)
+    report("used inside", said=inner.use(addresses))
     changes = inventory.observe(idle=lambda _: False)
-    tell(
+    report(
         "lent is not lost", changes=len(changes), health=[d.health for d in inventory.devices() if d.pci_bus_id == EDU]
     )
-    with inner.holding(EDU):
+    with inner.device_held(EDU):
         said = inner.use(EDU)
-        tell("two users of a group", said=said[-300:])
-        tell("unbind blocks", **refused(lambda: machine.vfio.give_back(EDU, "")), still=tree.get(EDU).driver)
+        report("two users of a group", said=said[-300:])
+        report("unbind blocks", **refused(lambda: machine.vfio.give_back(EDU, "")), still=tree.get(EDU).driver)
         executor.leave(held)
         returning = [d.health for d in inventory.devices() if d.pci_bus_id == EDU]
         news = wait_for_news(executor)
-        tell("on its way back", health=returning, news=news)
+        report("on its way back", health=returning, news=news)
     began = time.monotonic()
     back = wait_for(lambda: inventory.lent.loan(DeviceUuid(f"GPU-{EDU}")) is None)
-    tell("back", back=back, driver=tree.get(EDU).driver, seconds=time.monotonic() - began)
+    report("back", back=back, driver=tree.get(EDU).driver, seconds=time.monotonic() - began)
 
 
 def a_card_of_two_functions(inner: Inner) -> None:
@@ -286,28 +286,28 @@ def a_card_of_two_functions(inner: Inner) -> None:
     wait_for(lambda: disk_of(SHARED).exists())
     with disk_of(SHARED).open("rb") as file:
         reader = subprocess.Popen(["sleep", "600"], stdin=file)
-    tell("open", **refused(lambda: executor.provide(held)), driver=tree.get(SHARED).driver, pid=reader.pid)
+    report("open", **refused(lambda: executor.provide(held)), driver=tree.get(SHARED).driver, pid=reader.pid)
     executor.leave(held)
     reader.kill()
     reader.wait()
     began = time.monotonic()
     executor.provide(held)
     bound_s = time.monotonic() - began
-    tell("companions", drivers=[tree.get(a).driver for a in (SHARED, SECOND)], said=inner.use(SHARED, SECOND))
-    again, restarted = agent()  # the pool dies, and the next one finds what is given away
+    report("companions", drivers=[tree.get(a).driver for a in (SHARED, SECOND)], said=inner.use(SHARED, SECOND))
+    again, restarted = agent()  # the pool dies, and the next one finds the given device
     restarted.recover([held])
     listed = [d.pci_bus_id for d in again.devices()]
-    tell("after a restart", listed=listed, health=[d.health for d in again.devices() if d.pci_bus_id == SHARED])
+    report("after a restart", listed=listed, health=[d.health for d in again.devices() if d.pci_bus_id == SHARED])
     third, after = agent()
     uuid = DeviceUuid(f"GPU-{SHARED}")
     began = time.monotonic()
-    after.recover([])  # and one that finds it over
+    after.recover([])  # and one that finds the allocation ended
     wait_for(lambda: third.lent.loan(uuid) is None)
-    tell("times of a card of two functions", bind_s=bound_s, return_s=time.monotonic() - began)
+    report("times of a card of two functions", bind_s=bound_s, return_s=time.monotonic() - began)
     third.observe(idle=lambda _: True)
     health = [d.health for d in third.devices() if d.uuid == uuid]
     wait_for(lambda: content(disk_of(SHARED)) != "")
-    tell(
+    report(
         "returned to its driver",
         drivers=[tree.get(a).driver for a in (SHARED, SECOND)],
         health=[str(h) for h in health],
@@ -319,15 +319,15 @@ def a_card_of_two_functions(inner: Inner) -> None:
 def a_group_of_several(inner: Inner) -> None:
     _, executor = agent()
     held = record("behind", BEHIND)
-    tell("not viable", **refused(lambda: executor.provide(held)), driver=tree.get(BEHIND).driver)
+    report("not viable", **refused(lambda: executor.provide(held)), driver=tree.get(BEHIND).driver)
     machine.vfio.bind(BEHIND)
-    tell("the kernel binds it all the same", driver=tree.get(BEHIND).driver, said=inner.use(BEHIND)[-300:])
+    report("the kernel binds it all the same", driver=tree.get(BEHIND).driver, said=inner.use(BEHIND)[-300:])
     machine.vfio.give_back(BEHIND, "")
     kernel_says(f"devices/{NEIGHBOUR}/driver/unbind", NEIGHBOUR)
     executor.provide(held)
-    tell("viable without the neighbour's driver", said=inner.use(BEHIND))
-    with inner.holding(BEHIND):
-        tell(
+    report("viable without the neighbour's driver", said=inner.use(BEHIND))
+    with inner.device_held(BEHIND):
+        report(
             "the neighbour's driver while the group is owned",
             bind=kernel_says("drivers/virtio-pci/bind", NEIGHBOUR),
             probe=kernel_says("drivers_probe", NEIGHBOUR),
@@ -336,34 +336,34 @@ def a_group_of_several(inner: Inner) -> None:
     executor.leave(held)
     wait_for(lambda: tree.get(BEHIND).driver == "")
     kernel_says("drivers_probe", NEIGHBOUR)
-    tell("the neighbour afterwards", meanwhile=neighbour, driver=tree.get(NEIGHBOUR).driver)
+    report("the neighbour afterwards", meanwhile=neighbour, driver=tree.get(NEIGHBOUR).driver)
 
 
 def parts_of_a_card(inner: Inner) -> None:
     functions = machine.functions
-    tell("too many functions", **refused(lambda: functions.make(DIVIDED, 3)))
-    tell("no SR-IOV", **refused(lambda: functions.make(EDU, 1)))
+    report("too many functions", **refused(lambda: functions.make(DIVIDED, 3)))
+    report("no SR-IOV", **refused(lambda: functions.make(EDU, 1)))
     inventory, executor = agent()
     device = next(d for d in inventory.devices() if d.pci_bus_id == DIVIDED)
-    tell("profiles", profiles=[(p.name, p.memory_mib, p.count) for p in device.vf_profiles])
+    report("profiles", profiles=[(p.name, p.memory_mib, p.count) for p in device.vf_profiles])
     first, second = record("one", DIVIDED, profile=PLAIN), record("two", DIVIDED, profile=PLAIN)
     for held in (first, second):
         executor.provide(held)
-    tell("another number of functions", **refused(lambda: functions.make(DIVIDED, 1)))
+    report("another number of functions", **refused(lambda: functions.make(DIVIDED, 1)))
     third = record("three", DIVIDED, profile=PLAIN)
-    tell("one too many", **refused(lambda: executor.provide(third)))
+    report("one too many", **refused(lambda: executor.provide(third)))
     executor.leave(third)
     whole = record("whole", DIVIDED)
-    tell("whole while divided", **refused(lambda: executor.provide(whole)))
+    report("whole while divided", **refused(lambda: executor.provide(whole)))
     given = [dict(executor.edits(held).environment)["CALABASH_PCI"] for held in (first, second)]
     groups = [tree.get(address).group for address in given]
-    tell("functions", given=given, apart=groups[0] != groups[1], said=inner.use(given[0]))
-    with inner.holding(given[1]):
-        tell("functions in use", **refused(lambda: functions.unmake(DIVIDED)))
+    report("functions", given=given, apart=groups[0] != groups[1], said=inner.use(given[0]))
+    with inner.device_held(given[1]):
+        report("functions in use", **refused(lambda: functions.unmake(DIVIDED)))
     for held in (first, second):
         executor.leave(held)
     gone = wait_for(lambda: tree.get(DIVIDED).vfs == ())
-    tell("functions gone", gone=gone, driver=tree.get(DIVIDED).driver)
+    report("functions gone", gone=gone, driver=tree.get(DIVIDED).driver)
 
 
 def main() -> None:
@@ -379,7 +379,7 @@ def main() -> None:
     for chapter in (a_card_goes_and_comes, a_group_of_several, parts_of_a_card):
         chapter(inner)
     wait_for(lambda: not writer.blocked())
-    tell("done", helpers=writer.blocked())
+    report("done", helpers=writer.blocked())
 
 
 if __name__ == "__main__":

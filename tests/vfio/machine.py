@@ -1,8 +1,8 @@
-"""An emulated machine with an IOMMU, for programs of this tree: QEMU without KVM, a kernel of Debian's, this machine's files.
+"""Emulated machine with an IOMMU, for programs of this tree: QEMU without KVM, a Debian kernel, this machine's files.
 
-The first thing that runs in it is busybox from an archive in memory. It mounts this machine's ``/`` for reading by virtiofs,
-lays the kernel's own directories over it, and starts the program: the same Python, the same packages, another kernel. The
-program tells by lines on the serial line that begin with ``@``.
+The first program in it is busybox from an archive in memory. It mounts this machine's ``/`` read-only by virtiofs, mounts the
+kernel's own directories over it, and starts the program: the same Python, the same packages, another kernel. The program
+reports by lines on the serial line that begin with ``@``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _IOMMU = "-device intel-iommu,intremap=on,caching-mode=on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the machine said: lines that began with ``@``, and all of it."""
+    """Output of the machine: the lines that began with ``@``, and everything."""
 
     lines: list[str]
     console: str
@@ -71,7 +71,7 @@ class Told:
 
 @dataclass(slots=True)
 class EmulatedMachine:
-    """What one needs; made once in ``scratch``, run as often as wanted. What a program imports is compiled out here."""
+    """Files of a machine; made once in ``scratch``, for any number of runs. The program's modules are compiled outside."""
 
     parts: Emulated
     scratch: Path
@@ -85,15 +85,15 @@ class EmulatedMachine:
 
     @property
     def bytecode(self) -> Path:
-        """Where it is compiled to."""
+        """Return the directory of the compiled modules."""
         return self.scratch / "bytecode"
 
     def program(self, innermost: Path, *words: str) -> list[str]:
-        """The command that tries everything, or what the words say."""
+        """Return the command that runs all cases, or the cases of the words."""
         return [python(), "-m", INSIDE, str(self.parts.tree), str(innermost), *words]
 
     def run(self, program: Sequence[str], *, iommu: bool = True, processors: int = 2) -> Told:
-        """Start it, let it run the program as root, and wait until it has ended."""
+        """Start the machine, let it run the program as root, and wait for its end."""
         began = time.monotonic()
         archive = self.scratch / f"initramfs-{iommu}"
         archive.write_bytes(self._initramfs(program))
@@ -173,7 +173,7 @@ class EmulatedMachine:
 
 
 def archive_of(files: dict[str, tuple[bytes, int]], directories: Sequence[str]) -> bytes:
-    """A cpio archive in the kernel's own form, with the console that the first program needs."""
+    """Return a cpio archive in the kernel's own format, with the console that the first program needs."""
     out = bytearray()
 
     def add(name: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
@@ -194,12 +194,12 @@ def archive_of(files: dict[str, tuple[bytes, int]], directories: Sequence[str]) 
 
 
 def build_innermost(to: Path) -> None:
-    """The program of the machine inside the machine."""
+    """Compile the program of the virtual machine inside the machine."""
     flags = "-m32 -O2 -Wall -Wextra -Werror -ffreestanding -fno-pic -fno-stack-protector -nostdlib -static"
     link = f"-Wl,-T,{HERE / 'innermost.ld'} -Wl,--build-id=none"
     subprocess.run(["gcc", *flags.split(), *link.split(), "-o", to, HERE / "innermost.c"], check=True)
 
 
 def python() -> str:
-    """This interpreter, by a path that is the same inside."""
+    """Return this interpreter, by a path that is the same inside."""
     return sys.executable

@@ -1,7 +1,7 @@
-"""The agent's own code gives devices to virtual machines and takes them back, on a real kernel with an IOMMU.
+"""Passthrough on a real kernel with an IOMMU: the agent's own code gives devices to virtual machines and takes them back.
 
-All of it runs once, in an emulated machine (``inside.py``); each test holds one part of what was told there against what the
-product promises. Where the kernel itself is asked, its answers are those that ``seams.host.pci_sim`` gives.
+All cases run once, in an emulated machine (``inside.py``); each test checks one part of the output. The answers of the kernel
+itself must be those of the simulated PCI bus (``pci_sim``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_an_unbind_that_blocks_is_given_up_in_time_and_the_card_comes_back_later
     assert (emulated["back"]["back"], emulated["back"]["driver"]) == (True, "")
 
 
-def test_a_card_that_somebody_has_open_is_not_taken_from_under_him(emulated: Cases) -> None:
+def test_card_that_a_process_has_open_is_not_taken(emulated: Cases) -> None:
     case = emulated["open"]
     assert (case["reason"], case["driver"]) == ("conflict", "nvme")
     assert f"pid {case['pid']} (sleep)" in case["message"]

@@ -1,4 +1,4 @@
-"""Prints how much memory the device has, as CUDA tells a program."""
+"""Print the memory of the device as CUDA reports it to a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What numba-cuda's tests expect of the conftest.py beside their source, which their wheel does not bring."""
+"""Fixtures that numba-cuda's tests expect of the conftest.py beside their source, which their wheel does not contain."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def world() -> Iterator[World]:
 
 def test_a_node_of_tokens_serves_no_driver_and_offers_nothing(world: World) -> None:
     world.tend()
-    assert world.kubelet.look() == []
+    assert world.kubelet.poll_registry() == []
     assert not world.door.registered
     assert world.door.degraded is None
     assert world.offered() == {}
@@ -126,7 +126,7 @@ def test_slices_come_when_a_kubelet_has_the_driver_and_go_with_the_door(world: W
     world.turn(NodeDoor.TOKENS)
     assert world.offered() == {}
     assert world.door.degraded is None
-    assert world.kubelet.look() == [], "nothing was prepared by it"
+    assert world.kubelet.poll_registry() == [], "nothing was prepared by it"
 
 
 def test_what_was_prepared_is_served_after_the_door_was_changed_and_nothing_new(world: World) -> None:
@@ -142,7 +142,7 @@ def test_what_was_prepared_is_served_after_the_door_was_changed_and_nothing_new(
     assert world.kubelet.unprepare(CLAIM).claims[CLAIM_UID].error == ""
     assert world.node.specs() == {}
     world.tend()
-    assert world.kubelet.look() == []
+    assert world.kubelet.poll_registry() == []
 
 
 def why_refused() -> CalabashError:

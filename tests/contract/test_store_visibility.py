@@ -1,4 +1,4 @@
-"""What the journal leaves out for somebody is what that principal may not see, event by event and allocation by allocation."""
+"""Reads of the journal for a principal leave out exactly the events and allocations that the principal may not see."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _random_record(chance: random.Random, name: str) -> AllocationRecord:
     return replace(record, request=GpuRequest(tenant=chance.choice(TENANTS)), created_at=chance.random())
 
 
-def _sight(who: Principal, store: Store, waiting: list[Held]) -> Sight:
+def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Sight:
     return Sight(
         who,
         people=People(tenants={name: Tenant(name=name) for name in ("vision", "speech")}),
@@ -64,17 +64,17 @@ def test_the_journal_leaves_out_exactly_what_is_not_seen(store: Store, seed: int
     everything = store.events()
     assert len(everything) == 300
     for who in WHO:
-        sight = _sight(who, store, waiting)
-        seen = [e for e in everything if sight.all or _event(sight, e.allocation, e.kind)]
-        assert store.events(seen=sight.events_seen()) == seen, who
-        mine = {r.id for r in records if sight.record(r)}
-        found = store.allocations(ended=True, seen=sight.allocations_seen())
+        visible = _visibility_of(who, store, waiting)
+        seen = [e for e in everything if visible.all or _event(visible, e.allocation, e.kind)]
+        assert store.events(seen=visible.events_seen()) == seen, who
+        mine = {r.id for r in records if visible.record(r)}
+        found = store.allocations(ended=True, seen=visible.allocations_seen())
         assert {r.id for r in found} == mine, who
-        ended = store.ended_before(AllocationId(""), limit=1000, seen=sight.allocations_seen())
+        ended = store.ended_before(AllocationId(""), limit=1000, seen=visible.allocations_seen())
         assert {r.id for r in ended} == {r.id for r in found if r.ended_at}, who
-        held = store.allocations(seen=sight.allocations_seen())
+        held = store.allocations(seen=visible.allocations_seen())
         assert {r.id for r in held} == {r.id for r in found if not r.ended_at}, who
 
 
-def _event(sight: Sight, allocation: str, kind: str) -> bool:
-    return sight.allocation(allocation) if allocation else kind in PUBLIC_EVENTS
+def _event(visible: Sight, allocation: str, kind: str) -> bool:
+    return visible.allocation(allocation) if allocation else kind in PUBLIC_EVENTS
