@@ -41,7 +41,7 @@ from calabash.model.mig import (
 )
 
 COMING_MAX = 6
-_COMING_LOOK_MAX = 64
+_COMING_CONSIDERED_MAX = 64
 
 _Known = tuple[str, int, bool, Kept]
 Idle = tuple[_Known, ...]
@@ -290,7 +290,7 @@ def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, pro
 
     Compute instances use the free compute slices of divided GPU instances first, including the one for ``profile``.
     """
-    ahead = names[:_COMING_LOOK_MAX]
+    ahead = names[:_COMING_CONSIDERED_MAX]
     if not any("c." in name for name in ahead):
         return tuple(ahead[:COMING_MAX])
     free_slices: dict[str, list[int]] = {}

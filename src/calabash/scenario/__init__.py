@@ -1,8 +1,9 @@
-"""The text form of clusters, queues and requests: rules as tests, bug reports, snapshots of a running scheduler.
+"""Scenario files: a text format for clusters, queues, requests and expected decisions of the scheduler.
 
-What lives here: the reader of scenario files (``reader``) and what they say (``statements``), the run against the real
-scheduler on a virtual clock (``runner``), and the writer of a scheduler's snapshot (``dump``). The format is described in
-``docs/reference/scenario-format.md``. What never lives here: seams, clocks, threads.
+Scenario files are used as tests of scheduling rules, in bug reports, and as snapshots of a running scheduler. ``reader`` parses
+a file to ``statements``, ``runner`` runs it against the real scheduler on a virtual clock, and ``dump`` writes the snapshot of
+a scheduler as a file. The format is described in ``docs/reference/scenario-format.md``. The package uses no adapters, clocks or
+threads.
 """
 
 from calabash.scenario.dump import dump_scenario

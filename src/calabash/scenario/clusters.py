@@ -1,4 +1,4 @@
-"""What a scenario file says of the cluster: options, nodes and their cards, queues."""
+"""Parsers of the cluster statements in scenario files: options, nodes with their devices, and queues."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from calabash.model.units import parse_memory_mib, parse_seconds
-from calabash.scenario.statements import (
-    NodesLine,
-    QueueLine,
-)
-from calabash.scenario.words import (
+from calabash.scenario.parsing import (
     ScenarioReader,
     check_names,
     expand,
     milli_of,
     number_of,
+)
+from calabash.scenario.statements import (
+    NodesLine,
+    QueueLine,
 )
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.queues.fairshare import ZERO, Amount
@@ -42,12 +42,12 @@ def read_options(reader: ScenarioReader, rest: str) -> None:
             reader.policy = value
             continue
         if key not in OPTION_READERS:
-            raise reader.fail(f"option {key!r} is unknown", hint=f"one of: policy, {', '.join(OPTION_READERS)}")
+            raise reader.fail(f"option {key!r} is unknown", hint=f"use one of: policy, {', '.join(OPTION_READERS)}")
         name, read = OPTION_READERS[key]
         try:
             reader.options = replace(reader.options, **{name: read(value)})
         except (ValueError, KeyError):
-            raise reader.fail(f"option {key}={value} is not understood") from None
+            raise reader.fail(f"option {key} has the invalid value {value!r}") from None
 
 
 _ON_OFF = {"on": True, "off": False}.__getitem__
@@ -72,7 +72,7 @@ OPTION_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 def read_nodes(reader: ScenarioReader, rest: str) -> None:
     head, colon, body = rest.partition(":")
     if not colon:
-        raise reader.fail("no colon after the names of the nodes", hint="nodes gpu-[1-2]: 8 x H200")
+        raise reader.fail("no colon after the names of the nodes", hint="write it like nodes gpu-[1-2]: 8 x H200")
     names = tuple(itertools.chain.from_iterable(expand(word) for word in head.replace(",", " ").split()))
     check_names(reader, names)
     line = NodesLine(names=names, models=())
@@ -93,7 +93,7 @@ def _node_clause(reader: ScenarioReader, line: NodesLine, clause: str) -> NodesL
     if match := _NODE_CARDS.match(clause):
         geometry = match["geometry"]
         if geometry and geometry not in reader.geometries:
-            raise reader.fail(f"geometry {geometry!r} is unknown", hint="describe it above: geometry NAME: ...")
+            raise reader.fail(f"geometry {geometry!r} is unknown", hint="define it before: geometry NAME: ...")
         card = (*_card(reader, match["model"]), match["card"] or "", reader.geometries[geometry] if geometry else None)
         return replace(line, models=line.models + (card,) * _count(reader, match["count"]))
     match words:
@@ -109,13 +109,16 @@ def _node_clause(reader: ScenarioReader, line: NodesLine, clause: str) -> NodesL
         case ["mode", mode]:
             return replace(line, mode=mode)
     raise reader.fail(
-        f"{clause!r} says nothing about a node",
-        hint="8 x H200 nvlink, 96 cpu, 1TiB memory, label k=v, taint k=v:NoSchedule, mode vgpu",
+        f"{clause!r} is not a property of a node",
+        hint="write 8 x H200 nvlink, 96 cpu, 1TiB memory, label k=v, taint k=v:NoSchedule, or mode vgpu",
     )
 
 
 def _card(reader: ScenarioReader, text: str) -> tuple[str, int]:
-    """``T4``, or ``name@MEMORY`` for a card that is not in the table (``@0``: memory is not tracked)."""
+    """Parse a device model and return it with its memory in MiB.
+
+    The text is a model of CARD_MEMORY_MIB, or ``NAME@MEMORY``; ``@0`` means that memory is not tracked.
+    """
     model, at, size = text.partition("@")
     if at:
         return model, 0 if size == "0" else parse_memory_mib(size)
@@ -128,7 +131,7 @@ def _card(reader: ScenarioReader, text: str) -> tuple[str, int]:
 
 def _count(reader: ScenarioReader, text: str) -> int:
     if not 1 <= int(text) <= DEVICES_MAX:
-        raise reader.fail(f"{text} devices on a node", hint=f"1 to {DEVICES_MAX}")
+        raise reader.fail(f"{text} devices on a node is out of range", hint=f"write 1 to {DEVICES_MAX}")
     return int(text)
 
 
@@ -137,7 +140,9 @@ def read_queues(reader: ScenarioReader, rest: str) -> None:
     for part in rest.split("|"):
         words = part.split()
         if not words:
-            raise reader.fail("an empty queue", hint="queues research deserved=8 limit=16 | prod deserved=8")
+            raise reader.fail(
+                "a queue has no name", hint="write it like queues research deserved=8 limit=16 | prod deserved=8"
+            )
         specs.append(_queue(reader, words[0], words[1:]))
     reader.add(QueueLine(specs=tuple(specs)))
 
@@ -158,7 +163,7 @@ def _queue(reader: ScenarioReader, name: str, words: list[str]) -> QueueSpec:
             case _:
                 raise reader.fail(
                     f"queue setting {word!r} is unknown",
-                    hint="deserved=, limit= (devices), _cpu, _memory variants, weight=, parent=",
+                    hint="use deserved=, limit= (devices; also deserved_cpu=, limit_memory= ...), weight= or parent=",
                 )
     return QueueSpec(name=name, parent=parent, deserved=deserved, limit=limit, over_quota_weight=weight)
 

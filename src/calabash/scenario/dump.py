@@ -1,7 +1,7 @@
-"""A scheduler's snapshot as a scenario file: a pending request on a real cluster becomes a text that can be replayed.
+"""Writer of scenario files from a scheduler's snapshot, so that the state of a real cluster can be replayed.
 
-Names that a scenario cannot hold are written with dashes; identities are ``queue/name``. Nodes of the same kind share
-a line. Everything that placement and shares depend on is kept, except the decayed past of the queues.
+Characters that scenario names cannot contain are replaced by dashes; request IDs have the form ``queue/name``. Equal nodes
+share one statement. The file has all state on which placement and shares depend, except the decayed past usage of the queues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 def dump_scenario(snapshot: Snapshot, *, rule: str) -> str:
-    """The scenario whose first cycle decides what the snapshot's next cycle decides; it expects ``nothing``."""
+    """Return a scenario file whose first cycle makes the same decisions as the next cycle of the scheduler.
+
+    The file expects ``nothing``; replace that line by the expected decisions.
+    """
     lines = [f"rule   {rule}"]
     lines.extend(_options(snapshot))
     cut = dict.fromkeys(gpu.geometry for node in snapshot.nodes for gpu in node.gpus if gpu.geometry is not None)
@@ -36,7 +39,7 @@ def dump_scenario(snapshot: Snapshot, *, rule: str) -> str:
     lines.extend(_has(running, snapshot.now_s) for running in snapshot.running)
     lines.extend(f"cordon {_name(name)}" for name in snapshot.cordoned)
     lines.extend(_requests(request, snapshot.now_s) for request in snapshot.waiting)
-    lines.append("then   nothing  # replace by what should be decided")
+    lines.append("then   nothing  # replace by the expected decisions")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What a scenario file expects: decisions, explanations, shares."""
+"""Parsers of the expectations in scenario files: decisions (``then``), explanations (``why``) and shares (``shares``)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 
 from calabash.model.errors import Reason
 from calabash.model.units import parse_seconds
+from calabash.scenario.parsing import (
+    ScenarioReader,
+    devices_of,
+    expand,
+    number_of,
+)
 from calabash.scenario.statements import (
     Expected,
     SharesLine,
     ThenLine,
     WhyLine,
-)
-from calabash.scenario.words import (
-    ScenarioReader,
-    devices_of,
-    expand,
-    number_of,
 )
 
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -24,7 +24,7 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 def read_then(reader: ScenarioReader, rest: str) -> None:
     expected = [] if rest == "nothing" else _expected(reader, rest)
-    if not reader.fresh and reader.statements and isinstance(reader.statements[-1][1], ThenLine):
+    if not reader.opens_statement and reader.statements and isinstance(reader.statements[-1][1], ThenLine):
         number, last = reader.statements.pop()
         assert isinstance(last, ThenLine)
         reader.statements.append((number, ThenLine(expected=(*last.expected, *expected))))
@@ -48,11 +48,13 @@ def _expected(reader: ScenarioReader, text: str) -> list[Expected]:
                 elif key == "for" and verb == "evict":
                     by = value
                 else:
-                    raise reader.fail(f"{word!r} is not understood", hint="reason=CODE (a known one), for=ID")
+                    raise reader.fail(
+                        f"word {word!r} is not known", hint="write reason=CODE with a known code, or for=ID"
+                    )
             return [Expected(verb=verb, id=i, reason=reason, by=by) for i in expand(ids)]
     raise reader.fail(
-        f"{text!r} is no decision",
-        hint="bind ID -> NODE, evict ID reason=CODE, move ID -> NODE, pending ID reason=CODE, nothing",
+        f"{text!r} is not a decision",
+        hint="write bind ID -> NODE, evict ID reason=CODE, move ID -> NODE, pending ID reason=CODE, or nothing",
     )
 
 
@@ -60,12 +62,14 @@ def read_why(reader: ScenarioReader, rest: str) -> None:
     head, colon, body = rest.partition(":")
     words = _QUOTED.sub("", body).split()
     if not colon or not words or words[0] not in {r.value for r in Reason}:
-        raise reader.fail(f"{rest!r} is no expectation", hint='why prod/a: no_capacity "1 nodes: largest free"')
+        raise reader.fail(
+            f"{rest!r} is not an explanation", hint='write it like why prod/a: no_capacity "1 nodes: largest free"'
+        )
     start: float | None = None
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key != "start":
-            raise reader.fail(f"{word!r} is not understood", hint="start=30m, or words in quotes")
+            raise reader.fail(f"word {word!r} is not known", hint="write start=30m, or words in quotes")
         start = parse_seconds(value)
     reader.add(WhyLine(id=head.strip(), reason=words[0], texts=tuple(_QUOTED.findall(body)), start_in_s=start))
 
@@ -76,8 +80,10 @@ def read_shares(reader: ScenarioReader, rest: str) -> None:
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key not in ("guaranteed", "fair", "used", "waiting"):
-            raise reader.fail(f"{word!r} is not understood", hint="shares QUEUE guaranteed=4 fair=6 used=3 waiting=1")
+            raise reader.fail(
+                f"share {word!r} is not known", hint="write it like shares QUEUE guaranteed=4 fair=6 used=3 waiting=1"
+            )
         wanted.append((key, number_of(reader, value)))
     if not wanted:
-        raise reader.fail("no share is expected", hint="shares QUEUE guaranteed=4 fair=6")
+        raise reader.fail("no share is given", hint="write it like shares QUEUE guaranteed=4 fair=6")
     reader.add(SharesLine(queue=words[0], wanted=tuple(wanted)))

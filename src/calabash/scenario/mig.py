@@ -1,8 +1,8 @@
-"""What a scenario file says of cards that MIG cuts: their profiles, the instances on them, where those of a request are.
+"""Parsers and writers of the MIG statements in scenario files: geometries, existing instances, positions of requests.
 
-``geometry g1: 8 slices 7 compute, 1g.10gb 1c 1s 0+1+2 x7 9728MiB`` describes how a card can be cut, ``cut g1`` behind a
-card of ``nodes`` says that it is of that kind; ``stands n1:0 3g.40gb@4 fixed`` names what stands on one; ``on n1:0@4.2`` in
-a ``has`` line is the first memory slice on device 0, and the first compute slice of a part.
+``geometry g1: 8 slices 7 compute, 1g.10gb 1c 1s 0+1+2 x7 9728MiB`` defines the profiles of a device model, and ``cut g1`` after
+a device of ``nodes`` refers to it. ``stands n1:0 3g.40gb@4 fixed`` lists the instances on device 0 of node n1. ``on n1:0@4.2``
+in a ``has`` statement is the first memory slice on device 0, and the first compute slice of a compute instance.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 
 from calabash.model.mig import MigGeometry, MigInstance, MigPart, MigPlace, MigProfile, is_profile_name
 from calabash.model.units import parse_memory_mib
+from calabash.scenario.parsing import ScenarioReader, check_names
 from calabash.scenario.statements import StandsLine
-from calabash.scenario.words import ScenarioReader, check_names
 
 SLICES_MAX = 64
 _COUNTS = re.compile(r"(?P<slices>[0-9]{1,2}) slices (?P<compute>[0-9]{1,2}) compute")
 _SIZES = re.compile(r"(?P<compute>[0-9]{1,2})c (?P<slices>[0-9]{1,2})s")
 _PLACE = re.compile(r"(?P<start>[0-9]{1,2}|-)(?:\.(?P<part>[0-9]{1,2}))?")
-_PROFILE_HINT = "1g.10gb 1c 1s 0+1+2 x7 9728MiB, with media or id14 behind it"
+_PROFILE_HINT = "write it like 1g.10gb 1c 1s 0+1+2 x7 9728MiB, optionally followed by media or id14"
 
 
 def is_amount(word: str) -> bool:
-    """Whether it names MIG profiles: ``1g.10gb``, ``3g.40gb&1g.10gb``."""
+    """Return True if the word consists of MIG profile names: ``1g.10gb``, ``3g.40gb&1g.10gb``."""
     return all(is_profile_name(name) for name in word.split("&"))
 
 
@@ -32,7 +32,9 @@ def read_geometry(reader: ScenarioReader, rest: str) -> None:
     clauses = [clause.strip() for clause in body.split(",")]
     counts = _COUNTS.fullmatch(clauses[0])
     if not colon or counts is None or len(clauses) > SLICES_MAX:
-        raise reader.fail("no geometry of a card", hint="geometry g1: 8 slices 7 compute, 1g.10gb ...")
+        raise reader.fail(
+            f"{rest[:80]!r} is not a MIG geometry", hint="write it like geometry g1: 8 slices 7 compute, 1g.10gb ..."
+        )
     check_names(reader, (name.strip(),))
     reader.geometries[name.strip()] = MigGeometry(
         slices=int(counts["slices"]),
@@ -60,7 +62,7 @@ def _profile(reader: ScenarioReader, clause: str) -> MigProfile:
                 memory_mib=parse_memory_mib(memory),
                 media="media" in more,
             )
-    raise reader.fail(f"{clause!r} is no profile of a card", hint=_PROFILE_HINT)
+    raise reader.fail(f"{clause!r} is not a MIG profile", hint=_PROFILE_HINT)
 
 
 def read_stands(reader: ScenarioReader, rest: str) -> None:
@@ -68,7 +70,7 @@ def read_stands(reader: ScenarioReader, rest: str) -> None:
     node, _, device = where.partition(":")
     check_names(reader, (node,))
     if not device.isdecimal() or len(device) > 2:
-        raise reader.fail(f"{where!r} is no device", hint="stands n1:0 3g.40gb@4 fixed, 1g.10gb@0")
+        raise reader.fail(f"{where!r} is not a device", hint="write it like stands n1:0 3g.40gb@4 fixed, 1g.10gb@0")
     instances = tuple(_instance(reader, clause.strip()) for clause in body.split(",") if clause.strip())
     reader.add(StandsLine(node=node, device=int(device), instances=instances))
 
@@ -83,7 +85,8 @@ def _instance(reader: ScenarioReader, clause: str) -> MigInstance:
         or set(words) - {"fixed", "foreign", *kept}
     ):
         raise reader.fail(
-            f"{clause!r} is no instance", hint="3g.40gb@4, with fixed, foreign, or 0:2 for a part behind it"
+            f"{clause!r} is not a MIG instance",
+            hint="write it like 3g.40gb@4, optionally followed by fixed, foreign, or 0:2 for a compute instance",
         )
     parts = tuple(
         MigPart(start=int(first), compute=int(size), kept=True) for first, size in (w.split(":") for w in kept)
@@ -94,40 +97,40 @@ def _instance(reader: ScenarioReader, clause: str) -> MigInstance:
 
 
 def places_of(reader: ScenarioReader, text: str) -> tuple[tuple[MigPlace, ...], ...]:
-    """``0@4.2+1@0&6`` -> the places on each device; () where none is said. Raises ScenarioError."""
+    """Parse the MIG positions on each device: ``0@4.2+1@0&6``. The result is () if none is given. Raises ScenarioError."""
     found: list[tuple[MigPlace, ...]] = []
     for device in text.split("+"):
         _, at, places = device.partition("@")
         if at:
             matches = [_PLACE.fullmatch(place) for place in places.split("&")]
             if not all(matches):
-                raise reader.fail(f"place {places!r} is not understood", hint="0@4, 0@4.2 for a part, 0@4&6 for two")
+                raise reader.fail(
+                    f"{places!r} is not a MIG position",
+                    hint="write 0@4, 0@4.2 for a compute instance, or 0@4&6 for two instances",
+                )
             found.append(
                 tuple(MigPlace(int(m["start"].replace("-", "-1")), int(m["part"] or -1)) for m in matches if m)
             )
     return tuple(found)
 
 
-# ---- writing ------------------------------------------------------------------------------------------------------
-
-
 def geometry_lines(geometries: Mapping[MigGeometry, str]) -> list[str]:
-    """Each of them under its name."""
+    """Return the ``geometry`` statements of named geometries."""
     return [
         f"geometry {name}: {geometry.slices} slices {geometry.compute} compute, "
-        + ", ".join(_written(p) for p in geometry.profiles)
+        + ", ".join(_profile_text(p) for p in geometry.profiles)
         for geometry, name in geometries.items()
     ]
 
 
-def _written(p: MigProfile) -> str:
+def _profile_text(p: MigProfile) -> str:
     starts = "+".join(map(str, p.starts))
     more = (" media" if p.media else "") + (f" id{p.id}" if p.id >= 0 else "")
     return f"{p.name} {p.compute}c {p.slices}s {starts} x{p.limit} {p.memory_mib}MiB{more}"
 
 
 def stands_line(node: str, device: int, instances: Iterable[MigInstance]) -> str:
-    """What stands on a device."""
+    """Return the ``stands`` statement of a device."""
     clauses = []
     for instance in instances:
         words = [f"{instance.profile}@{instance.start}"]
@@ -138,6 +141,6 @@ def stands_line(node: str, device: int, instances: Iterable[MigInstance]) -> str
 
 
 def places_text(places: Iterable[MigPlace]) -> str:
-    """``@4.2`` behind the number of a device; "" where there is none."""
+    """Return the MIG positions after a device number, like ``@4.2``; "" if there are none."""
     words = [("-" if p.start < 0 else str(p.start)) + (f".{p.part}" if p.part >= 0 else "") for p in places]
     return "@" + "&".join(words) if words else ""

@@ -1,8 +1,7 @@
-"""Reader of scenario files: a small text in, frozen statements out, and strict errors ``file:line: what``.
+"""Parser of scenario files: text to statements, with errors of the form ``file:line: message``.
 
-A line opens with a keyword in its first column; indented lines continue it; ``#`` starts a comment. The format is
-described in ``docs/reference/scenario-format.md``. Nothing is guessed: a word that is not understood is an error with
-a hint, and nothing is executed here.
+A statement begins with a keyword in the first column; indented lines continue it; ``#`` begins a comment. The format is
+described in ``docs/reference/scenario-format.md``. Every unknown word is an error with a hint.
 """
 
 from __future__ import annotations
@@ -15,6 +14,10 @@ from calabash.model.units import parse_seconds
 from calabash.scenario.clusters import read_nodes, read_options, read_queues
 from calabash.scenario.expectations import read_shares, read_then, read_why
 from calabash.scenario.mig import read_geometry, read_stands
+from calabash.scenario.parsing import (
+    ScenarioReader,
+    expand,
+)
 from calabash.scenario.requests import read_asks, read_has
 from calabash.scenario.statements import (
     AfterLine,
@@ -25,14 +28,14 @@ from calabash.scenario.statements import (
     VerbLine,
     WhyLine,
 )
-from calabash.scenario.words import (
-    ScenarioReader,
-    expand,
-)
 
 
 def parse_scenario(text: str, *, path: str = "scenario") -> Scenario:
-    """Read a whole file. Raises ScenarioError."""
+    """Parse the text of a scenario file. Raises ScenarioError.
+
+    Args:
+        path: name of the file, for error messages.
+    """
     reader = ScenarioReader(path=path)
     keyword = ""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -43,12 +46,12 @@ def parse_scenario(text: str, *, path: str = "scenario") -> Scenario:
         if not line[0].isspace():
             keyword, _, rest = line.partition(" ")
             if keyword not in _READERS:
-                raise reader.fail(f"{keyword!r} is no keyword", hint=f"one of: {', '.join(_READERS)}")
-            reader.fresh = True
+                raise reader.fail(f"{keyword!r} is not a keyword", hint=f"use one of: {', '.join(_READERS)}")
+            reader.opens_statement = True
         else:
             if not keyword:
-                raise reader.fail("the first line is indented", hint="open with a keyword: rule ...")
-            rest, reader.fresh = line, False
+                raise reader.fail("the first line is indented", hint="begin with a keyword: rule ...")
+            rest, reader.opens_statement = line, False
         try:
             _READERS[keyword](reader, rest.strip())
         except ScenarioError:
@@ -56,13 +59,14 @@ def parse_scenario(text: str, *, path: str = "scenario") -> Scenario:
         except CalabashError as error:
             raise reader.fail(error.message, hint=error.hint) from None
     if not reader.rule:
-        raise reader.fail("no rule", hint="say in one line what the file proves: rule ...")
+        raise reader.fail("the file has no rule", hint="state in one line the rule that the file tests: rule ...")
     if not any(isinstance(s, ThenLine | WhyLine | SharesLine) for _, s in reader.statements):
-        raise reader.fail("nothing is expected", hint="add a then, why or shares line")
+        raise reader.fail("the file has no expectation", hint="add a then, why or shares line")
     return Scenario(rule=reader.rule, options=reader.options, policy=reader.policy, statements=tuple(reader.statements))
 
 
 def _uncommented(line: str) -> str:
+    """Return the line without its comment and trailing blanks. A ``#`` in quotes begins no comment."""
     quoted = False
     for i, c in enumerate(line):
         if c == '"':
@@ -73,10 +77,10 @@ def _uncommented(line: str) -> str:
 
 
 def _read_rule(reader: ScenarioReader, rest: str) -> None:
-    if reader.fresh and reader.rule:
-        raise reader.fail("a second rule", hint="one file proves one rule")
+    if reader.opens_statement and reader.rule:
+        raise reader.fail("the file has a second rule", hint="write one rule per file")
     if not rest:
-        raise reader.fail("an empty rule", hint="say what the file proves")
+        raise reader.fail("the rule is empty", hint="state the rule that the file tests")
     reader.rule = f"{reader.rule} {rest}".strip()
 
 
@@ -85,10 +89,12 @@ def _read_after(reader: ScenarioReader, rest: str) -> None:
 
 
 def _verb(verb: str) -> Callable[[ScenarioReader, str], None]:
+    """Return the reader of a statement that is a verb and a list of names."""
+
     def read(reader: ScenarioReader, rest: str) -> None:
         names = tuple(itertools.chain.from_iterable(expand(word) for word in rest.replace(",", " ").split()))
         if not names:
-            raise reader.fail(f"{verb} what?", hint=f"{verb} NAME")
+            raise reader.fail(f"{verb} has no name", hint=f"write {verb} NAME")
         reader.add(VerbLine(verb=verb, names=names))
 
     return read

@@ -1,4 +1,4 @@
-"""What a scenario file says of requests: those that run (``has``) and those that wait (``asks``)."""
+"""Parsers of the requests in scenario files: running requests (``has``) and waiting requests (``asks``)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import re
 
 from calabash.model.units import parse_memory_mib, parse_seconds
 from calabash.scenario.mig import is_amount, places_of
-from calabash.scenario.statements import (
-    AsksLine,
-    HasLine,
-)
-from calabash.scenario.words import (
+from calabash.scenario.parsing import (
     EXPANSION_MAX,
     ScenarioReader,
     check_names,
@@ -19,6 +15,10 @@ from calabash.scenario.words import (
     milli_of,
     number_of,
     strings,
+)
+from calabash.scenario.statements import (
+    AsksLine,
+    HasLine,
 )
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology
 from calabash.sched.decisions import Request
@@ -45,28 +45,35 @@ def read_has(reader: ScenarioReader, rest: str) -> None:
 def read_asks(reader: ScenarioReader, rest: str) -> None:
     requests, extras = _requests(reader, rest)
     if "started" in extras or "on" in extras:
-        raise reader.fail("who asks has not started and is nowhere", hint="use has for what runs already")
+        raise reader.fail("a waiting request has no start time and no node", hint="use has for a running request")
     submitted = extras.get("submitted", ["0"])
     for i, request in enumerate(requests):
         reader.add(AsksLine(request=request, submitted_ago_s=parse_seconds(submitted[i % len(submitted)])))
 
 
 def _requests(reader: ScenarioReader, rest: str) -> tuple[list[Request], dict[str, list[str]]]:
-    """``queue/name: amount, clause, ...`` -> the asks, and what only the keyword understands."""
+    """Parse ``queue/name: amount, clause, ...``.
+
+    Returns:
+        The requests, and the values of the clauses ``started``, ``submitted`` and ``on``, one or several each.
+    """
     head, colon, body = rest.partition(":")
     queue, slash, base = head.strip().partition("/")
     if not colon or not slash:
-        raise reader.fail("no queue/name: in front", hint="asks prod/serve: 4 x 1 gpu, gang")
+        raise reader.fail("no queue/name: before the amount", hint="write it like asks prod/serve: 4 x 1 gpu, gang")
     clauses = [c.strip() for c in body.split(",") if c.strip()]
     if not clauses:
-        raise reader.fail("nothing is asked for", hint="asks prod/serve: 1 gpu")
+        raise reader.fail("the request has no amount", hint="write it like asks prod/serve: 1 gpu")
     copies, amount = 0, clauses[0]
     if match := re.match(r"^(\d+) x (.*)$", amount):
         copies, amount = int(match[1]), match[2]
     names = expand(base)
     if copies:
         if len(names) > 1 or "[" in base or copies > EXPANSION_MAX:
-            raise reader.fail("a range of names and a number of copies", hint="use one of the two")
+            raise reader.fail(
+                "the request has a range of names and a number of copies, or too many copies",
+                hint=f"use one of the two, with at most {EXPANSION_MAX} copies",
+            )
         names = tuple(f"{base}{i}" for i in range(copies))
     check_names(reader, (queue, *names))
     fields = _amount(reader, amount)
@@ -79,7 +86,7 @@ def _requests(reader: ScenarioReader, rest: str) -> tuple[list[Request], dict[st
 
 
 def _amount(reader: ScenarioReader, text: str) -> dict[str, object]:
-    """``0.5 gpu 8GiB of A100|H100`` -> fields of a shape."""
+    """Parse an amount like ``0.5 gpu 8GiB of A100|H100`` and return the fields of a Shape."""
     fields: dict[str, object] = {}
     words = text.split()
     i = 0
@@ -88,7 +95,10 @@ def _amount(reader: ScenarioReader, text: str) -> dict[str, object]:
         if following in ("gpu", "gpus"):
             devices = number_of(reader, word)
             if devices >= 1 and devices != int(devices):
-                raise reader.fail(f"{word} gpu is neither whole devices nor a part of one", hint="0.5 gpu, 2 gpu")
+                raise reader.fail(
+                    f"{word} gpu is neither a number of whole devices nor a fraction of one",
+                    hint="write 0.5 gpu or 2 gpu",
+                )
             fields["gpu_count"] = max(1, int(devices))
             fields["gpu_milli"] = WHOLE_MILLI if devices >= 1 else round(devices * WHOLE_MILLI)
             i += 2
@@ -120,6 +130,7 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
     base: str,
     members: int,
 ) -> None:
+    """Parse one clause of a request into shape fields, request settings or values of the statement."""
     words = clause.split()
     match words:
         case ["gang"]:
@@ -161,13 +172,13 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
             low, _, high = bounds.partition("..")
             fields["card_memory_mib_min"] = parse_memory_mib(low) if low else 0
             fields["card_memory_mib_max"] = parse_memory_mib(high) if high else 0
-        case ["nvlink" | "numa" as wish, *rest] if rest in ([], ["required"]):
-            fields["topology"] = Topology(wish)
+        case ["nvlink" | "numa" as topology, *rest] if rest in ([], ["required"]):
+            fields["topology"] = Topology(topology)
             fields["topology_required"] = bool(rest)
         case ["mode", mode]:
             fields["mode"] = mode
         case _:
             raise reader.fail(
-                f"{clause!r} is not understood",
-                hint="gang [min N], priority N, runs 1h, cpu N, memory 8GiB, select k=v, tolerates k, pinned, ...",
+                f"clause {clause!r} is not known",
+                hint="use gang [min N], priority N, runs 1h, cpu N, memory 8GiB, select k=v, tolerates k, pinned, ...",
             )

@@ -1,8 +1,8 @@
-"""Runs a scenario file against the real scheduler: cluster in, expected decisions out.
+"""Runner of scenario files: executes the statements on the real scheduler and compares the results with the expectations.
 
-``run_file`` reads a file (``scenario_text``), drives ``calabash.sched.scheduler.Scheduler`` unchanged on a virtual
-clock that starts at zero, and compares every ``then``, ``why`` and ``shares``. A ``then`` runs one cycle; the decisions
-must be exactly those expected, in any order: what is missing and what is unexpected is shown line by line.
+``run_file`` parses a file and drives ``calabash.sched.scheduler.Scheduler`` on a virtual clock that starts at zero. It checks
+every ``then``, ``why`` and ``shares`` statement. ``then`` runs one cycle, and the decisions must be exactly the expected ones,
+in any order. The result lists missing and unexpected decisions by line.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ _SHARE_TOLERANCE = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """How a scenario went.
-
-    Args:
-        steps: one entry per statement that was checked: line number, what came (rendered), and what is wrong.
-    """
+    """Result of a run: one step per checked statement."""
 
     path: str
     rule: str
@@ -54,31 +50,38 @@ class ScenarioResult:
 
     @property
     def passed(self) -> bool:
-        return not any(step.wrong for step in self.steps)
+        return not any(step.differences for step in self.steps)
 
     def text(self) -> str:
-        """For people: the decisions of every step, and what differs from the file."""
+        """Return the result for people: the decisions of every step, and the differences from the file."""
         lines = [f"rule   {self.rule}"]
         for step in self.steps:
             lines.append(f"{self.path}:{step.line}: at {step.at_s:g}s")
-            lines.extend(f"       {line}" for line in step.came or ("nothing",))
-            lines.extend(f"  {line}" for line in step.wrong)
+            lines.extend(f"       {line}" for line in step.results or ("nothing",))
+            lines.extend(f"  {line}" for line in step.differences)
         lines.append("ok" if self.passed else "FAILED")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStatement:
-    """One checked statement; ``wrong`` holds lines that start with - (missing) or + (unexpected)."""
+    """One checked statement.
+
+    Args:
+        line: line number in the file.
+        at_s: time on the virtual clock.
+        results: results as text, one per line.
+        differences: lines that begin with - (missing) or + (unexpected).
+    """
 
     line: int
     at_s: float
-    came: tuple[str, ...]
-    wrong: tuple[str, ...] = ()
+    results: tuple[str, ...]
+    differences: tuple[str, ...] = ()
 
 
 def run_file(path: str | Path) -> ScenarioResult:
-    """Read and run a file. Raises ScenarioError when it cannot be read or says something impossible."""
+    """Parse and run a scenario file. Raises ScenarioError if it cannot be read, parsed or executed."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -89,11 +92,11 @@ def run_file(path: str | Path) -> ScenarioResult:
 
 
 def run_scenario(scenario: Scenario, *, path: str = "scenario") -> ScenarioResult:
-    """Run what was read. Raises ScenarioError, with the line, for what the scheduler refuses outright."""
+    """Run a parsed scenario. Raises ScenarioError with the line if the scheduler refuses a statement."""
     run = _Run(scenario)
     for number, statement in scenario.statements:
         try:
-            run.do(number, statement)
+            run.execute(number, statement)
         except ScenarioError:
             raise
         except CalabashError as error:
@@ -102,7 +105,7 @@ def run_scenario(scenario: Scenario, *, path: str = "scenario") -> ScenarioResul
 
 
 class _Run:
-    """The state of one run; the scheduler is made when the first statement needs it."""
+    """State of one run. The scheduler is created when the first statement needs it."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -120,7 +123,8 @@ class _Run:
             self._scheduler = Scheduler(self.nodes, queues, policy=self.scenario.policy, options=self.scenario.options)
         return self._scheduler
 
-    def do(self, number: int, statement: Statement) -> None:
+    def execute(self, number: int, statement: Statement) -> None:
+        """Execute one statement; ``number`` is its line number."""
         match statement:
             case NodesLine():
                 self._add_nodes(statement)
@@ -141,11 +145,11 @@ class _Run:
                 for name in statement.names:
                     _VERBS[statement.verb](self.scheduler, name)
             case ThenLine():
-                self._then(number, statement)
+                self._check_decisions(number, statement)
             case WhyLine():
-                self._why(number, statement)
+                self._check_explanation(number, statement)
             case SharesLine():
-                self._shares(number, statement)
+                self._check_shares(number, statement)
 
     def _add_nodes(self, line: NodesLine) -> None:
         gpus = tuple(
@@ -179,14 +183,14 @@ class _Run:
         request = replace(statement.request, submitted_at_s=started)
         placement = None
         if statement.devices and (statement.places or not request.shape.mig_profile):
-            placement = self._exact(statement)
+            placement = self._given_placement(statement)
         self.scheduler.adopt(request, node=statement.node, placement=placement, started_at_s=started)
 
-    def _exact(self, statement: HasLine) -> NodePlacement:
+    def _given_placement(self, statement: HasLine) -> NodePlacement:
         row = self.scheduler.cluster.row(statement.node)
         return NodePlacement(node=row, devices=statement.devices, mig_places=statement.places)
 
-    def _then(self, number: int, statement: ThenLine) -> None:
+    def _check_decisions(self, number: int, statement: ThenLine) -> None:
         decisions = self.scheduler.cycle(self.now_s)
         left = list(decisions)
         missing = []
@@ -196,27 +200,30 @@ class _Run:
                 missing.append(expected)
             else:
                 left.remove(match)
-        wrong = [f"- {_render_expected(e)}" for e in missing] + [f"+ {render(d)}" for d in left]
+        differences = [f"- {_render_expected(e)}" for e in missing] + [f"+ {render(d)}" for d in left]
+        results = tuple(render(d) for d in decisions)
         self.steps.append(
-            CheckedStatement(line=number, at_s=self.now_s, came=tuple(render(d) for d in decisions), wrong=tuple(wrong))
+            CheckedStatement(line=number, at_s=self.now_s, results=results, differences=tuple(differences))
         )
 
-    def _why(self, number: int, statement: WhyLine) -> None:
+    def _check_explanation(self, number: int, statement: WhyLine) -> None:
         reported = self.scheduler.why(statement.id, self.now_s)
         lines = (reported.summary, *(f"{c.nodes} nodes: {c.text}" for c in reported.causes), *reported.changes)
         whole = plain("\n".join(lines))
-        wrong = []
+        differences = []
         if reported.reason != statement.reason:
-            wrong.append(f"- reason {statement.reason}, + reason {reported.reason}")
-        wrong.extend(f'- "{text}"' for text in statement.texts if text not in whole)
+            differences.append(f"- reason {statement.reason}, + reason {reported.reason}")
+        differences.extend(f'- "{text}"' for text in statement.texts if text not in whole)
         if statement.start_in_s is not None:
             start_in_s = None if reported.estimated_start_s is None else reported.estimated_start_s - self.now_s
             if start_in_s is None or abs(start_in_s - statement.start_in_s) > 1e-6:
-                wrong.append(f"- start in {statement.start_in_s:g}s, + start in {start_in_s}")
-        came = (f"why {statement.id}: {reported.reason}", *(f"  {line}" for line in whole.splitlines()))
-        self.steps.append(CheckedStatement(line=number, at_s=self.now_s, came=came, wrong=tuple(wrong)))
+                differences.append(f"- start in {statement.start_in_s:g}s, + start in {start_in_s}")
+        results = (f"why {statement.id}: {reported.reason}", *(f"  {line}" for line in whole.splitlines()))
+        self.steps.append(
+            CheckedStatement(line=number, at_s=self.now_s, results=results, differences=tuple(differences))
+        )
 
-    def _shares(self, number: int, statement: SharesLine) -> None:
+    def _check_shares(self, number: int, statement: SharesLine) -> None:
         tree = self.scheduler.tree
         tree.form.require_leaf(statement.queue)
         tree.advance(self.now_s)
@@ -226,13 +233,13 @@ class _Run:
             "used": tree.used(statement.queue).gpu_milli / 1000,
             "waiting": tree.waiting(statement.queue).gpu_milli / 1000,
         }
-        wrong = tuple(
+        differences = tuple(
             f"- {key}={wanted:g}, + {key}={values[key]:g}"
             for key, wanted in statement.wanted
             if abs(values[key] - wanted) > _SHARE_TOLERANCE
         )
-        came = (f"shares {statement.queue} " + " ".join(f"{key}={value:g}" for key, value in values.items()),)
-        self.steps.append(CheckedStatement(line=number, at_s=self.now_s, came=came, wrong=wrong))
+        results = (f"shares {statement.queue} " + " ".join(f"{key}={value:g}" for key, value in values.items()),)
+        self.steps.append(CheckedStatement(line=number, at_s=self.now_s, results=results, differences=differences))
 
 
 _VERBS: dict[str, Callable[[Scheduler, str], object]] = {
@@ -248,7 +255,7 @@ _VERB_OF: dict[type[Decision], str] = {Bind: "bind", Move: "move", Evict: "evict
 
 
 def render(decision: Decision) -> str:
-    """A decision as a scenario file would write it."""
+    """Return a decision in the syntax of scenario files."""
     match decision:
         case Bind():
             return f"bind {decision.id} -> {decision.node}{_devices(decision.placement.devices)}"

@@ -1,4 +1,4 @@
-"""What a scenario file says, as frozen values: one class per kind of line; ``scenario_text`` reads them."""
+"""Statements of scenario files, one class per keyword."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from calabash.sched.queues.spec import QueueSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesLine:
-    """Nodes of one kind; ``models`` are (model, memory in MiB, physical card or "", how MIG can cut it) per device."""
+    """Add equal nodes (``nodes``).
+
+    Args:
+        models: per device: model, memory in MiB, physical card or "", MIG geometry or None.
+    """
 
     names: tuple[str, ...]
     models: tuple[tuple[str, int, str, MigGeometry | None], ...]
@@ -27,7 +31,12 @@ class NodesLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasLine:
-    """A request that runs when the scenario starts (or from that step on)."""
+    """Add a running request (``has``).
+
+    Args:
+        devices: its device numbers; () lets the scheduler choose.
+        places: its MIG positions on each device; () lets the scheduler choose.
+    """
 
     request: Request
     started_ago_s: float = 0.0
@@ -38,7 +47,7 @@ class HasLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandsLine:
-    """MIG instances that stand on a device from that step on, used or not, and no others."""
+    """Set the MIG instances that exist on a device, used or not (``stands``)."""
 
     node: str
     device: int
@@ -47,7 +56,7 @@ class StandsLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsksLine:
-    """A request that joins the line."""
+    """Submit a request (``asks``)."""
 
     request: Request
     submitted_ago_s: float = 0.0
@@ -55,14 +64,14 @@ class AsksLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterLine:
-    """Time passes."""
+    """Advance the virtual clock (``after``)."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbLine:
-    """Something happens to named things: ends, cancel, cordon, uncordon, remove."""
+    """Apply a verb to named requests or nodes: ``ends``, ``cancel``, ``cordon``, ``uncordon`` or ``remove``."""
 
     verb: str
     names: tuple[str, ...]
@@ -70,14 +79,14 @@ class VerbLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """Queues are defined, or changed where they exist."""
+    """Define queues, or change existing ones (``queues``)."""
 
     specs: tuple[QueueSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One decision that must come; empty fields accept anything."""
+    """One expected decision; empty fields match anything."""
 
     verb: str
     id: str
@@ -89,14 +98,18 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThenLine:
-    """One cycle runs and exactly these decisions come, in any order."""
+    """Run one scheduling cycle and expect exactly these decisions, in any order (``then``)."""
 
     expected: tuple[Expected, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyLine:
-    """The explanation of a waiting request has this code and these words."""
+    """Expect the explanation of a waiting request to have a reason code and to contain texts (``why``).
+
+    Args:
+        start_in_s: expected estimate of the start, from now; None: not checked.
+    """
 
     id: str
     reason: str
@@ -106,7 +119,7 @@ class WhyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesLine:
-    """A queue's shares now, in devices."""
+    """Expect the current shares of a queue, in devices (``shares``)."""
 
     queue: str
     wanted: tuple[tuple[str, float], ...]
@@ -119,7 +132,7 @@ Statement = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A whole file. ``statements`` are (line number, statement) in order."""
+    """Parsed scenario file. ``statements`` are pairs of line number and statement, in order."""
 
     rule: str
     options: Options
@@ -128,4 +141,4 @@ class Scenario:
 
 
 class ScenarioError(CalabashError):
-    """A scenario that cannot be read: ``file:line: what`` and a hint."""
+    """Error in a scenario file: ``file:line: message`` and a hint."""

@@ -96,8 +96,8 @@ def test_net_amount_equals_a_plain_recomputation(usage: list[UsageInterval], gua
     prices = tuple(replace(price, tiers=()) for price in tariff().prices)
     one = tariff(prices=prices, preemptible_discount_percent=Decimal(0))
     lines = rated(usage, one, guarantees=guarantees)
-    bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
-    assert bill.net == plain.net(usage, tariff=one, guarantees=guarantees, period=NOVEMBER)
+    draft = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    assert draft.net == plain.net(usage, tariff=one, guarantees=guarantees, period=NOVEMBER)
 
 
 @given(usage=st.lists(intervals().map(lambda i: replace(i, preemptible=False)), max_size=8), guarantees=changes)
@@ -124,8 +124,8 @@ def test_reversal_negates_all_amounts_of_an_invoice(
     usage: list[UsageInterval], guarantees: list[GuaranteeChange]
 ) -> None:
     lines = rated(usage, tariff(), guarantees=guarantees)
-    bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
-    issued = replace(bill, number="2026-000001")
+    draft = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    issued = replace(draft, number="2026-000001")
     back = reverse(issued)
     assert back.reverses == "2026-000001"
     assert [a.amount + b.amount for a, b in zip(issued.lines, back.lines, strict=True)] == [0] * len(lines)
@@ -140,14 +140,14 @@ def test_credit_note_has_the_taxes_of_its_invoice_in_proportion(
 ) -> None:
     seven = tariff(valid_from_us=NOVEMBER.from_us + 14 * 24 * HOUR_US, tax=Tax(name="low", percent=Decimal(7)))
     lines = rated(usage, tariff(), seven, guarantees=guarantees)
-    bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
-    issued = replace(bill, number="2026-000001")
-    cents = max(1, int(Fraction(bill.net) * 100 * share))
+    draft = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    issued = replace(draft, number="2026-000001")
+    cents = max(1, int(Fraction(draft.net) * 100 * share))
     note = credit_note(issued, amount=Decimal(cents) / 100, reason="r", credited=Decimal(0))
     assert (note.net, note.kind.value, note.credits) == (-Decimal(cents) / 100, "credit", "2026-000001")
     nets = {tax.name: Fraction(tax.net) for tax in issued.taxes}
     for tax in note.taxes:
-        assert abs(-Fraction(tax.net) - nets[tax.name] * cents / 100 / Fraction(bill.net)) < Fraction(1, 100)
+        assert abs(-Fraction(tax.net) - nets[tax.name] * cents / 100 / Fraction(draft.net)) < Fraction(1, 100)
         assert abs(Fraction(tax.amount) - Fraction(tax.net) * Fraction(tax.percent) / 100) <= Fraction(1, 200)
     assert note.total == note.net + sum(tax.amount for tax in note.taxes)
 
@@ -426,8 +426,8 @@ def test_invalid_tariff_is_refused_with_its_numbers(wrong: dict[str, object], wo
 
 
 def test_draft_and_reversal_cannot_be_reversed() -> None:
-    bill = invoice([], tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    draft = invoice([], tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
     with pytest.raises(CalabashError, match="never issued"):
-        reverse(bill)
+        reverse(draft)
     with pytest.raises(CalabashError, match="is a reversal"):
-        reverse(replace(reverse(replace(bill, number="2026-000001")), number="2026-000002"))
+        reverse(replace(reverse(replace(draft, number="2026-000001")), number="2026-000002"))

@@ -1,4 +1,4 @@
-"""A snapshot that is written as a scenario decides as the scheduler that it was taken from."""
+"""Tests of scenario files written from snapshots: they lead to the same decisions as the scheduler itself."""
 
 from __future__ import annotations
 
@@ -68,25 +68,25 @@ def scheduler_with_everything() -> Scheduler:
     return scheduler
 
 
-def in_the_file(scheduler: Scheduler, line: str) -> str:
-    """A rendered decision with the identities and node names that the file uses."""
+def as_in_the_file(scheduler: Scheduler, line: str) -> str:
+    """Return a rendered decision with the request IDs and node names of the file."""
     words = line.partition("  #")[0].split()
     request = scheduler.registry.request(words[1])
     words[1] = words[1] if words[1].startswith(request.queue + "/") else f"{request.queue}/{words[1]}"
     return " ".join(w for w in words if not w.startswith("for=")).replace("n/1", "n-1")
 
 
-def test_a_dumped_scenario_decides_as_the_scheduler_does() -> None:
+def test_dumped_scenario_makes_the_same_decisions_as_the_scheduler() -> None:
     scheduler = scheduler_with_everything()
     scheduler.advance(60.0)
     result = run_scenario(parse_scenario(dump_scenario(scheduler.snapshot(), rule="as it was")))
-    ours = sorted(in_the_file(scheduler, render(d)) for d in scheduler.cycle(60.0))
-    theirs = sorted(line.partition("  #")[0].partition(" for=")[0] for line in result.steps[0].came)
+    ours = sorted(as_in_the_file(scheduler, render(d)) for d in scheduler.cycle(60.0))
+    theirs = sorted(line.partition("  #")[0].partition(" for=")[0] for line in result.steps[0].results)
     assert theirs == ours
     assert {line.split()[0] for line in ours} == {"bind", "evict", "pending"}
 
 
-def test_every_request_and_shape_survives_the_round_trip() -> None:
+def test_requests_and_shapes_are_the_same_after_dump_and_parse() -> None:
     scheduler = scheduler_with_everything()
     text = dump_scenario(scheduler.snapshot(), rule="as it was")
     read = [s for _, s in parse_scenario(text).statements]
@@ -112,8 +112,8 @@ STANDING = (
 )
 
 
-def scheduler_of_cut_cards() -> Scheduler:
-    """Instances, parts of one, several on one card, on cards with profiles of their own; some stand, some wait."""
+def scheduler_with_mig_devices() -> Scheduler:
+    """Return a scheduler with MIG devices of different models, GPU and compute instances, and waiting requests."""
     gpus = tuple(
         GpuSpec(model=f"GPU-{n}", card="H100", memory_mib=81_152, geometry=GEOMETRIES["H100"]) for n in range(3)
     )
@@ -132,8 +132,8 @@ def scheduler_of_cut_cards() -> Scheduler:
     return scheduler
 
 
-def test_what_is_cut_is_where_it_was_to_the_compute_slice() -> None:
-    scheduler = scheduler_of_cut_cards()
+def test_mig_positions_are_the_same_after_dump_and_parse() -> None:
+    scheduler = scheduler_with_mig_devices()
     snapshot = scheduler.snapshot()
     assert len(snapshot.running) == 6
     text = dump_scenario(snapshot, rule="as it was")
@@ -146,7 +146,7 @@ def test_what_is_cut_is_where_it_was_to_the_compute_slice() -> None:
     assert {place.part for _, places in has.values() for one in places for place in one} == {-1, 2}
     result = run_scenario(parse_scenario(text))
     ours = sorted(render(d).partition("  #")[0] for d in scheduler.cycle(60.0))
-    assert sorted(line.partition("  #")[0] for line in result.steps[0].came) == ours
+    assert sorted(line.partition("  #")[0] for line in result.steps[0].results) == ours
     assert any(line.startswith("bind") for line in ours)
 
 
@@ -158,13 +158,13 @@ def test_what_is_cut_is_where_it_was_to_the_compute_slice() -> None:
         "stands n1:0 1g.10gb", "stands n1:0 1g.10gb@0 perhaps", "has q/a: 1g.10gb, on n1:0@x",
     ],
 )  # fmt: skip
-def test_what_is_no_cut_card_is_an_error_with_its_line(line: str) -> None:
+def test_invalid_mig_statement_is_an_error_with_its_line(line: str) -> None:
     with pytest.raises(ScenarioError, match="scenario:2:"):
         parse_scenario(f"rule x\n{line}\nthen nothing\n")
 
 
-def test_places_of_cards_in_turns_and_memory_beyond_cards_are_kept() -> None:
-    """Three in turns on one card of four places and on one of three, and two that spill where the node gives memory for one."""
+def test_replicas_and_spill_memory_are_kept_after_dump_and_parse() -> None:
+    """Use devices with 4 and 3 replicas, and two requests with spill on a node with spill memory for one."""
     in_turns = [
         replace(CARD, uuid=DeviceUuid(f"GPU-{i}"), index=i, replicas=4 - i, spill_mib=30 << 10) for i in range(2)
     ]
@@ -192,7 +192,7 @@ def test_places_of_cards_in_turns_and_memory_beyond_cards_are_kept() -> None:
     assert {shape.gpu_milli for name, shape in read.items() if "/t" in name} == {250}
     assert {shape.gpu_milli for name, shape in read.items() if "/m" in name} == {333}
     result = run_scenario(parse_scenario(text))
-    theirs = sorted(line.split()[1] for line in result.steps[0].came if line.startswith("bind"))
+    theirs = sorted(line.split()[1] for line in result.steps[0].results if line.startswith("bind"))
     ours = sorted(f"default/{d.id}" for d in local.cycle(30.0) if isinstance(d, Start))
     assert theirs == ours
     assert {"default/t3", "default/s0"} <= set(ours)
