@@ -16,7 +16,7 @@ from pathlib import Path
 GLOSSARY = Path(__file__).with_name("glossary.toml")
 _WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WORD_OF_TEXT = re.compile(r"[A-Za-z]+(?:'s)?")
-_CODE_IN_TEXT = re.compile(r"``.*?``|`[^`\n]*`", re.DOTALL)
+_CODE_IN_TEXT = re.compile(r"``.*?``|`[^`\n]*`|--[\w-]+|\S*/\S*", re.DOTALL)
 _FIRST_WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*")
 _ARGS = re.compile(r"^(?P<indent> *)Args:\n(?P<body>(?:(?P=indent) +\S.*\n|\s*\n)+)", re.MULTILINE)
 _DOCUMENTED = re.compile(r"([*\w]+(?:, [*\w]+)*)(?: \([^)]*\))?:(?: |$)")
@@ -47,7 +47,7 @@ class Glossary:
     Args:
         openings: first words of a docstring, in lower case.
         names: words refused in identifiers; a word may be two with a space between.
-        texts: words refused in docstrings, comments and names of tests.
+        texts: words refused in docstrings, comments, messages of the product and names of tests.
         allowed: shell patterns of identifiers that are not checked for words.
         functions: names that no public function has.
         modules: names that no module has.
@@ -97,7 +97,7 @@ def check_module(path: str, text: str, glossary: Glossary, *, is_product: bool =
         path: shown in findings; its last part is checked as the module's name.
         text: the module's source.
         glossary: the words that are refused.
-        is_product: also require that public functions name the CalabashError that they raise.
+        is_product: also check messages, and that public functions name the CalabashError that they raise.
     """
     tree = ast.parse(text)
     yield from _check_module_name(path, glossary)
@@ -114,6 +114,8 @@ def check_module(path: str, text: str, glossary: Glossary, *, is_product: bool =
         is_sentence = name.startswith(("test_", "Test"))
         yield from _check_name(path, line, name, glossary.texts if is_sentence else glossary.names, glossary)
     yield from _check_comments(path, text, glossary)
+    if is_product:
+        yield from _check_messages(path, tree, glossary)
 
 
 def _check_module_name(path: str, glossary: Glossary) -> Iterator[Finding]:
@@ -164,6 +166,19 @@ def _check_comments(path: str, text: str, glossary: Glossary) -> Iterator[Findin
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield from _check_text(path, token.start[0], token.string, "comment", glossary)
+
+
+def _check_messages(path: str, tree: ast.Module, glossary: Glossary) -> Iterator[Finding]:
+    """Yield the findings in string constants of several words: error messages, hints and help texts."""
+    documented = (
+        node for node in ast.walk(tree) if isinstance(node, Documented) and ast.get_docstring(node, clean=False)
+    )
+    docstrings = {id(node.body[0].value) for node in documented if isinstance(node.body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            text = node.value if isinstance(node.value, str) else ""
+            if " " in text.strip():
+                yield from _check_text(path, node.lineno, text, "message", glossary)
 
 
 def _check_function_name(path: str, node: Function, glossary: Glossary) -> Iterator[Finding]:

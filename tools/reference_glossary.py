@@ -9,9 +9,9 @@ from tools.language_rules import GLOSSARY
 _HEAD = """\
 # Glossary
 
-Each term is used with its meaning here, in code, messages and pages. `make lint` checks docstrings, comments and names:
-words of the third column are refused for this meaning; words in parentheses have other meanings too, so that only readers
-can refuse them.
+Each term is used with its meaning here, in code, messages and pages. `make lint` checks docstrings, comments, messages and
+names: words of the third column are refused for this meaning; words in parentheses have other meanings too, so that only
+readers can refuse them.
 
 | term | meaning | not |
 |---|---|---|

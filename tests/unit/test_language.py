@@ -90,7 +90,13 @@ def test_word_of_the_glossary_is_refused_in_docstrings_and_comments_with_its_lin
 
 
 def test_code_in_docstrings_is_not_checked() -> None:
-    assert _messages('"""Value of ``strangers`` and of `door`."""') == []
+    assert _messages('"""Value of ``strangers`` and of `door`, option --strangers, label calabash.dev/door."""') == []
+
+
+def test_word_of_the_glossary_is_refused_in_messages_of_the_product() -> None:
+    text = 'raise ValueError(f"{name} is used by somebody; hint: ask")\nkey = "door"\n'
+    assert _messages(text) == ["message uses 'somebody'"]
+    assert _messages(text, "tests/unit/test_reaper.py", is_product=False) == []
 
 
 def test_generic_name_of_a_public_function_is_refused() -> None:
