@@ -141,7 +141,7 @@ def _balancer_lost(client: str) -> float:
 
 
 def _active(hosts: dict[str, KeptHost]) -> list[str]:
-    return [name for name, one in hosts.items() if any(state.active for state in one.sights)]
+    return [name for name, one in hosts.items() if any(state.active for state in one.states)]
 
 
 def _listens(host: KeptHost) -> bool:

@@ -21,7 +21,7 @@ from calabash.net.store.networks import Networks
 from calabash.netd.appliances import processes, tools
 from calabash.netd.appliances.keeper import ApplianceHost, Appliances
 from calabash.netd.appliances.switch import HostSwitch
-from calabash.netd.appliances.watching import ApplianceSight
+from calabash.netd.appliances.watching import ReplicaState
 from calabash.netd.lab import namespaces as lab_namespaces
 from calabash.netd.lab.host import CARDS
 from calabash.netd.lab.lab import Lab
@@ -117,7 +117,7 @@ class KeptHost:
             tools=tools.cached(self.directory / "bin"),
             secrets=secrets.get,
         )
-        self.sights: list[ApplianceSight] = []
+        self.states: list[ReplicaState] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
@@ -125,9 +125,9 @@ class KeptHost:
     def _keep(self) -> None:
         while not self._stop.wait(0.05):
             try:
-                self.sights = self._appliances.keep(self._carried.book, self._carried.lab.record.gateways)
+                self.states = self._appliances.reconcile(self._carried.book, self._carried.lab.record.gateways)
             except CalabashError as error:
-                self.sights = [ApplianceSight(item="", kind="", replica="", failure=str(error))]
+                self.states = [ReplicaState(item="", kind="", replica="", failure=str(error))]
 
     def stop_soon(self) -> None:
         """After the round that it is in."""

@@ -22,7 +22,7 @@ from tests.net.web import Web
 
 from calabash.model.network import NetworkKind, Port, Subnet, Vpc
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, Layer, LoadBalancer
-from calabash.netd.appliances.watching import condition
+from calabash.netd.appliances.watching import ready_condition
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.seams.links import namespaces
@@ -144,16 +144,16 @@ def kept(
 
 
 def seen_by(kept: dict[str, KeptHost]) -> str:
-    return "; ".join(f"{host}: {one.sights} {one.logs()}" for host, one in kept.items())
+    return "; ".join(f"{host}: {one.states} {one.logs()}" for host, one in kept.items())
 
 
 def active(kept: dict[str, KeptHost]) -> list[str]:
-    return [host for host, one in kept.items() if any(sight.active for sight in one.sights)]
+    return [host for host, one in kept.items() if any(state.active for state in one.states)]
 
 
 def states(kept: dict[str, KeptHost]) -> dict[str, bool]:
     """Backends as the active replica sees them."""
-    found = [sight.well for one in kept.values() for sight in one.sights if sight.active]
+    found = [state.healthy for one in kept.values() for state in one.states if state.active]
     return dict(found[0]) if len(found) == 1 else {}
 
 
@@ -179,7 +179,7 @@ def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
     webs["web1"].well = False
     eventually(lambda: states(kept).get("a.web1-8080") is False, "the ill one is seen")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web2"}
-    told = condition([sight for one in kept.values() for sight in one.sights], 0.0)
+    told = ready_condition([state for one in kept.values() for state in one.states], 0.0)
     assert (told.holds, told.reason, told.message) == (
         True,
         "backends_ill",
@@ -187,7 +187,7 @@ def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
     )
     webs["web2"].well = False
     eventually(lambda: states(kept).get("a.web2-8080") is False, "both are ill")
-    told = condition([sight for one in kept.values() for sight in one.sights], 0.0)
+    told = ready_condition([state for one in kept.values() for state in one.states], 0.0)
     assert (told.holds, told.reason) == (False, "no_backend")
     for web in webs.values():
         web.well = True
@@ -242,7 +242,7 @@ def hello() -> bytes:
 
 
 def runs(one: KeptHost) -> bool:
-    return bool(one.sights) and all(not sight.failure and sight.well for sight in one.sights)
+    return bool(one.states) and all(not state.failure and state.healthy for state in one.states)
 
 
 def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
@@ -250,7 +250,7 @@ def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
 ) -> None:
     carried.put(replace(LB, certificate="absent"))
     eventually(
-        lambda: all(any("no certificate absent" in sight.failure for sight in one.sights) for one in kept.values()),
+        lambda: all(any("no certificate absent" in state.failure for state in one.states) for one in kept.values()),
         "each replica says what is missing",
     )
     assert visited(client, trusted[0]).startswith("200")

@@ -100,7 +100,7 @@ def plain(carried: Carried) -> Station:
 
 def active(kept: dict[str, KeptHost]) -> list[str]:
     """Hosts whose replica has the address."""
-    return [host for host, one in kept.items() if any(sight.active for sight in one.sights)]
+    return [host for host, one in kept.items() if any(state.active for state in one.states)]
 
 
 def test_what_leaves_has_the_gateways_address_or_its_own_floating_one(
@@ -160,8 +160,8 @@ def test_lost_gateway_host_costs_no_stream_and_does_not_take_the_address_back_wh
 
 
 def settled(kept: dict[str, KeptHost], host: str) -> bool:
-    sights = kept[host].sights
-    return bool(sights) and all(not sight.failure for sight in sights)
+    states = kept[host].states
+    return bool(states) and all(not state.failure for state in states)
 
 
 def test_a_killed_keeper_harms_nothing_and_the_next_mends_what_died_meanwhile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.net.appliances.model import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairSeat
+from calabash.net.appliances.model import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairMember
 
 ADVERT_S = 0.15  # seconds; the other replica takes over after three missed advertisements
 ASK_S = 1  # seconds between checks of HAProxy; the other replica takes over after two failures
@@ -35,7 +35,7 @@ def of_balancer(replica: BalancerReplica, alive: str) -> str:
 
 
 def _file(
-    seat: PairSeat, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str], alive: str = ""
+    seat: PairMember, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str], alive: str = ""
 ) -> str:
     bits = 32 if seat.virtual.version == 4 else 128
     instance = [

@@ -16,7 +16,7 @@ INSIDE, OUTSIDE = "in0", "out0"  # interfaces in the namespace of a replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplianceLeg:
+class ApplianceInterface:
     """One network interface of a replica.
 
     Args:
@@ -34,7 +34,7 @@ class ApplianceLeg:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairSeat:
+class PairMember:
     """Position of a replica in its pair, and its addresses.
 
     Args:
@@ -87,7 +87,7 @@ class NfvReplica:
         snat: True translates the source of outgoing packets without a FIP to ``address``.
     """
 
-    seat: PairSeat
+    seat: PairMember
     gateway: str
     ranges: tuple[IPv4Network, ...]
     closed: tuple[IPv4Network, ...]
@@ -112,7 +112,7 @@ class BalancerReplica:
         certificate: name of the secret for TLS termination; "" for plain HTTP.
     """
 
-    seat: PairSeat
+    seat: PairMember
     balancer: str
     number: int
     targets: tuple[tuple[str, Address, int], ...]
@@ -163,7 +163,7 @@ class Appliance:
     name: str
     kind: str
     item: str
-    legs: tuple[ApplianceLeg, ...]
+    interfaces: tuple[ApplianceInterface, ...]
     virtual: str
     settings: Mapping[str, str]
     files: Mapping[str, str]

@@ -10,11 +10,11 @@ from calabash.net.appliances.model import (
     INSIDE,
     OUTSIDE,
     Appliance,
-    ApplianceLeg,
+    ApplianceInterface,
     ApplianceProgram,
     BalancerReplica,
     NfvReplica,
-    PairSeat,
+    PairMember,
     Replica,
 )
 
@@ -45,14 +45,14 @@ def rendered(replica: Replica, directory: str) -> Appliance:
 
 def _gateway(replica: NfvReplica, directory: str) -> Appliance:
     seat = replica.seat
-    outside = ApplianceLeg(
+    outside = ApplianceInterface(
         device=OUTSIDE, port=replica.outside_port, mac=replica.outside_mac, addresses=(), mtu_bytes=seat.mtu_bytes
     )
     return Appliance(
         name=seat.name,
         kind=NetworkKind.GATEWAY.value,
         item=replica.gateway,
-        legs=(_inside(seat, map(str, replica.ranges)), outside),
+        interfaces=(_inside(seat, map(str, replica.ranges)), outside),
         virtual=str(seat.virtual),
         settings=_FORWARDING,
         files={
@@ -72,7 +72,7 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
         name=seat.name,
         kind=NetworkKind.LOAD_BALANCER.value,
         item=replica.balancer,
-        legs=(_inside(seat, (anywhere,)),),
+        interfaces=(_inside(seat, (anywhere,)),),
         virtual=str(seat.virtual),
         scripts=(_ALIVE,),
         settings=_BALANCING,
@@ -86,8 +86,8 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
     )
 
 
-def _inside(seat: PairSeat, reached: Iterable[str]) -> ApplianceLeg:
-    return ApplianceLeg(
+def _inside(seat: PairMember, reached: Iterable[str]) -> ApplianceInterface:
+    return ApplianceInterface(
         device=INSIDE,
         port=seat.name,
         mac=seat.mac,

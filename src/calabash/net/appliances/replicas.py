@@ -23,7 +23,7 @@ from calabash.model.network import (
     vpc_of,
 )
 from calabash.model.network_services import Layer, LoadBalancer
-from calabash.net.appliances.model import BalancerReplica, NfvReplica, PairSeat, Replica, Translation
+from calabash.net.appliances.model import BalancerReplica, NfvReplica, PairMember, Replica, Translation
 from calabash.net.appliances.naming import RANKS, outside_mac, outside_port, pair_ports
 from calabash.net.objects.collection import NetworkObjects
 
@@ -70,7 +70,7 @@ def placement_number(item: str) -> int:
     return zlib.crc32(item.encode())
 
 
-def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: int) -> PairSeat:
+def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: int) -> PairMember:
     names = pair_ports(item)
     own, peer, virtual = (
         _required(networks, Port, name, item.name) for name in (names[rank - 1], names[2 - rank], names[2])
@@ -86,7 +86,7 @@ def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: i
             reason=Reason.UNSUPPORTED,
             hint="NFV gateways need IPv4" if version == 4 else "add an IPv6 range to the subnet",
         )
-    return PairSeat(
+    return PairMember(
         name=own.name,
         rank=rank,
         number=vpc.number,

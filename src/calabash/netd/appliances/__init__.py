@@ -1,7 +1,7 @@
-"""Appliances on a host: NFV gateways and pairs of HAProxy in namespaces of their own, made and kept from the book of networks.
+"""Appliances on a host: NFV gateways and HAProxy pairs, each in a network namespace, kept equal to the networks.
 
-What they run is rendered in ``calabash.net.appliances``. Here it is put on a host and kept: a namespace each, its interfaces
-plugged into the host's switch, files, and Debian's nftables, keepalived, conntrackd and HAProxy as processes of their own.
-These go on when this process is killed; the next one finds them by their namespace and mends what is missing. Whatever is of
-no appliance that is wanted is removed. Of two keepers of a host the second waits for the first to end.
+Their configuration is rendered in ``calabash.net.appliances``. This package creates the namespace of each replica, joins its
+interfaces to the switch of the host, writes the files, and runs Debian's nftables, keepalived, conntrackd and HAProxy as
+independent processes. These continue when this process is killed; the next one finds them by their namespaces and repairs what
+is missing. Replicas that are not wanted are removed. Of two processes for one host, the second waits for the first to end.
 """

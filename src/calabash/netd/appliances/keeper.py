@@ -1,4 +1,4 @@
-"""All appliances of one host, kept equal to what the book of networks has assign_hosts there."""
+"""Appliances of one host, kept equal to the replicas that are assigned to it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from calabash.net.appliances.rendering import rendered
 from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas_of
 from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.appliances import processes, watching
-from calabash.netd.appliances.keeping import ApplianceKeeper, AppliancePlace
+from calabash.netd.appliances.keeping import ReplicaManager, ReplicaPlace
 from calabash.netd.appliances.tools import ApplianceTools
-from calabash.netd.appliances.watching import ApplianceSight
+from calabash.netd.appliances.watching import ReplicaState
 from calabash.seams.links import interfaces, namespaces
 from calabash.seams.links.interfaces import LinkEnd
 
@@ -30,28 +30,28 @@ _DEVICE = "cx"
 
 
 class ApplianceSwitch(Protocol):
-    """The host's switch. Methods raise CalabashError."""
+    """Switch of a host. Methods raise CalabashError."""
 
     def plug(self, device: str, port: str) -> bool:
-        """Have a device be a logical port; again changes nothing. Whether packets pass there already."""
+        """Make a device a logical port; idempotent. Return True if packets pass there already."""
         ...
 
     def unplug(self, device: str) -> None: ...
 
     def plugged(self) -> Sequence[str]:
-        """Devices that are ports of the switch."""
+        """Return the devices that are ports of the switch."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceHost:
-    """A host that appliances are assign_hosts on.
+    """Host of appliances.
 
     Args:
         name: its ``system-id``.
-        prefix: of the names of namespaces there, unlike any other host's of this machine.
-        namespace: that of its switch, None this process's.
-        directory: for files of appliances, private to root; short, as sockets are in it.
+        prefix: prefix of its namespaces, unique on this machine.
+        namespace: namespace of its switch; None: that of this process.
+        directory: files of the appliances, private to root. Its path is short because it contains Unix sockets.
     """
 
     name: str
@@ -61,10 +61,10 @@ class ApplianceHost:
 
 
 class Appliances:
-    """The appliances of one host. ``keep`` is called again and again, by one thread; what runs goes on when nobody calls it.
+    """Appliances of one host. ``reconcile`` is called repeatedly by one thread; programs continue to run in between.
 
     Args:
-        secrets: certificates with their keys (PEM) by ``VPC/NAME``, None where there is none.
+        secrets: returns certificate and key ``VPC/NAME`` as PEM, or None.
     """
 
     def __init__(
@@ -79,76 +79,77 @@ class Appliances:
         self._secrets = secrets
         self._switch = switch
         self._tools = tools
-        self._keepers: dict[str, ApplianceKeeper] = {}
+        self._managers: dict[str, ReplicaManager] = {}
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Waits until no other process keeps this host, and keeps others from it until the end. Its directory is there."""
+    def exclusive(self) -> Iterator[None]:
+        """Wait until no other process manages the host, and exclude others until the end. The directory must exist."""
         with open(self._host.directory / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed, also by a kill
             yield
 
-    def keep(
+    def reconcile(
         self, networks: NetworkObjects, hosts: Sequence[str], closed: Sequence[IPv4Network] = ()
-    ) -> list[ApplianceSight]:
-        """Makes, changes and removes what has to be, and says what is seen. One that fails does not keep others from it.
+    ) -> list[ReplicaState]:
+        """Create, change and remove replicas as needed; return the states. A failed replica does not affect others.
 
         Args:
-            hosts: all that appliances may be on; closed: ranges of the platform's own networks.
+            hosts: all hosts of appliances.
+            closed: ranges of the platform's own networks.
         """
-        wanted, sights = here(networks, self._host.name, hosts, closed)
-        places = {replica.seat.name: self._place(replica.seat.name) for replica in wanted}
+        wanted, states = local_replicas(networks, self._host.name, hosts, closed)
+        places = {replica.seat.name: self._place_of_replica(replica.seat.name) for replica in wanted}
         running = processes.by_namespace()
         self._remove_others({place.namespace for place in places.values()}, running)
-        return sights + [self._kept(replica, places[replica.seat.name], running) for replica in wanted]
+        return states + [self._reconcile_replica(replica, places[replica.seat.name], running) for replica in wanted]
 
-    def _kept(
+    def _reconcile_replica(
         self,
         replica: Replica,
-        place: AppliancePlace,
+        place: ReplicaPlace,
         running: Mapping[int, list[processes.InNamespace]],
-    ) -> ApplianceSight:
-        keeper = self._keepers.setdefault(
+    ) -> ReplicaState:
+        manager = self._managers.setdefault(
             place.namespace,
-            ApplianceKeeper(place, tools=self._tools, plug=self._switch.plug, secret=self._secrets),
+            ReplicaManager(place, tools=self._tools, plug=self._switch.plug, secret=self._secrets),
         )
         appliance = rendered(replica, str(place.directory))
         failure = ""
         try:
-            keeper.keep(appliance, running.get(processes.inode_of(place.path), []))
+            manager.reconcile(appliance, running.get(processes.inode_of(place.path), []))
         except (CalabashError, OSError) as error:
             failure = str(error)
-        return watching.seen(appliance, place.path, place.directory, failure)
+        return watching.replica_state(appliance, place.path, place.directory, failure)
 
     def _remove_others(self, wanted: set[str], running: Mapping[int, list[processes.InNamespace]]) -> None:
-        """Takes away what is of no wanted appliance: of one that is gone, or left by a keeper that was killed."""
-        known = set(namespaces.names(self._host.prefix)) | set(self._keepers)
+        """Remove unwanted replicas, including those left by a killed process, and their switch ports."""
+        known = set(namespaces.names(self._host.prefix)) | set(self._managers)
         for name in known - wanted:
             place = self._place_of(name)
-            keeper = self._keepers.pop(name, None) or ApplianceKeeper(
+            manager = self._managers.pop(name, None) or ReplicaManager(
                 place, tools=self._tools, plug=self._switch.plug, secret=self._secrets
             )
-            keeper.end(running.get(processes.inode_of(place.path), []))
-        with contextlib.suppress(CalabashError):  # a switch that is away is looked at again; replicas say what is wrong
+            manager.remove(running.get(processes.inode_of(place.path), []))
+        with contextlib.suppress(CalabashError):  # retried in the next round; replicas report the error
             for device in self._switch.plugged():
                 end = LinkEnd(namespace=self._host.namespace, name=device)
                 if device.startswith(_DEVICE) and not interfaces.present(end):
                     self._switch.unplug(device)
 
-    def _place(self, replica: str) -> AppliancePlace:
+    def _place_of_replica(self, replica: str) -> ReplicaPlace:
         return self._place_of(self._host.prefix + hashlib.sha256(replica.encode()).hexdigest()[:12])
 
-    def _place_of(self, namespace: str) -> AppliancePlace:
+    def _place_of(self, namespace: str) -> ReplicaPlace:
         directory = self._host.directory / namespace.removeprefix(self._host.prefix)
-        return AppliancePlace(namespace=namespace, host=self._host.namespace, directory=directory)
+        return ReplicaPlace(namespace=namespace, host=self._host.namespace, directory=directory)
 
 
-def here(
+def local_replicas(
     networks: NetworkObjects, host: str, hosts: Sequence[str], closed: Sequence[IPv4Network] = ()
-) -> tuple[list[Replica], list[ApplianceSight]]:
-    """The replicas that are to be on a host, and what cannot be carried out anywhere with its reason."""
+) -> tuple[list[Replica], list[ReplicaState]]:
+    """Return the replicas assigned to a host, and failed states of objects that cannot be implemented."""
     wanted: list[Replica] = []
-    refused: list[ApplianceSight] = []
+    failed: list[ReplicaState] = []
     items: list[NetworkGateway | LoadBalancer] = [*networks.all(NetworkGateway), *networks.all(LoadBalancer)]
     for item in items:
         if not is_pair(item):
@@ -158,8 +159,8 @@ def here(
             where = assign_hosts(pair, hosts, placement_number(item.name))
             found = [replica for replica in pair if where.get(replica.seat.name) == host]
             for replica in found:
-                rendered(replica, "/")  # says whether it can be
+                rendered(replica, "/")  # raises an error if it is invalid
             wanted += found
         except CalabashError as error:
-            refused.append(ApplianceSight(item=item.name, kind=kind_of(item).value, replica="", failure=error.message))
-    return wanted, refused
+            failed.append(ReplicaState(item=item.name, kind=kind_of(item).value, replica="", failure=error.message))
+    return wanted, failed

@@ -1,7 +1,8 @@
-"""One appliance on its host: made so that it can be made again at any point, and taken away whole.
+"""Management of one replica on its host. Every step can be repeated, and a replica is removed completely.
 
-A file is checked by its program before it replaces the one in force, so a bad one changes nothing. What is in force is marked
-beside the file after its program has been told; a crash in between has it told again, which costs nothing.
+A configuration file is checked by its program before it replaces the current one, so an invalid file changes nothing. The
+digest of the active configuration is written beside the file after the program was notified; after a crash in between, the
+program is notified again.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import vpc_of
-from calabash.net.appliances.model import Appliance, ApplianceLeg, ApplianceProgram
+from calabash.net.appliances.model import Appliance, ApplianceInterface, ApplianceProgram
 from calabash.netd.appliances import processes
 from calabash.netd.appliances.processes import InNamespace
 from calabash.netd.appliances.tools import ApplianceTools
 from calabash.seams.links import interfaces, namespaces
 from calabash.seams.links.interfaces import LinkEnd, LinkSettings
 
-START_AGAIN_S = 2.0
+RESTART_PAUSE_S = 2.0
 PASS_S = 10.0
-_IN_FORCE = ".in-force"
+_ACTIVE_SUFFIX = ".in-force"
 _ENDS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppliancePlace:
-    """Where an appliance is on its host.
+class ReplicaPlace:
+    """Location of a replica on its host.
 
     Args:
-        namespace: name of its own; ``host`` the one that the switch is in, None this process's.
-        directory: its files, private.
+        namespace: name of its network namespace.
+        host: namespace of the switch; None: that of this process.
+        directory: its private files.
     """
 
     namespace: str
@@ -49,23 +51,23 @@ class AppliancePlace:
     def path(self) -> Path:
         return namespaces.path_of(self.namespace)
 
-    def plug(self, leg: ApplianceLeg) -> LinkEnd:
-        """The end of a leg that is the switch's: at most 15 letters."""
-        digest = hashlib.sha256(f"{self.namespace}/{leg.device}".encode()).hexdigest()
+    def plug(self, interface: ApplianceInterface) -> LinkEnd:
+        """Return the switch end of an interface; its name has at most 15 characters."""
+        digest = hashlib.sha256(f"{self.namespace}/{interface.device}".encode()).hexdigest()
         return LinkEnd(namespace=self.host, name=f"cx{digest[:12]}")
 
 
-class ApplianceKeeper:
-    """Keeps one appliance; ``keep`` is called again and again.
+class ReplicaManager:
+    """Manager of one replica. ``reconcile`` is called repeatedly.
 
     Args:
-        plug: makes a device the switch's port of that name, and says whether packets pass there.
-        secret: the certificate with its key of ``VPC/NAME``, None where there is none.
+        plug: makes a device the switch port of that name, and returns True if packets pass there.
+        secret: returns certificate and key ``VPC/NAME`` as PEM, or None.
     """
 
     def __init__(
         self,
-        place: AppliancePlace,
+        place: ReplicaPlace,
         *,
         tools: ApplianceTools,
         plug: Callable[[str, str], bool],
@@ -79,52 +81,56 @@ class ApplianceKeeper:
         self._started_s: dict[str, float] = {}
         self._made_s = float("-inf")
 
-    def keep(self, appliance: Appliance, running: Sequence[InNamespace]) -> None:
-        """Makes what is missing and changes what differs. Raises CalabashError, OSError; what runs is left running then."""
+    def reconcile(self, appliance: Appliance, running: Sequence[InNamespace]) -> None:
+        """Create what is missing and change what differs.
+
+        Raises:
+            CalabashError, OSError: the replica cannot be completed; its running programs continue.
+        """
         self._children = [child for child in self._children if child.poll() is None]
         fresh = not namespaces.exists(self.place.namespace)
         if fresh:
             shutil.rmtree(self.place.directory, ignore_errors=True)
             namespaces.create(self.place.namespace)
         self.place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if fresh or not self._in_force("network", _digest(repr((appliance.legs, appliance.settings)))):
+        if fresh or not self._is_active("network", _digest(repr((appliance.interfaces, appliance.settings)))):
             self._make_network(appliance)
-        passes, unplugged = self._plugged(appliance)
+        passes, unplugged = self._plug_interfaces(appliance)
         secrets = self._put_secrets(appliance)
         for name in appliance.scripts:
             _write(self.place.directory / name, appliance.files[name].encode(), mode=0o700)
         if appliance.ruleset:
             self._load_rules(appliance)
         for program in appliance.programs:
-            if passes or not program.waits or not self._waits(fresh):
-                self._keep_program(program, appliance.files[program.file], secrets, running)
+            if passes or not program.waits or not self._is_waiting(fresh):
+                self._reconcile_program(program, appliance.files[program.file], secrets, running)
         if unplugged is not None:
             raise unplugged
 
-    def _plugged(self, appliance: Appliance) -> tuple[bool, CalabashError | None]:
-        """Whether packets pass at all legs, and why one could not be plugged: a switch that is away keeps no program from
-        its new configuration."""
+    def _plug_interfaces(self, appliance: Appliance) -> tuple[bool, CalabashError | None]:
+        """Return True if packets pass at all interfaces, and the error of an interface that could not be plugged.
+
+        An unreachable switch does not prevent programs from getting a new configuration.
+        """
         passes, failure = True, None
-        for leg in appliance.legs:
+        for interface in appliance.interfaces:
             try:
-                passes = self._plug(self.place.plug(leg).name, leg.port) and passes
+                passes = self._plug(self.place.plug(interface).name, interface.port) and passes
             except CalabashError as error:
                 passes, failure = False, error
         return passes, failure
 
-    def _waits(self, fresh: bool) -> bool:
-        """Whether what waits for packets goes on waiting: some seconds from when the place was made."""
+    def _is_waiting(self, fresh: bool) -> bool:
+        """Return True for the first PASS_S seconds, in which programs wait for packets to pass."""
         now_s = time.monotonic()
         if fresh:
             self._made_s = now_s
         return now_s - self._made_s < PASS_S
 
-    def end(self, running: Sequence[InNamespace]) -> None:
-        """Takes processes, interfaces and files away; the ports of the switch are its keeper's."""
+    def remove(self, running: Sequence[InNamespace]) -> None:
+        """Remove processes, interfaces and files. The caller removes the switch ports."""
         inode, left = processes.inode_of(self.place.path), list(running)
-        for _ in range(
-            _ENDS_MAX
-        ):  # a program that began after it was looked would keep the namespace and its interfaces
+        for _ in range(_ENDS_MAX):  # repeated, because a program that was just started would keep the namespace
             processes.end([process.pid for process in left])
             left = processes.by_namespace().get(inode, []) if inode else []
             if not left:
@@ -136,23 +142,28 @@ class ApplianceKeeper:
         shutil.rmtree(self.place.directory, ignore_errors=True)
 
     def _make_network(self, appliance: Appliance) -> None:
-        for leg in appliance.legs:
-            outer, inner = self.place.plug(leg), LinkEnd(namespace=self.place.path, name=leg.device)
+        for interface in appliance.interfaces:
+            outer, inner = self.place.plug(interface), LinkEnd(namespace=self.place.path, name=interface.device)
             interfaces.join(inner, outer)
-            settings = LinkSettings(mac=leg.mac, mtu_bytes=leg.mtu_bytes, addresses=leg.addresses, routes=leg.routes)
+            settings = LinkSettings(
+                mac=interface.mac,
+                mtu_bytes=interface.mtu_bytes,
+                addresses=interface.addresses,
+                routes=interface.routes,
+            )
             interfaces.set_up(inner, settings)
             interfaces.set_up(outer)
         namespaces.inside(self.place.path, lambda: _set_kernel(appliance))
-        self._mark("network", _digest(repr((appliance.legs, appliance.settings))))
+        self._mark("network", _digest(repr((appliance.interfaces, appliance.settings))))
 
     def _put_secrets(self, appliance: Appliance) -> str:
-        """Puts certificates beside the files; what they are, as a digest."""
+        """Write certificates beside the files and return their digest."""
         digests = []
         for name in appliance.secrets:
             content = self._secret(f"{vpc_of(appliance.item)}/{name}")
             if content is None:
                 raise CalabashError(
-                    f"{appliance.item}: its VPC has no certificate {name}",
+                    f"{appliance.item}: the VPC has no certificate {name}",
                     reason=Reason.NOT_FOUND,
                     hint=f"calabash certificate put {vpc_of(appliance.item)}/{name} --cert FILE --key FILE",
                 )
@@ -162,24 +173,26 @@ class ApplianceKeeper:
 
     def _load_rules(self, appliance: Appliance) -> None:
         text = appliance.files[appliance.ruleset]
-        if self._in_force(appliance.ruleset, _digest(text)):
+        if self._is_active(appliance.ruleset, _digest(text)):
             return
         file = self.place.directory / appliance.ruleset
         _write(file, text.encode())
-        code, said = processes.run(self.place.path, [*self._tools.command("nft"), "-f", str(file)])
+        code, output = processes.run(self.place.path, [*self._tools.command("nft"), "-f", str(file)])
         if code != 0:
-            raise CalabashError(f"{appliance.item}: nft refuses its rules: {said}", reason=Reason.UNSUPPORTED)
+            raise CalabashError(f"{appliance.item}: nft refuses the rules: {output}", reason=Reason.UNSUPPORTED)
         self._mark(appliance.ruleset, _digest(text))
 
-    def _keep_program(self, program: ApplianceProgram, text: str, secrets: str, running: Sequence[InNamespace]) -> None:
+    def _reconcile_program(
+        self, program: ApplianceProgram, text: str, secrets: str, running: Sequence[InNamespace]
+    ) -> None:
         file = self.place.directory / program.file
         pid = processes.main_process(running, str(file))
         digest = _digest(text + secrets)
-        if pid and self._in_force(program.file, digest):
+        if pid and self._is_active(program.file, digest):
             return
         self._check_and_write(program, text, file)
         if pid and program.reload:
-            processes.tell(pid, signal.Signals[f"SIG{program.reload}"])
+            processes.send_signal(pid, signal.Signals[f"SIG{program.reload}"])
         else:
             own = [process.pid for process in running if str(file) in process.words]
             self._start(program, own)
@@ -190,16 +203,18 @@ class ApplianceKeeper:
             trial = file.with_suffix(".trial")
             _write(trial, text.encode())
             arguments = [str(trial) if word == str(file) else word for word in program.check]
-            code, said = processes.run(self.place.path, [*self._tools.command(program.name), *arguments])
+            code, output = processes.run(self.place.path, [*self._tools.command(program.name), *arguments])
             trial.unlink(missing_ok=True)
             if code != 0:
-                raise CalabashError(f"{program.name} refuses its configuration: {said}", reason=Reason.BAD_REQUEST)
+                raise CalabashError(f"{program.name} refuses its configuration: {output}", reason=Reason.BAD_REQUEST)
         _write(file, text.encode())
 
     def _start(self, program: ApplianceProgram, before: Sequence[int]) -> None:
         now_s = time.monotonic()
-        if now_s - self._started_s.get(program.name, -START_AGAIN_S) < START_AGAIN_S:
-            raise CalabashError(f"{program.name} ended within {START_AGAIN_S:g} s", reason=Reason.UNREACHABLE)
+        if now_s - self._started_s.get(program.name, -RESTART_PAUSE_S) < RESTART_PAUSE_S:
+            raise CalabashError(
+                f"{program.name} ended less than {RESTART_PAUSE_S:g} s after its start", reason=Reason.UNREACHABLE
+            )
         processes.end(before)
         for name in program.leaves:
             (self.place.directory / name).unlink(missing_ok=True)
@@ -208,15 +223,15 @@ class ApplianceKeeper:
         self._children.append(processes.start(self.place.path, command, log))
         self._started_s[program.name] = now_s
 
-    def _in_force(self, name: str, digest: str) -> bool:
+    def _is_active(self, name: str, digest: str) -> bool:
         with contextlib.suppress(OSError):
-            said = (self.place.directory / f"{name}{_IN_FORCE}").read_text()
+            said = (self.place.directory / f"{name}{_ACTIVE_SUFFIX}").read_text()
             return said == f"{digest} {processes.inode_of(self.place.path)}"
         return False
 
     def _mark(self, name: str, digest: str) -> None:
         text = f"{digest} {processes.inode_of(self.place.path)}"
-        _write(self.place.directory / f"{name}{_IN_FORCE}", text.encode())
+        _write(self.place.directory / f"{name}{_ACTIVE_SUFFIX}", text.encode())
 
 
 def _digest(text: str) -> str:
@@ -224,7 +239,7 @@ def _digest(text: str) -> str:
 
 
 def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replaces a private file in one step; one that is so already is left."""
+    """Replace a private file atomically unless it has this content."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return

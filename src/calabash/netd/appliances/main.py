@@ -1,7 +1,7 @@
-"""``python -I -m calabash.netd.appliances``: appliances of a gateway host, or of all gateway hosts of a lab of this machine.
+"""Process of the appliances: ``python -I -m calabash.netd.appliances``, for one gateway host or all gateway hosts of a lab.
 
-It may be killed at any moment: what it started goes on, and the next one mends what is missing. Of two for one host the
-second waits for the end of the first.
+The process may be killed at any point: the programs that it started continue, and the next process repairs what is missing. Of
+two processes for one host, the second waits for the first to end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calabash.model.network_services import Layer, LoadBalancer
 from calabash.netd.appliances import tools
 from calabash.netd.appliances.keeper import ApplianceHost, Appliances
 from calabash.netd.appliances.switch import HostSwitch
-from calabash.netd.appliances.telling import ApplianceNews
+from calabash.netd.appliances.telling import ApplianceReporter
 from calabash.netd.known import KnownNetworks
 from calabash.netd.lab import record
 from calabash.netd.lab.lab import Lab
@@ -45,10 +45,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceSite:
-    """A host that this process keeps: the host, its switch's database, and where programs are started from.
+    """Host that this process manages.
 
     Args:
-        lasting: whether the host is there, and stays until the end of the ``with``: a lab's goes with its lab.
+        host: the host.
+        switch: database of its switch.
+        tools: programs of the appliances.
+        lasting: context manager that returns True if the host exists, and keeps it until its end; the host of a lab is removed
+            with its lab.
     """
 
     host: ApplianceHost
@@ -58,14 +62,19 @@ class ApplianceSite:
 
 
 def main(words: list[str] | None = None) -> int:
-    """What cannot start says why in two lines on stderr and ends with 1."""
+    """Run until the process is told to stop; return the exit status.
+
+    Errors at the start are printed as two lines on stderr; the exit status is then 1.
+    """
     parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.appliances", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the pool's home")
-    parser.add_argument("--book", type=Path, help="a file with the networks, in place of the pool's book")
-    parser.add_argument("--lab", help="prefix of a lab of this machine, all of whose gateway hosts are kept")
-    parser.add_argument("--supervised", action="store_true", help="end when standard input does")
+    parser.add_argument("--book", type=Path, help="a file with the networks, instead of those of the pool")
+    parser.add_argument("--lab", help="prefix of a lab on this machine; manages all its gateway hosts")
+    parser.add_argument("--supervised", action="store_true", help="end at the end of standard input")
     parser.add_argument("--host", help="this gateway host, by its system-id")
-    parser.add_argument("--hosts", default="", help="all gateway hosts, with commas; else network.toml's, or the lab's")
+    parser.add_argument(
+        "--hosts", default="", help="all gateway hosts, comma-separated; default: those of network.toml or of the lab"
+    )
     parser.add_argument(
         "--switch", default="unix:/var/run/openvswitch/db.sock", help="the database of this host's switch"
     )
@@ -81,9 +90,9 @@ def main(words: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if os.geteuid() != 0:
-        raise CalabashError("namespaces need root", reason=Reason.NOT_PERMITTED, hint="sudo")
+        raise CalabashError("network namespaces need root", reason=Reason.NOT_PERMITTED, hint="run with sudo")
     if not arguments.host and not arguments.lab:
-        raise CalabashError("which host this is was not said", hint="--host SYSTEM-ID, or --lab PREFIX")
+        raise CalabashError("no host is given", hint="use --host SYSTEM-ID, or --lab PREFIX")
     connection = read_connection(arguments.home)
     named = tuple(word for word in arguments.hosts.split(",") if word)
     named = named or (tuple(connection.gateways) if connection is not None else ())
@@ -93,29 +102,29 @@ def _run(arguments: argparse.Namespace) -> int:
     ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.write(end, b"x"))
-    book = FollowedBook(source)
+    networks = FollowedNetworks(source)
     waiting = select.poll()
     waiting.register(ended, select.POLLIN)
     if arguments.supervised:
         waiting.register(0, select.POLLIN | select.POLLHUP)
-    keeping, news, gone = False, None, threading.Event()
+    active, reporter, gone = False, None, threading.Event()
     while not waiting.poll(EVERY_S * 1000) and not gone.is_set():
-        book.follow()
-        if not keeping and (arguments.host or book.has_appliances or _are_left(arguments.lab)):
-            keeping = True
-            places, hosts = _of_lab(arguments.lab) if arguments.lab else _of_host(arguments.host, arguments.switch)
-            news = ApplianceNews(source.report, hosts=len(places), all_hosts=not arguments.host)
-            for place in places:
-                work = (place, book, named or hosts, closed)
-                also = {"secrets": lambda name: _certificate(pool, name), "news": news, "gone": gone}
-                threading.Thread(target=_keep, args=work, kwargs=also, name=place.host.name, daemon=True).start()
-        if news is not None:
-            news.tell()
+        networks.follow()
+        if not active and (arguments.host or networks.has_appliances or _has_leftover_appliances(arguments.lab)):
+            active = True
+            sites, hosts = _lab_sites(arguments.lab) if arguments.lab else _host_site(arguments.host, arguments.switch)
+            reporter = ApplianceReporter(source.report, hosts=len(sites), all_hosts=not arguments.host)
+            for site in sites:
+                work = (site, networks, named or hosts, closed)
+                also = {"secrets": lambda name: _certificate(pool, name), "reporter": reporter, "gone": gone}
+                threading.Thread(target=_manage_host, args=work, kwargs=also, name=site.host.name, daemon=True).start()
+        if reporter is not None:
+            reporter.send()
     return 0
 
 
-class FollowedBook:
-    """A book that is read again and again; while it cannot be read, what was known stays."""
+class FollowedNetworks:
+    """Networks that are polled. While they cannot be read, the last known state is kept."""
 
     def __init__(self, source: NetworkSource) -> None:
         self._source = source
@@ -124,7 +133,7 @@ class FollowedBook:
 
     @property
     def has_appliances(self) -> bool:
-        """Whether any network needs them, whose programs may have to be fetched first."""
+        """True if a network needs appliances, whose programs may have to be fetched first."""
         networks = self.known.networks
         return any(gateway.kind is GatewayKind.NFV for gateway in networks.all(NetworkGateway)) or any(
             balancer.layer is Layer.L7 for balancer in networks.all(LoadBalancer)
@@ -134,65 +143,65 @@ class FollowedBook:
         try:
             update = self._source.fetch_update(self.known.revision, NEWS_S)
         except CalabashError as error:
-            log.warning("the book of networks cannot be read", why=error.message)
+            log.warning("networks cannot be read", why=error.message)
             return
         if update.whole or update.revision != self.known.revision:
             self.known.apply_update(update)
         self.read = True
 
 
-def _keep(
-    place: ApplianceSite,
-    book: FollowedBook,
+def _manage_host(
+    site: ApplianceSite,
+    networks: FollowedNetworks,
     hosts: Sequence[str],
     closed: Sequence[IPv4Network],
     *,
     secrets: Callable[[str], bytes | None],
-    news: ApplianceNews,
+    reporter: ApplianceReporter,
     gone: threading.Event,
 ) -> None:
-    """Until the host is no more, which ``gone`` then says."""
-    appliances = Appliances(place.host, switch=HostSwitch(place.switch), tools=place.tools, secrets=secrets)
+    """Manage one host until it is removed, then set ``gone``."""
+    appliances = Appliances(site.host, switch=HostSwitch(site.switch), tools=site.tools, secrets=secrets)
     said: object = None
     pause = threading.Event()
     with contextlib.ExitStack() as held:
         held.callback(gone.set)
-        with place.lasting() as there:
+        with site.lasting() as there:
             if not there:
                 return
-            place.host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held.enter_context(contextlib.suppress(FileNotFoundError))  # it went meanwhile
-        held.enter_context(appliances.alone())
+            site.host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held.enter_context(contextlib.suppress(FileNotFoundError))  # the host was removed meanwhile
+        held.enter_context(appliances.exclusive())
         while not pause.wait(EVERY_S):
-            with place.lasting() as there:
+            with site.lasting() as there:
                 if not there:
                     return
-                if not book.read:  # nothing is known: what runs is left as it is
+                if not networks.read:  # nothing is known yet: leave running programs unchanged
                     continue
                 try:
-                    sights = appliances.keep(book.known.networks, hosts, closed)
-                    news.seen(place.host.name, sights)
-                    told = [(sight.replica or sight.item, sight.active, sight.failure) for sight in sights]
+                    states = appliances.reconcile(networks.known.networks, hosts, closed)
+                    reporter.update(site.host.name, states)
+                    told = [(state.replica or state.item, state.active, state.failure) for state in states]
                 except (CalabashError, OSError) as error:
                     told = [("", False, str(error))]
             if told != said:
                 said = told
                 for replica, active, failure in told:
-                    log.info("appliance", host=place.host.name, replica=replica, active=active, failure=failure)
+                    log.info("appliance", host=site.host.name, replica=replica, active=active, failure=failure)
 
 
-def _are_left(prefix: str | None) -> bool:
-    """Whether an earlier process kept appliances there."""
+def _has_leftover_appliances(prefix: str | None) -> bool:
+    """Return True if an earlier process left appliances in the lab."""
     lab = Lab.of_prefix(prefix) if prefix else None
     return lab is not None and any((lab.host(name).directory / "x").exists() for name in lab.record.gateways)
 
 
-def _of_lab(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
+def _lab_sites(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
     lasting = partial(record.lasting, prefix, record.mark_of(prefix))
     lab = Lab.of_prefix(prefix)
     if lab is None:
-        raise CalabashError(f"there is no lab {prefix}", reason=Reason.NOT_FOUND, hint="calabash net up")
-    places = []
+        raise CalabashError(f"lab {prefix} does not exist", reason=Reason.NOT_FOUND, hint="calabash net up")
+    sites = []
     for name in lab.record.gateways:
         host = lab.host(name)
         directory = host.directory / "x"
@@ -203,15 +212,15 @@ def _of_lab(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
             directory=directory / "a",
         )
         own = tools.cached(directory / "bin")
-        places.append(ApplianceSite(host=made, switch=host.ovs_socket, tools=own, lasting=lasting))
-    return places, lab.record.gateways
+        sites.append(ApplianceSite(host=made, switch=host.ovs_socket, tools=own, lasting=lasting))
+    return sites, lab.record.gateways
 
 
-def _of_host(name: str, switch: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
+def _host_site(name: str, switch: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
     own = tools.ApplianceTools()
     if missing := own.missing():
         raise CalabashError(
-            f"appliances need what is not on this host: {', '.join(missing)}",
+            f"programs of appliances are missing on this host: {', '.join(missing)}",
             reason=Reason.UNSUPPORTED,
             hint=f"apt-get install {' '.join(missing)}",
         )
@@ -220,7 +229,7 @@ def _of_host(name: str, switch: str) -> tuple[list[ApplianceSite], tuple[str, ..
 
 
 def _certificate(pool: PoolClient, name: str) -> bytes | None:
-    """A certificate with its key, as the pool hands it to root of its machine."""
+    """Return certificate and key as PEM, or None. The pool serves them to root on its machine only."""
     with contextlib.suppress(CalabashError):
         found = pool.get(f"/v1/networks/certificates/key?name={quoted(name)}")
         return f"{found['certificate']}\n{found['key']}\n".encode()

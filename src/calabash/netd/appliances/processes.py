@@ -1,7 +1,7 @@
-"""Programs of appliances as processes: found by the namespace that they are in, started inside it, ended.
+"""Processes of appliances: found by their network namespace, started in it, and ended.
 
-No pid files: a namespace is one appliance's alone, and which program a process is its command line says, that names the file of
-its configuration. So nothing has to be right on disk after a crash.
+There are no PID files: a namespace belongs to one replica, and a command line that contains the path of a configuration file
+identifies the program. No file has to be correct after a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 @dataclass(frozen=True, slots=True)
 class InNamespace:
-    """A process of a namespace, with its parent and its command line."""
+    """A process in a network namespace, with its parent and command line."""
 
     pid: int
     parent: int
@@ -34,7 +34,7 @@ class InNamespace:
 
 
 def by_namespace() -> Mapping[int, list[InNamespace]]:
-    """Every process of this machine by the inode of its network namespace; what cannot be read is gone or somebody else's."""
+    """Return all processes of this machine by the inode of their network namespace. Unreadable ones are omitted."""
     found: dict[int, list[InNamespace]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -47,7 +47,7 @@ def by_namespace() -> Mapping[int, list[InNamespace]]:
 
 
 def inode_of(namespace: Path) -> int:
-    """By which ``by_namespace`` knows a namespace; 0 where there is none."""
+    """Return the inode of a namespace, the key of ``by_namespace``, or 0 if it does not exist."""
     try:
         return os.stat(namespace).st_ino
     except OSError:
@@ -55,25 +55,28 @@ def inode_of(namespace: Path) -> int:
 
 
 def main_process(processes: Sequence[InNamespace], file: str) -> int:
-    """The first of those that run with ``file``: the one whose parent is not one of them; 0 where there is none."""
+    """Return the process ID of the main process that runs with ``file``, or 0. Its parent does not run with the file."""
     of_file = {process.pid: process for process in processes if file in process.words}
     return min((pid for pid, process in of_file.items() if process.parent not in of_file), default=0)
 
 
 def start(namespace: Path, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """A program inside that outlives this process; what it says goes to ``log``, which begins anew when it is long."""
+    """Start a program in the namespace that outlives this process.
+
+    Its output goes to ``log``, which is truncated when long.
+    """
 
     def begin() -> subprocess.Popen[bytes]:
-        with open(log, "ab") as said:
-            if said.tell() > _LOG_BYTES_MAX:
-                said.truncate(0)
-            return start_program(command, environment=_ENVIRONMENT, stdout=said, stderr=said, new_session=True)
+        with open(log, "ab") as output:
+            if output.tell() > _LOG_BYTES_MAX:
+                output.truncate(0)
+            return start_program(command, environment=_ENVIRONMENT, stdout=output, stderr=output, new_session=True)
 
     return namespaces.inside(namespace, begin)
 
 
 def run(namespace: Path, command: Sequence[str]) -> tuple[int, str]:
-    """A program inside until it ends: its exit code, and the line that says what is wrong, else the first."""
+    """Run a program in the namespace; return its exit status and one line of output: the first error, else the first line."""
 
     def begin() -> subprocess.CompletedProcess[str]:
         return run_program(command, environment=_ENVIRONMENT, timeout_s=_RUN_S)
@@ -87,14 +90,14 @@ def run(namespace: Path, command: Sequence[str]) -> tuple[int, str]:
     return done.returncode, (wrong or lines or [""])[0][:300]
 
 
-def tell(pid: int, number: signal.Signals) -> None:
-    """A signal to a process; nothing where it is gone."""
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def end(pids: Sequence[int]) -> None:
-    """Kills processes and waits until they are gone, at most a few seconds."""
+    """Kill processes and wait until they have ended, at most _END_S seconds each."""
     for pid in pids:
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(pid)

@@ -1,7 +1,7 @@
-"""What keepers see of their appliances, told to the pool as READY of gateways and balancers when it changes.
+"""Reports of READY of gateways and load balancers to the pool, from the states of their replicas.
 
-The keepers of all gateway hosts may be one process, as in a lab, or one on each host. One that sees a single host does not know
-whether the other replica has the address: it speaks only of what is active at its own host.
+One process may manage all gateway hosts, as in a lab, or each host has its own. A process that manages a single host cannot
+see the other replica, so it reports only objects whose active replica is on its host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from calabash.api.networks import NetworkConditionView, NetworkReport, NetworkSt
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import NetworkCondition
-from calabash.netd.appliances.watching import ApplianceSight, condition
+from calabash.netd.appliances.watching import ReplicaState, ready_condition
 from calabash.netd.source import Key
 
 _MESSAGE_MAX = 500
@@ -24,12 +24,13 @@ _MESSAGE_MAX = 500
 log = structlog.get_logger(__name__)
 
 
-class ApplianceNews:
-    """Gathers what several keepers see. ``seen`` is for their threads, ``tell`` for one.
+class ApplianceReporter:
+    """Collects states from several threads and reports changes.
 
     Args:
-        report: takes what is newly known to the pool. It may raise CalabashError, and is tried again then.
-        hosts: how many keepers there are; all: whether they keep all gateway hosts.
+        report: sends reports; may raise CalabashError, after which they are sent again.
+        hosts: number of managed hosts.
+        all_hosts: True if these are all gateway hosts.
         now_s: seconds since 1970.
     """
 
@@ -43,43 +44,43 @@ class ApplianceNews:
     ) -> None:
         self._report, self._hosts, self._all, self._now_s = report, hosts, all_hosts, now_s
         self._lock = threading.Lock()
-        self._sights: dict[str, Sequence[ApplianceSight]] = {}
-        self._told: dict[Key, NetworkCondition] = {}
+        self._states: dict[str, Sequence[ReplicaState]] = {}
+        self._reported: dict[Key, NetworkCondition] = {}
 
-    def seen(self, host: str, sights: Sequence[ApplianceSight]) -> None:
-        """All that one keeper sees now."""
+    def update(self, host: str, states: Sequence[ReplicaState]) -> None:
+        """Set the states of all replicas of one host. Thread-safe."""
         with self._lock:
-            self._sights[host] = sights
+            self._states[host] = states
 
-    def tell(self) -> None:
-        """Tells what is new. Who cannot be told is told the next time."""
+    def send(self) -> None:
+        """Report changed conditions. Does nothing until all hosts have been updated. Failed reports are sent again."""
         with self._lock:
-            sights = list(self._sights.values())
-        if len(sights) < self._hosts:
+            states = list(self._states.values())
+        if len(states) < self._hosts:
             return
-        found = self._conditions([one for of_host in sights for one in of_host])
-        fresh = {key: one for key, one in found.items() if _said(self._told.get(key)) != _said(one)}
+        found = self._conditions([one for of_host in states for one in of_host])
+        fresh = {key: one for key, one in found.items() if _content(self._reported.get(key)) != _content(one)}
         if fresh:
             try:
                 self._report([_report(key, one) for key, one in fresh.items()])
             except CalabashError as error:
-                log.warning("what is seen of appliances cannot be told", why=error.message)
+                log.warning("states of appliances cannot be reported", why=error.message)
                 return
-        self._told = {key: fresh.get(key, self._told.get(key, one)) for key, one in found.items()}
+        self._reported = {key: fresh.get(key, self._reported.get(key, one)) for key, one in found.items()}
 
-    def _conditions(self, sights: Sequence[ApplianceSight]) -> dict[Key, NetworkCondition]:
-        items: dict[Key, list[ApplianceSight]] = {}
-        for sight in sights:
-            if sight.item:
-                items.setdefault((NetworkKind(sight.kind), sight.item), []).append(sight)
+    def _conditions(self, states: Sequence[ReplicaState]) -> dict[Key, NetworkCondition]:
+        items: dict[Key, list[ReplicaState]] = {}
+        for state in states:
+            if state.item:
+                items.setdefault((NetworkKind(state.kind), state.item), []).append(state)
         return {
-            key: condition(of_item, self._now_s())
+            key: ready_condition(of_item, self._now_s())
             for key, of_item in items.items()
-            if self._all or any(sight.active for sight in of_item)
+            if self._all or any(state.active for state in of_item)
         }
 
 
-def _said(condition: NetworkCondition | None) -> object:
+def _content(condition: NetworkCondition | None) -> object:
     return condition and (condition.holds, condition.reason, condition.message)
 
 

@@ -1,4 +1,4 @@
-"""Where the programs are that appliances run: of this machine, or of a tree of Debian 13 out of the cache."""
+"""Locations of the programs of appliances: installed on this machine, or in a cached tree of Debian 13 packages."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PACKAGES: Mapping[str, str] = {
     "conntrackd": "conntrackd",
     "conntrack": "conntrack",
 }
-_READ_ETC = ("keepalived",)  # demand a file of theirs in /etc, which of a tree only they see
+_READ_ETC = ("keepalived",)  # need files in /etc, which are mounted for them from the tree
 _SEARCH = ("usr/sbin", "usr/bin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceTools:
-    """The programs of one tree.
+    """Programs of one location.
 
     Args:
-        tree: where ``usr/sbin`` is; None: this machine's own.
-        loader: the dynamic loader and its arguments that programs of a tree are started with.
-        scripts: a directory for scripts that start them, as a program that starts itself again must be found by one name.
+        tree: directory with ``usr/sbin``; None: the programs installed on this machine.
+        loader: dynamic loader and its arguments, for programs of a tree.
+        scripts: directory for start scripts, so that a program that restarts itself is found under one name.
     """
 
     tree: Path | None = None
@@ -39,22 +39,22 @@ class ApplianceTools:
     scripts: Path | None = None
 
     def command(self, name: str) -> tuple[str, ...]:
-        """The beginning of a command line. Raises CalabashError(UNSUPPORTED) with the package that has it."""
+        """Return the start of the command line. Raises CalabashError (UNSUPPORTED) that names the package."""
         if self.tree is None:
             if (path := find_program(name)) is not None:
                 return (str(path),)
         else:
             for part in _SEARCH:
                 if (self.tree / part / name).exists():
-                    return self._of_tree(name, self.tree / part / name)
+                    return self._tree_command(name, self.tree / part / name)
         raise CalabashError(
-            f"{name} is not on this host, which appliances need",
+            f"{name}, which appliances need, is not installed on this host",
             reason=Reason.UNSUPPORTED,
             hint=f"apt-get install {PACKAGES.get(name, name)}",
         )
 
     def missing(self) -> list[str]:
-        """Packages whose programs are not there."""
+        """Return the packages of missing programs."""
         absent = []
         for name, package in PACKAGES.items():
             try:
@@ -63,7 +63,7 @@ class ApplianceTools:
                 absent.append(package)
         return absent
 
-    def _of_tree(self, name: str, program: Path) -> tuple[str, ...]:
+    def _tree_command(self, name: str, program: Path) -> tuple[str, ...]:
         if self.scripts is None or self.tree is None:
             return (*self.loader, str(program))
         self.scripts.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class ApplianceTools:
         words = shlex.join([loader, "--argv0", str(script), *arguments, str(program)])
         text = f'#!/bin/sh\nexec {words} "$@"\n'
         if name in _READ_ETC:
-            mounted = f"mount --bind {shlex.quote(str(_own_etc(self.scripts, self.tree)))} /etc"
+            mounted = f"mount --bind {shlex.quote(str(_private_etc(self.scripts, self.tree)))} /etc"
             text = (
                 '#!/bin/sh\n[ -n "$MOUNTED" ] || MOUNTED=1 exec unshare --mount --propagation private "$0" "$@"\n'
                 f'{mounted} && unset MOUNTED && exec {words} "$@"\n'
@@ -85,8 +85,8 @@ class ApplianceTools:
         return (str(script),)
 
 
-def _own_etc(scripts: Path, tree: Path) -> Path:
-    """A directory that a program of the tree sees as /etc: what it demands of its package, and who root is."""
+def _private_etc(scripts: Path, tree: Path) -> Path:
+    """Return a directory that programs of the tree see as /etc: configuration of their package, and the user root."""
     made = scripts / "etc"
     if not made.exists():
         fresh = scripts / ".etc"
@@ -99,13 +99,17 @@ def _own_etc(scripts: Path, tree: Path) -> Path:
 
 
 def cached(scripts: Path) -> ApplianceTools:
-    """The programs of the tree in the user's cache, fetched where they are not there; ``scripts``: a directory for ours.
+    """Return the programs of the tree in the user's cache; fetch them if they are missing.
 
-    Raises CalabashError, UNSUPPORTED where they cannot be fetched here, UNREACHABLE where that fails.
+    Args:
+        scripts: directory for start scripts.
+
+    Raises:
+        CalabashError: UNSUPPORTED if they cannot be fetched on this machine, UNREACHABLE if fetching fails.
     """
     tree = packages.fetch(packages.APPLIANCES)
     return ApplianceTools(tree=tree, loader=loader_of(tree), scripts=scripts)
 
 
-if __name__ == "__main__":  # fetches them where they are not
+if __name__ == "__main__":  # fetch the packages
     print(packages.fetch(packages.APPLIANCES))

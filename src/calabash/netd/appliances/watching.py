@@ -1,4 +1,4 @@
-"""What is seen of appliances: whether a replica has its address, and how the backends of a balancer are."""
+"""State of replicas: whether they are active, the health of load balancer backends, and the resulting ready_condition READY."""
 
 from __future__ import annotations
 
@@ -22,50 +22,59 @@ _ANSWER_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplianceSight:
-    """One replica as it was seen.
+class ReplicaState:
+    """State of one replica.
 
     Args:
-        item: name of the gateway or balancer; ``kind`` its kind's word.
-        active: whether it has the address that moves.
-        well: of a balancer, each backend by ``SUBNET.PORT-NUMBER``; empty where HAProxy did not answer.
-        failure: why it is not as it should be, "" where it is.
+        item, kind: name and kind of the gateway or load balancer.
+        active: True if the replica has the virtual address.
+        healthy: health of each backend of a load balancer, by ``SUBNET.PORT-NUMBER``; empty if HAProxy did not respond.
+        failure: error, or "".
     """
 
     item: str
     kind: str
     replica: str
     active: bool = False
-    well: Mapping[str, bool] = field(default_factory=dict)
+    healthy: Mapping[str, bool] = field(default_factory=dict)
     failure: str = ""
 
 
-def seen(appliance: Appliance, namespace: Path, directory: Path, failure: str) -> ApplianceSight:
-    """What is so now."""
-    well: Mapping[str, bool] = {}
+def replica_state(appliance: Appliance, namespace: Path, directory: Path, failure: str) -> ReplicaState:
+    """Return the current state of a replica."""
+    healthy: Mapping[str, bool] = {}
     if (directory / "haproxy.ctl").exists():
-        well = haproxy.states(_asked(directory / "haproxy.ctl", b"show stat\n"))
+        healthy = haproxy.states(_haproxy_reply(directory / "haproxy.ctl", b"show stat\n"))
     active = False
     with contextlib.suppress(OSError):
-        active = namespaces.inside(namespace, lambda: _has(appliance.virtual))
-    return ApplianceSight(
-        item=appliance.item, kind=appliance.kind, replica=appliance.name, active=active, well=well, failure=failure
+        active = namespaces.inside(namespace, lambda: _has_address(appliance.virtual))
+    return ReplicaState(
+        item=appliance.item,
+        kind=appliance.kind,
+        replica=appliance.name,
+        active=active,
+        healthy=healthy,
+        failure=failure,
     )
 
 
-def condition(sights: Sequence[ApplianceSight], since_s: float) -> NetworkCondition:
-    """READY of one gateway or balancer, of what is seen of its replicas: it works when one has the address, and of a balancer's
-    backends one is well."""
-    failures = [f"{one.replica}: {one.failure}" for one in sights if one.failure]
-    active = [one for one in sights if one.active]
+def ready_condition(states: Sequence[ReplicaState], since_s: float) -> NetworkCondition:
+    """Return READY of a gateway or load balancer from the states of its replicas.
+
+    It is ready if a replica is active and, for a load balancer, a backend is healthy.
+    """
+    failures = [f"{one.replica}: {one.failure}" for one in states if one.failure]
+    active = [one for one in states if one.active]
     if not active:
-        return _condition(False, "no_active_replica", "; ".join(failures) or "no replica has the address", since_s)
-    well: dict[str, bool] = {}
+        return _condition(
+            False, "no_active_replica", "; ".join(failures) or "no replica has the virtual address", since_s
+        )
+    healthy: dict[str, bool] = {}
     for one in active:
-        well |= one.well
-    holds, reason, counts = health(well)
-    if any(one.kind == NetworkKind.LOAD_BALANCER.value for one in active) and not well:
-        holds, reason, counts = None, "backends_unknown", "HAProxy does not answer"
+        healthy |= one.healthy
+    holds, reason, counts = health(healthy)
+    if any(one.kind == NetworkKind.LOAD_BALANCER.value for one in active) and not healthy:
+        holds, reason, counts = None, "backends_unknown", "HAProxy does not respond"
     if failures and holds is not False:
         return _condition(holds, "degraded", "; ".join(filter(None, (counts, *failures))), since_s)
     return _condition(holds, reason, counts, since_s)
@@ -75,8 +84,8 @@ def _condition(holds: bool | None, reason: str, message: str, since_s: float) ->
     return NetworkCondition(kind=ConditionKind.READY, holds=holds, reason=reason, message=message, since_s=since_s)
 
 
-def _has(address: str) -> bool:
-    """Whether the namespace of this thread has an address."""
+def _has_address(address: str) -> bool:
+    """Return True if the namespace of this thread has the address."""
     if ipaddress.ip_address(address).version == 6:
         digits = ipaddress.ip_address(address).exploded.replace(":", "")
         return digits in Path("/proc/thread-self/net/if_inet6").read_text()
@@ -84,8 +93,8 @@ def _has(address: str) -> bool:
     return any(line.strip() == f"|-- {address}" and "host LOCAL" in after for line, after in itertools.pairwise(lines))
 
 
-def _asked(path: Path, question: bytes) -> str:
-    """What HAProxy answers, "" where it does not in time."""
+def _haproxy_reply(path: Path, question: bytes) -> str:
+    """Return the reply of HAProxy, or "" if it does not respond in time."""
     answer = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
