@@ -123,7 +123,7 @@ def test_an_administrator_makes_a_team_by_clicking(world: World, console: Consol
     assert "speech" not in {t["name"] for t in world.client.get("/v1/tenants")["items"]}
 
 
-def test_a_mistake_in_a_form_is_told_and_changes_nothing(world: World, console: Console) -> None:
+def test_form_with_an_invalid_value_shows_an_error_and_changes_nothing(world: World, console: Console) -> None:
     page = console()
     page.goto(_address(world) + "/tenants")
     page.get_by_role("button", name="New tenant").click()
@@ -136,7 +136,7 @@ def test_a_mistake_in_a_form_is_told_and_changes_nothing(world: World, console: 
     assert "too-much" not in {t["name"] for t in world.client.get("/v1/tenants")["items"]}
 
 
-def test_a_workload_is_found_and_stopped_and_a_waiting_one_says_why(world: World, console: Console) -> None:
+def test_running_workload_is_stopped_and_waiting_one_shows_its_reason(world: World, console: Console) -> None:
     _, running = world.running("cat", memory_mib=4096, cores=20)
     waiting = world.run("cat", gpus=2, mode="exclusive", wait_s=600)
     name = until(
@@ -227,7 +227,7 @@ def test_a_form_without_the_proof_of_its_session_is_refused(world: World, consol
     assert "forged" not in {t["name"] for t in world.client.get("/v1/tenants")["items"]}
 
 
-def test_every_page_is_json_too(world: World, console: Console) -> None:
+def test_every_page_is_also_served_as_json(world: World, console: Console) -> None:
     page = console()
     for path in PAGES:
         answer: Any = page.evaluate(
@@ -238,7 +238,7 @@ def test_every_page_is_json_too(world: World, console: Console) -> None:
         assert "reason" not in answer
 
 
-def test_keys_and_colours(console: Console) -> None:
+def test_keyboard_shortcuts_and_colour_schemes(console: Console) -> None:
     page = console(color_scheme="light")
     page.keyboard.press("g")
     page.keyboard.press("d")

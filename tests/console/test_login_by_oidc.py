@@ -134,7 +134,9 @@ def test_a_group_of_the_provider_makes_a_user_the_administrator_of_a_tenant(
     assert [(r["tenant"], r["role"]) for r in user["roles"]] == [("vision", "tenant-admin")]
 
 
-def test_who_has_no_account_here_is_told_to_ask_for_one(institute: Institute, visit: Callable[[], Page]) -> None:
+def test_login_without_a_user_of_the_pool_is_refused_with_a_hint(
+    institute: Institute, visit: Callable[[], Page]
+) -> None:
     page = visit()
     _log_in(page, "eve+guests")
     alert = page.get_by_role("alert")

@@ -68,7 +68,7 @@ def test_a_network_is_made_and_taken_away_by_clicking(world: World, console: Con
 
 
 @pytest.mark.parametrize("user", ["ola", "vera", "lea"])
-def test_who_may_not_change_a_network_sees_it_and_is_offered_and_granted_nothing(
+def test_user_without_the_right_to_change_a_network_sees_it_without_forms_and_is_refused(
     world: World, console: Console, user: str
 ) -> None:
     page = console(user)
@@ -81,7 +81,7 @@ def test_who_may_not_change_a_network_sees_it_and_is_offered_and_granted_nothing
         assert _post(page, f"/do/{form.name}", **fields) in {403, 404}, form.name
 
 
-def test_another_tenants_network_is_not_there(world: World, console: Console) -> None:
+def test_network_of_another_tenant_is_not_found(world: World, console: Console) -> None:
     world.client.put("/v1/users/outsider", {})
     page = console("outsider")
     page.goto(_address(world) + "/networks")

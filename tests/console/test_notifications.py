@@ -41,6 +41,6 @@ def test_the_administrator_of_a_tenant_sets_a_webhook_tests_it_and_deletes_it(wo
     assert world.client.get("/v1/notifications")["items"] == []
 
 
-def test_who_administers_nothing_is_not_offered_notifications(console: Console) -> None:
+def test_user_who_administers_no_tenant_is_not_offered_notifications(console: Console) -> None:
     page = console("mia")
     assert page.get_by_role("link", name="Notifications", exact=True).count() == 0

@@ -190,9 +190,7 @@ def _click_through(page: Page, deed: Deed, fields: dict[str, str], fixed: dict[s
 
 
 @pytest.mark.parametrize("user", ROLES)
-def test_a_page_that_is_not_a_roles_is_refused_and_not_in_its_navigation(
-    world: World, console: Console, user: str
-) -> None:
+def test_page_outside_of_a_role_is_refused_and_not_in_its_navigation(world: World, console: Console, user: str) -> None:
     page = console(user)
     for path, users in PAGES_OF.items():
         assert (page.locator(f'nav a[href="{path}"]').count() > 0) == (user in users), (
@@ -202,7 +200,7 @@ def test_a_page_that_is_not_a_roles_is_refused_and_not_in_its_navigation(
         assert (status == 200) == (user in users), f"{path} as {user}: {status}"
 
 
-def test_a_job_is_started_and_what_it_says_is_read_where_it_may_be(
+def test_job_is_started_and_its_output_is_read_by_permitted_users(
     world: World, console: Console, prepared: Preparing
 ) -> None:
     page = console("mia")
@@ -230,7 +228,7 @@ def test_a_job_is_started_and_what_it_says_is_read_where_it_may_be(
     assert "forgotten" in _said(page)
 
 
-def test_a_mistake_in_a_command_line_is_told(console: Console, world: World) -> None:
+def test_invalid_command_line_of_a_job_is_refused(console: Console, world: World) -> None:
     page = console("mia")
     page.goto(_address(world) + "/jobs")
     page.get_by_role("button", name="New job").click()
@@ -277,7 +275,7 @@ def test_an_invoice_is_downloaded_in_every_form(world: World, console: Console, 
         world.client.get("/v1/invoices/no-such")
 
 
-def test_what_is_spent_of_a_budget_is_on_the_tenants_page(world: World, console: Console) -> None:
+def test_tenants_page_shows_the_spent_part_of_a_budget(world: World, console: Console) -> None:
     world.client.put("/v1/tenants/vision", {"budget": "5000EUR"})
     page = console("tom")
     page.goto(_address(world) + "/tenants/vision")

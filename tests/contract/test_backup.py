@@ -80,7 +80,7 @@ def _content(url: str) -> dict[str, Any]:
     return {name: content for name, content in rows.items() if name not in {"meta", "audit"}}
 
 
-def test_what_was_kept_comes_back_on_either_and_the_audit_log_goes_on(
+def test_backup_is_restored_on_either_database_and_the_audit_log_continues(
     url: str, other: str, home: Path, tmp_path: Path
 ) -> None:
     _fill(url, home)
@@ -192,7 +192,7 @@ def _spoilt(file: Path, how: str) -> Path:
 
 
 @pytest.mark.parametrize("how", ["cut", "bit", "row", "tail", "more", "foreign", "json", "newer"])
-def test_a_file_that_is_no_whole_backup_of_ours_changes_nothing(url: str, home: Path, tmp_path: Path, how: str) -> None:
+def test_incomplete_or_foreign_backup_file_changes_nothing(url: str, home: Path, tmp_path: Path, how: str) -> None:
     _fill(url, home)
     create_backup(url, tmp_path / "backup")
     before, head = _content(url), (home / "audit.head").read_text()
@@ -206,7 +206,7 @@ def _fails(*_: object) -> None:
     raise CalabashError("no room", reason=Reason.DISK_FULL)
 
 
-def test_a_restore_that_fails_in_the_middle_leaves_what_was_there(
+def test_failed_restore_leaves_the_database_unchanged(
     url: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fill(url, home)
@@ -244,7 +244,7 @@ def test_a_backup_is_never_written_over_a_file_and_is_of_a_database_that_is_ther
     assert checked_backup(home / "good").schema == tables.SCHEMA_VERSION
 
 
-def test_lines_of_the_audit_log_are_sealed_and_found_out_on_either(url: str, home: Path) -> None:
+def test_changed_line_of_the_audit_log_is_detected_on_either_database(url: str, home: Path) -> None:
     _fill(url, home)
     store = open_store(url)
     trail = AuditTrail(home, store.audit, VirtualClock())

@@ -515,7 +515,7 @@ def test_allocation_that_is_renamed_when_its_name_is_granted_again_is_no_change(
     assert checks(store, issued)["usage"] == "ok"
 
 
-def test_usage_that_comes_after_the_rating_is_told_and_is_no_change(store: Store, issued: str) -> None:
+def test_usage_that_comes_after_the_rating_is_reported_and_is_no_change(store: Store, issued: str) -> None:
     store.add_usage([used("late", "vision", 20, 21)])
     verdict = verify(store, issued)
     assert verdict.sound
@@ -642,7 +642,7 @@ def test_credit_notes_of_an_invoice_are_at_most_its_net_amount(two_months: Billi
             credited(two_months, number, "1.00")
 
 
-def test_credited_invoice_and_used_credit_note_cannot_be_taken_back(two_months: Billing) -> None:
+def test_credited_invoice_and_used_credit_note_cannot_be_reversed(two_months: Billing) -> None:
     credited(two_months, "2027-000001", "3.00")
     with pytest.raises(CalabashError, match="invoice 2027-000001 has credit notes: C2027-000001") as first:
         two_months.void("2027-000001", by="root")
@@ -806,7 +806,7 @@ def test_a_database_that_was_migrated_guards_its_usage_records_too_and_retention
     store.close()
 
 
-def test_who_reads_a_month_does_not_hold_up_who_writes(store: Store) -> None:
+def test_reading_a_month_does_not_block_writers(store: Store) -> None:
     store.add_usage([used(f"a{i}", "vision", i, i + 1) for i in range(20)])
     pages = store.usage_reader.pages(from_s=BEGIN_S, to_s=END_S)
     with Database(store.url).reading() as connection:
@@ -816,7 +816,7 @@ def test_who_reads_a_month_does_not_hold_up_who_writes(store: Store) -> None:
     assert sum(len(page) for page in pages) == 21
 
 
-def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, invoicing: Billing) -> None:
+def test_usage_is_summed_by_the_requested_key_within_the_visible_tenants(store: Store, invoicing: Billing) -> None:
     store.add_usage(
         [
             used("a", "vision", 0, 10),
@@ -859,7 +859,7 @@ class Running:
         return self.until_s, self.behind
 
 
-def test_usage_has_what_runs_and_counts_nothing_twice(store: Store) -> None:
+def test_usage_includes_running_allocations_once(store: Store) -> None:
     running = Running(store, until_s=BEGIN_S + 5 * 3600)
     invoicing = Billing(store, VirtualClock(now_s=running.until_s), running)
 
@@ -894,7 +894,7 @@ def test_usage_has_what_runs_and_counts_nothing_twice(store: Store) -> None:
     invoicing.close()
 
 
-def test_draft_has_what_runs_and_says_up_to_when(store: Store) -> None:
+def test_draft_includes_running_allocations_and_says_up_to_when(store: Store) -> None:
     running = Running(store, [used("a", "vision", 0, 10)], until_s=BEGIN_S + 10 * 3600)
     clock = VirtualClock(now_s=running.until_s + 1)
     invoicing = Billing(store, clock, running)
@@ -981,7 +981,7 @@ def test_slices_of_any_share_have_no_more_idle_hours_than_hours_held(store: Stor
     assert hours["idle"] <= hours["held"]
 
 
-def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None:
+def test_spending_is_counted_in_a_process_of_its_own(store: Store) -> None:
     invoicing = Billing(store, VirtualClock(now_s=END_S - 3600))
     invoicing.put_tariff(TARIFF)
     store.add_usage([used("a", "vision", 0, 10)])
@@ -995,7 +995,7 @@ def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None
     invoicing.close()
 
 
-def test_usage_is_not_counted_away_before_its_month_can_be_invoiced(store: Store) -> None:
+def test_retention_keeps_usage_until_its_month_can_be_invoiced(store: Store) -> None:
     store.add_usage([used(f"a{i}", "vision", i, i + 1) for i in range(5)])
     kept = Retention(usage=2)
     while store.trim(kept, now_s=END_S + 20 * 86_400):
@@ -1006,7 +1006,7 @@ def test_usage_is_not_counted_away_before_its_month_can_be_invoiced(store: Store
     assert len(store.usage()) == 2
 
 
-def test_a_draft_of_a_pool_is_made_by_a_process_that_is_told_the_database_on_its_input(
+def test_draft_is_made_by_a_process_that_reads_the_database_url_from_its_input(
     store: Store, invoicing: Billing
 ) -> None:
     store.add_usage([used("a", "vision", 0, 10)])
@@ -1014,7 +1014,7 @@ def test_a_draft_of_a_pool_is_made_by_a_process_that_is_told_the_database_on_its
     assert [(one.number, one.net) for one in made.items] == [(draft_number("vision", "2026-11"), "10.00")]
 
 
-def test_a_tariff_comes_back_as_it_was_applied(invoicing: Billing) -> None:
+def test_tariff_is_read_as_it_was_applied(invoicing: Billing) -> None:
     later = msgspec.structs.replace(TARIFF, valid_from="2027-01-01")
     invoicing.put_tariff(later)
     invoicing.put_tariff(later)

@@ -107,7 +107,7 @@ kinds = st.one_of(st.just(KIND), st.just("calabash.dev/a.b"), text)
 
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=kinds, devices=st.dictionaries(names, edits, max_size=3))
-def test_what_is_written_is_a_spec_and_everything_else_is_refused(
+def test_written_file_is_a_valid_spec_and_invalid_edits_are_refused(
     kind: str, devices: dict[str, ContainerEdits]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -168,7 +168,7 @@ def check_kept(directory: Path, devices: dict[str, ContainerEdits]) -> None:
     ],
     ids=["plain", "dotted", "gids"],
 )
-def test_the_lowest_version_that_says_it_is_named(
+def test_spec_names_the_lowest_version_that_has_its_fields(
     tmp_path: Path, kind: str, change: dict[str, Any], version: str
 ) -> None:
     write_spec(tmp_path, "one", kind, {"d": ContainerEdits(env=(("A", "1"),), **change)})
@@ -245,7 +245,7 @@ def test_a_file_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) 
         assert caught.value.reason is Reason.BAD_REQUEST
 
 
-def test_specs_are_listed_by_prefix_and_what_is_none_is_listed_as_none(tmp_path: Path) -> None:
+def test_specs_are_listed_by_prefix_and_invalid_files_without_a_spec(tmp_path: Path) -> None:
     assert list_specs(tmp_path / "absent") == ()
     write_spec(tmp_path, "calabash-t1", KIND, SIMPLE)
     write_spec(tmp_path, "other", KIND, SIMPLE)
@@ -265,13 +265,13 @@ def test_a_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
     assert caught.value.reason is Reason.BAD_REQUEST
 
 
-def test_removing_says_whether_there_was_one(tmp_path: Path) -> None:
+def test_remove_returns_true_only_if_there_was_a_spec(tmp_path: Path) -> None:
     write_spec(tmp_path, "one", KIND, SIMPLE)
     assert remove_spec(tmp_path, "one")
     assert not remove_spec(tmp_path, "one")
 
 
-def test_what_a_writer_left_that_died_is_swept_and_only_its_own(tmp_path: Path) -> None:
+def test_temporary_files_of_a_dead_writer_are_removed(tmp_path: Path) -> None:
     write_spec(tmp_path, "calabash-a", KIND, SIMPLE)
     (tmp_path / "calabash-b.0011aabb.new").write_text("{")
     (tmp_path / "other.0011aabb.new").write_text("{")
@@ -280,7 +280,7 @@ def test_what_a_writer_left_that_died_is_swept_and_only_its_own(tmp_path: Path) 
     assert sweep_leftovers(tmp_path / "absent", "calabash-") == 0
 
 
-def test_a_directory_that_cannot_be_written_is_a_reason_and_leaves_nothing(tmp_path: Path) -> None:
+def test_write_to_a_read_only_directory_fails_with_a_reason_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("a file")
     with pytest.raises(CalabashError) as caught:
         write_spec(tmp_path / "cdi", "one", KIND, SIMPLE)

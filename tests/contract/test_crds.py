@@ -182,7 +182,7 @@ def test_the_definitions_are_kept_as_they_were_written(kube: KubeClient) -> None
             assert {c.type: c.status for c in definition.status.conditions}.get("NonStructuralSchema") is None
 
 
-def test_what_is_listed_for_people_says_the_essentials(control_plane: Cluster, kube: KubeClient) -> None:
+def test_kubectl_columns_have_the_essential_fields(control_plane: Cluster, kube: KubeClient) -> None:
     cluster = control_plane
     name = f"q-{uuid.uuid4().hex[:8]}"
     kube.create(QUEUE, {"metadata": {"name": name}, "spec": {"deserved": 8, "limit": 16}})

@@ -117,7 +117,7 @@ def test_an_older_kubelet_is_answered_in_its_version(world: World, server: DraSe
     assert world.kubelet.unprepare(ONE).claims["uid-1"].error == ""
 
 
-def test_what_is_refused_is_told_for_its_claim_alone(world: World, server: DraServer) -> None:
+def test_refused_claim_has_an_error_and_others_are_prepared(world: World, server: DraServer) -> None:
     world.handler.errors["uid-1"] = CalabashError("8 GiB of 4 free", reason=Reason.NO_MEMORY, hint="free some")
     world.handler.errors["uid-3"] = KeyError("odd")
     reply = world.kubelet.prepare(ONE, TWO, ("team", "uid-3", "three"))
@@ -133,7 +133,7 @@ def test_a_claim_without_a_name_or_with_one_too_long_is_refused_unasked(world: W
     assert world.handler.calls == []
 
 
-def test_claims_that_hang_keep_no_other_waiting(world: World, server: DraServer) -> None:
+def test_hanging_claims_do_not_delay_others(world: World, server: DraServer) -> None:
     world.handler.held = {f"slow-{n}" for n in range(8)}
     slow = [
         threading.Thread(target=world.kubelet.prepare, args=(("team", uid, uid),)) for uid in sorted(world.handler.held)
@@ -147,7 +147,7 @@ def test_claims_that_hang_keep_no_other_waiting(world: World, server: DraServer)
         one.join()
 
 
-def test_a_claim_that_takes_long_is_answered_and_goes_on_and_is_worked_on_once(world: World) -> None:
+def test_slow_claim_is_answered_at_the_deadline_and_prepared_once(world: World) -> None:
     world.handler.held = {"uid-1"}
     server = world.server()
     server._service = ClaimService(world.handler, world.errors.append, answer_s=0.3)
@@ -194,7 +194,7 @@ def test_two_instances_serve_at_once_and_the_older_one_goes_without_a_gap(world:
 
 
 @pytest.mark.parametrize("which", ["plugins", "plugins_registry"])
-def test_a_socket_that_was_removed_is_left_anew(world: World, server: DraServer, which: str) -> None:
+def test_removed_socket_is_created_again(world: World, server: DraServer, which: str) -> None:
     before = world.files()
     for path in (world.kubelet.plugins.parent / which).rglob("*.sock"):
         path.unlink()
@@ -217,7 +217,7 @@ def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> Non
         server.stop()
 
 
-def test_a_kubelet_that_refuses_is_told_of_once(world: World) -> None:
+def test_refusal_of_a_kubelet_is_reported_once(world: World) -> None:
     server = world.server()
     server.start()
     try:
@@ -231,7 +231,7 @@ def test_a_kubelet_that_refuses_is_told_of_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-def test_health_is_told_at_once_and_at_every_change(world: World, server: DraServer, version: str) -> None:
+def test_health_is_sent_at_once_and_at_every_change(world: World, server: DraServer, version: str) -> None:
     healthy = DeviceHealth(pool="n1", device="gpu-1", state=DeviceState.HEALTHY)
     server.set_health([healthy])
     with world.kubelet.health(version) as stream:

@@ -131,7 +131,7 @@ def test_waiting_for_events_ends_in_time_with_none(bench: Bench) -> None:
     assert time.monotonic() - before < DEADLINE_S
 
 
-def test_a_driver_that_is_let_go_of_for_a_moment_answers_again(bench: Bench) -> None:
+def test_driver_answers_after_a_temporary_release(bench: Bench) -> None:
     devices = bench.driver.devices()
     answers: list[DeviceReading] = []
     asking = threading.Thread(target=lambda: answers.append(bench.driver.read(devices[0].uuid)))
@@ -219,7 +219,7 @@ def test_faults_arrive_as_events_of_their_card(bench: Bench) -> None:
         (("nvlink-down", "2"), "nvlinks_up", 10),
     ],
 )
-def test_what_ails_a_card_is_read_and_passes(
+def test_fault_of_a_card_is_read_until_it_recovers(
     tmp_path: Path, drivers: ExitStack, words: tuple[str, ...], field: str, value: object
 ) -> None:
     node = sim.create_node(tmp_path, "lab", "2xA100-40GB")
@@ -232,7 +232,7 @@ def test_what_ails_a_card_is_read_and_passes(
     assert getattr(driver.read(first), field) == healthy
 
 
-def test_a_page_that_waits_for_a_reset_is_read_of_older_cards(tmp_path: Path, drivers: ExitStack) -> None:
+def test_pending_page_retirement_is_read_of_older_cards(tmp_path: Path, drivers: ExitStack) -> None:
     node = sim.create_node(tmp_path, "lab", "1xV100-32GB")
     driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
     uuid = driver.devices()[0].uuid
@@ -242,7 +242,7 @@ def test_a_page_that_waits_for_a_reset_is_read_of_older_cards(tmp_path: Path, dr
     assert not driver.read(uuid).retired_pages_pending
 
 
-def test_a_card_is_reset_when_nobody_is_on_it_and_its_counters_start_again(tmp_path: Path, drivers: ExitStack) -> None:
+def test_idle_card_is_reset_and_its_counters_start_again(tmp_path: Path, drivers: ExitStack) -> None:
     node = sim.create_node(tmp_path, "lab", "2xA100-40GB,1xT4")
     driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
     first, second, third = driver.devices()
@@ -269,7 +269,7 @@ def test_a_card_is_reset_when_nobody_is_on_it_and_its_counters_start_again(tmp_p
     assert lost.value.reason is Reason.UNHEALTHY
 
 
-def test_while_a_real_card_is_reset_the_driver_is_let_go_and_questions_wait(
+def test_reset_of_a_real_card_releases_the_driver_and_calls_wait(
     tmp_path: Path, drivers: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = sim.create_node(tmp_path, "lab", "2xT4")
@@ -349,7 +349,7 @@ def _answers(driver: GpuDriver, uuid: DeviceUuid) -> bool:
         return False
 
 
-def test_who_may_use_a_card_is_set_and_read_back(bench: Bench) -> None:
+def test_compute_mode_is_set_and_read(bench: Bench) -> None:
     import os
 
     node = _lab(bench)
@@ -384,7 +384,7 @@ def test_one_process_has_one_node_at_a_time(tmp_path: Path, drivers: ExitStack) 
     assert other.devices()[0].uuid != before[0].uuid
 
 
-def test_a_node_that_is_missing_or_damaged_is_said(tmp_path: Path) -> None:
+def test_missing_or_damaged_node_is_refused_with_a_reason(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"x" * 100)
     for state, reason in ((tmp_path / "none", Reason.NOT_FOUND), (damaged, Reason.BAD_FILE)):
@@ -393,7 +393,7 @@ def test_a_node_that_is_missing_or_damaged_is_said(tmp_path: Path) -> None:
         assert caught.value.reason is reason
 
 
-def test_a_machine_without_a_driver_is_told_what_to_do() -> None:
+def test_missing_driver_is_refused_with_a_hint() -> None:
     """Runs in a process of its own, in which no simulated library is loaded."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a driver")
@@ -433,7 +433,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_ones_fail_at_once() -> None:
     thread.close()
 
 
-def test_an_error_in_a_call_reaches_the_asker_as_itself() -> None:
+def test_error_in_a_call_is_raised_unchanged_in_the_caller() -> None:
     thread = DeadlineThread("test")
     with pytest.raises(ZeroDivisionError):
         thread.ask(lambda: 1 // 0, what="dividing", timeout_s=DEADLINE_S)
@@ -488,7 +488,7 @@ def test_a_new_vendors_cards_join_the_nodes_inventory_untouched(tmp_path: Path, 
     assert reading.temperature_c == 40
 
 
-def test_idle_cards_tell_of_nobodys_work(bench: Bench) -> None:
+def test_idle_cards_report_no_utilization(bench: Bench) -> None:
     for device in bench.driver.devices():
         assert all(0 <= sample.percent <= 100 for sample in bench.driver.utilization(device.uuid, 0))
     with pytest.raises(CalabashError) as raised:

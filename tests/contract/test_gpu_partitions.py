@@ -79,11 +79,11 @@ def refused(call: Callable[[], object]) -> Reason:
     return caught.value.reason
 
 
-def test_a_vendor_that_cannot_cut_has_no_such_half() -> None:
+def test_driver_of_a_vendor_without_partitions_has_no_partitioning() -> None:
     assert partitioning_of(vendors.open_driver("orchid", extra={"orchid": open_orchid})) is None
 
 
-def test_profiles_and_places_are_the_drivers(cards: tuple[Device, ...]) -> None:
+def test_profiles_and_placements_are_those_of_the_driver(cards: tuple[Device, ...]) -> None:
     a100, a30, t4 = (card.mig for card in cards)
     assert t4 is None
     assert a100 is not None
@@ -104,7 +104,7 @@ def test_profiles_and_places_are_the_drivers(cards: tuple[Device, ...]) -> None:
     assert (largest.slices, largest.compute, largest.memory_mib, largest.limit) == (8, 7, 80896, 1)
 
 
-def test_what_is_made_is_told_until_it_is_destroyed(cards: tuple[Device, ...], cut: Partitioning) -> None:
+def test_instance_is_listed_until_it_is_destroyed(cards: tuple[Device, ...], cut: Partitioning) -> None:
     card = cards[0].uuid
     assert not cut.layout(card).enabled
     cut.enable(card, True)
@@ -156,7 +156,7 @@ def test_a_card_in_use_keeps_its_mode_and_nothing_is_pending(
     assert refused(lambda: cut.enable(card, False)) is Reason.CONFLICT
 
 
-def test_processes_and_memory_are_told_by_part(
+def test_processes_and_memory_are_reported_by_instance(
     cards: tuple[Device, ...],
     cut: Partitioning,
     driver: GpuDriver,

@@ -35,7 +35,7 @@ def test_a_home_without_nodes_lists_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "a/b", "..", "-a", "a-", "a" * 64, "a b", "a\n"])
-def test_a_name_that_could_hurt_is_refused(tmp_path: Path, name: str) -> None:
+def test_unsafe_node_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CalabashError) as caught:
         sim.create_node(tmp_path, name, "T4")
     assert caught.value.reason is Reason.BAD_REQUEST
@@ -59,7 +59,7 @@ def test_refusals_carry_their_reason_and_leave_no_directory(tmp_path: Path) -> N
     assert (caught.value.reason, caught.value.hint) == (Reason.NOT_FOUND, "there are: lab")
 
 
-def test_a_damaged_node_is_named_so(tmp_path: Path) -> None:
+def test_damaged_node_is_listed_as_damaged(tmp_path: Path) -> None:
     node = sim.create_node(tmp_path, "lab", "T4")
     node.state.write_bytes(node.state.read_bytes()[:1000])
     with pytest.raises(CalabashError) as caught:
@@ -69,7 +69,7 @@ def test_a_damaged_node_is_named_so(tmp_path: Path) -> None:
     assert sim.list_nodes(tmp_path) == ()
 
 
-def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_read_only_home_is_refused_with_a_reason(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(CalabashError) as caught:
@@ -77,7 +77,7 @@ def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert caught.value.reason is Reason.NOT_PERMITTED
 
 
-def test_faults_reach_the_node_and_nonsense_does_not(tmp_path: Path) -> None:
+def test_injected_faults_reach_the_node_and_invalid_ones_are_refused(tmp_path: Path) -> None:
     node = sim.create_node(tmp_path, "lab", "2xT4")
     sim.inject(node, "1", "lost")
     sim.inject(node, "all", "slow", "250%")

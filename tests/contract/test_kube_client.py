@@ -76,7 +76,7 @@ def settings(name: str, **data: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name), data=data)
 
 
-def test_what_was_created_is_found_with_its_identity(kube: KubeClient, space: str) -> None:
+def test_created_object_is_found_with_its_uid(kube: KubeClient, space: str) -> None:
     made = kube.create(CONFIG_MAP, settings("a", k="v"), space)
     assert made.metadata.uid
     assert made.metadata.creation_timestamp
@@ -91,7 +91,7 @@ def test_a_name_that_exists_is_a_conflict(kube: KubeClient, space: str) -> None:
     assert (caught.value.reason, caught.value.cause) == (Reason.CONFLICT, "AlreadyExists")
 
 
-def test_a_generated_name_is_told(kube: KubeClient, space: str) -> None:
+def test_generated_name_is_returned(kube: KubeClient, space: str) -> None:
     made = kube.create(CONFIG_MAP, {"metadata": {"generateName": "a-"}}, space)
     assert made.metadata.name.startswith("a-")
     assert len(made.metadata.name) > 2
@@ -123,7 +123,7 @@ def test_a_list_of_more_than_one_page_is_whole(kube: KubeClient, space: str) -> 
     assert len(kube.list(CONFIG_MAP, space, field_selector="metadata.name!=kube-root-ca.crt").items) == 620
 
 
-def test_a_kind_that_is_not_installed_is_told_from_one_that_is(kube: KubeClient) -> None:
+def test_kind_that_is_not_installed_has_an_error_of_its_own(kube: KubeClient) -> None:
     if isinstance(kube, MemoryKube):
         kube.faults.absent.add("podgroups")
     assert kube.serves(POD)
@@ -227,14 +227,14 @@ def test_apply_makes_an_object_and_later_removes_what_is_no_longer_wanted(kube: 
         kube.patch(CONFIG_MAP, "a", space, body={"data": {}}, style="apply")
 
 
-def test_delete_says_whether_there_was_something(kube: KubeClient, space: str) -> None:
+def test_delete_returns_true_only_if_the_object_existed(kube: KubeClient, space: str) -> None:
     made = kube.create(CONFIG_MAP, settings("a"), space)
     assert not kube.delete(CONFIG_MAP, "a", space, uid=str(uuid.uuid4()))
     assert kube.delete(CONFIG_MAP, "a", space, uid=made.metadata.uid)
     assert not kube.delete(CONFIG_MAP, "a", space)
 
 
-def test_a_finalizer_holds_what_is_deleted(kube: KubeClient, space: str) -> None:
+def test_finalizer_keeps_a_deleted_object(kube: KubeClient, space: str) -> None:
     kube.create(CONFIG_MAP, {"metadata": {"name": "a", "finalizers": ["x.dev/hold"]}}, space)
     assert kube.delete(CONFIG_MAP, "a", space)
     held = kube.get(CONFIG_MAP, "a", space)
@@ -298,7 +298,7 @@ def test_a_pod_on_a_node_is_deleted_with_grace_and_one_without_at_once(kube: Kub
     assert kube.get(POD, "a", space) is None
 
 
-def test_an_eviction_asks_the_budget(kube: KubeClient, space: str) -> None:
+def test_eviction_respects_the_disruption_budget(kube: KubeClient, space: str) -> None:
     made = make(kube, space)
     kube.bind(space, "a", made.metadata.uid, "n1")
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -323,7 +323,7 @@ def _evicted(kube: KubeClient, space: str, uid: str) -> Any:
     return answer
 
 
-def test_a_watch_tells_what_happens_after_the_list(kube: KubeClient, space: str) -> None:
+def test_watch_reports_changes_after_the_list(kube: KubeClient, space: str) -> None:
     kube.create(CONFIG_MAP, settings("before"), space)
     version = kube.list(CONFIG_MAP, space).resource_version
     watch = kube.watch(CONFIG_MAP, version, space, field_selector="metadata.name!=kube-root-ca.crt")
@@ -342,7 +342,7 @@ def test_a_watch_tells_what_happens_after_the_list(kube: KubeClient, space: str)
     assert versions == sorted(set(versions))
 
 
-def test_what_no_longer_matches_is_told_as_deleted(kube: KubeClient, space: str) -> None:
+def test_object_that_no_longer_matches_is_reported_as_deleted(kube: KubeClient, space: str) -> None:
     make(kube, space)
     version = kube.list(POD, space).resource_version
     watch = kube.watch(POD, version, space, label_selector="app=a")
@@ -386,7 +386,7 @@ def test_a_lease_is_taken_by_one_of_two(kube: KubeClient, space: str) -> None:
             assert caught.value.reason is Reason.CONFLICT
 
 
-def test_a_mirror_holds_what_there_is_and_tells_every_change(kube: KubeClient, space: str) -> None:
+def test_mirror_holds_all_objects_and_reports_every_change(kube: KubeClient, space: str) -> None:
     kube.create(CONFIG_MAP, settings("a", k="1"), space)
     told: list[tuple[str, str]] = []
 

@@ -59,17 +59,17 @@ def test_every_kind_of_object_is_rendered_as_kube_ovn_has_it() -> None:
         ("SwitchLBRule", {"ports": [{"port": 80, "target": 80}]}),
     ],
 )
-def test_what_kube_ovn_does_not_take_is_seen(kind: str, spec: dict[str, Any]) -> None:
+def test_resource_that_kube_ovn_refuses_is_found(kind: str, spec: dict[str, Any]) -> None:
     document = {"apiVersion": API, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
     assert wrong_shapes([document])
 
 
-def test_a_field_that_kube_ovns_types_do_not_have_is_seen() -> None:
+def test_field_that_kube_ovns_types_lack_is_found() -> None:
     assert wrong_types([{"apiVersion": API, "kind": "Vpc", "metadata": {"name": "a"}, "spec": {"namespace": []}}])
     assert wrong_types([{"apiVersion": API, "kind": "Network", "metadata": {"name": "a"}}])
 
 
-def test_a_name_that_is_too_long_for_a_bridge_is_seen() -> None:
+def test_name_that_is_too_long_for_a_bridge_is_found() -> None:
     document = {"apiVersion": API, "kind": "ProviderNetwork", "spec": {"defaultInterface": "eth1"}}
     assert wrong_shapes([document | {"metadata": {"name": "thirteen-char"}}])
     assert not wrong_shapes([document | {"metadata": {"name": "twelve-chars"}}])

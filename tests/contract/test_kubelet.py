@@ -99,7 +99,7 @@ def both(kubelet: FakeKubelet) -> bool:
     return kubelet.devices == {"t0": "Healthy", "t1": "Unhealthy"}
 
 
-def test_the_kubelet_is_told_the_resource_and_its_devices(plugin: DevicePluginServer, kubelet: FakeKubelet) -> None:
+def test_kubelet_gets_the_resource_and_its_devices(plugin: DevicePluginServer, kubelet: FakeKubelet) -> None:
     kubelet.wait(lambda: both(kubelet))
     (request,) = kubelet.registered
     assert (request.version, request.resource_name) == ("v1beta1", RESOURCE)
@@ -263,7 +263,7 @@ def test_a_kubelet_finds_the_plug_in_by_its_socket_in_the_registry(
     assert list(registry.iterdir()) == []
 
 
-def test_pod_resources_names_the_owners_of_our_tokens(directory: Path) -> None:
+def test_pod_resources_names_the_owners_of_our_device_ids(directory: Path) -> None:
     devices = [
         resources_pb.ContainerDevices(resource_name=RESOURCE, device_ids=["t0"]),
         resources_pb.ContainerDevices(resource_name=RESOURCE, device_ids=["t5"]),
@@ -393,6 +393,6 @@ def test_a_checkpoint_that_is_no_plain_file_is_refused_at_once(tmp_path: Path) -
         assert caught.value.reason is Reason.BAD_FILE
 
 
-def test_the_stubs_are_those_of_the_sources() -> None:
+def test_grpc_messages_are_current() -> None:
     done = subprocess.run([sys.executable, "-m", "tools.stubs", "--check"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

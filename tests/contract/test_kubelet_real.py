@@ -143,7 +143,9 @@ def server(world: World) -> Iterator[DevicePluginServer]:
     one.stop()
 
 
-def test_containers_see_what_was_bound_to_their_token_at_their_start(world: World, server: DevicePluginServer) -> None:
+def test_containers_see_the_name_that_was_bound_to_their_device_id_at_their_start(
+    world: World, server: DevicePluginServer
+) -> None:
     for number in range(3):
         world.succeeds(f"plain-{number}", init=True)
     assert world.handler.named_by_pod_resources == {"main"}  # pod-resources has no init containers; the checkpoint has
@@ -159,7 +161,7 @@ def test_twelve_pods_at_once_each_see_their_own(world: World, server: DevicePlug
         world.kube.delete(POD, name, "default")
 
 
-def test_a_refused_start_is_told_verbatim_in_the_pods_event(world: World, server: DevicePluginServer) -> None:
+def test_refusal_of_a_start_is_in_the_pods_event_verbatim(world: World, server: DevicePluginServer) -> None:
     world.handler.refusal = CalabashError("8 GiB of 4 are free", reason=Reason.NO_MEMORY, hint="ask for less")
     world.run("refused")
     try:

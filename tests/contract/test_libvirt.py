@@ -48,10 +48,10 @@ def _valid(file: Path, devices: str) -> bool:
         ("5a1e9c1c-6b1d-5d0c-9c59-6a9e0cf7f0b1",),
     ],
 )
-def test_every_kind_of_device_is_one_of_libvirts(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_xml_of_every_kind_of_device_is_valid(tmp_path: Path, names: tuple[str, ...]) -> None:
     assert _valid(tmp_path / "machine.xml", "".join(device_xml(name) for name in names))
 
 
-def test_the_schema_would_refuse_what_is_wrong(tmp_path: Path) -> None:
+def test_schema_refuses_invalid_xml(tmp_path: Path) -> None:
     wrong = device_xml("0000:3b:00.0").replace("function='0x0'", "function='0x8'")
     assert not _valid(tmp_path / "machine.xml", wrong)

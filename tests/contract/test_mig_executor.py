@@ -210,20 +210,20 @@ def test_an_instance_is_made_where_the_slice_says_and_its_slot_names_the_mig_dev
     assert world.inventory.driver_of(uuid) is world.inventory.driver_of(shown.uuid)
 
 
-def test_it_is_answered_the_same_when_it_is_asked_again(world: World) -> None:
+def test_repeated_grant_returns_the_same_device(world: World) -> None:
     uuid = world.grant("a", "1g.10gb", 3)
     assert world.executor.provide(world.held["a"])[0].uuid == uuid
     assert world.places() == [("1g.10gb", 3)]
 
 
-def test_what_a_tenant_has_left_is_kept_and_given_to_the_next(world: World) -> None:
+def test_instance_of_an_ended_tenant_is_reused_by_the_next(world: World) -> None:
     uuid = world.grant("a", "2g.20gb", 2)
     world.leave("a")
     assert world.places() == [("2g.20gb", 2)]
     assert world.grant("b", "2g.20gb", 2) == uuid
 
 
-def test_idle_instances_leave_for_another_shape_and_no_more_of_them_than_must(world: World) -> None:
+def test_fewest_idle_instances_are_destroyed_for_another_profile(world: World) -> None:
     for number in range(4):
         world.grant(str(number), "1g.10gb", number)
     for number in (0, 1, 3):
@@ -236,7 +236,7 @@ def test_idle_instances_leave_for_another_shape_and_no_more_of_them_than_must(wo
     assert world.verify() == []
 
 
-def test_what_was_there_before_us_is_given_out_and_never_destroyed(world: World) -> None:
+def test_foreign_idle_instances_are_given_out_and_never_destroyed(world: World) -> None:
     card = world.cards[0].uuid
     world.cut.enable(card, True)
     found = world.cut.create(card, "3g.40gb", 0)
@@ -263,7 +263,7 @@ def replace_mode(world: World, mode: str) -> AllocationRecord:
     )
 
 
-def test_a_card_is_one_card_again_for_another_mode_when_it_is_idle_and_only_then(world: World) -> None:
+def test_mig_is_turned_off_for_another_mode_only_on_an_idle_card(world: World) -> None:
     world.grant("a", "1g.10gb", 0)
     with pytest.raises(CalabashError) as caught:
         world.executor.vacate(replace_mode(world, "vgpu"))
@@ -274,7 +274,7 @@ def test_a_card_is_one_card_again_for_another_mode_when_it_is_idle_and_only_then
     assert not world.cut.layout(world.cards[0].uuid).enabled
 
 
-def test_processes_without_a_slice_keep_their_instance_from_everybody(
+def test_instance_with_an_unmanaged_process_is_given_to_no_request(
     world: World, programs: list[subprocess.Popen[str]]
 ) -> None:
     uuid = world.grant("a", "1g.10gb", 0)
@@ -327,13 +327,13 @@ def test_containers_get_the_capabilities_of_their_instance_also_from_a_pool_that
     assert world.executor.edits(world.held["a"]).device_nodes == expected
 
 
-def test_a_card_that_cannot_be_cut_and_a_profile_that_it_has_not_are_refused(world: World) -> None:
+def test_card_without_mig_and_unknown_profile_are_refused(world: World) -> None:
     assert refused(world, "a", "1g.10gb", 0, 2).reason is Reason.SELECTOR_MISMATCH
     assert refused(world, "a", "5g.50gb", 0).reason is Reason.SELECTOR_MISMATCH
     assert refused(world, "a", "3g.40gb", 1).reason is Reason.NO_CAPACITY
 
 
-def test_a_pool_that_starts_again_takes_up_what_is_held_and_knows_what_is_its_own(world: World) -> None:
+def test_restarted_pool_adopts_held_instances_and_knows_its_own(world: World) -> None:
     uuid = world.grant("a", "1g.10gb", 6)
     world.grant("b", "2g.20gb", 0)
     world.leave("b")
@@ -344,7 +344,7 @@ def test_a_pool_that_starts_again_takes_up_what_is_held_and_knows_what_is_its_ow
     assert world.places() == [("4g.40gb", 0), ("1g.10gb", 6)]
 
 
-def test_after_a_reboot_what_is_held_stands_again_at_the_same_place(world: World) -> None:
+def test_held_instances_are_created_again_at_the_same_placement_after_a_reboot(world: World) -> None:
     uuid = world.grant("a", "3g.40gb", 4)
     world.grant("b", "1g.10gb", 0)
     world.leave("b")
@@ -359,7 +359,7 @@ def test_after_a_reboot_what_is_held_stands_again_at_the_same_place(world: World
     assert world.verify() == []
 
 
-def test_what_cannot_be_made_again_ends_with_a_reason(world: World) -> None:
+def test_allocation_whose_instance_cannot_be_created_again_ends_with_a_reason(world: World) -> None:
     world.grant("a", "3g.40gb", 4)
     assert simctl("reboot", world.node.state).returncode == 0
     card = world.cards[0].uuid
@@ -370,7 +370,7 @@ def test_what_cannot_be_made_again_ends_with_a_reason(world: World) -> None:
     assert world.ended == [("a", Reason.NO_CAPACITY)]
 
 
-def test_changes_behind_our_back_are_told(world: World) -> None:
+def test_changes_made_without_the_pool_are_reported(world: World) -> None:
     world.grant("a", "1g.10gb", 0)
     card = world.cards[0].uuid
     made = world.cut.create(card, "2g.20gb", 4)
@@ -403,7 +403,7 @@ def test_a_layout_of_an_operator_is_kept_and_comes_back_after_a_reboot(world: Wo
     world.grant("d", "4g.40gb", 0)
 
 
-def test_what_a_layout_has_stands_again_when_there_is_room(world: World) -> None:
+def test_instances_of_a_layout_are_created_again_when_there_is_room(world: World) -> None:
     card = world.cards[0].uuid
     world.executor.arrange(card, [("3g.40gb", 0), ("1g.10gb", 6)])
     (large, small) = world.cut.layout(card).instances
@@ -419,7 +419,7 @@ def test_what_a_layout_has_stands_again_when_there_is_room(world: World) -> None
     assert world.cut.layout(card).part(small.parts[0].uuid) is not None
 
 
-def test_a_part_of_others_that_has_failed_is_given_to_nobody(world: World) -> None:
+def test_failed_foreign_instance_is_given_to_no_request(world: World) -> None:
     card = world.cards[0].uuid
     world.cut.enable(card, True)
     part = world.cut.create_part(card, world.cut.create(card, "1g.10gb", 0).id, 1)
@@ -465,7 +465,7 @@ def test_many_at_once_get_instances_of_their_own(world: World) -> None:
     assert world.verify() == []
 
 
-def test_a_card_that_hangs_keeps_nobody_from_another(tmp_path: Path) -> None:
+def test_hanging_card_does_not_block_another(tmp_path: Path) -> None:
     with world_at(tmp_path, timeout_s=1.5) as world:
         assert simctl("inject", world.node.state, "--gpu", 0, "hang", 60).returncode == 0
         assert refused(world, "a", "1g.10gb", 0).reason is Reason.TIMEOUT
@@ -595,7 +595,7 @@ class Walk:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=10, max_size=60))
-def test_whatever_happens_tenants_keep_what_they_have_and_others_keep_theirs(
+def test_random_steps_leave_held_and_foreign_instances_unchanged(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: Sequence[str]
 ) -> None:
     dice = random.Random(seed)

@@ -137,7 +137,7 @@ def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, store: Netw
         (NetworkKind.SECURITY_GROUP, "red.g", {"rules": [{"direction": "ingress", "ports": [1]}]}, "spec.rules"),
     ],
 )
-def test_what_the_schema_refuses_is_refused_at_once(
+def test_object_that_the_schema_refuses_is_refused_at_once(
     kube: KubeClient, kind: NetworkKind, name: str, spec: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(KubeError, match=said) as caught:

@@ -84,7 +84,7 @@ def test_both_names_are_registered_each_with_a_socket_of_its_own(kubelet: FakeKu
         ours.stop()
 
 
-def test_the_kubelet_hears_of_every_card_that_is_taken_or_given_back(kubelet: FakeKubelet, agent: Agent) -> None:
+def test_kubelet_gets_the_devices_after_every_taken_or_released_card(kubelet: FakeKubelet, agent: Agent) -> None:
     agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
     agent.spare = 2  # slices came onto two
@@ -100,7 +100,7 @@ def test_the_kubelet_hears_of_every_card_that_is_taken_or_given_back(kubelet: Fa
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
 
 
-def test_a_start_that_is_refused_says_why_word_for_word(kubelet: FakeKubelet, agent: Agent) -> None:
+def test_refused_start_has_the_agents_reason_verbatim(kubelet: FakeKubelet, agent: Agent) -> None:
     agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
     assert kubelet.allocate(TOKENS[0]).container_responses[0].cdi_devices[0].name.startswith("calabash.dev/slot=")

@@ -122,7 +122,7 @@ def test_nvidia_ctk_mounts_the_libraries_of_the_nodes_driver(node: Node) -> None
     assert {n["path"] for n in edits["deviceNodes"]} >= {"/dev/nvidiactl", "/dev/nvidia-uvm"}
 
 
-def test_what_mig_takes_away_is_no_longer_named(node: Node) -> None:
+def test_destroyed_mig_device_is_no_longer_in_the_specification(node: Node) -> None:
     migs = divide(node, WHOLES)
     assert {uuid for uuid, _, _ in migs} <= generate(node).keys()
     node.nvml(

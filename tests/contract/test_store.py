@@ -106,7 +106,7 @@ def test_the_program_of_a_held_allocation_is_remembered(store: Store) -> None:
     assert store.allocations(ended=True)[0].program_pid == 12
 
 
-def test_why_a_held_allocation_is_being_ended_is_remembered_until_it_is_released(store: Store) -> None:
+def test_reason_of_an_ending_allocation_is_kept_until_its_release(store: Store) -> None:
     store.grant(_record())
     store.note(AllocationId("a1"), end=("reclaim", "its devices were needed"))
     (held,) = store.allocations()
@@ -128,7 +128,7 @@ def test_states_only_move_forward(store: Store) -> None:
     assert store.allocations() == []
 
 
-def test_a_release_repeated_after_a_crash_bills_once(store: Store) -> None:
+def test_release_repeated_after_a_crash_is_metered_once(store: Store) -> None:
     store.grant(_record())
     for _ in range(2):
         store.release(AllocationId("a1"), at=20.0, reason="done", explanation="", usage=[_usage()])
@@ -154,7 +154,7 @@ def test_queues_are_replaced_and_deleted_by_name(store: Store) -> None:
     assert store.administration.queues() == []
 
 
-def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
+def test_events_are_read_from_the_readers_position(store: Store) -> None:
     for number in range(5):
         store.add_events([{"at": float(number), "kind": f"k{number}", "message": "m" * 5000}])
     first = store.events(limit=2)
@@ -281,7 +281,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "nonsense", "mysql://x/y", "sqlite:////no/such/directory/pool.db"])
-def test_a_url_that_leads_nowhere_is_refused_with_a_hint(bad: str) -> None:
+def test_url_without_a_server_is_refused_with_a_hint(bad: str) -> None:
     with pytest.raises(CalabashError) as caught:
         open_store(bad)
     assert caught.value.hint
@@ -307,7 +307,7 @@ def test_a_commit_on_sqlite_is_synced_to_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_refused_with_a_reason_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "pool.db"
     store = open_store(f"sqlite:///{path}")
     store.grant(_record("before"))
@@ -328,7 +328,7 @@ def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_database_of_the_first_version_is_upgraded_and_keeps_what_it_has(url: str) -> None:
+def test_database_of_the_first_version_is_upgraded_with_its_content(url: str) -> None:
     old = Database(url)
     old.migrate("0001")
     assert old.schema_version() == 1
@@ -358,7 +358,7 @@ def test_a_database_of_the_first_version_is_upgraded_and_keeps_what_it_has(url: 
     again.close()
 
 
-def test_the_past_is_trimmed_by_age_and_by_count_and_what_is_held_stays(store: Store) -> None:
+def test_ended_allocations_are_trimmed_by_age_and_count_and_held_ones_stay(store: Store) -> None:
     for number in range(10):
         name = AllocationId(f"a{number}")
         store.grant(_record(name, created_at=float(number)))
@@ -382,7 +382,7 @@ def test_a_long_past_is_trimmed_in_small_batches(store: Store) -> None:
     assert [store.trim(kept, now_s=1.0) for _ in range(4)] == [200, 200, 40, 0]
 
 
-def test_what_ended_is_read_page_by_page_newest_first(store: Store) -> None:
+def test_ended_allocations_are_read_page_by_page_newest_first(store: Store) -> None:
     for number in range(5):
         store.grant(_record(f"a{number}"))
         store.release(AllocationId(f"a{number}"), at=float(number // 2), reason="done", explanation="")

@@ -18,7 +18,7 @@ PORT = replace(RED, kind="port", name="red/a/web1", spec={"mac": "0a:00:00:00:00
 SECRET = StoredCertificate(name="red/tls", certificate="CHAIN", key="zqkey", changed_at=7.5)
 
 
-def test_what_was_written_is_read_again_by_the_next_pool(url: str) -> None:
+def test_written_objects_are_read_by_the_next_pool(url: str) -> None:
     first = open_store(url)
     assert first.networks.load() == ([], 0)
     first.networks.change([RED, PORT], [], before=0, revision=1)
@@ -48,7 +48,7 @@ def test_a_change_of_another_revision_writes_nothing(store: Store) -> None:
     assert store.networks.load() == ([RED], 1)
 
 
-def test_of_many_writers_at_the_same_revision_one_writes(url: str) -> None:
+def test_one_of_many_writers_at_the_same_revision_succeeds(url: str) -> None:
     stores = [open_store(url) for _ in range(4)]
     done: list[str] = []
 

@@ -39,7 +39,7 @@ def test_notice_goes_only_to_receivers_that_want_it(store: Store) -> None:
     assert {d.notice for _, _, d in table.heads(now_s=0.0)} == {_notice(1)}
 
 
-def test_a_notice_is_told_once_however_often_it_is_said(store: Store) -> None:
+def test_repeated_notice_is_delivered_once(store: Store) -> None:
     store.notices.put(_to())
     assert [store.notices.post([_notice(1), _notice(1)], cursor=7) for _ in range(3)] == [1, 0, 0]
     assert store.notices.cursor() == 7
@@ -51,7 +51,7 @@ def test_a_notice_is_told_once_however_often_it_is_said(store: Store) -> None:
     assert (state.delivered, state.waiting) == (1, 0)
 
 
-def test_a_line_goes_in_order_and_one_that_fails_holds_up_its_own_line_alone(store: Store) -> None:
+def test_notices_of_a_receiver_are_ordered_and_a_failure_delays_only_its_receiver(store: Store) -> None:
     table = store.notices
     table.put(_to())
     table.put(_to(name="other"))

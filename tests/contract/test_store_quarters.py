@@ -112,7 +112,7 @@ def test_a_user_who_makes_slices_without_end_leaves_few_rows_and_every_second(st
     assert units(store.usage()) == before
 
 
-def test_what_is_held_is_young_or_reaches_into_another_quarter_is_left_alone(store: Store) -> None:
+def test_held_young_and_quarter_crossing_intervals_are_not_merged(store: Store) -> None:
     kept = []
     store.grant(_record("a0"))
     kept += [replace(used(0, 1_000_000 * i, 1_000_000), sequence=i) for i in range(40)]

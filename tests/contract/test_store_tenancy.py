@@ -37,7 +37,7 @@ TOKEN = TokenRecord(
 )
 
 
-def test_what_was_written_is_read_again_by_the_next_pool(url: str) -> None:
+def test_written_objects_are_read_by_the_next_pool(url: str) -> None:
     first = open_store(url)
     written = first.tenancy
     member = Member(user="ann", role=Role.MEMBER, tenant="vision")
@@ -85,7 +85,7 @@ def test_a_user_goes_with_its_roles_and_tokens(store: Store) -> None:
     assert not tables.delete_user("ann")
 
 
-def test_of_two_that_revoke_a_token_one_is_told_so(store: Store) -> None:
+def test_one_of_two_revocations_of_a_token_succeeds(store: Store) -> None:
     tables = store.tokens
     tables.put(TOKEN)
     assert [tables.revoke("abc", at=5.0), tables.revoke("abc", at=6.0)] == [True, False]

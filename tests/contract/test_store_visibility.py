@@ -46,7 +46,7 @@ def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Sight:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_journal_leaves_out_exactly_what_is_not_seen(store: Store, seed: int) -> None:
+def test_journal_leaves_out_exactly_the_invisible_objects(store: Store, seed: int) -> None:
     chance = random.Random(seed)
     records = [_random_record(chance, f"a{n}") for n in range(30)]
     for record in records:

@@ -24,7 +24,7 @@ def test_there_is_a_guide_for_each_way_to_extend_the_product() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_a_reader_who_follows_the_guide_gets_what_it_shows(guide: Path, tmp_path: Path) -> None:
+def test_guide_prints_what_it_shows_when_followed(guide: Path, tmp_path: Path) -> None:
     steps = steps_of(guide.read_text())
     assert any(isinstance(step, WrittenFile) for step in steps)
     assert not isinstance(steps[-1], WrittenFile), "a guide ends with seeing that it works"

@@ -25,7 +25,7 @@ def wrong(*allocations: dict[str, Any]) -> str:
     return "; ".join(promises.promised(allocations, [CARD], {("GPU-0", "2g.10gb"): 2, ("GPU-0", "1g.5gb"): 1}))
 
 
-def test_what_fits_beside_each_other_is_no_violation() -> None:
+def test_allocations_that_fit_are_no_violation() -> None:
     assert wrong() == ""
     assert wrong(held("a"), held("b", "brokered"), held("c", policy="best-effort", core_percent=100)) == ""
     assert wrong(held("a", memory_mib=50_000, spill_mib=20_000)) == ""
@@ -48,7 +48,7 @@ def test_memory_and_compute_that_are_promised_twice_are_found() -> None:
     assert "3 tenants in turns" in wrong(*(held(name, "timeslice", memory_mib=0) for name in "abc"))
 
 
-def test_instances_on_one_another_are_found() -> None:
+def test_overlapping_instances_are_found() -> None:
     assert "2 times" in wrong(*(held(name, "mig", profile="1g.5gb", start=3) for name in "ab"))
     assert "lies on" in wrong(held("a", "mig", profile="2g.10gb", start=2), held("b", "mig", profile="1g.5gb", start=3))
 
@@ -125,7 +125,7 @@ def judged(rows: list[dict[str, Any]], *faults: Fault, of: Run | None = None) ->
     return accounts.broken_chains(slices) + accounts.misjudged(of or run(), RECORD, slices, faults)
 
 
-def test_use_that_is_what_was_seen_is_no_violation() -> None:
+def test_usage_that_matches_the_observed_times_is_no_violation() -> None:
     assert judged([row(0, 99.8, 105.0), row(1, 105.0, 110.2)]) == []
     assert judged([row(0, 99.8, 104.0)], fault("pool killed", 104.5, 112.0)) == [], "nobody saw its end"
     waited_for = run(said={"begun": 100.0, "ended": 107.0})
@@ -133,7 +133,7 @@ def test_use_that_is_what_was_seen_is_no_violation() -> None:
     assert "charged until -" in judged([row(0, 99.8, 105.0)], of=waited_for)[0]
 
 
-def test_use_that_is_lost_doubled_or_invented_is_found() -> None:
+def test_lost_doubled_and_invented_usage_is_found() -> None:
     assert "no interval" in judged([])[0]
     assert "no interval" in judged([], fault("pool killed", 104.0, 112.0))[0], "it was known to live for 4 s"
     assert judged([], fault("pool killed", 100.3, 104.0)) == [], "it had begun when no pool looked any more"
@@ -167,7 +167,7 @@ def test_a_diary_knows_faults_while_they_last_and_each_violation_once() -> None:
     assert len(diary.violations()) == 2
 
 
-def test_a_grant_that_could_not_be_prepared_is_none_that_its_user_was_told_of() -> None:
+def test_grant_that_could_not_be_prepared_is_not_a_reported_grant() -> None:
     first = RECORD | {"id": "a1~0123456789ab", "reason": "unhealthy", "explanation": "the driver says GPU is lost"}
     second = RECORD | {"id": "a2", "explanation": "before anybody was told of it, it lost its place to a3"}
     assert endings.reported_grants([first, RECORD, second]) == [RECORD]

@@ -38,14 +38,14 @@ def test_time_without_a_processor_is_that_of_the_kernel() -> None:
     assert waited[sleeping.pid] < 0.5, waited
 
 
-def test_a_process_that_is_gone_has_waited_for_nothing() -> None:
+def test_process_that_has_ended_waited_for_zero_seconds() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert stalls.waited(gone.pid) == 0.0
     assert stalls.kernel_threads(gone.pid) == []
 
 
-def test_the_innermost_frames_of_each_thread_are_told() -> None:
+def test_innermost_frames_of_each_thread_are_reported() -> None:
     program = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert program.stdout is not None
     assert program.stdout.readline() == "ready\n"

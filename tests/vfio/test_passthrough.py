@@ -12,7 +12,7 @@ from tests.vfio.conftest import Cases
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-def test_without_an_iommu_nothing_is_given_away_and_it_is_said_what_to_do(emulated: Cases) -> None:
+def test_passthrough_without_an_iommu_is_refused_with_a_hint(emulated: Cases) -> None:
     case = emulated["no IOMMU"]
     assert (case["translates"], case["reason"]) == (False, "unhealthy")
     assert "in no IOMMU group" in case["message"]
@@ -44,7 +44,7 @@ def test_a_card_is_bound_and_a_virtual_machine_uses_it(emulated: Cases) -> None:
     assert "inverse=f0f0edcb factorial=000013b0 dma=right" in said  # registers, arithmetic, and its DMA both ways
 
 
-def test_a_card_that_its_driver_does_not_see_is_lent_and_not_lost(emulated: Cases) -> None:
+def test_card_that_its_driver_does_not_list_is_lent_and_not_lost(emulated: Cases) -> None:
     assert (emulated["lent is not lost"]["changes"], emulated["lent is not lost"]["health"]) == (0, ["healthy"])
 
 
@@ -79,7 +79,7 @@ def test_all_functions_of_a_card_go_and_come_together(emulated: Cases) -> None:
     assert not back["book"]
 
 
-def test_a_pool_that_starts_again_knows_what_is_lent_and_fetches_what_is_over(emulated: Cases) -> None:
+def test_restarted_pool_knows_lent_cards_and_fetches_those_of_ended_allocations(emulated: Cases) -> None:
     again = emulated["after a restart"]
     assert again["listed"][1] == "0000:01:00.0"  # in its place, although its driver does not list it
     assert again["health"] == ["healthy"]
@@ -103,13 +103,13 @@ def test_a_neighbour_without_a_driver_and_a_bridge_do_no_harm(emulated: Cases) -
     assert (after["meanwhile"], after["driver"]) == ("", "virtio-pci")
 
 
-def test_numbers_of_functions_that_cannot_be_are_told(emulated: Cases) -> None:
+def test_invalid_numbers_of_virtual_functions_are_refused(emulated: Cases) -> None:
     assert "it can have 2 (ERANGE)" in emulated["too many functions"]["message"]
     assert "(ENOENT)" in emulated["no SR-IOV"]["message"]
     assert "(EBUSY)" in emulated["another number of functions"]["message"]
 
 
-def test_parts_of_a_card_are_given_to_several_virtual_machines(emulated: Cases) -> None:
+def test_virtual_functions_of_a_card_are_given_to_several_virtual_machines(emulated: Cases) -> None:
     assert emulated["profiles"]["profiles"] == [["vf", 2048, 2]]
     case = emulated["functions"]
     assert (len(set(case["given"])), case["apart"]) == (2, True)
@@ -118,7 +118,7 @@ def test_parts_of_a_card_are_given_to_several_virtual_machines(emulated: Cases) 
     assert emulated["whole while divided"]["reason"] == "no_capacity"
 
 
-def test_functions_in_use_hold_nobody_up_and_go_when_they_are_free(emulated: Cases) -> None:
+def test_virtual_functions_in_use_delay_no_other_request_and_are_removed_when_free(emulated: Cases) -> None:
     assert emulated["functions in use"]["reason"] == "timeout"
     assert (emulated["functions gone"]["gone"], emulated["functions gone"]["driver"]) == (True, "nvme")
 
