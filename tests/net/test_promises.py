@@ -128,7 +128,7 @@ def test_what_cannot_be_told_from_inside_is_not_called_red(site: Site, made: dic
     shut = shut.put(Eip(name="red/e3", address=ip_address("198.51.100.73")))[0]
     shut = shut.put(NatRule(name="red/shut", kind=NatKind.FIP, eip="red/e3", port="red/a/shut"))[0]
     (found,) = [one for one in beyond.translations(shut, "red", made["red/a/client"]) if "red/shut" in one.promise]
-    assert (found.held, found.detail) == (None, "no group of red/a/shut lets anybody outside in")
+    assert (found.held, found.detail) == (None, "no security group of red/a/shut admits traffic from outside")
 
 
 def test_every_promise_holds_and_each_is_red_when_what_carries_it_out_is_gone(
@@ -136,8 +136,8 @@ def test_every_promise_holds_and_each_is_red_when_what_carries_it_out_is_gone(
 ) -> None:
     probe = made["red/a/client"]
     assert tried(site, made) == dict.fromkeys(PROMISES, True)
-    assert probe.leased() == str(probe.address)
-    monkeypatch.setattr(probes, "TRIED_S", 0.5)  # what is looked for has gone, and waiting brings nothing
+    assert probe.dhcp_offer() == str(probe.address)
+    monkeypatch.setattr(probes, "TRY_S", 0.5)  # what is looked for has gone, and waiting brings nothing
     lab.central.nbctl(
         "--wait=hv",
         *("lr-nat-del", "cb-red", "dnat_and_snat", "198.51.100.71", "--", "lb-del", "cb-red/http:dnat"),
@@ -149,7 +149,7 @@ def test_every_promise_holds_and_each_is_red_when_what_carries_it_out_is_gone(
     lab.central.nbctl("--wait=hv", "lrp-del", "red:uplink:router")
     assert [one.held for one in beyond.gateways(site.networks, "red", probe)] == [False]
     lab.central.nbctl("--wait=hv", "--all", "destroy", "DHCP_Options")
-    assert probe.leased() == ""
+    assert probe.dhcp_offer() == ""
 
 
 def test_a_bound_of_a_rate_is_seen_and_its_loss_is(site: Site, lab: Lab, made: dict[str, Probe]) -> None:

@@ -16,7 +16,7 @@ from calabash.cli.home import client, home
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import programs
-from calabash.netd.promises.places import ProbePlaces, book_of, hosts_of
+from calabash.netd.promises.places import ProbePlaces, hosts_of, pool_networks
 from calabash.netd.promises.result import PromiseTried
 from calabash.netd.promises.tried import try_promises
 from calabash.netd.settings import read_connection
@@ -44,7 +44,7 @@ def check(vpc: str, fmt: str) -> None:
             hint="run it as root; `calabash net doctor` needs no probes",
         )
     pool = client()
-    networks = book_of(pool)
+    networks = pool_networks(pool)
     with _quiet(), ProbePlaces(pool, hosts_of(home())).open() as places:
         tried = list(try_promises(networks, vpc, places, _trace()))
     rows = [{"result": _word(t), "promise": t.promise, "detail": t.detail} for t in tried]

@@ -75,8 +75,8 @@ def run(path: Path | None, *, once: bool) -> None:
 
     It may be ended and started at any moment: what is to be is asked of the pool, and what is of the fabrics.
     """
-    from calabash.netd.fabric.main import keep_fabrics  # noqa: PLC0415
+    from calabash.netd.fabric.main import run_fabric_controller  # noqa: PLC0415
     from calabash.operations.logs import configure  # noqa: PLC0415
 
     configure()
-    keep_fabrics(client(), path or own_file(FILE), once=once)
+    run_fabric_controller(client(), path or own_file(FILE), once=once)

@@ -70,7 +70,7 @@ def test_a_card_changes_hands_in_one_round_and_leaves_first(ufm: SimulatedUfm) -
     joined = next(n for n, line in enumerate(ufm.asked) if line == "POST /ufmRest/resources/pkeys/")
     looked = [n for n, line in enumerate(ufm.asked) if line.startswith("GET")]
     assert left < joined
-    assert any(left < n < joined for n in looked), "it joined without having been seen to have left"
+    assert any(left < n < joined for n in looked), "it joined without having been observed to leave"
 
 
 def test_partitions_of_others_stay_as_they_are(ufm: SimulatedUfm) -> None:
@@ -131,7 +131,7 @@ def test_orders_that_are_answered_and_not_carried_out_are_seen(ufm: SimulatedUfm
     ufm.pkeys.faults.lose = True
     found = fabric_round(driver, ENDPOINTS, [])
     assert (state(found), standing(found)) == (FabricState.LEAVING, ("red",))
-    assert "nothing of it is to be seen" in found.problem
+    assert "accepted an order without effect" in found.problem
     ufm.pkeys.faults.lose = False
     assert state(fabric_round(driver, ENDPOINTS, [])) is FabricState.CLEAR
 
@@ -141,12 +141,12 @@ def test_a_release_that_is_half_done_leaves_the_card_standing(ufm: SimulatedUfm)
     whole = tuple(FabricEndpoint(plane=FabricPlane.INFINIBAND, device=CARD, address=port) for port in PORTS)
     fabric_round(driver, whole, [RED])
     ufm.pkeys.faults.half = True
-    first = driver.seen()
+    first = driver.observe()
     driver.release(first.partitions[0].number, PORTS)
-    assert standing_of(driver.seen()) == {"red": {PORTS[1], PORTS[3]}}
+    assert standing_of(driver.observe()) == {"red": {PORTS[1], PORTS[3]}}
     ufm.pkeys.faults.half = False
     assert state(fabric_round(driver, whole, [BLUE])) is FabricState.MEMBER
-    assert standing_of(driver.seen()) == {"blue": set(PORTS)}
+    assert standing_of(driver.observe()) == {"blue": set(PORTS)}
 
 
 def standing_of(view: FabricView) -> dict[str, set[str]]:
@@ -166,7 +166,7 @@ def test_a_manager_that_keeps_no_names_gets_no_members(ufm: SimulatedUfm) -> Non
     ufm.pkeys.faults.nameless = True
     found = fabric_round(infiniband(ufm), ENDPOINTS, [RED])
     assert state(found) is FabricState.JOINING
-    assert "not there under that name" in found.problem
+    assert "does not have that name" in found.problem
     assert set(ufm.pkeys.names) == {PKEY_DEFAULT}
 
 
@@ -203,14 +203,14 @@ def test_a_simulated_fabric_outlives_its_controller(plane: FabricPlane, tmp_path
     assert state(fabric_round(driver(), endpoints, [RED])) is FabricState.MEMBER
     assert fabric_round(driver(), endpoints, [RED]).orders == 0
     assert state(fabric_round(driver(), endpoints, [BLUE])) is FabricState.MEMBER
-    assert standing_of(driver().seen()) == {"blue": {address}}
+    assert standing_of(driver().observe()) == {"blue": {address}}
     assert state(fabric_round(driver(), endpoints, [])) is FabricState.CLEAR
-    assert driver().seen() == FabricView()
+    assert driver().observe() == FabricView()
 
 
 def test_a_simulated_fabric_refuses_an_address_that_is_elsewhere(tmp_path: Path) -> None:
     driver = SimulatedFabric(FabricPlane.ROCE, tmp_path / "roce.json", first=1, last=9)
-    one, two = driver.allocate("red", driver.seen()), driver.allocate("blue", driver.seen())
+    one, two = driver.allocate("red", driver.observe()), driver.allocate("blue", driver.observe())
     driver.attach(one, ["h1/a/vf0"])
     with pytest.raises(CalabashError, match="is in partition 1"):
         driver.attach(two, ["h1/a/vf0"])
@@ -222,7 +222,7 @@ def test_an_nvlink_partition_stays_in_its_domain(tmp_path: Path) -> None:
     domains = {"a": "rack1", "b": "rack2"}
     driver = SimulatedFabric(FabricPlane.NVLINK, tmp_path / "nvlink.json", first=1, last=9, domains=domains)
     with pytest.raises(CalabashError, match="2 NVLink domains"):
-        driver.attach(driver.allocate("red", driver.seen()), ["a", "b"])
+        driver.attach(driver.allocate("red", driver.observe()), ["a", "b"])
 
 
 def test_a_plane_that_nothing_divides_is_called_so() -> None:
@@ -263,5 +263,5 @@ def test_a_bad_file_is_refused_with_the_field(tmp_path: Path, content: str, said
 def test_a_manager_without_a_url_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "fabric.toml"
     file.write_text('[infiniband]\ndriver = "ufm"\n')
-    with pytest.raises(CalabashError, match="has no url"):
+    with pytest.raises(CalabashError, match="needs a url"):
         read_fabric(file).drivers(tmp_path)

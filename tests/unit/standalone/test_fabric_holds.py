@@ -220,7 +220,7 @@ def test_nobody_has_a_card_that_is_in_anothers_partition(
             fabric.loses = not fabric.loses
         elif action == "restart":
             running = controller()
-        for partition in fabric.seen().partitions:
+        for partition in fabric.observe().partitions:
             for member in partition.members & pool.records.keys():
                 assert pool.records[member].request.tenant == partition.tenant
     fabric.loses = pool.late = False
@@ -229,5 +229,5 @@ def test_nobody_has_a_card_that_is_in_anothers_partition(
     pool.records.clear()
     for _ in range(3):
         running.step()
-    assert fabric.seen().partitions == ()
+    assert fabric.observe().partitions == ()
     pool.grant("last", "green", CARDS[0])

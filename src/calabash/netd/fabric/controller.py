@@ -1,5 +1,7 @@
-"""The program that keeps fabrics as the pool's grants want them: asks who has which card, makes a round of each plane, tells
-what it saw. It keeps nothing: it may end at any moment, and the next one begins from what it sees."""
+"""Fabric controller: asks the pool which tenants use each device, reconciles each plane, and reports the observed conditions.
+
+It stores nothing: it may end at any point, and the next controller begins with the observed state.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ from calabash.netd.fabric.round import fabric_round
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 0.25  # between two questions who has what
+POLL_S = 0.25  # pause between two requests of the uses
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 MESSAGE_CHARACTERS_MAX = 500
 
 
-class PoolFace(Protocol):
-    """What of a pool's API is asked here."""
+class PoolApi(Protocol):
+    """Methods of the pool client that the controller needs."""
 
     def get(self, path: str, *, timeout_s: float = 30.0) -> Any: ...
 
@@ -34,22 +36,22 @@ class PoolFace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _UsesVersion:
     pool: str
     number: int
 
 
 class FabricController:
-    """One loop.
+    """Control loop of all fabrics.
 
     Args:
-        every_s: the longest time between two looks at fabrics on which nothing should have changed.
-        now_s: a clock that only goes forward.
+        every_s: seconds after which unchanged fabrics are observed again.
+        now_s: monotonic clock.
     """
 
     def __init__(
         self,
-        pool: PoolFace,
+        pool: PoolApi,
         drivers: Sequence[FabricIsolation],
         endpoints: Sequence[FabricEndpoint],
         *,
@@ -58,38 +60,38 @@ class FabricController:
     ) -> None:
         self._pool, self._drivers, self._endpoints = pool, drivers, endpoints
         self._every_s, self._now_s = every_s, now_s
-        self._seen: _Moment | None = None
-        self._told: tuple[_Moment, tuple[FabricCondition, ...]] | None = None
+        self._observed_version: _UsesVersion | None = None
+        self._reported: tuple[_UsesVersion, tuple[FabricCondition, ...]] | None = None
         self._due_s = 0.0
         self._retry_s = 0.0
 
     def step(self) -> float:
-        """Whatever there is to do now; seconds until there may be more. Never raises for what the pool or a fabric does."""
+        """Carry out one step and return the seconds to the next. Does not raise errors of the pool or of a fabric."""
         try:
             uses = msgspec.convert(self._pool.get(f"{PATH}/uses"), FabricUses)
         except (CalabashError, msgspec.ValidationError) as error:
-            log.warning("the pool does not say who has which card", error=str(error))
-            self._seen = self._told = None  # it may be another one when it answers again
+            log.warning("device uses cannot be read from the pool", error=str(error))
+            self._observed_version = self._reported = None  # the next reply may come from another pool
             return RETRY_FIRST_S
-        moment, now_s = _Moment(uses.pool, uses.number), self._now_s()
-        if moment == self._seen and now_s < self._due_s:
-            return LOOK_S
+        version, now_s = _UsesVersion(uses.pool, uses.number), self._now_s()
+        if version == self._observed_version and now_s < self._due_s:
+            return POLL_S
         found = [FabricUse(device=DeviceUuid(use.device), tenant=use.tenant) for use in uses.uses]
         rounds = [fabric_round(driver, self._endpoints, found) for driver in self._drivers]
-        well = not any(one.problem for one in rounds)
-        self._retry_s = 0.0 if well else min(RETRY_MAX_S, max(RETRY_FIRST_S, self._retry_s * 2))
-        self._due_s = self._now_s() + (self._every_s if well else self._retry_s)
-        self._tell(moment, tuple(condition for one in rounds for condition in one.conditions))
-        return LOOK_S
+        all_succeeded = not any(one.problem for one in rounds)
+        self._retry_s = 0.0 if all_succeeded else min(RETRY_MAX_S, max(RETRY_FIRST_S, self._retry_s * 2))
+        self._due_s = self._now_s() + (self._every_s if all_succeeded else self._retry_s)
+        self._report(version, tuple(condition for one in rounds for condition in one.conditions))
+        return POLL_S
 
     def run(self, stop: threading.Event) -> None:
-        """Until it is told to stop."""
+        """Run steps until ``stop`` is set."""
         while not stop.wait(self.step()):
             pass
 
-    def _tell(self, moment: _Moment, conditions: tuple[FabricCondition, ...]) -> None:
-        self._seen = moment
-        if self._told == (moment, conditions):
+    def _report(self, version: _UsesVersion, conditions: tuple[FabricCondition, ...]) -> None:
+        self._observed_version = version
+        if self._reported == (version, conditions):
             return
         cards = [
             {
@@ -104,9 +106,9 @@ class FabricController:
             for one in conditions
         ]
         try:
-            self._pool.put(f"{PATH}/status", {"pool": moment.pool, "number": moment.number, "cards": cards})
+            self._pool.put(f"{PATH}/status", {"pool": version.pool, "number": version.number, "cards": cards})
         except CalabashError as error:
-            log.warning("the pool does not take what fabrics are like", error=error.message)
-            self._seen = self._told = None
+            log.warning("fabric conditions cannot be reported to the pool", error=error.message)
+            self._observed_version = self._reported = None
             return
-        self._told = (moment, conditions)
+        self._reported = (version, conditions)

@@ -1,4 +1,4 @@
-"""What every fabric can be asked: ``FabricIsolation``, of which there is one driver for each plane."""
+"""Interface of fabric drivers, ``FabricIsolation``, and the driver of a plane without partitions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from calabash.net.fabric_partitions import FabricPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricView:
-    """What a fabric's manager said: the partitions that are ours, and addresses that a foreign one lets talk to strangers."""
+    """Observed state of a fabric.
+
+    Args:
+        partitions: partitions managed by Calabash.
+        exposed: addresses that a foreign partition connects to all others.
+    """
 
     partitions: tuple[FabricPartition, ...] = ()
     exposed: frozenset[str] = frozenset()
 
 
 class FabricIsolation(Protocol):
-    """Partitions of one plane. A caller allocates, attaches, verifies by ``seen``, and later releases and drops.
+    """Partitions of one plane. A caller allocates, attaches, verifies with ``observe``, and later releases and drops.
 
-    Every order may be repeated and raises CalabashError when it was not taken; that it was taken proves nothing, only what
-    is seen afterwards does. Of partitions that are not ours nothing is changed.
+    Every order may be repeated, and raises CalabashError if it was not accepted. An accepted order proves nothing: only the
+    observed state does. Foreign partitions are never changed.
     """
 
     @property
@@ -31,32 +36,32 @@ class FabricIsolation(Protocol):
 
     @property
     def divides(self) -> bool:
-        """Whether it has partitions at all."""
+        """True if the plane has partitions."""
         ...
 
-    def seen(self) -> FabricView:
-        """How it stands now, as its manager tells."""
+    def observe(self) -> FabricView:
+        """Return the current state reported by the fabric manager."""
         ...
 
     def allocate(self, tenant: str, seen: FabricView) -> int:
-        """The number of the tenant's partition, which is made, empty, where ``seen`` has none."""
+        """Return the number of the tenant's partition; create an empty one if ``seen`` has none."""
         ...
 
     def attach(self, number: int, addresses: Collection[str]) -> None:
-        """Have these in the partition."""
+        """Add addresses to the partition."""
         ...
 
     def release(self, number: int, addresses: Collection[str]) -> None:
-        """Have these out of it; those that are not in it are no error."""
+        """Remove addresses from the partition; ignores addresses that are not in it."""
         ...
 
     def drop(self, number: int) -> None:
-        """Remove an empty partition; none is no error."""
+        """Delete an empty partition; ignores a missing one."""
         ...
 
 
 class NullFabric:
-    """A plane that nothing divides: for a fabric that is one tenant's as a whole, or is not to be touched."""
+    """Plane without partitions: the fabric belongs to one tenant, or must not be changed."""
 
     def __init__(self, plane: FabricPlane) -> None:
         self._plane = plane
@@ -69,7 +74,7 @@ class NullFabric:
     def divides(self) -> bool:
         return False
 
-    def seen(self) -> FabricView:
+    def observe(self) -> FabricView:
         return FabricView()
 
     def allocate(self, tenant: str, seen: FabricView) -> int:
@@ -79,15 +84,15 @@ class NullFabric:
         raise self._refusal()
 
     def release(self, number: int, addresses: Collection[str]) -> None:
-        """Nothing is in anything."""
+        """Do nothing."""
 
     def drop(self, number: int) -> None:
-        """There is nothing to remove."""
+        """Do nothing."""
 
     def _refusal(self) -> CalabashError:
-        return CalabashError(f"nothing divides {self._plane} here", reason=Reason.UNSUPPORTED)
+        return CalabashError(f"{self._plane} has no partitions here", reason=Reason.UNSUPPORTED)
 
 
 def partition_of(numbers: FabricView, tenant: str) -> int:
-    """The smallest number that the tenant has, 0 none."""
+    """Return the smallest partition number of the tenant, or 0."""
     return min((p.number for p in numbers.partitions if p.tenant == tenant), default=0)

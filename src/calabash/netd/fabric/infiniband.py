@@ -1,5 +1,8 @@
-"""InfiniBand: a tenant's partition is a P_Key that UFM keeps, named ``cb-TENANT``. The name is the only record of whose it is,
-so a controller that was killed finds everything again. P_Keys of other names are not ours and stay as they are."""
+"""InfiniBand driver: the partition of a tenant is a P_Key in UFM, named ``cb-TENANT``.
+
+The name is the only record of the tenant, so a controller that was killed finds all partitions again. P_Keys with other names
+are foreign and never changed.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,26 @@ _COMPLETE = re.compile(r"([-.a-zA-Z0-9]|_[0-9a-f]{2})+")
 
 
 def partition_name(tenant: str) -> str:
-    """What a tenant's partition is called: its name, other bytes than letters, digits, ``-`` and ``.`` as ``_XX``."""
+    """Return the name of a tenant's partition; bytes other than letters, digits, ``-`` and ``.`` become ``_XX``."""
     return PREFIX + "".join(chr(byte) if byte in _PLAIN else f"_{byte:02x}" for byte in tenant.encode())
 
 
 def tenant_of_partition(name: str) -> str:
-    """Whose it is, "" where it is no name of ours."""
-    told = name.removeprefix(PREFIX)
-    if told == name or not _COMPLETE.fullmatch(told):
+    """Return the tenant of a partition name, or "" for a foreign name."""
+    encoded = name.removeprefix(PREFIX)
+    if encoded == name or not _COMPLETE.fullmatch(encoded):
         return ""
-    plain = re.sub(rb"_([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), told.encode())
+    plain = re.sub(rb"_([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), encoded.encode())
     tenant = plain.decode(errors="replace")
     return tenant if partition_name(tenant) == name else ""
 
 
 class InfinibandFabric:
-    """P_Keys ``first`` to ``last`` are given to Calabash; what has another number is foreign whatever its name."""
+    """Driver for UFM.
+
+    Args:
+        first, last: P_Keys that belong to Calabash. Other P_Keys are foreign, whatever their names.
+    """
 
     def __init__(self, ufm: UfmClient, *, first: int, last: int) -> None:
         self._ufm = ufm
@@ -48,8 +55,11 @@ class InfinibandFabric:
     def divides(self) -> bool:
         return True
 
-    def seen(self) -> FabricView:
-        """Ports that are full members of the managers' own partition reach every port of the fabric: they are exposed."""
+    def observe(self) -> FabricView:
+        """Return the partitions of Calabash, and exposed addresses.
+
+        Exposed addresses are full members of the management partition, which connects them to every port of the fabric.
+        """
         found, exposed = [], set()
         pkeys = self._ufm.pkeys()
         self._taken = frozenset(pkeys)
@@ -62,7 +72,11 @@ class InfinibandFabric:
         return FabricView(partitions=tuple(found), exposed=frozenset(exposed))
 
     def allocate(self, tenant: str, seen: FabricView) -> int:
-        """Raises NO_CAPACITY, and UNSUPPORTED for a manager that does not keep names: it would never know whose it is."""
+        """Return the P_Key of the tenant, creating it if necessary.
+
+        Raises:
+            CalabashError: NO_CAPACITY, or UNSUPPORTED if UFM does not store partition names, which identify tenants.
+        """
         own = partition_of(seen, tenant)
         if own:
             return own
@@ -75,9 +89,9 @@ class InfinibandFabric:
             if number in made and not made[number].guids:
                 self._ufm.delete(number)
             raise CalabashError(
-                f"P_Key {number:#x} was asked for as {name!r} and is not there under that name",
+                f"P_Key {number:#x} was created as {name!r} but does not have that name",
                 reason=Reason.UNSUPPORTED,
-                hint="UFM 6.22 and later keep names of partitions",
+                hint="UFM 6.22 and later store partition names",
             )
         return number
 

@@ -1,5 +1,8 @@
-"""``python -I -m calabash.netd.fabric``: has partitions of fabrics follow who has which card; the pool keeps it running where
-``pool.toml`` says so. It may be killed at any moment."""
+"""Process of the fabric controller: ``python -I -m calabash.netd.fabric``.
+
+Moves endpoints to the partitions of the tenants that use their devices. The pool runs it if ``pool.toml`` says so. It may be
+killed at any point.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import time
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.fabric.controller import FabricController, PoolFace
+from calabash.netd.fabric.controller import FabricController, PoolApi
 from calabash.netd.fabric.settings import read_fabric
 from calabash.seams.pool.client import PoolClient
 
@@ -20,13 +23,16 @@ FABRIC_FILE = "fabric.toml"
 
 
 def main(words: list[str] | None = None) -> int:
-    """What cannot start says why in two lines on stderr and ends with 1."""
+    """Run until the process is told to stop; return the exit status.
+
+    Errors at the start are printed as two lines on stderr; the exit status is then 1.
+    """
     parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.fabric", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help=f"the pool's home, which has {FABRIC_FILE}")
-    parser.add_argument("--supervised", action="store_true", help="end when standard input does")
+    parser.add_argument("--supervised", action="store_true", help="end at the end of standard input")
     arguments = parser.parse_args(words)
     try:
-        keep_fabrics(
+        run_fabric_controller(
             PoolClient(arguments.home), arguments.home / FABRIC_FILE, once=False, supervised=arguments.supervised
         )
     except CalabashError as error:
@@ -37,9 +43,16 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def keep_fabrics(pool: PoolFace, file: Path, *, once: bool, supervised: bool = False) -> None:
-    """Until a signal, or the end of standard input where it is ``supervised``; ``once``: one round. Raises CalabashError for a
-    file that says nothing that could be done."""
+def run_fabric_controller(pool: PoolApi, file: Path, *, once: bool, supervised: bool = False) -> None:
+    """Reconcile all fabrics until a signal arrives.
+
+    Args:
+        once: carry out one round only.
+        supervised: end at the end of standard input.
+
+    Raises:
+        CalabashError: the file is invalid or names no fabric.
+    """
     settings = read_fabric(file)
     drivers = settings.drivers(file.absolute().parent)
     if not drivers:

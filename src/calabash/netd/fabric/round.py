@@ -1,4 +1,7 @@
-"""One round of a plane: look, order what differs, look again. What failed is said; the next round begins from what is seen."""
+"""One reconcile round of a plane: observe, order the differences, observe again.
+
+The next round begins with the observed state.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from calabash.netd.fabric.driver import FabricIsolation, FabricView
 
 log = structlog.get_logger(__name__)
 
-LOOKS_MAX = 4  # leave, join, and once more where an answer was lost
+OBSERVATIONS_MAX = 4  # release, attach, and a repetition if a reply was lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricRound:
-    """What a round came to; ``problem`` "" where everything is as it should be."""
+    """Result of a round. ``problem`` is "" if the plane is in the desired state."""
 
     conditions: tuple[FabricCondition, ...]
     orders: int = 0
@@ -29,22 +32,22 @@ class FabricRound:
 def fabric_round(
     driver: FabricIsolation, endpoints: Collection[FabricEndpoint], uses: Collection[FabricUse]
 ) -> FabricRound:
-    """Bring a plane as near to what is wanted as its manager lets. Never raises for what a manager does."""
+    """Reconcile a plane as far as its manager permits. Errors of the manager are returned, not raised."""
     if not driver.divides:
         return FabricRound(conditions=_undivided(driver, endpoints))
     wanted = memberships(endpoints, uses, driver.plane)
     view: FabricView | None = None
     orders, problems = 0, []
     try:
-        view = driver.seen()
-        for _ in range(LOOKS_MAX):
+        view = driver.observe()
+        for _ in range(OBSERVATIONS_MAX):
             steps = fabric_steps(wanted, view.partitions)
             if not steps:
                 break
-            problems = [problem for step in steps if (problem := _carried_out(driver, step, view))]
+            problems = [problem for step in steps if (problem := _carry_out(driver, step, view))]
             orders += len(steps)
-            view = None  # while it is not seen again, nothing is known
-            view = driver.seen()
+            view = None  # unknown until it is observed again
+            view = driver.observe()
             if problems:
                 break
     except CalabashError as error:
@@ -52,9 +55,9 @@ def fabric_round(
     left = view is None or bool(fabric_steps(wanted, view.partitions))
     problem = "; ".join(dict.fromkeys(problems)) if left else ""
     if left and not problem:
-        problem = "the fabric's manager took an order and nothing of it is to be seen"
+        problem = "the fabric manager accepted an order without effect"
     if problem:
-        log.warning("a fabric is not as it should be", plane=driver.plane.value, problem=problem)
+        log.warning("fabric is not in the desired state", plane=driver.plane.value, problem=problem)
     found = conditions(
         endpoints,
         uses,
@@ -66,8 +69,8 @@ def fabric_round(
     return FabricRound(conditions=found, orders=orders, problem=problem)
 
 
-def _carried_out(driver: FabricIsolation, step: FabricStep, view: FabricView) -> str:
-    """What went wrong, "" nothing: an order that fails keeps no other from being given."""
+def _carry_out(driver: FabricIsolation, step: FabricStep, view: FabricView) -> str:
+    """Carry out one step; return the error, or "". A failed step does not prevent the next ones."""
     try:
         if step.kind is FabricStepKind.RELEASE:
             driver.release(step.number, step.addresses)

@@ -1,4 +1,4 @@
-"""``fabric.toml``: which fabrics there are, who manages them, and where each card is on them."""
+"""Settings of the fabric controller: ``fabric.toml`` lists the fabrics, their managers, and the addresses of devices."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _Number = Annotated[int, Meta(ge=1, le=PKEY_DEFAULT - 1)]
 
 
 class InfinibandSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """``driver``: ``ufm``, or ``null`` for a fabric that is not to be divided. P_Keys ``first_number`` to ``last_number``
-    belong to Calabash; the rest as for ``UfmServer``."""
+    """Settings of an InfiniBand fabric.
+
+    ``driver`` is ``ufm``, or ``null`` for a fabric without partitions. P_Keys ``first_number`` to ``last_number`` belong to
+    Calabash. See ``UfmServer`` for the other fields.
+    """
 
     driver: Literal["ufm", "null"] = "null"
     url: str = ""
@@ -36,7 +39,7 @@ class InfinibandSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 
 class SwitchedSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """``driver``: ``simulated`` keeps partitions in ``file``; ``null`` for a fabric that is not to be divided."""
+    """Settings of RoCE or NVLink: ``simulated`` keeps partitions in ``file``; ``null`` is a fabric without partitions."""
 
     driver: Literal["simulated", "null"] = "null"
     file: str = ""
@@ -45,7 +48,7 @@ class SwitchedSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
 
 
 class CardSettingsOnFabrics(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Where one card is: addresses on each plane, and the NVLink domain that it is in."""
+    """Addresses of one device on each plane, and its NVLink domain."""
 
     device: Annotated[str, Meta(min_length=1, max_length=96)]
     infiniband: tuple[str, ...] = ()
@@ -55,8 +58,10 @@ class CardSettingsOnFabrics(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 
 
 class FabricSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file. A section that is not there is a plane that nobody looks after; ``every_s``: the longest time between two
-    looks at a fabric that nothing has changed on."""
+    """Contents of the file. A missing section is an unmanaged plane.
+
+    ``every_s``: seconds after which an unchanged fabric is observed again.
+    """
 
     infiniband: InfinibandSettings | None = None
     roce: SwitchedSettings | None = None
@@ -65,7 +70,7 @@ class FabricSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     every_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
 
     def endpoints(self) -> tuple[FabricEndpoint, ...]:
-        """Of all cards. Raises CalabashError for addresses that are none, or named twice."""
+        """Return the endpoints of all devices. Raises CalabashError for invalid or duplicate addresses."""
         return check_endpoints(
             FabricEndpoint(plane=plane, device=DeviceUuid(card.device), address=read_address(plane, text))
             for card in self.card
@@ -74,7 +79,7 @@ class FabricSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
         )
 
     def drivers(self, directory: Path) -> list[FabricIsolation]:
-        """One for each section; files without a path of their own are in that directory. Raises CalabashError."""
+        """Return one driver for each section; relative files are in ``directory``. Raises CalabashError."""
         found: list[FabricIsolation] = []
         if self.infiniband is not None:
             found.append(_infiniband(self.infiniband))
@@ -86,12 +91,12 @@ class FabricSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
 
 def read_fabric(path: Path) -> FabricSettings:
-    """Raises CalabashError(BAD_FILE) that names the field."""
+    """Read the settings. Raises CalabashError (BAD_FILE) that names the field."""
     try:
         settings = msgspec.toml.decode(path.read_bytes(), type=FabricSettings)
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise CalabashError(
-            f"{path} is not understood: {error}",
+            f"{path} is invalid: {error}",
             reason=Reason.BAD_FILE,
             hint="sections [infiniband], [roce], [nvlink] and [[card]]; see docs/how-to/isolate-rdma-fabrics.md",
         ) from None
@@ -103,7 +108,7 @@ def _infiniband(settings: InfinibandSettings) -> FabricIsolation:
     if settings.driver == "null":
         return NullFabric(FabricPlane.INFINIBAND)
     if not settings.url:
-        raise CalabashError("[infiniband] has no url", reason=Reason.BAD_FILE, hint='url = "https://ufm.example.org"')
+        raise CalabashError("[infiniband] needs a url", reason=Reason.BAD_FILE, hint='url = "https://ufm.example.org"')
     server = UfmServer(
         url=settings.url,
         user=settings.user,

@@ -1,7 +1,8 @@
-"""A fabric that is a file: what stands in for switches with VRFs and for NVLink's partition manager, by the rules of both.
+"""Simulated fabric in a file: stands for switches with VRFs (RoCE) and for the NVLink partition manager.
 
-A virtual function is in one VRF, and a card in one NVLink partition; both managers refuse an address that is in another one,
-and NVLink's refuses partitions across domains. A file outlives the process, as a switch's configuration does.
+A virtual function is in at most one VRF and a device in at most one NVLink partition; both managers refuse an address that is
+in another one, and the NVLink manager refuses partitions across domains. The file outlives the process, like the configuration
+of a switch.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class SimulatedPartition(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SimulatedFabric:
-    """One plane, in a file of its own.
+    """One simulated plane.
 
     Args:
-        domains: of NVLink: the domain that each address is in; an address that is in none is in one with all such.
+        file: its state.
+        domains: NVLink domain of each address; addresses without an entry share one domain.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class SimulatedFabric:
     def divides(self) -> bool:
         return True
 
-    def seen(self) -> FabricView:
+    def observe(self) -> FabricView:
         found = [
             FabricPartition(tenant=one.tenant, number=int(number), members=frozenset(one.members))
             for number, one in self._read().items()
@@ -66,11 +68,16 @@ class SimulatedFabric:
         return number
 
     def attach(self, number: int, addresses: Collection[str]) -> None:
-        """Raises CONFLICT for an address that is elsewhere, NOT_FOUND for no such partition, TOPOLOGY across domains."""
+        """Add addresses to the partition.
+
+        Raises:
+            CalabashError: CONFLICT if an address is in another partition, NOT_FOUND if the partition is missing, TOPOLOGY
+                across domains.
+        """
         content = self._read()
         own = content.get(str(number))
         if own is None:
-            raise CalabashError(f"there is no partition {number} on {self._plane}", reason=Reason.NOT_FOUND)
+            raise CalabashError(f"partition {number} on {self._plane} does not exist", reason=Reason.NOT_FOUND)
         for other, one in content.items():
             taken = sorted(set(addresses) & set(one.members)) if other != str(number) else []
             if taken:
@@ -89,7 +96,7 @@ class SimulatedFabric:
             self._write(content)
 
     def drop(self, number: int) -> None:
-        """Raises CONFLICT while something is in it."""
+        """Delete the partition. Raises CalabashError (CONFLICT) if it has members."""
         content = self._read()
         own = content.pop(str(number), None)
         if own is not None and own.members:
@@ -102,7 +109,9 @@ class SimulatedFabric:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError) as error:
-            raise CalabashError(f"{self._file} is no simulated fabric: {error}", reason=Reason.BAD_FILE) from None
+            raise CalabashError(
+                f"{self._file} is not the file of a simulated fabric: {error}", reason=Reason.BAD_FILE
+            ) from None
 
     def _write(self, content: Mapping[str, SimulatedPartition]) -> None:
         write_durably(self._file, msgspec.json.encode(content))

@@ -1,8 +1,8 @@
-"""A UFM that is a process of ours: its routes for P_Keys, its rules and its mistakes. For tests, and to try ``fabric.toml``:
-``python -I -m calabash.netd.fabric.simulated_ufm --port 8080``.
+"""Simulated UFM server with its P_Key API, rules and faults, for tests and to try ``fabric.toml``.
 
-It keeps P_Keys 0x1 to 0x7fff, of which the last is there from the beginning with every port as a limited member; a P_Key ends
-with its last port only when it is deleted. ``UfmFaults`` has it answer wrongly in the ways that were seen of managers.
+Run it with ``python -I -m calabash.netd.fabric.simulated_ufm --port 8080``. It stores P_Keys 0x1 to 0x7fff. The last one
+exists from the start and contains every port as a limited member. A P_Key exists until it is deleted, also without ports.
+``UfmFaults`` enables faults that were observed with real managers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ BODY_BYTES_MAX = 1 << 20
 
 @dataclass(kw_only=True)
 class UfmFaults:
-    """What goes wrong, until it is set back: ``status`` answers everything with it; ``hang``: no answer until it is set;
-    ``garbage``: a page for people; ``lose``: orders are answered and not carried out; ``half``: only every other port of an
-    order is; ``forget_answer``: orders are carried out and the line is cut; ``nameless``: names are not kept."""
+    """Faults, active until they are reset.
+
+    Args:
+        status: reply to every request with this status.
+        hang: reply to no request until the event is set.
+        garbage: reply with an HTML page.
+        lose: confirm orders without carrying them out.
+        half: carry out orders for every other port only.
+        forget_answer: carry out orders and close the connection without a reply.
+        nameless: do not store partition names.
+    """
 
     status: int = 0
     hang: threading.Event | None = None
@@ -39,7 +47,7 @@ class UfmFaults:
 
 @dataclass
 class SimulatedPkeys:
-    """The manager's state: name and members by P_Key; safe under ``lock``."""
+    """State of the manager: names and members by P_Key, guarded by ``lock``."""
 
     faults: UfmFaults = field(default_factory=UfmFaults)
     names: dict[int, str] = field(default_factory=lambda: {PKEY_DEFAULT: "management"})
@@ -47,7 +55,7 @@ class SimulatedPkeys:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def listed(self) -> dict[str, Any]:
-        """As it is answered to who asks for all."""
+        """Return the reply to a request for all P_Keys."""
         with self.lock:
             return {
                 hex(number): {
@@ -62,7 +70,7 @@ class SimulatedPkeys:
             }
 
     def create(self, body: dict[str, Any]) -> int:
-        """The status that answers."""
+        """Create a P_Key; return the HTTP status."""
         number = _number(body.get("pkey"))
         if number is None:
             return 400
@@ -75,7 +83,7 @@ class SimulatedPkeys:
         return 201
 
     def add(self, body: dict[str, Any]) -> int:
-        """The same; a P_Key that is not there is made, as the real one does."""
+        """Add ports; return the HTTP status. A missing P_Key is created, as by UFM."""
         number, guids = _number(body.get("pkey")), body.get("guids")
         kind = body.get("membership", "full")
         if number is None or not isinstance(guids, list) or not guids or kind not in {"full", "limited"}:
@@ -89,7 +97,7 @@ class SimulatedPkeys:
         return 200
 
     def remove(self, number: int, guids: list[str] | None) -> int:
-        """Ports of a P_Key, or all of it."""
+        """Remove ports of a P_Key, or the P_Key if ``guids`` is None; return the HTTP status."""
         with self.lock:
             if number not in self.names:
                 return 404
@@ -107,7 +115,7 @@ class SimulatedPkeys:
 
 
 class SimulatedUfm:
-    """The server, on a port of this machine's own loopback; ``with`` starts and ends it."""
+    """Server on a loopback port of this machine. The context manager starts and stops it."""
 
     def __init__(self, *, port: int = 0, authorization: str = "") -> None:
         self.pkeys = SimulatedPkeys()
@@ -147,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer("DELETE")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
-        """Nothing: what was asked is in ``asked``."""
+        """Log nothing; requests are recorded in ``asked``."""
 
     def _answer(self, method: str) -> None:
         faults = self.ufm.pkeys.faults
@@ -204,11 +212,11 @@ def _number(text: object) -> int | None:
 
 
 def main() -> None:
-    """Serve until it is ended."""
+    """Serve until the process is ended."""
     parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.fabric.simulated_ufm")
     parser.add_argument("--port", type=int, default=8080)
     with SimulatedUfm(port=parser.parse_args().port) as ufm:
-        print(f"a simulated UFM is at {ufm.url}", flush=True)
+        print(f"simulated UFM at {ufm.url}", flush=True)
         threading.Event().wait()
 
 

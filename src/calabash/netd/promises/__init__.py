@@ -1,1 +1,1 @@
-"""What a VPC promises, tried with packets of its own: ports of the platform's on the hosts, and ``ovn-trace``."""
+"""Connectivity checks of a VPC: probes in its subnets try every promise of its configuration."""

@@ -1,8 +1,7 @@
-"""Promises of a VPC about what lies beyond a subnet, tried from a probe inside: ways out, outside addresses, services, other
-VPCs, lines, and bounds of rates.
+"""Connectivity checks beyond the subnet of a probe: gateways, NAT, services, peerings, dedicated lines and rate limits.
 
-A probe is one end only. Where the other end is a user's port that answers nobody, or whose groups let nothing in, nothing can
-be said of the way to it: such a promise is not tried, rather than red.
+A probe is only one end of a connection. If the other end is a port of a user that does not respond, or whose security groups
+admit nothing, the promise cannot be checked and is reported as not tried instead of failed.
 """
 
 from __future__ import annotations
@@ -41,16 +40,18 @@ from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.promises.probes import Probe
 from calabash.netd.promises.result import PromiseTried
 
-FarProbe = Callable[[Subnet, Probe], Probe]  # one in a subnet of another VPC, whose group lets the second in
+FarProbe = Callable[
+    [Subnet, Probe], Probe
+]  # places a probe in a subnet of another VPC, with a group that admits the given probe
 _ANY, _ICMP, _TCP = TransportProtocol.ANY, TransportProtocol.ICMP, TransportProtocol.TCP
-_OWN_VERSION = "it is of the other version of IP than the probe"
+_OWN_VERSION = "its IP version differs from that of the probe"
 RATE_S = 2.0
-_OVER = 1.2  # of a meter, which counts whole packets
-_NO_BACKEND = "no backend answers: do they run, and does their group let the VPC in?"
+_OVER = 1.2  # tolerance of a meter, which counts whole packets
+_NO_BACKEND = "no backend responds: check that they run and that their group admits the VPC"
 
 
 def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
-    """All of them but the rates."""
+    """Yield the results of all checks except rate limits."""
     yield from gateways(networks, vpc, probe)
     yield from translations(networks, vpc, probe)
     yield from services(networks, vpc, probe)
@@ -59,7 +60,7 @@ def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> I
 
 
 def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
-    """Ways out."""
+    """Check gateways."""
     for gateway in networks.of_vpc(vpc).all(NetworkGateway).values():
         uplink = networks.find(Uplink, gateway.uplink)
         promise = f"gateway {gateway.name} leads to the outside"
@@ -70,38 +71,46 @@ def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Promi
 
 
 def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
-    """Floating addresses and single numbers of outside addresses, which answer from inside as from outside."""
+    """Check NAT rules, which apply to traffic from inside the VPC as well."""
     own = networks.of_vpc(vpc)
     outside = {eip.name: eip.address for eip in own.all(Eip).values()}
     outside |= {gateway.name: gateway.address for gateway in own.all(NetworkGateway).values()}
     programs = any(gateway.kind is GatewayKind.NFV for gateway in own.all(NetworkGateway).values())
     for rule in own.all(NatRule).values():
-        address, floats = outside.get(rule.eip), rule.kind is NatKind.FIP
-        where = f"{address}" if floats else f"{address}:{rule.outside_number}"
-        promise = f"{'fip' if floats else 'dnat'} {rule.name} leads from {where} to {rule.port}"
+        address, is_floating = outside.get(rule.eip), rule.kind is NatKind.FIP
+        where = f"{address}" if is_floating else f"{address}:{rule.outside_number}"
+        promise = f"{'fip' if is_floating else 'dnat'} {rule.name} leads from {where} to {rule.port}"
         port = own.all(Port)[rule.port]
         inside = next((one for one in port.addresses if address is not None and one.version == address.version), None)
-        lets = _lets_in(networks, port, _ICMP if floats else rule.protocol, rule.inside_number)
+        admitted = _admits_all(networks, port, _ICMP if is_floating else rule.protocol, rule.inside_number)
         if address is None or inside is None:
             yield PromiseTried(promise=promise, held=None, detail="it has no address on one side")
         elif address.version != probe.address.version:
             yield PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
         elif programs:
-            yield PromiseTried(promise=promise, held=None, detail="an NFV gateway is not reached from inside by it")
-        elif not floats and rule.protocol is not _TCP:
-            yield PromiseTried(promise=promise, held=None, detail=f"nobody knows what answers by {rule.protocol}")
-        elif not lets:
-            yield PromiseTried(promise=promise, held=None, detail=f"no group of {rule.port} lets anybody outside in")
-        elif floats:
-            yield _either(promise, probe.pings(address), functools.partial(probe.pings, inside), rule.port)
+            yield PromiseTried(
+                promise=promise, held=None, detail="an NFV gateway does not apply the rule to traffic from inside"
+            )
+        elif not is_floating and rule.protocol is not _TCP:
+            yield PromiseTried(
+                promise=promise, held=None, detail=f"a program with protocol {rule.protocol} need not respond"
+            )
+        elif not admitted:
+            yield PromiseTried(
+                promise=promise, held=None, detail=f"no security group of {rule.port} admits traffic from outside"
+            )
+        elif is_floating:
+            yield _result_if_port_responds(
+                promise, probe.pings(address), functools.partial(probe.pings, inside), rule.port
+            )
         else:
             held = probe.connects(address, rule.outside_number)
             directly = functools.partial(probe.connects, inside, rule.inside_number)
-            yield _either(promise, held, directly, rule.port)
+            yield _result_if_port_responds(promise, held, directly, rule.port)
 
 
 def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
-    """Load balancers, and endpoints of other VPCs' balancers."""
+    """Check load balancers, and endpoints of load balancers of other VPCs."""
     own = networks.of_vpc(vpc)
     for balancer in own.all(LoadBalancer).values():
         yield _service(f"lb {balancer.name}", balancer, balancer.vip, probe)
@@ -115,10 +124,10 @@ def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Promi
 
 
 def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
-    """VPCs with which both have asked to be joined, in the first of their subnets that is reached."""
+    """Check accepted peerings, with a probe in the first reachable subnet of the peer."""
     for item in networks.of_vpc(vpc).all(Peering).values():
         if not peering_accepted(networks, item):
-            detail = "the other VPC has not asked for it"
+            detail = "the other VPC has not requested it"
             yield PromiseTried(promise=f"peering {item.name} leads there", held=None, detail=detail)
     for item, other in accepted_peerings(networks, vpc):
         promise, ranges = f"peering {item.name} leads there", peering_ranges(item, other)
@@ -129,7 +138,7 @@ def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> It
         )
         subnet = next(found, None)
         if subnet is None:
-            yield PromiseTried(promise=promise, held=None, detail="no subnet there is among its routes")
+            yield PromiseTried(promise=promise, held=None, detail="no subnet of the peer is within its routes")
             continue
         try:
             other_end = far(subnet, probe)
@@ -140,41 +149,41 @@ def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> It
 
 
 def lines(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
-    """The other ends of dedicated lines."""
+    """Check the peers of dedicated lines."""
     for line in networks.of_vpc(vpc).all(DedicatedLine).values():
         promise = f"line {line.name} leads to {line.peer}"
         if line.peer.version != probe.address.version:
             yield PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
         else:
             held = probe.pings(line.peer)
-            detail = "" if held else "the other end answers no ping: does it know the way back to the VPC?"
+            detail = "" if held else "the peer does not respond to ping: check its route to the VPC"
             yield PromiseTried(promise=promise, held=held, detail=detail)
 
 
 def rates(policy: QosPolicy, bound: Probe, free: Probe) -> Iterator[PromiseTried]:
-    """Whether a probe with a policy sends and gets no more than that says."""
-    for way, bits_per_s, ends in (
+    """Check that a probe with a QoS policy sends and receives at most the configured rates."""
+    for verb, bits_per_s, ends in (
         ("sends", policy.egress_bits_per_s, (bound, free)),
         ("gets", policy.ingress_bits_per_s, (free, bound)),
     ):
         if not bits_per_s:
             continue
-        promise = f"a port with {policy.name} {way} at most {bits_per_s / 1e6:g} Mbit/s"
-        sent, came, lasted_s = ends[0].floods(ends[1], for_s=RATE_S)
-        most = bits_per_s * (lasted_s + 1.0) * _OVER  # a second's worth may come at once
+        promise = f"a port with {policy.name} {verb} at most {bits_per_s / 1e6:g} Mbit/s"
+        sent, received_bits, lasted_s = ends[0].flood(ends[1], for_s=RATE_S)
+        most = bits_per_s * (lasted_s + 1.0) * _OVER  # a burst of one second is permitted
         if sent < 2 * most:
-            detail = f"this machine sends {sent / lasted_s / 1e6:.0f} Mbit/s, too little to tell"
+            detail = f"this machine sends only {sent / lasted_s / 1e6:.0f} Mbit/s, too little for a result"
             yield PromiseTried(promise=promise, held=None, detail=detail)
         else:
-            detail = f"{came / lasted_s / 1e6:.1f} Mbit/s of {sent / lasted_s / 1e6:.0f} came"
-            yield PromiseTried(promise=promise, held=0 < came <= most, detail=detail)
+            detail = f"{received_bits / lasted_s / 1e6:.1f} Mbit/s of {sent / lasted_s / 1e6:.0f} came"
+            yield PromiseTried(promise=promise, held=0 < received_bits <= most, detail=detail)
 
 
 def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> PromiseTried:
     promise = f"{what} answers at {vip}:{balancer.vip_number}"
     if balancer.protocol is not _TCP:
         return PromiseTried(
-            promise=promise, held=None, detail=f"nobody knows what answers by {balancer.protocol.value}"
+            promise=promise, held=None, detail=f"a program with protocol {balancer.protocol.value} need not respond"
         )
     if vip.version != probe.address.version:
         return PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
@@ -182,15 +191,15 @@ def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> P
     return PromiseTried(promise=promise, held=held, detail="" if held else _NO_BACKEND)
 
 
-def _either(promise: str, held: bool, directly: Callable[[], bool], port: str) -> PromiseTried:
-    """Red only where the port itself answers."""
+def _result_if_port_responds(promise: str, held: bool, directly: Callable[[], bool], port: str) -> PromiseTried:
+    """Return the result; failed only if the port responds directly at its own address."""
     if held or directly():
-        return PromiseTried(promise=promise, held=held, detail="" if held else f"{port} answers at its own address")
-    return PromiseTried(promise=promise, held=None, detail=f"{port} does not answer at its own address either")
+        return PromiseTried(promise=promise, held=held, detail="" if held else f"{port} responds at its own address")
+    return PromiseTried(promise=promise, held=None, detail=f"{port} does not respond at its own address either")
 
 
-def _lets_in(networks: NetworkObjects, port: Port, protocol: TransportProtocol, number: int) -> bool:
-    """Whether a group of the port lets anybody in to that."""
+def _admits_all(networks: NetworkObjects, port: Port, protocol: TransportProtocol, number: int) -> bool:
+    """Return True if a security group of the port admits that traffic from everywhere."""
     names: Iterable[str] = port.security_groups or (f"{vpc_of(port.name)}/default",)
     groups = [group for name in names if (group := networks.find(SecurityGroup, name)) is not None]
     return any(

@@ -1,6 +1,6 @@
-"""Where probes are: ports ``VPC/SUBNET/x-check-N`` in the pool's book, and their namespaces on hosts of this machine.
+"""Placement of probes: ports ``VPC/SUBNET/x-check-N`` in the pool, and their namespaces on hosts of this machine.
 
-All of it is taken away again, also what a check that was killed has left.
+All of it is removed at the end, including what killed checks have left.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ POLL_S = 0.02
 
 
 def hosts_of(home: Path) -> tuple[HostPlace, ...]:
-    """Hosts whose switches are on this machine: this pool's, and those beside it in a network of namespaces. Raises
-    CalabashError."""
+    """Return the hosts whose switches are on this machine: the host of this pool, and other hosts of its lab.
+
+    Raises:
+        CalabashError: UNSUPPORTED if this machine is not a host of tenant networks.
+    """
     own = read_host_place(home)
     if own is None:
         raise CalabashError(
-            "this machine is no host of tenant networks", reason=Reason.UNSUPPORTED, hint="calabash net up"
+            "this machine is not a host of tenant networks", reason=Reason.UNSUPPORTED, hint="calabash net up"
         )
     found = [own]
     for prefix in registered():
@@ -59,8 +62,8 @@ def hosts_of(home: Path) -> tuple[HostPlace, ...]:
     return tuple(found)
 
 
-def book_of(pool: ApiClient) -> Networks:
-    """All networks as they are now. Raises CalabashError."""
+def pool_networks(pool: ApiClient) -> Networks:
+    """Return the current networks of the pool. Raises CalabashError."""
     update = PoolNetworks(pool).fetch_update(-1, 0.0)
     return Networks.from_objects([item for item, _ in update.items], update.revision)
 
@@ -69,8 +72,8 @@ class ProbePlaces:
     """Probes of one VPC.
 
     Args:
-        pool: an administrator's way to it.
-        hosts: where they go, in turns.
+        pool: client with the rights of an administrator.
+        hosts: hosts that get probes in turn.
     """
 
     def __init__(self, pool: ApiClient, hosts: Sequence[HostPlace]) -> None:
@@ -85,7 +88,7 @@ class ProbePlaces:
 
     @contextmanager
     def open(self) -> Iterator[ProbePlaces]:
-        """While this lasts probes may be placed."""
+        """Prepare the hosts; remove all probes at the end."""
         try:
             for number, host in enumerate(self._hosts):
                 home = Path(self._directory.name) / str(number)
@@ -97,7 +100,7 @@ class ProbePlaces:
             self._close()
 
     def put_ports(self, subnets: Sequence[Subnet]) -> Mapping[str, list[str]]:
-        """Their ports by subnet, in the book. Raises CalabashError."""
+        """Create PER_SUBNET ports in each subnet; return their names by subnet. Raises CalabashError."""
         found: dict[str, list[str]] = {}
         for subnet in subnets:
             for number in range(1, PER_SUBNET + 1):
@@ -106,13 +109,13 @@ class ProbePlaces:
         return found
 
     def put_port(self, subnet: str, number: int, *, qos: str) -> str:
-        """One more port in a subnet, with a policy. Raises CalabashError."""
+        """Create a port with a QoS policy; return its name. Raises CalabashError."""
         name = self._put(f"{subnet}/{LABEL}-{number}", {"qos": qos})
         self._read()
         return name
 
     def place_far(self, subnet: Subnet, sender: Probe) -> Probe:
-        """A probe in a subnet of another VPC, in a group of its own that lets the sender in. Raises CalabashError."""
+        """Place a probe in a subnet of another VPC, in a security group that admits ``sender``. Raises CalabashError."""
         group = f"{vpc_of(subnet.name)}/{LABEL}"
         rule = {"direction": "ingress", "protocol": "any", "peer": f"{sender.address}/{sender.address.max_prefixlen}"}
         self._put(group, {"rules": [rule]}, kind="sg")
@@ -126,11 +129,11 @@ class ProbePlaces:
         return name
 
     def _read(self) -> None:
-        networks = book_of(self._pool)
+        networks = pool_networks(self._pool)
         self._booked.networks = lambda: networks
 
     def place(self, port: str, number: int) -> Probe:
-        """One of them, in a namespace on the host of that number; it works then. Raises CalabashError."""
+        """Place a probe for a port on the host of that number, and wait until it works. Raises CalabashError."""
         at = number % len(self._networks)
         network = self._networks[at]
         record = AllocationRecord(
@@ -156,7 +159,7 @@ class ProbePlaces:
         return HostNetwork(home=home, pool=name, switch=lambda: OwnedPorts(host.switch, inside), book=self._booked)
 
     def _sweep_dead(self, host: HostPlace) -> None:
-        """What checks that were killed have left on this host."""
+        """Remove probes of killed checks from this host."""
         inside = Path(host.namespace) if host.namespace else None
         switch = OwnedPorts(host.switch, inside)
         try:

@@ -1,4 +1,4 @@
-"""A port of the platform's inside a VPC, and the packets that it sends and gets, by sockets opened in its namespace."""
+"""Probes: ports of the platform in a VPC that send and receive packets by sockets in their namespaces."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from calabash.model.addresses import Address
 from calabash.seams.links import namespaces
 
 Socket = socket.socket
-TRIED_S = 5.0
+TRY_S = 5.0
 EVERY_S = 0.2
-_NUMBER = 7  # of the UDP port that probes listen at
-_NOBODY = str(IPv4Address(0))
+_NUMBER = 7  # UDP port of probes
+_UNSPECIFIED = str(IPv4Address(0))
 _DHCP_SERVER, _DHCP_CLIENT, _ETH_P_IP = 67, 68, 0x0800
 _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A port that works, on ``host``; ``namespace`` is its own."""
+    """A working port on ``host`` in the namespace ``namespace``."""
 
     facts: PortFacts
     host: str
@@ -36,16 +36,16 @@ class Probe:
 
     @property
     def address(self) -> Address:
-        """Its first one."""
+        """First address of the port."""
         return self.facts.addresses[0][0]
 
     def socket(self, kind: int, protocol: int = 0, *, family: int = 0) -> Socket:
-        """One of its namespace, for the caller to close."""
+        """Open a socket in the namespace. The caller closes it."""
         wanted = family or (socket.AF_INET6 if self.address.version == 6 else socket.AF_INET)
         return namespaces.inside(self.namespace, lambda: socket.socket(wanted, kind, protocol))
 
     def reaches(self, other: Probe, *, size_bytes: int = 64) -> bool:
-        """Whether a datagram of that size, IP's header included, gets to another probe in one piece."""
+        """Return True if a datagram of that size, including the IP header, reaches another probe unfragmented."""
         head = 48 if self.address.version == 6 else 28
         mark = secrets.token_bytes(8).ljust(size_bytes - head, b".")
 
@@ -56,18 +56,20 @@ class Probe:
                 sender.sendto(mark, (str(other.address), _NUMBER))
 
         with other.listening() as listener:
-            return _heard(listener, mark, send)
+            return _arrives(listener, mark, send)
 
-    def keeps_out(self, other: Probe, *, mac: str = "", address: str = "") -> bool | None:
-        """Whether nothing of ours that pretends to be somebody else gets to another probe of the subnet, although what does not
-        gets there; None when that does not either."""
-        false, true = secrets.token_bytes(8), secrets.token_bytes(8)
+    def is_forgery_dropped(self, other: Probe, *, mac: str = "", address: str = "") -> bool | None:
+        """Return True if frames with a forged source do not reach another probe of the subnet, although others do.
+
+        Returns None if no frame arrives at all.
+        """
+        forged_mark, honest_mark = secrets.token_bytes(8), secrets.token_bytes(8)
         with other.listening() as listener:
             frame = _frame(
-                mac or self.facts.mac, other.facts.mac, address or str(self.address), str(other.address), false
+                mac or self.facts.mac, other.facts.mac, address or str(self.address), str(other.address), forged_mark
             )
-            honest = _frame(self.facts.mac, other.facts.mac, str(self.address), str(other.address), true)
-            heard: list[bytes] = []
+            honest = _frame(self.facts.mac, other.facts.mac, str(self.address), str(other.address), honest_mark)
+            received: list[bytes] = []
 
             def send() -> None:
                 with self.socket(socket.SOCK_RAW, family=socket.AF_PACKET) as sender:
@@ -75,14 +77,14 @@ class Probe:
                     sender.send(frame)
                     sender.send(honest)
 
-            arrived = _heard(listener, true, send, heard=heard)
-            return false not in heard if arrived else None
+            arrived = _arrives(listener, honest_mark, send, received=received)
+            return forged_mark not in received if arrived else None
 
     def pings(self, address: Address) -> bool:
-        """Whether that address answers."""
+        """Return True if the address responds to ping."""
         with self.socket(socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as asking:
             asking.settimeout(EVERY_S)
-            deadline_s = time.monotonic() + TRIED_S
+            deadline_s = time.monotonic() + TRY_S
             while time.monotonic() < deadline_s:
                 with contextlib.suppress(OSError):
                     asking.sendto(struct.pack("!BBHHH", 8, 0, 0, 0, 1) + b"calabash", (str(address), 0))
@@ -90,8 +92,8 @@ class Probe:
                         return True
             return False
 
-    def leased(self) -> str:
-        """The address that DHCP offers to the port's MAC; "" when it offers none."""
+    def dhcp_offer(self) -> str:
+        """Return the address that DHCP offers to the MAC of the port, or ""."""
         mac = bytes.fromhex(self.facts.mac.replace(":", ""))
         mark = secrets.token_bytes(4)
         body = (
@@ -101,7 +103,7 @@ class Probe:
         frame = _frame(
             self.facts.mac,
             "ff:ff:ff:ff:ff:ff",
-            _NOBODY,
+            _UNSPECIFIED,
             "255.255.255.255",
             body,
             numbers=(_DHCP_CLIENT, _DHCP_SERVER),
@@ -109,7 +111,7 @@ class Probe:
         with self.socket(socket.SOCK_RAW, socket.htons(_ETH_P_IP), family=socket.AF_PACKET) as card:
             card.bind(("eth0", _ETH_P_IP))
             card.settimeout(EVERY_S)
-            deadline_s = time.monotonic() + TRIED_S
+            deadline_s = time.monotonic() + TRY_S
             while time.monotonic() < deadline_s:
                 card.send(frame)
                 with contextlib.suppress(TimeoutError):
@@ -119,9 +121,9 @@ class Probe:
                             return socket.inet_ntoa(offer[16:20])
         return ""
 
-    def floods(self, other: Probe, *, for_s: float) -> tuple[int, int, float]:
-        """Sends datagrams to another probe as fast as this machine can: bits that were sent, that came, and seconds."""
-        payload, sent, came = secrets.token_bytes(1200), 0, 0
+    def flood(self, other: Probe, *, for_s: float) -> tuple[int, int, float]:
+        """Send datagrams to another probe at full speed for ``for_s`` seconds; return bits sent, bits received, and seconds."""
+        payload, sent, received_bits = secrets.token_bytes(1200), 0, 0
         bits = 8 * (len(payload) + 28)
         with other.listening() as listener, self.socket(socket.SOCK_DGRAM) as sender:
             listener.setblocking(False)
@@ -134,22 +136,22 @@ class Probe:
                     sent += bits
                 with contextlib.suppress(BlockingIOError):
                     while listener.recv(2000):
-                        came += bits
-        return sent, came, lasted_s
+                        received_bits += bits
+        return sent, received_bits, lasted_s
 
     def connects(self, address: Address, number: int) -> bool:
-        """Whether a TCP server answers there."""
+        """Return True if a TCP server accepts a connection."""
         with self.socket(socket.SOCK_STREAM) as asking:
-            asking.settimeout(TRIED_S)
+            asking.settimeout(TRY_S)
             return asking.connect_ex((str(address), number)) == 0
 
     def resolves(self, name: str, server: Address) -> str:
-        """The address that a name server gives a name; "" when it gives none."""
+        """Return the address of a name from a DNS server, or ""."""
         question = struct.pack("!HHHHHH", os.getpid() & 0xFFFF, 0x100, 1, 0, 0, 0)
         question += b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
         question += b"\0" + struct.pack("!HH", 1, 1)
         with self.socket(socket.SOCK_DGRAM) as asking:
-            asking.settimeout(TRIED_S / 5)
+            asking.settimeout(TRY_S / 5)
             for _ in range(5):
                 with contextlib.suppress(OSError):
                     asking.sendto(question, (str(server), 53))
@@ -160,24 +162,26 @@ class Probe:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Socket]:
-        """A socket that hears what is sent to it."""
+        """Open a socket that receives datagrams of other probes."""
         with self.socket(socket.SOCK_DGRAM) as listener:
             listener.bind(("", _NUMBER))
             listener.settimeout(EVERY_S)
             yield listener
 
 
-def _heard(listener: socket.socket, mark: bytes, send: Callable[[], None], *, heard: list[bytes] | None = None) -> bool:
-    """Whether the mark arrives, sent again and again; ``heard``: all that arrived."""
-    deadline_s = time.monotonic() + TRIED_S
+def _arrives(
+    listener: socket.socket, mark: bytes, send: Callable[[], None], *, received: list[bytes] | None = None
+) -> bool:
+    """Return True if the datagram arrives; it is sent repeatedly. ``received`` collects all received datagrams."""
+    deadline_s = time.monotonic() + TRY_S
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError):
             send()
         with contextlib.suppress(TimeoutError):
             while True:
                 got = listener.recv(65_536)
-                if heard is not None:
-                    heard.append(got)
+                if received is not None:
+                    received.append(got)
                 if got == mark:
                     return True
     return False
@@ -186,7 +190,7 @@ def _heard(listener: socket.socket, mark: bytes, send: Callable[[], None], *, he
 def _frame(
     mac: str, to_mac: str, source: str, target: str, mark: bytes, *, numbers: tuple[int, int] = (_NUMBER, _NUMBER)
 ) -> bytes:
-    """A frame around a UDP datagram over IPv4, without its optional checksum."""
+    """Return an Ethernet frame with a UDP datagram over IPv4, without the optional checksum."""
     datagram = struct.pack("!HHHH", *numbers, 8 + len(mark), 0) + mark
     ends = socket.inet_aton(source) + socket.inet_aton(target)
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(datagram), 1, 0, 64, socket.IPPROTO_UDP, 0) + ends

@@ -1,4 +1,4 @@
-"""What became of one promise of a VPC."""
+"""Result of one connectivity check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseTried:
-    """``held`` None: it could not be tried, and ``detail`` says why."""
+    """Result of one check.
+
+    Args:
+        held: True or False; None if the promise could not be tried, for the reason in ``detail``.
+    """
 
     promise: str
     held: bool | None

@@ -1,4 +1,4 @@
-"""Every promise of a VPC, one after another: what was tried and whether it held."""
+"""All connectivity checks of a VPC, one after another."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ _OUTPUT = re.compile(r'output(?:_port)?\("?([^")]+)"?\)|output to "([^"]+)"')
 
 
 def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Sequence[str]) -> Iterator[PromiseTried]:
-    """Try all. Raises CalabashError(NOT_FOUND) for a VPC that is not there.
+    """Run all checks and yield their results.
 
     Args:
-        trace: the command line of ``ovn-trace`` that a switch and a packet are put behind; empty where there is none.
+        trace: command line of ``ovn-trace``, to which a switch and a packet are appended; empty if it is not available.
+
+    Raises:
+        CalabashError: NOT_FOUND if the VPC does not exist.
     """
     found = networks.find(Vpc, vpc)
     if found is None:
-        raise CalabashError(f"there is no VPC {vpc[:80]}", reason=Reason.NOT_FOUND, hint="see `calabash vpc list`")
+        raise CalabashError(f"VPC {vpc[:80]} does not exist", reason=Reason.NOT_FOUND, hint="see `calabash vpc list`")
     subnets = list(networks.vpcs[vpc].all(Subnet).values())
     if not subnets:
-        yield PromiseTried(promise=f"{vpc} has a subnet", held=None, detail="it has none: calabash subnet create")
+        yield PromiseTried(
+            promise=f"{vpc} has a subnet", held=None, detail="it has none; create one with calabash subnet create"
+        )
         return
     ports = places.put_ports(subnets)
     probes: dict[str, list[Probe]] = {}
@@ -47,18 +52,18 @@ def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Seque
                 continue
             probes.setdefault(subnet.name, []).append(probe)
             yield PromiseTried(promise=f"a port of {subnet.name} works on {probe.host}", held=True)
-    yield from _inside(networks, vpc, subnets, probes)
+    yield from _check_subnets(networks, vpc, subnets, probes)
     for some in probes.values():
         yield from beyond(networks, vpc, some[0], places.place_far)
         break
-    yield from _bounded(networks, vpc, places, probes)
-    yield from _apart(networks, vpc, [some[0] for some in probes.values()], trace)
+    yield from _check_rates(networks, vpc, places, probes)
+    yield from _check_isolation(networks, vpc, [some[0] for some in probes.values()], trace)
 
 
-def _inside(
+def _check_subnets(
     networks: Networks, vpc: str, subnets: Sequence[Subnet], probes: Mapping[str, Sequence[Probe]]
 ) -> Iterator[PromiseTried]:
-    talk = _default_talks(networks, vpc)
+    permitted = _default_group_permits(networks, vpc)
     for subnet in subnets:
         pair = probes.get(subnet.name, ())
         if len(pair) < 2:
@@ -69,13 +74,15 @@ def _inside(
             name = f"{label}.{one.facts.domain}"
             yield PromiseTried(promise=f"DNS of {subnet.name} knows {name}", held=_resolved(other, name, one))
         if subnet.dhcp and one.address.version == 4:
-            offered, own = one.leased(), str(one.address)
-            detail = "" if offered == own else f"it offers {offered or 'nothing'}"
+            offered, own = one.dhcp_offer(), str(one.address)
+            detail = "" if offered == own else f"DHCP offers {offered or 'nothing'}"
             promise = f"DHCP of {subnet.name} offers a port its address"
             yield PromiseTried(promise=promise, held=offered == own, detail=detail)
         between = f"{subnet.name}: {one.host} to {other.host}"
-        if not talk:
-            yield PromiseTried(promise=between, held=None, detail="the default group does not let its ports talk")
+        if not permitted:
+            yield PromiseTried(
+                promise=between, held=None, detail="the default group does not permit traffic between its ports"
+            )
             continue
         yield PromiseTried(promise=between, held=one.reaches(other))
         whole = one.facts.mtu_bytes
@@ -83,28 +90,30 @@ def _inside(
         if one.address.version == 4:
             foreign = str(one.facts.gateways[0])
             for what, kept in (
-                ("a foreign MAC", one.keeps_out(other, mac="0a:fe:fe:fe:fe:fe")),
-                ("a foreign address", one.keeps_out(other, address=foreign)),
+                ("a foreign MAC", one.is_forgery_dropped(other, mac="0a:fe:fe:fe:fe:fe")),
+                ("a foreign address", one.is_forgery_dropped(other, address=foreign)),
             ):
                 yield PromiseTried(promise=f"{subnet.name}: {what} is dropped", held=kept)
-    if talk:
+    if permitted:
         for here, there in pairwise(s.name for s in subnets if probes.get(s.name)):
             one, other = probes[here][0], probes[there][-1]
             if one.address.version == other.address.version:
                 yield PromiseTried(promise=f"{here} to {there}", held=one.reaches(other))
 
 
-def _bounded(
+def _check_rates(
     networks: Networks, vpc: str, places: ProbePlaces, probes: Mapping[str, Sequence[Probe]]
 ) -> Iterator[PromiseTried]:
-    """Bounds of rates, each with a probe more that has the policy."""
+    """Check rate limits with one additional probe for each QoS policy, at most POLICIES_MAX."""
     free = next((some[-1] for some in probes.values()), None)
     for number, policy in enumerate(networks.vpcs[vpc].all(QosPolicy).values(), PER_SUBNET + 1):
         promise = f"a port with {policy.name} is bounded"
-        if free is None or not _default_talks(networks, vpc):
-            yield PromiseTried(promise=promise, held=None, detail="the default group does not let its ports talk")
+        if free is None or not _default_group_permits(networks, vpc):
+            yield PromiseTried(
+                promise=promise, held=None, detail="the default group does not permit traffic between its ports"
+            )
         elif number > PER_SUBNET + POLICIES_MAX:
-            yield PromiseTried(promise=promise, held=None, detail=f"only {POLICIES_MAX} policies are tried")
+            yield PromiseTried(promise=promise, held=None, detail=f"only {POLICIES_MAX} policies are checked")
         else:
             subnet = free.facts.name.rpartition("/")[0]
             try:
@@ -119,8 +128,8 @@ def _resolved(probe: Probe, name: str, owner: Probe) -> bool:
     return probe.resolves(name, probe.facts.resolvers[0]) in {str(a) for a, _ in owner.facts.addresses}
 
 
-def _default_talks(networks: Networks, vpc: str) -> bool:
-    """Whether the default group lets its ports send to each other."""
+def _default_group_permits(networks: Networks, vpc: str) -> bool:
+    """Return True if the default group permits traffic between its ports."""
     group = networks.find(SecurityGroup, f"{vpc}/default")
     rules = group.rules if group is not None else ()
     inwards = any(
@@ -136,8 +145,10 @@ def _default_talks(networks: Networks, vpc: str) -> bool:
     return inwards and outwards
 
 
-def _apart(networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequence[str]) -> Iterator[PromiseTried]:
-    """No packet for another VPC leaves this one but by what both have agreed on."""
+def _check_isolation(
+    networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequence[str]
+) -> Iterator[PromiseTried]:
+    """Check with ovn-trace that packets to ports of other VPCs do not leave the VPC, except where both sides accepted it."""
     related = {p.name.partition("/")[2] for p in networks.vpcs[vpc].all(Peering).values()}
     related |= {vpc_of(e.source) for e in networks.vpcs[vpc].all(ServiceEndpoint).values()}
     others = [
@@ -148,17 +159,17 @@ def _apart(networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequenc
     ][:TRACES_MAX]
     promise = f"nothing of {vpc} gets into {len(others)} other VPC{'' if len(others) == 1 else 's'}"
     if not others or not probes or not trace:
-        yield PromiseTried(promise=promise, held=None, detail="ovn-trace is not here" if others and probes else "")
+        yield PromiseTried(promise=promise, held=None, detail="ovn-trace is not installed" if others and probes else "")
         return
     leaks: list[str] = []
     for port in others:
         for probe in probes:
-            leaks += _traced(probe, port, trace, vpc)
+            leaks += _leaks_to(probe, port, trace, vpc)
     yield PromiseTried(promise=promise, held=not leaks, detail=", ".join(leaks[:3]))
 
 
-def _traced(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[str]:
-    """Where of other VPCs a packet comes out that is sent to that port, by its MAC and to its address."""
+def _leaks_to(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[str]:
+    """Return the ports of other VPCs that a packet to the given port, sent to its MAC and address, reaches."""
     subnet, found = probe.facts.name.rpartition("/")[0], []
     for address in port.addresses[:1]:
         ip = "ip6" if address.version == 6 else "ip4"
