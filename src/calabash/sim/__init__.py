@@ -1,9 +1,8 @@
-"""The simulator: traces and loads on a virtual clock, driving the real scheduler unchanged.
+"""Simulator: runs the real scheduler on traces and generated loads with a virtual clock.
 
-What lives here: readers of traces (``openb``, ``trace``), the published experiments (``arrivals``, ``churn``), queues with
-run times (``queueing``), upper bounds (``bound``), and the runner and reports around them.
-It may read and write plain files that the caller names; it never touches a seam, a clock or a real cluster. Everything is
-deterministic by seed.
+It has readers of traces (``openb``, ``trace``), the published placement experiments (``arrivals``, ``churn``), queues with run
+times (``queueing``), upper bounds of the allocation (``bound``), a runner for many seeds and reports. It reads and writes only
+files that the caller names, and uses no adapter, real clock or real cluster. All results are deterministic by seed.
 
     runner.run(Experiment(nodes=..., workload=..., policies=("pgb", "fgd"), seeds=range(42, 52)), jobs=2, progress=...)
     report.table(results), report.document(results), report.html(results)

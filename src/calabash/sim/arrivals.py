@@ -1,8 +1,9 @@
-"""The published placement experiment: requests arrive until 130 % of the cluster is asked for, and none departs.
+"""Protocol "arrivals", the published placement experiment: requests arrive up to 130 % of the cluster, and none departs.
 
-Protocol (Weng et al., USENIX ATC'23): the trace is shuffled once, then uniform draws with replacement are appended until
-the next one would exceed 130 % of the cluster's device compute; a trace that is larger loses random requests instead. One
-request at a time, no queue, no retry. The allocation ratio is allocated over installed device compute, after every arrival.
+Protocol (Weng et al., USENIX ATC'23): the trace is shuffled once. Then requests drawn at random with replacement are appended
+until the next one would exceed 130 % of the device compute of the cluster. If the trace is larger than that, random requests
+are removed instead. Requests are placed one at a time, without a queue and without retries. The allocation ratio is allocated
+divided by installed device compute, after every arrival.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ CURVE_POINTS = 131
 
 
 def arrival_order(workload: Workload, installed_milli: int, seed: int, ratio: float = FULL_RATIO) -> list[int]:
-    """Indices into the workload's requests, in order of arrival."""
+    """Return indices of the workload's requests in order of arrival.
+
+    Args:
+        installed_milli: device compute of the cluster.
+        ratio: requested divided by installed device compute at the end.
+    """
     rng = np.random.default_rng(seed)
     shapes = workload.shapes
     asked = [shape.gpu_total_milli for shape in shapes]
@@ -49,7 +55,7 @@ def arrival_order(workload: Workload, installed_milli: int, seed: int, ratio: fl
 
 
 def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPolicy, seed: int) -> RunResult:
-    """One run of the protocol."""
+    """Run the protocol once and return its result."""
     cluster = Cluster(nodes, order_seed=seed)
     engine = Engine(cluster, policy)
     installed = WHOLE_MILLI * cluster.gpu_total
@@ -78,7 +84,7 @@ def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPol
         protocol="arrivals",
         arrivals=len(order),
         allocation_ratio_end=used_milli / installed if installed else 0.0,
-        allocation_ratio_at_100=_at(arrived, allocated, installed),
+        allocation_ratio_at_100=_ratio_at_full_demand(arrived, allocated, installed),
         decisions_per_s=len(order) / elapsed if elapsed > 0 else 0.0,
         curve=_curve(arrived, allocated, installed),
         **tally.ratios(),
@@ -86,7 +92,7 @@ def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPol
 
 
 class Ratios(TypedDict):
-    """Fields of a RunResult."""
+    """Fields of RunResult that Tally computes."""
 
     cpu_only_admitted_ratio: float
     constrained_admitted_ratio: float
@@ -95,7 +101,7 @@ class Ratios(TypedDict):
 
 @dataclass(slots=True)
 class Tally:
-    """Who was admitted, by kind."""
+    """Counters of arrived and admitted requests by kind."""
 
     cpu_only: int = 0
     cpu_only_admitted: int = 0
@@ -105,7 +111,7 @@ class Tally:
     large_refused: int = 0
 
     def count(self, shape: Shape, *, admitted: bool) -> None:
-        """One arrival."""
+        """Count one arrival."""
         if not shape.gpu_count:
             self.cpu_only += 1
             self.cpu_only_admitted += admitted
@@ -117,7 +123,7 @@ class Tally:
             self.large_refused += not admitted
 
     def ratios(self) -> Ratios:
-        """The shares, 1.0 or 0.0 where nothing of the kind arrived."""
+        """Return the ratios. Without arrivals of a kind, admitted ratios are 1.0 and the rejected ratio is 0.0."""
         return {
             "cpu_only_admitted_ratio": self.cpu_only_admitted / self.cpu_only if self.cpu_only else 1.0,
             "constrained_admitted_ratio": self.constrained_admitted / self.constrained if self.constrained else 1.0,
@@ -125,8 +131,8 @@ class Tally:
         }
 
 
-def _at(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> float:
-    """Allocation when requests first add up to the whole cluster."""
+def _ratio_at_full_demand(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> float:
+    """Return the allocation ratio when the requested compute first reaches the size of the cluster."""
     if not len(arrived) or not installed:
         return 0.0
     position = min(int(np.searchsorted(arrived, installed)), len(arrived) - 1)
@@ -134,7 +140,10 @@ def _at(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], instal
 
 
 def _curve(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> tuple[float, ...]:
-    """Mean allocation ratio per whole percent of arrived demand, 0 to 130; gaps carry the last value on."""
+    """Return the mean allocation ratio for each whole percent of arrived demand, 0 to 130.
+
+    A percentage without an arrival has the value of the previous one.
+    """
     if not installed:
         return ()
     percent = np.rint(arrived * 100.0 / installed).astype(np.int64)

@@ -1,14 +1,14 @@
-"""How much of a cluster anybody could allocate: upper bounds by linear programming for the arrivals protocol.
+"""Upper bounds of the allocation that any policy can reach in the arrivals protocol, by linear programming.
 
-Theory of operation. Nodes of one kind (CPU, memory, devices, model) form a class. The program chooses how many
-requests of each shape are placed in each class, and how many of the class's devices are cut by each maximal pattern
-of shares, so that what is placed is covered by what is cut; CPU and memory are pooled over the class, requests of k
-devices also need one of the floor(devices / k) blocks of each node. Pooling and fractional counts only make more
-possible, so the optimum is an upper bound for every policy, with full foresight and any amount of moving. Two
-readings of it: "free" may refuse whatever it likes from the first request on; "no reject" must have placed every
-request without a model wish that arrived before 99 % of the fluid limit (``tables.learn``), as all policies here do,
-because a policy that refuses on purpose is an admission policy and no placement policy. Labels, taints and device
-memory are left out, which again only allows more. Source of the idea: Gilmore and Gomory's cutting-stock program.
+Theory of operation. Equal nodes (CPU, memory, devices, model) form a class. The linear program chooses the number of requests
+of each shape that are placed in each class, and the number of devices of the class that are divided by each maximal pattern of
+shares, so that the patterns cover the placed requests. CPU and memory are pooled over the class. Requests for k devices also
+need one of the floor(devices / k) blocks of each node. Pooling and fractional counts relax the problem, so the optimum is an
+upper bound for every policy, even with complete foresight and any number of moves. Two bounds are computed. "free" may reject
+any request. "no reject" must place every request without a device model that arrives before 99 % of the fluid limit
+(``tables.learn``), as all policies of the scheduler do; a policy that rejects on purpose is an admission policy. Labels, taints
+and device memory are ignored, which relaxes the problem further. The program is the cutting-stock program of Gilmore and
+Gomory.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ PATTERNS_MAX = 6000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Highest possible allocation at the end of one arrival sequence, 0..1.
+    """Highest possible allocation ratio at the end of one arrival sequence, 0..1.
 
     Attributes:
-        fluid_limit: load up to which the demand still packs, of installed compute.
-        no_reject: bound for those who place everything unconstrained before 99 % of it; None when nobody can.
-        free: bound for those who may refuse at will.
+        fluid_limit: requested divided by installed compute up to which all of the demand can be placed.
+        no_reject: bound for policies that place all requests without a device model before 99 % of the fluid limit; None if
+            that is impossible.
+        free: bound for policies that may reject any request.
     """
 
     fluid_limit: float
@@ -56,11 +57,15 @@ class _Class:
 
 
 def arrivals_bound(nodes: Sequence[NodeSpec], workload: Workload, seed: int) -> Bound:
-    """Bounds for the arrival sequence of this seed. Raises CalabashError for nodes of several models or no device."""
+    """Return the bounds for the arrival sequence of a seed.
+
+    Raises:
+        CalabashError: the cluster has no device, or a node has devices of several models.
+    """
     cluster = Cluster(nodes, order_seed=None)
     installed = WHOLE_MILLI * cluster.gpu_total
     if not installed:
-        raise CalabashError(f"{len(nodes)} nodes have no device", hint="the bound is about devices")
+        raise CalabashError(f"{len(nodes)} nodes have no device", hint="use a cluster with devices")
     arrived = [workload.requests[index].shape for index in arrival_order(workload, installed, seed)]
     limit = learn(workload.demand, cluster).fluid_limit
     free = allocation_bound(nodes, arrived, kept_until=0.0)
@@ -70,10 +75,12 @@ def arrivals_bound(nodes: Sequence[NodeSpec], workload: Workload, seed: int) -> 
 
 
 def allocation_bound(nodes: Sequence[NodeSpec], arrived: Sequence[Shape], *, kept_until: float) -> float | None:
-    """Largest allocation ratio, or None when what must be placed does not fit.
+    """Return the largest possible allocation ratio, or None if the requests that must be placed do not fit.
 
-    What must be placed are the requests without a model wish that arrive while the sum of what was asked for is at
-    most ``kept_until`` times the cluster.
+    Args:
+        arrived: shapes in order of arrival.
+        kept_until: requests without a device model must be placed while the requested compute is at most this multiple of the
+            installed compute.
     """
     classes = _classes(nodes)
     installed = WHOLE_MILLI * sum(kind.devices * count for kind, count in classes.items())
@@ -87,7 +94,7 @@ def allocation_bound(nodes: Sequence[NodeSpec], arrived: Sequence[Shape], *, kep
             kept[shape] = kept.get(shape, 0) + 1
     program = _Program(classes, list(totals))
     for shape, count in totals.items():
-        program.count_of(shape, most=count, least=kept.get(shape, 0))
+        program.constrain_count(shape, most=count, least=kept.get(shape, 0))
     milli = program.solve()
     return None if milli is None else milli / installed
 
@@ -98,7 +105,7 @@ def _classes(nodes: Sequence[NodeSpec]) -> dict[_Class, int]:
         models = {gpu.model for gpu in node.gpus}
         if len(models) > 1:
             raise CalabashError(
-                f"node {node.name} has devices of {len(models)} models", hint="the bound takes nodes of one model each"
+                f"node {node.name} has devices of {len(models)} models", hint="use nodes with devices of one model each"
             )
         kind = _Class(node.cpu_milli, node.memory_mib, len(node.gpus), next(iter(models), ""))
         classes[kind] = classes.get(kind, 0) + 1
@@ -106,10 +113,10 @@ def _classes(nodes: Sequence[NodeSpec]) -> dict[_Class, int]:
 
 
 def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Share sizes, largest first, and all maximal patterns of them.
+    """Return the sizes of shares, largest first, and all maximal patterns of them.
 
-    When there are too many patterns the smallest gaps between sizes are closed downwards: a smaller share only makes
-    more possible, so the bound stays one.
+    If there are more than PATTERNS_MAX patterns, the sizes with the smallest gaps are rounded down to the next size. This
+    relaxes the problem, so the result is still an upper bound.
     """
     sizes = sorted({s.gpu_milli for s in shapes if s.gpu_count and 0 < s.gpu_milli < WHOLE_MILLI}, reverse=True)
     while True:
@@ -122,7 +129,7 @@ def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
 
 @dataclass(slots=True)
 class _Program:
-    """The sparse program while it is written down: placed counts first, then cut devices."""
+    """Sparse linear program. Its variables are the counts of placed requests, followed by the counts of divided devices."""
 
     classes: dict[_Class, int]
     shapes: list[Shape]
@@ -146,42 +153,42 @@ class _Program:
                 if count:
                     by_size[size].append((index, count))
         for kind, count in self.classes.items():
-            self._class(kind, count, by_size, len(patterns))
+            self._add_class(kind, count, by_size, len(patterns))
 
-    def _class(self, kind: _Class, count: int, by_size: dict[int, list[tuple[int, int]]], patterns: int) -> None:
+    def _add_class(self, kind: _Class, count: int, by_size: dict[int, list[tuple[int, int]]], patterns: int) -> None:
         here = [(shape, self.placed[kind, shape]) for shape in self.shapes if (kind, shape) in self.placed]
-        self._row([(column, shape.cpu_milli) for shape, column in here], count * kind.cpu_milli)
-        self._row([(column, shape.memory_mib) for shape, column in here], count * kind.memory_mib)
+        self._add_row([(column, shape.cpu_milli) for shape, column in here], count * kind.cpu_milli)
+        self._add_row([(column, shape.memory_mib) for shape, column in here], count * kind.memory_mib)
         if not kind.devices:
             return
         cut = len(self.worth)
         self.worth.extend([0.0] * patterns)
         whole = [(column, shape.gpu_count) for shape, column in here if shape.gpu_milli == WHOLE_MILLI]
-        self._row([*whole, *((cut + index, 1) for index in range(patterns))], count * kind.devices)
-        # implied by the cuts, unless sizes were closed downwards
+        self._add_row([*whole, *((cut + index, 1) for index in range(patterns))], count * kind.devices)
+        # implied by the patterns, unless sizes were rounded down
         compute = [(column, shape.gpu_total_milli) for shape, column in here]
-        self._row(compute, count * kind.devices * WHOLE_MILLI)
+        self._add_row(compute, count * kind.devices * WHOLE_MILLI)
         for size, uses in by_size.items():
             larger = min((other for other in by_size if other > size), default=WHOLE_MILLI)
             shares = [(column, shape.gpu_count) for shape, column in here if size <= shape.gpu_milli < larger]
             if shares:
-                self._row([*shares, *((cut + index, -number) for index, number in uses)], 0)
+                self._add_row([*shares, *((cut + index, -number) for index, number in uses)], 0)
         for devices in sorted({shape.gpu_count for shape, _ in here if shape.gpu_count > 1}):
             blocks = [
                 (column, shape.gpu_count // devices)
                 for shape, column in here
                 if shape.gpu_count >= devices and shape.gpu_milli == WHOLE_MILLI
             ]
-            self._row(blocks, count * (kind.devices // devices))
+            self._add_row(blocks, count * (kind.devices // devices))
 
-    def count_of(self, shape: Shape, *, most: int, least: int) -> None:
-        """Between ``least`` and ``most`` of this shape are placed over all classes."""
+    def constrain_count(self, shape: Shape, *, most: int, least: int) -> None:
+        """Constrain the number of placed requests of a shape, over all classes, to ``least`` to ``most``."""
         columns = [column for (_, other), column in self.placed.items() if other is shape]
-        self._row([(column, 1) for column in columns], most)
+        self._add_row([(column, 1) for column in columns], most)
         if least and columns:
-            self._row([(column, -1) for column in columns], -least)
+            self._add_row([(column, -1) for column in columns], -least)
 
-    def _row(self, entries: Sequence[tuple[int, float]], limit: float) -> None:
+    def _add_row(self, entries: Sequence[tuple[int, float]], limit: float) -> None:
         row = len(self.limits)
         self.limits.append(float(limit))
         for column, value in entries:
@@ -191,7 +198,7 @@ class _Program:
                 self.values.append(float(value))
 
     def solve(self) -> float | None:
-        """Largest sum of placed device compute in milli, None when the counts cannot be met."""
+        """Return the largest sum of placed device compute in milli, or None if the constraints cannot be met."""
         shape = (len(self.limits), len(self.worth))
         matrix = coo_matrix((self.values, (self.rows, self.columns)), shape=shape).tocsr()
         solved = linprog(-np.array(self.worth) / WHOLE_MILLI, A_ub=matrix, b_ub=self.limits, method="highs")

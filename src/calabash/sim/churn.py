@@ -1,9 +1,11 @@
-"""The same cluster with departures: Poisson arrivals, exponential lifetimes, what does not fit is lost.
+"""Protocol "churn": Poisson arrivals, exponential lifetimes, and requests that do not fit are lost.
 
-The load is offered device compute over installed; time is in mean lifetimes. After four lifetimes of warming up, six are
-measured: allocation is averaged over time, refusals and moves are counted. With defragmentation a request for several
-devices that fits nowhere may move a bounded number of running ones (``sched.defrag``). Failures take nodes away with all
-that runs on them (``failures``); what they end is counted and does not come back.
+The load is offered divided by installed device compute. The unit of time is the mean lifetime. After a warm-up of four
+lifetimes,
+six lifetimes are measured: the allocation is averaged over time, and rejected requests and moves are counted. With
+defragmentation, a request for several devices that does not fit may move a bounded number of running requests
+(``sched.actions.defragment``). Failures take nodes out of service and end all requests on them (``failures``); ended requests
+are counted and not started again.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim.arrivals import Tally
-from calabash.sim.failures import Change, Failures, draw
+from calabash.sim.failures import Failures, NodeChange, draw
 from calabash.sim.results import RunResult
 from calabash.sim.workload import Workload
 
@@ -36,8 +38,8 @@ LOAD_MAX = 100.0
 
 
 @dataclass(slots=True)
-class _World:
-    """Who runs where."""
+class _RunningPods:
+    """Running pods and their placements, by pod and by node."""
 
     cluster: Cluster
     engine: Engine
@@ -59,8 +61,8 @@ class _World:
         self.on_node[old.node].discard(pod)
         self.start(pod, shape, placement)
 
-    def change(self, change: Change) -> list[Shape]:
-        """A node goes down or comes back; what it ends."""
+    def change_node(self, change: NodeChange) -> list[Shape]:
+        """Apply the failure or recovery of a node; return the shapes of the pods that it ends."""
         self.cluster.cordon(change.row, schedulable=change.up)
         return [] if change.up else [self.end(pod) for pod in sorted(self.on_node.get(change.row, ()))]
 
@@ -80,14 +82,23 @@ def simulate(
     defragment: bool,
     failures: Failures | None = None,
 ) -> RunResult:
-    """One run. Raises CalabashError for a load that makes no sense or a workload without devices."""
+    """Run the protocol once and return its result.
+
+    Args:
+        load: offered divided by installed device compute, above 0.
+        defragment: move running requests for requests of several devices.
+
+    Raises:
+        CalabashError: the load is out of range, or the workload requests no devices.
+    """
     cluster = Cluster(nodes, order_seed=seed)
     installed = WHOLE_MILLI * cluster.gpu_total
     shapes = workload.shapes
     mean_milli = float(np.mean([shape.gpu_total_milli for shape in shapes])) if shapes else 0.0
     if not 0 < load <= LOAD_MAX or not mean_milli:
         raise CalabashError(
-            f"load {load} of {mean_milli:.0f} milli per request", hint=f"a load is like 0.95, at most {LOAD_MAX}"
+            f"load {load} with {mean_milli:.0f} milli per request is out of range",
+            hint=f"give a load above 0, at most {LOAD_MAX}, like 0.95, and requests for devices",
         )
     rng = np.random.default_rng(seed)
     rate = load * installed / mean_milli
@@ -96,7 +107,7 @@ def simulate(
     arrives = np.cumsum(rng.exponential(1 / rate, count)).tolist()
     lives = rng.exponential(1.0, count).tolist()
 
-    world = _World(cluster, Engine(cluster, policy))
+    world = _RunningPods(cluster, Engine(cluster, policy))
     room = ClusterRoom(cluster, world.engine)
     board = Board(room)
     measure = _Measure(tally=Tally())
@@ -106,10 +117,10 @@ def simulate(
     for pod, (pick, now) in enumerate(zip(picks, arrives, strict=True)):
         while (ends and ends[0][0] <= now) or (changes and changes[-1].at <= now):
             if not ends or (changes and changes[-1].at < ends[0][0]):
-                measure.change(changes[-1].at, world.change(changes.pop()))
+                measure.node_changed(changes[-1].at, world.change_node(changes.pop()))
                 continue
             ended_at, other = heapq.heappop(ends)
-            if other in world.placed:  # else a failure ended it before
+            if other in world.placed:  # otherwise a failure of its node ended it before
                 measure.advance(ended_at)
                 measure.used_milli -= world.end(other).gpu_total_milli
         measure.advance(now)
@@ -149,7 +160,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Measure:
-    """Integrals and counts after the warm-up."""
+    """Time integral of the allocation, and counters, after the warm-up."""
 
     tally: Tally
     used_milli: int = 0
@@ -161,20 +172,20 @@ class _Measure:
     moves: int = 0
     killed: int = 0
 
-    def change(self, at: float, ended: list[Shape]) -> None:
-        """A failure ended these."""
+    def node_changed(self, at: float, ended: list[Shape]) -> None:
+        """Record the failure or recovery of a node, with the shapes of the pods that it ended."""
         self.advance(at)
         self.used_milli -= sum(shape.gpu_total_milli for shape in ended)
         self.killed += len(ended) if at > WARM_LIFETIMES else 0
 
     def advance(self, now: float) -> None:
-        """Time has come to ``now`` with ``used_milli`` in use since the last event."""
+        """Advance the time to ``now``; ``used_milli`` was in use since the last event."""
         if now > self.last:
             self.area += self.used_milli * (now - self.last)
             self.last = now
 
     def arrival(self, shape: Shape, now: float, *, admitted: bool, moved: int) -> None:
-        """One request came and was admitted or lost."""
+        """Record the arrival of a request, and the number of requests that were moved for it. Ignored in the warm-up."""
         if now <= WARM_LIFETIMES:
             return
         self.arrivals += 1
@@ -184,7 +195,12 @@ class _Measure:
         self.tally.count(shape, admitted=admitted)
 
     def result(self, empty: RunResult, installed: int, until: float) -> RunResult:
-        """The figures."""
+        """Return ``empty`` with the measured fields set.
+
+        Args:
+            installed: device compute of the cluster in milli.
+            until: time of the last arrival.
+        """
         return replace(
             empty,
             arrivals=self.arrivals,

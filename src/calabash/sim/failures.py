@@ -1,7 +1,7 @@
-"""Failures of nodes, drawn ahead from a seed: when each goes down and when it is back.
+"""Random failures of nodes for the simulation, drawn in advance from a seed.
 
-Nodes fail independently of load, one after the other (a Poisson process over the whole cluster); an outage lasts an
-exponential time. A node that is down already does not fail again.
+Failures are a Poisson process over the whole cluster, independent of load. The length of an outage is exponentially
+distributed. A node that is down does not fail again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PER_100_NODES_MAX = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """How often and how long, in mean lifetimes of requests.
+    """Rate and length of failures. The unit of time is the mean lifetime of requests.
 
     Args:
-        per_100_nodes: failures of nodes per hundred nodes and mean lifetime.
+        per_100_nodes: failures per 100 nodes and mean lifetime.
         outage_lifetimes: mean length of an outage.
     """
 
@@ -30,27 +30,31 @@ class Failures:
     def __post_init__(self) -> None:
         if not 0 <= self.per_100_nodes <= PER_100_NODES_MAX or not 0 < self.outage_lifetimes < 1e6:
             raise CalabashError(
-                f"{self.per_100_nodes} failures of {self.outage_lifetimes} lifetimes make no sense",
-                hint="for example 5 failures per 100 nodes and lifetime, each of 0.1 lifetimes",
+                f"{self.per_100_nodes} failures per 100 nodes with outages of {self.outage_lifetimes} lifetimes"
+                " is out of range",
+                hint=f"0 to {PER_100_NODES_MAX:g} failures, outages above 0; for example 5 failures with outages of 0.1",
             )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Change:
-    """A node goes down or comes back."""
+class NodeChange:
+    """A node fails (``up`` is False) or recovers; ``row`` is its index in the cluster."""
 
     at: float
     row: int
     up: bool
 
 
-def draw(failures: Failures | None, node_count: int, until: float, seed: int) -> list[Change]:
-    """All changes up to ``until``, in order of time; every node that went down also comes back, perhaps later."""
+def draw(failures: Failures | None, node_count: int, until: float, seed: int) -> list[NodeChange]:
+    """Return the failures before ``until`` and the recoveries from them, in order of time.
+
+    A recovery may be after ``until``. The result is empty without failures or nodes.
+    """
     if failures is None or not failures.per_100_nodes or not node_count:
         return []
-    rng = np.random.default_rng((seed, 0xFA11))  # a stream of its own: the same arrivals with and without failures
+    rng = np.random.default_rng((seed, 0xFA11))  # separate random numbers: arrivals are the same without failures
     rate = failures.per_100_nodes * node_count / 100.0
-    changes: list[Change] = []
+    changes: list[NodeChange] = []
     down_until = np.zeros(node_count)
     now = float(rng.exponential(1 / rate))
     while now < until:
@@ -58,6 +62,6 @@ def draw(failures: Failures | None, node_count: int, until: float, seed: int) ->
         if down_until[row] <= now:
             back = now + float(rng.exponential(failures.outage_lifetimes))
             down_until[row] = back
-            changes += [Change(now, row, up=False), Change(back, row, up=True)]
+            changes += [NodeChange(now, row, up=False), NodeChange(back, row, up=True)]
         now += float(rng.exponential(1 / rate))
     return sorted(changes)

@@ -1,7 +1,7 @@
-"""Clusters and workloads that are drawn by seed, for where no trace is at hand: benchmarks, tests, examples.
+"""Generator of random clusters and workloads by seed, for benchmarks, tests and examples without a trace.
 
-The mix follows the published facts about the openb trace (node classes, popular shares, how many requests want how many
-devices), so figures on it are near those on the real one; it is not that trace.
+The distribution of node classes, shares and device counts follows the published statistics of the openb trace, so that results
+are close to those on the real trace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODE_CLASSES = (
     ("V100M32", 8, 96, 736, 25),
     ("P100", 2, 64, 256, 118),
 )
-# (share of requests, devices, milli of each): popular sizes, the rest spread between them
+# (share of requests, devices, milli of each): frequent sizes; the other requests are distributed between them
 REQUEST_CLASSES = (
     (0.133, 0, 0),
     (0.132, 1, 810), (0.092, 1, 470), (0.040, 1, 320), (0.031, 1, 650), (0.017, 1, 230), (0.016, 1, 460),
@@ -40,9 +40,9 @@ _PER_DEVICE_MILLI = (4_000, 6_000, 8_000, 11_900, 15_600)
 
 
 def cluster(node_count: int, seed: int = 0) -> list[NodeSpec]:
-    """Nodes of the classes above, drawn by seed."""
+    """Return random nodes of NODE_CLASSES. Raises CalabashError if ``node_count`` is below 1."""
     if node_count < 1:
-        raise CalabashError(f"a cluster of {node_count} nodes", hint="ask for at least one")
+        raise CalabashError(f"a cluster of {node_count} nodes is out of range", hint="give at least 1 node")
     weights = np.array([row[4] for row in NODE_CLASSES], float)
     picks = np.random.default_rng(seed).choice(len(NODE_CLASSES), node_count, p=weights / weights.sum())
     return [
@@ -52,9 +52,9 @@ def cluster(node_count: int, seed: int = 0) -> list[NodeSpec]:
 
 
 def workload(request_count: int, seed: int = 0) -> Workload:
-    """Requests of the classes above, drawn by seed."""
+    """Return random requests of REQUEST_CLASSES. Raises CalabashError if ``request_count`` is below 1."""
     if request_count < 1:
-        raise CalabashError(f"a workload of {request_count} requests", hint="ask for at least one")
+        raise CalabashError(f"a workload of {request_count} requests is out of range", hint="give at least 1 request")
     rng = np.random.default_rng(seed)
     weights = np.array([row[0] for row in REQUEST_CLASSES], float)
     picks = rng.choice(len(REQUEST_CLASSES), request_count, p=weights / weights.sum()).tolist()
@@ -74,7 +74,7 @@ def workload(request_count: int, seed: int = 0) -> Workload:
 
 
 def write_openb(nodes: Sequence[NodeSpec], requests: Workload, folder: Path) -> tuple[Path, Path]:
-    """Write both as files with the columns of openb; returns (nodes file, pods file)."""
+    """Write nodes and requests as files in the openb format; return the paths of the nodes file and the pods file."""
     node_file, pod_file = folder / "nodes.csv", folder / "pods.csv"
     with node_file.open("w", newline="", encoding="utf-8") as sink:
         rows = csv.writer(sink)

@@ -1,7 +1,7 @@
-"""The picture of an experiment: what each policy allocates as demand arrives, how far apart they are, and every seed.
+"""Plot of an experiment: the allocation of each policy by arrived demand, the differences of policies, and every seed.
 
-Curves of good policies lie within a fraction of a point, so one above the other hides it. Therefore the curves have
-patterns as well as colours, a second panel shows the distance to the first policy, and a third one dot per seed.
+The curves of good policies differ by a fraction of a percentage point and cover each other. Therefore curves have different
+line patterns and colours, a second panel shows the difference from the first policy, and a third panel has one dot per seed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from calabash.model.errors import CalabashError, Reason
 from calabash.sim.results import RunResult
 
-# Told apart with any colour vision (Okabe and Ito), and by pattern in print.
+# Distinguishable with any colour vision (Okabe and Ito), and by pattern in print.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _PATTERNS = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
-_FROM_PERCENT = 80  # of arrived demand: before that everything fits
+_FROM_PERCENT = 80  # arrived demand at which the curves begin: everything fits before
 
 
 def label(policy: str, load: float) -> str:
-    """How a policy is called in tables and pictures."""
+    """Return the label of a policy in tables and plots; ``load`` 0 is left out."""
     return f"{policy} at {load:g}" if load else policy
 
 
@@ -36,7 +36,14 @@ def require_library() -> None:
 
 
 def plot(results: Sequence[RunResult], kind: str) -> bytes:
-    """The picture as ``png`` or ``svg``. Raises CalabashError when matplotlib is not installed."""
+    """Return the plot as an image.
+
+    Args:
+        kind: ``png`` or ``svg``.
+
+    Raises:
+        CalabashError(NOT_FOUND): matplotlib is not installed.
+    """
     require_library()
     import matplotlib  # noqa: PLC0415 - an optional extra
 
@@ -70,7 +77,7 @@ def plot(results: Sequence[RunResult], kind: str) -> bytes:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Later lines are thinner, so that an earlier one shows on both sides of what covers it."""
+    """Return the line style of the n-th policy. Later lines are thinner, so that lines below them stay visible."""
     return {
         "color": _COLOURS[number % len(_COLOURS)],
         "linestyle": _PATTERNS[number % len(_PATTERNS)],
@@ -79,7 +86,7 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def _columns(runs: Sequence[RunResult]) -> list[list[float]]:
-    """Per percent of demand, what each seed has allocated, in percent."""
+    """Return the allocation of every seed, in percent, for each percent of arrived demand."""
     return [[100 * value for value in values] for values in zip(*(run.curve for run in runs), strict=False)]
 
 
@@ -101,7 +108,7 @@ def _curves(panel: Any, groups: dict[str, list[RunResult]]) -> None:
     panel.set_ylim(max(0.0, lowest - 1), 100)
     panel.set_xlabel("arrived demand, % of the cluster")
     panel.set_ylabel("allocated, % of the cluster")
-    panel.set_title("mean of the seeds; the shade spans from the worst to the best", fontsize=10, loc="left")
+    panel.set_title("mean of the seeds; the shaded area spans the worst and the best seed", fontsize=10, loc="left")
     panel.legend(loc="lower right")
 
 
@@ -110,8 +117,8 @@ def _distances(panel: Any, groups: dict[str, list[RunResult]]) -> None:
     base = _mean(first)
     panel.axhline(0, **_style(0))
     for number, (_, runs) in enumerate(others, 1):
-        apart = [got - was for got, was in zip(_mean(runs), base, strict=False)]
-        panel.plot(range(_FROM_PERCENT, len(apart)), apart[_FROM_PERCENT:], **_style(number))
+        differences = [value - reference_value for value, reference_value in zip(_mean(runs), base, strict=False)]
+        panel.plot(range(_FROM_PERCENT, len(differences)), differences[_FROM_PERCENT:], **_style(number))
     panel.set_xlabel("arrived demand, % of the cluster")
     panel.set_ylabel("points")
     panel.set_title(f"distance to {reference}", fontsize=10, loc="left")
@@ -128,5 +135,5 @@ def _seeds(panel: Any, groups: dict[str, list[RunResult]]) -> None:
         panel.annotate(f"{mean:.2f}", (mean, number + 0.33), ha="center", va="top", fontsize=8)
     panel.set_yticks(range(len(groups)), list(groups))
     panel.set_ylim(len(groups) - 0.4, -0.6)
-    panel.set_xlabel("allocated in the end, %")
+    panel.set_xlabel("allocated at the end, %")
     panel.set_title("every seed, and the mean", fontsize=10, loc="left")

@@ -1,12 +1,13 @@
-"""Queues with run times on a virtual clock: jobs arrive, wait, run, are evicted, end; the scheduler is the real one.
+"""Simulation of queues with run times: jobs arrive, wait, run, are evicted and end, scheduled by the real scheduler.
 
-Theory of operation. Events (an arrival, an end) sit in a heap; time jumps from one to the next. All events of one
-instant are reported to the scheduler, then one cycle runs and its decisions become new ends. Between events nothing
-changes, so shares and utilisation are integrated exactly. An evicted job starts over unless ``keep_progress``.
+Theory of operation. Events (arrivals and ends of jobs) are in a heap, and the virtual clock jumps from one to the next. All
+events of one time are reported to the scheduler; then one cycle runs, and its decisions add the ends of started jobs. Nothing
+changes between events, so shares and utilization are integrated exactly. An evicted job starts from the beginning unless
+``keep_progress`` is set.
 
-Fairness is measured in windows of one half-life: for every queue that was backlogged during the whole window (it had
-something waiting after every cycle), the distance between its time-averaged share of the cluster and the share that it
-was entitled to (the division of the tree without any past). The largest distance of all windows is the figure.
+Fairness is measured in windows of one half-life. For every queue that was backlogged during the whole window (it had waiting
+jobs after every cycle), the error is the difference between its time-averaged share of the cluster and the share that it was
+entitled to without past usage. The result is the largest error of all windows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BACKLOGGED_RATIO = 0.999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """An ask and how long it really runs; its arrival is ``ask.submitted_at_s``."""
+    """Job: a request and its real run time. It arrives at ``request.submitted_at_s``."""
 
     request: Request
     run_time_s: float
@@ -33,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFigures:
-    """One queue over the whole run; shares are of the cluster's devices."""
+    """Results of one queue over the whole run. ``share_ratio`` is its share of the cluster's devices, averaged over time."""
 
     queue: str
     started: int
@@ -44,12 +45,16 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueingResult:
-    """What happened.
+    """Results of a run.
 
     Args:
-        utilization_ratio: device milli in use over capacity, time-averaged.
-        fairness_error_ratio: see the module's description; 0 when no queue was backlogged for a window.
-        evicted_over_asked_ratio: device milli evicted over device milli asked for by those who evicted; 0 without evictions.
+        finished, waiting: number of jobs.
+        utilization_ratio: used divided by installed device compute, averaged over time.
+        fairness_error_ratio: see the description of the module; 0 if no queue was backlogged for a whole window.
+        windows: number of measured pairs of window and backlogged queue.
+        evicted_over_asked_ratio: evicted device compute divided by the device compute of the requests that caused evictions; 0
+            without evictions.
+        span_s: simulated time.
     """
 
     queues: tuple[QueueFigures, ...]
@@ -66,7 +71,7 @@ class QueueingResult:
 
 @dataclass(slots=True)
 class _Window:
-    """Integrals since the window began."""
+    """Time integrals of one fairness window, by queue."""
 
     began_s: float = 0.0
     used: dict[str, float] = field(default_factory=dict)
@@ -75,7 +80,12 @@ class _Window:
 
 
 class Queueing:
-    """One simulation."""
+    """Simulation of queues.
+
+    Args:
+        window_s: length of a fairness window.
+        keep_progress: an evicted job continues where it was, instead of starting from the beginning.
+    """
 
     def __init__(
         self, scheduler: Scheduler, jobs: Iterable[Job], *, window_s: float, keep_progress: bool = False
@@ -100,17 +110,17 @@ class Queueing:
             heapq.heappush(self._events, (job.request.submitted_at_s, 0, job.request.id, 0))
 
     def run(self, *, until_s: float) -> QueueingResult:
-        """Run until that time, or until nothing is left to happen."""
+        """Run until a time, or until there are no more events, and return the results."""
         while self._events and self._events[0][0] <= until_s:
             at_s = self._events[0][0]
             self._integrate(at_s)
             while self._events and self._events[0][0] <= at_s:
-                self._happen(*heapq.heappop(self._events)[1:])
-            self._decide()
+                self._handle_event(*heapq.heappop(self._events)[1:])
+            self._run_cycle()
         self._integrate(max(until_s, self.now_s) if self._events else self.now_s)
         return self._result()
 
-    def _happen(self, kind: int, name: str, generation: int) -> None:
+    def _handle_event(self, kind: int, name: str, generation: int) -> None:
         self.scheduler.advance(self.now_s)
         if kind == 0:
             self.scheduler.submit(self.jobs[name].request)
@@ -119,7 +129,7 @@ class Queueing:
             del self._generation[name]
             self._finished += 1
 
-    def _decide(self) -> None:
+    def _run_cycle(self) -> None:
         self._cycles += 1
         requesters = set()
         for decision in self.scheduler.cycle(self.now_s):
@@ -147,9 +157,8 @@ class Queueing:
         if self.keep_progress:
             self._left_s[name] = max(1e-9, self._left_s[name] - (self.now_s - self._started_at_s[name]))
 
-    # ---- integrals ------------------------------------------------------------------------------------------------
-
     def _integrate(self, to_s: float) -> None:
+        """Advance the clock to ``to_s`` and add to the time integrals."""
         tree = self.scheduler.tree
         capacity = max(1, tree.capacity.gpu_milli)
         entitled = tree.entitled() if to_s > self.now_s else {}
@@ -207,9 +216,11 @@ class Queueing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Random jobs of one queue: Poisson arrivals, exponential run times, sizes drawn from ``shapes``.
+    """Random jobs of one queue: Poisson arrivals, exponential run times, shapes chosen at random from ``shapes``.
 
-    ``estimate_factor`` is how much longer than the truth users say that a job runs; None gives no estimates.
+    Args:
+        gang: number of members of each job.
+        estimate_factor: run time that users state divided by the real run time; None: users state no run time.
     """
 
     queue: str
@@ -222,7 +233,7 @@ class Load:
 
 
 def random_jobs(loads: Sequence[Load], *, until_s: float, seed: int) -> list[Job]:
-    """Jobs of all loads, deterministic by seed; with ``gang`` members each, all of one run time."""
+    """Return the jobs of all loads that arrive before ``until_s``. The members of a gang have the same run time."""
     jobs: list[Job] = []
     for number, load in enumerate(loads):
         rng = random.Random(seed * 1_000_003 + number)  # noqa: S311  a simulation, not a secret

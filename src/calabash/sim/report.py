@@ -1,4 +1,4 @@
-"""Results for people and programs: a text table, JSON, and one self-contained HTML page; the pictures are next door."""
+"""Reports of simulation results: a text table, a JSON document, and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.sim.plots import label, plot
 from calabash.sim.results import RunResult, Summary, summarise, to_plain
 
-# heading, measure, how it is shown, what it means
+# heading, field of RunResult, unit, description
 _COLUMNS = (
     (
         "end",
         "allocation_ratio_end",
         "%",
-        "device compute allocated when the last request has arrived, of all installed",
+        "allocated fraction of the installed device compute after the last arrival",
     ),
     (
         "at 100%",
         "allocation_ratio_at_100",
         "%",
-        "the same at the moment when requests first add up to the whole cluster",
+        "the same fraction when the requested compute first reaches the size of the cluster",
     ),
-    ("cpu-only in", "cpu_only_admitted_ratio", "%", "requests without devices that were admitted"),
-    ("wish in", "constrained_admitted_ratio", "%", "requests for a certain card model that were admitted"),
-    ("8-GPU out", "rejected_8gpu_ratio", "%", "requests for eight devices that were refused"),
+    ("cpu-only in", "cpu_only_admitted_ratio", "%", "admitted requests without devices"),
+    ("model in", "constrained_admitted_ratio", "%", "admitted requests that name device models"),
+    ("8-GPU out", "rejected_8gpu_ratio", "%", "rejected requests for eight devices"),
     ("moves", "moves_per_100_arrivals", "", "requests that defragmentation moved, per 100 arrivals"),
     ("killed", "killed_per_100_arrivals", "", "requests that failing nodes ended, per 100 arrivals"),
     ("dec/s", "decisions_per_s", "/s", "decisions of the scheduler per second, on the machine of this run"),
 )
-_IN_CHURN = "device compute allocated, of all installed, mean over the measured time"
+_IN_CHURN = "allocated fraction of the installed device compute, mean over the measured time"
 _TEXT_COLUMNS = tuple(c for c in _COLUMNS if c[0] != "killed")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -46,7 +46,7 @@ _STYLE = (
 
 
 def table(results: Iterable[RunResult]) -> str:
-    """Means over seeds, one line per policy, percent; ``+-`` is the standard deviation of the first figure."""
+    """Return a text table of the means over seeds, one line per policy; ``+-`` is the standard deviation of column "end"."""
     end, *others = _TEXT_COLUMNS
     rows = [["workload", "protocol", "policy", "seeds", end[0], "+-", *(name for name, *_ in others)]]
     for summary in summarise(results):
@@ -63,7 +63,7 @@ def table(results: Iterable[RunResult]) -> str:
             ]
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    text = 3  # columns of text stand left, figures right
+    text = 3  # columns of text are left-aligned, numbers right-aligned
     return "\n".join(
         "  ".join(
             c.ljust(w) if i < text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
@@ -77,7 +77,7 @@ def _shown(value: float, unit: str) -> str:
 
 
 def document(results: Sequence[RunResult]) -> dict[str, Any]:
-    """A versioned object: every run, and means per policy."""
+    """Return the results as a JSON document: every run, and summaries per policy."""
     return {
         "apiVersion": "calabash.dev/v1",
         "kind": "SimulationResult",
@@ -98,13 +98,17 @@ def document(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def html(results: Sequence[RunResult], command: str = "") -> str:
-    """One page: what was run, and a table with its legend and a picture per workload; it refers to nothing outside it."""
+    """Return an HTML page with the protocol, a table, a legend and a plot per workload. The page loads nothing else.
+
+    Args:
+        command: command line of the run, shown at the top.
+    """
     sections = []
     for workload in dict.fromkeys(result.workload for result in results):
         chosen = [result for result in results if result.workload == workload]
         picture = base64.b64encode(plot(chosen, "svg")).decode()
         sections.append(
-            f"<h2>{markup.escape(workload)}</h2>\n<p>{_what_was_run(chosen)}</p>\n{_html_table(summarise(chosen))}\n"
+            f"<h2>{markup.escape(workload)}</h2>\n<p>{_run_description(chosen)}</p>\n{_html_table(summarise(chosen))}\n"
             f'<img alt="allocation by policy" src="data:image/svg+xml;base64,{picture}">'
         )
     said = f"<pre>{markup.escape(command)}</pre>" if command else ""
@@ -115,15 +119,15 @@ def html(results: Sequence[RunResult], command: str = "") -> str:
     )
 
 
-def _what_was_run(results: Sequence[RunResult]) -> str:
+def _run_description(results: Sequence[RunResult]) -> str:
     protocols = ", ".join(dict.fromkeys(r.protocol + (f" at load {r.load:g}" if r.load else "") for r in results))
     seeds = sorted({result.seed for result in results})
-    named = ", ".join(map(str, seeds)) if len(seeds) <= 20 else f"{seeds[0]} to {seeds[-1]}, {len(seeds)} of them"
+    named = ", ".join(map(str, seeds)) if len(seeds) <= 20 else f"{seeds[0]} to {seeds[-1]} ({len(seeds)} seeds)"
     return markup.escape(f"Protocol {protocols}; {results[0].arrivals:,} requests; seeds {named}.")
 
 
 def _html_table(summaries: Sequence[Summary]) -> str:
-    """Means with the standard deviation over the seeds; columns that are zero for everybody are left out."""
+    """Return the table of means and standard deviations over the seeds, without columns that are zero for all policies."""
     columns = [c for c in _COLUMNS if any(s.mean[c[1]] for s in summaries)]
     head = "".join(f"<th>{markup.escape(name)}</th>" for name in ("policy", *(name for name, *_ in columns)))
     body = "".join(
@@ -148,7 +152,7 @@ def _legend(*, churn: bool) -> str:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a result file whole or not at all."""
+    """Write a result file atomically. Raises CalabashError(BAD_FILE)."""
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(path.name + ".new")
     try:

@@ -1,4 +1,4 @@
-"""What a run measured: flat frozen values with stable names, and their means over seeds."""
+"""Results of simulation runs, with stable field names, and their means over seeds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One policy, one seed. Ratios are 0..1.
+    """Result of one run: one policy and one seed. Ratios are 0..1.
 
     Attributes:
-        allocation_ratio_end: allocated over installed device compute when the last request has arrived (arrivals), or its
-            mean over the measured time (churn).
-        allocation_ratio_at_100: the same when requests first add up to the whole cluster.
-        cpu_only_admitted_ratio, constrained_admitted_ratio: admitted share of requests without devices, with a model wish.
-        rejected_8gpu_ratio: refused share of requests of eight devices.
-        rejected_milli_ratio: refused share of the device compute asked for.
+        allocation_ratio_end: allocated divided by installed device compute after the last arrival (protocol arrivals), or its
+            mean over the measured time (protocol churn).
+        allocation_ratio_at_100: the same ratio when the requested compute first reaches the size of the cluster.
+        cpu_only_admitted_ratio: admitted fraction of the requests without devices.
+        constrained_admitted_ratio: admitted fraction of the requests that name device models.
+        rejected_8gpu_ratio: rejected fraction of the requests for eight devices.
+        rejected_milli_ratio: rejected fraction of the requested device compute.
         moves_per_100_arrivals: requests that defragmentation moved.
         killed_per_100_arrivals: requests that failures of nodes ended.
-        curve: allocation by whole percent of arrived demand.
+        load: offered load; 0 for protocol arrivals.
+        curve: allocation ratio by whole percent of arrived demand.
     """
 
     workload: str
@@ -43,7 +45,7 @@ class RunResult:
 
     @property
     def key(self) -> tuple[str, str, int, str, float]:
-        """What was run, for resuming."""
+        """Identity of the run: workload, policy, seed, protocol and load."""
         return (self.workload, self.policy, self.seed, self.protocol, self.load)
 
 
@@ -68,7 +70,7 @@ class Summary:
 
 
 def summarise(results: Iterable[RunResult]) -> list[Summary]:
-    """One summary per workload, protocol, load and policy, in order of first appearance."""
+    """Return one summary per workload, protocol, load and policy, in order of first appearance."""
     groups: dict[tuple[str, str, float, str], list[RunResult]] = {}
     for result in results:
         groups.setdefault((result.workload, result.protocol, result.load, result.policy), []).append(result)
@@ -90,10 +92,10 @@ def _summary(runs: Sequence[RunResult]) -> Summary:
 
 
 def to_plain(result: RunResult) -> dict[str, Any]:
-    """As JSON values."""
+    """Return the result as JSON values."""
     return asdict(result)
 
 
 def from_plain(value: dict[str, Any]) -> RunResult:
-    """The reverse; raises TypeError or KeyError for foreign content."""
+    """Return the result from the values of ``to_plain``. Raises TypeError for unknown or missing fields."""
     return RunResult(**{**value, "curve": tuple(value.get("curve", ()))})

@@ -1,6 +1,6 @@
-"""CSV and JSONL rows with positions: every complaint names the file, the line, the column, and what would be right.
+"""Strict readers of CSV and JSONL files, whose errors name the file, the line, the column and the expected value.
 
-Nothing is skipped: an empty line at the end of a file is the only thing that is not a row.
+Every line is a row, except empty lines.
 """
 
 from __future__ import annotations
@@ -16,55 +16,65 @@ from typing import Any
 from calabash.model.errors import CalabashError, Reason
 
 NUMBER_MAX = 10**12
-# int() and float() also take 1_000, other scripts' digits and nan; a file with those is not what it seems.
+# int() and float() also accept 1_000, digits of other scripts and nan, which are errors here.
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
 _SECONDS = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row and where it stands."""
+    """One row of a file, with its line number."""
 
     path: Path
     line: int
     values: Mapping[str, Any]
 
-    def wrong(self, what: str, hint: str) -> CalabashError:
-        """An error at this row."""
+    def error(self, what: str, hint: str) -> CalabashError:
+        """Return an error that names the file and the line of this row."""
         return CalabashError(f"{self.path}:{self.line}: {what}", reason=Reason.BAD_FILE, hint=hint)
 
     def text(self, column: str, default: str | None = None) -> str:
-        """A text; empty or missing gives ``default``, or is an error when there is none."""
+        """Return the text of a column, or ``default`` if it is empty or missing.
+
+        Raises CalabashError if it is empty or missing and ``default`` is None.
+        """
         value = self.values.get(column)
         if value is None or value == "":
             if default is None:
-                raise self.wrong(f"column {column} is empty", "every row needs it")
+                raise self.error(f"column {column} is empty", "give it a value in every row")
             return default
         return str(value).strip()
 
     def whole(self, column: str, *, default: int | None = None, most: int = NUMBER_MAX) -> int:
-        """A whole number from 0 to ``most``."""
+        """Return the whole number of a column, from 0 to ``most``. Raises CalabashError."""
         text = self.text(column, None if default is None else str(default))
         if not _WHOLE.match(text):
-            raise self.wrong(f"column {column}: {text[:40]!r} is not a whole number", "write digits only")
+            raise self.error(f"column {column}: {text[:40]!r} is not a whole number", "write digits only")
         number = int(text)
         if not 0 <= number <= most:
-            raise self.wrong(f"column {column}: {number} is out of range", f"0 to {most}")
+            raise self.error(f"column {column}: {number} is out of range", f"write 0 to {most}")
         return number
 
     def seconds(self, column: str) -> float:
-        """A time or duration in seconds, 0 when the column is missing or empty."""
+        """Return the seconds of a column, or 0 if it is empty or missing. Raises CalabashError."""
         text = self.text(column, "0")
         if not _SECONDS.match(text):
-            raise self.wrong(f"column {column}: {text[:40]!r} is not a number of seconds", "write 90 or 1.5")
+            raise self.error(f"column {column}: {text[:40]!r} is not a number of seconds", "write 90 or 1.5")
         number = float(text)
         if not 0 <= number <= NUMBER_MAX:
-            raise self.wrong(f"column {column}: {text} is out of range", f"0 to {NUMBER_MAX}")
+            raise self.error(f"column {column}: {text} is out of range", f"write 0 to {NUMBER_MAX}")
         return number
 
 
 def read_csv(path: Path, *, needed: tuple[str, ...]) -> Iterator[Row]:
-    """Rows of a CSV file with a heading. Raises CalabashError for a missing file, column, cell, or a foreign encoding."""
+    """Yield the rows of a CSV file with a header line.
+
+    Args:
+        needed: columns that the file must have.
+
+    Raises:
+        CalabashError: the file does not exist, is not UTF-8, lacks a column, or a row has another number of cells.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as source:
             reader = csv.reader(source, strict=True)
@@ -78,7 +88,7 @@ def read_csv(path: Path, *, needed: tuple[str, ...]) -> Iterator[Row]:
                     raise CalabashError(
                         f"{path}:{reader.line_num}: {len(cells)} cells under {len(heading)} headings",
                         reason=Reason.BAD_FILE,
-                        hint="the line is broken; quote texts that hold a comma",
+                        hint="check the line for missing cells, and quote texts that contain a comma",
                     )
                 yield Row(path, reader.line_num, dict(zip(heading, cells, strict=True)))
     except OSError as error:
@@ -90,7 +100,7 @@ def read_csv(path: Path, *, needed: tuple[str, ...]) -> Iterator[Row]:
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
-    """Rows of a file with one JSON object per line."""
+    """Yield the rows of a file with one JSON object per line. Empty lines are skipped. Raises CalabashError."""
     try:
         with path.open(encoding="utf-8") as source:
             for number, line in enumerate(source, 1):
@@ -102,13 +112,13 @@ def read_jsonl(path: Path) -> Iterator[Row]:
                     raise CalabashError(
                         f"{path}:{number}: not JSON: {error.msg} at column {error.colno}",
                         reason=Reason.BAD_FILE,
-                        hint="one object per line",
+                        hint="write one JSON object per line",
                     ) from None
                 if not isinstance(value, dict):
                     raise CalabashError(
                         f"{path}:{number}: {type(value).__name__} instead of an object",
                         reason=Reason.BAD_FILE,
-                        hint="one object per line",
+                        hint="write one JSON object per line",
                     )
                 yield Row(path, number, value)
     except OSError as error:
@@ -119,7 +129,9 @@ def read_jsonl(path: Path) -> Iterator[Row]:
 
 def _check_heading(path: Path, heading: list[str] | None, needed: tuple[str, ...]) -> None:
     if heading is None:
-        raise CalabashError(f"{path}: the file is empty", reason=Reason.BAD_FILE, hint=f"headings: {', '.join(needed)}")
+        raise CalabashError(
+            f"{path}: the file is empty", reason=Reason.BAD_FILE, hint=f"begin with the headings {', '.join(needed)}"
+        )
     missing = [name for name in needed if name not in heading]
     if missing:
         raise CalabashError(
@@ -128,7 +140,7 @@ def _check_heading(path: Path, heading: list[str] | None, needed: tuple[str, ...
             hint=f"needed are {', '.join(needed)}; found {', '.join(heading[:12])}",
         )
     if len(set(heading)) != len(heading):
-        raise CalabashError(f"{path}:1: a heading stands twice", reason=Reason.BAD_FILE, hint="headings are unique")
+        raise CalabashError(f"{path}:1: a heading occurs twice", reason=Reason.BAD_FILE, hint="use unique headings")
 
 
 def _unreadable(path: Path, why: str) -> CalabashError:

@@ -1,7 +1,7 @@
-"""Many runs: policies times seeds, in parallel, with progress and with what is done kept on disk.
+"""Runner of experiments: all policies with all seeds, in parallel worker processes, with resume after an interruption.
 
-Each finished run is written at once to a file beside the result (``NAME.partial.jsonl``), so an interrupted experiment
-goes on where it stopped; runs are recognised by workload, policy, seed, protocol, load and the experiment's content.
+Each finished run is appended to a file next to the result (``NAME.partial.jsonl``), so that an interrupted experiment continues
+where it stopped. Saved runs are identified by policy, seed and a fingerprint of the experiment.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What to run.
+    """Experiment: one run per policy and seed.
 
     Args:
-        nodes, workload: the cluster and what it is asked for; the workload's file is also the demand that policies learn.
+        nodes: the cluster.
+        workload: the requests; also the demand from which policies learn.
         policies: names as in ``sched.policies.registry``.
-        seeds: one run each.
-        load: None for the arrivals protocol; else the churn protocol's offered load.
-        defragment: move running requests for large ones (churn only).
-        failures: take nodes away for a while (churn only).
+        load: None for protocol arrivals; otherwise the offered load of protocol churn.
+        defragment: move running requests for large ones (protocol churn only).
+        failures: failures of nodes (protocol churn only).
     """
 
     nodes: Sequence[NodeSpec]
@@ -55,25 +55,25 @@ class Experiment:
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """(policy, seed) of every run, seeds first so that all policies of a seed come close together."""
+        """Policy and seed of every run, ordered by seed, so that the runs of one seed are close together."""
         return [(policy, seed) for seed in self.seeds for policy in self.policies]
 
     @property
     def protocol(self) -> str:
-        """Name in results."""
+        """Name of the protocol in results."""
         if self.load is None:
             return "arrivals"
         return "churn" + ("+defrag" if self.defragment else "") + ("+failures" if self.failures else "")
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the cluster, the workload or the protocol does."""
+        """Hash of the cluster, the workload and the protocol."""
         text = repr(_canonical((self.nodes, self.workload, self.load, self.defragment, repr(self.failures))))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _canonical(value: Any) -> Any:
-    """Plain values whose repr is the same in every process: sets are listed in an order that differs, hashes differ."""
+    """Return plain values whose ``repr`` is the same in every process; the order of sets differs between processes."""
     if is_dataclass(value):
         return [_canonical(getattr(value, part.name)) for part in fields(value) if part.compare]
     if isinstance(value, Mapping):
@@ -86,21 +86,24 @@ def _canonical(value: Any) -> Any:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """``42-51`` or ``1,2,7-9``. Raises CalabashError when it is neither."""
+    """Parse a list of seeds like ``42-51`` or ``1,2,7-9``. Raises CalabashError."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise CalabashError(f"seeds {text!r} are not understood", hint="write 42-51 or 1,2,7-9")
+            raise CalabashError(f"seeds {text!r} are not a list of numbers", hint="write 42-51 or 1,2,7-9")
         low, high = int(first), int(last) if dash else int(first)
         if high < low or high - low >= SEEDS_MAX:
-            raise CalabashError(f"seeds {part!r}: {high - low + 1} of them", hint=f"1 to {SEEDS_MAX} in rising order")
+            raise CalabashError(
+                f"seeds {part!r} are {high - low + 1} seeds, which is out of range",
+                hint=f"write 1 to {SEEDS_MAX} seeds, the lowest first",
+            )
         seeds.extend(range(low, high + 1))
     return tuple(dict.fromkeys(seeds))
 
 
 def run_one(experiment: Experiment, policy: str, seed: int) -> RunResult:
-    """One policy, one seed."""
+    """Run one policy with one seed."""
     made = policy_named(policy, demand=experiment.workload.demand, seed=seed)
     if experiment.load is None:
         return arrivals.simulate(experiment.nodes, experiment.workload, made, seed)
@@ -118,9 +121,17 @@ def run_one(experiment: Experiment, policy: str, seed: int) -> RunResult:
 def run(
     experiment: Experiment, *, jobs: int = 1, progress: Progress | None = None, partial: Path | None = None
 ) -> list[RunResult]:
-    """Every run, in the order of ``tasks``. KeyboardInterrupt passes through; what is done stays in ``partial``."""
+    """Run an experiment and return the results in the order of ``Experiment.tasks``.
+
+    KeyboardInterrupt is not caught; finished runs are kept in ``partial``.
+
+    Args:
+        jobs: number of worker processes.
+        progress: called with the numbers of finished and all runs, and the last result; None at the start.
+        partial: file for finished runs; None: finished runs are not saved.
+    """
     for policy in experiment.policies:
-        policy_named(policy)  # an unknown name is refused before anything runs
+        policy_named(policy)  # refuse an unknown name before the first run
     content = experiment.fingerprint
     done = {(r.policy, r.seed): r for r in _resume(partial, content)}
     names = {policy: policy_named(policy).name for policy in experiment.policies}
@@ -129,7 +140,7 @@ def run(
         progress(len(done), len(experiment.tasks), None)
     for result in _results(experiment, open_tasks, jobs):
         done[result.policy, result.seed] = result
-        _keep(partial, content, result)
+        _save(partial, content, result)
         if progress:
             progress(len(done), len(experiment.tasks), result)
     return [done[names[policy], seed] for policy, seed in experiment.tasks]
@@ -141,7 +152,7 @@ _worker_experiment: Experiment | None = None
 def _start_worker(experiment: Experiment) -> None:
     global _worker_experiment  # noqa: PLW0603 - a worker process serves one experiment
     _worker_experiment = experiment
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
 
 
 def _work(task: tuple[str, int]) -> RunResult:
@@ -151,7 +162,7 @@ def _work(task: tuple[str, int]) -> RunResult:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Keep the interpreters that are started meanwhile from importing modules of the working directory."""
+    """Prevent interpreters that are started in the block from importing modules of the working directory."""
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
@@ -165,11 +176,11 @@ def _safe_path() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C is answered afterwards; processes that are started meanwhile inherit the mask and never see one."""
-    resource_tracker.ensure_running()  # starting it would lift the mask
+    """Defer Ctrl-C to the end of the block. Processes that are started in the block inherit the signal mask."""
+    resource_tracker.ensure_running()  # because starting it later would reset the mask
     held: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
-    # The mask is this thread's: a signal may still come in through a thread of a library, hence the handler.
+    # The mask is that of this thread. A thread of a library may still receive the signal, therefore the handler is set too.
     handler = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number)) if in_main else None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -190,18 +201,18 @@ def _results(experiment: Experiment, tasks: list[tuple[str, int]], jobs: int) ->
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         stack.enter_context(_safe_path())
-        with _interrupts_held():  # a worker that still imports would answer Ctrl-C with its stack
+        with _interrupts_held():  # a worker would print a traceback if Ctrl-C came during its imports
             pool = stack.enter_context(context.Pool(min(jobs, len(tasks)), _start_worker, (experiment,)))
         yield from pool.imap_unordered(_work, tasks)
 
 
 def partial_path(result: Path) -> Path:
-    """Where runs are kept until the result is written."""
+    """Return the path of the file of finished runs, which exists until the result is written."""
     return result.with_name(result.name + ".partial.jsonl")
 
 
 def _resume(partial: Path | None, content: str) -> list[RunResult]:
-    """Runs of the same experiment that are on disk; a last line that was cut by a crash is dropped."""
+    """Return the saved runs of the same experiment. An incomplete last line, left by a crash, is ignored."""
     if partial is None or not partial.exists():
         return []
     found = []
@@ -215,14 +226,14 @@ def _resume(partial: Path | None, content: str) -> list[RunResult]:
             if number == len(lines):
                 break
             raise CalabashError(
-                f"{partial}:{number}: not a kept run: {error}",
+                f"{partial}:{number}: the line is not a saved run: {error}",
                 reason=Reason.BAD_FILE,
-                hint="remove the file to start again",
+                hint="delete the file to start again",
             ) from None
     return found
 
 
-def _keep(partial: Path | None, content: str, result: RunResult) -> None:
+def _save(partial: Path | None, content: str, result: RunResult) -> None:
     if partial is None:
         return
     line = json.dumps({"experiment": content, "result": to_plain(result)})

@@ -1,8 +1,9 @@
-"""Our own trace format: nodes and requests as CSV, or as JSONL with the same names. See docs/reference/trace-format.md.
+"""Reader of the Calabash trace format: nodes and requests as CSV, or as JSONL with the same field names.
 
-Nodes: ``name, cpu_milli, memory_mib, gpu_count, gpu_model`` and optionally ``gpu_memory_mib, gpu_mode,
-labels, taints, rack``.
-Requests: ``name, cpu_milli, memory_mib, gpu_count, gpu_milli`` and optionally ``gpu_memory_mib, models, selector,
+The format is described in docs/reference/trace-format.md.
+
+Nodes have ``name, cpu_milli, memory_mib, gpu_count, gpu_model`` and optionally ``gpu_memory_mib, gpu_mode, labels, taints,
+rack``. Requests have ``name, cpu_milli, memory_mib, gpu_count, gpu_milli`` and optionally ``gpu_memory_mib, models, selector,
 tolerations, mig_profile, arrives_s, runs_s``. Lists are separated by ``|`` in CSV and are arrays in JSONL.
 """
 
@@ -30,12 +31,12 @@ CARD_MEMORY_MIB_MAX = 10**7
 
 
 def read_nodes(path: Path) -> list[NodeSpec]:
-    """Nodes in file order. Raises CalabashError with file, line and hint."""
+    """Return the nodes in file order. Raises CalabashError(BAD_FILE) with file and line."""
     nodes, seen = [], set()
     for row in _rows(path, NODE_COLUMNS, NODE_OPTIONAL):
         name = row.text("name")
         if name in seen:
-            raise row.wrong(f"node {name} is there twice", "node names are unique")
+            raise row.error(f"node {name} is defined twice", "use unique node names")
         seen.add(name)
         count = row.whole("gpu_count", most=DEVICES_PER_NODE_MAX)
         gpu = _card(row, count)
@@ -52,22 +53,22 @@ def read_nodes(path: Path) -> list[NodeSpec]:
             )
         )
     if not nodes:
-        raise Row(path, 1, {}).wrong("there is no node", "a cluster needs at least one")
+        raise Row(path, 1, {}).error("the file has no node", "add at least one node")
     return nodes
 
 
 def read_requests(path: Path, nodes: Iterable[NodeSpec]) -> Workload:
-    """Requests in file order; a model that no node has is an error."""
+    """Return the requests in file order. Raises CalabashError(BAD_FILE), also for a device model that no node has."""
     known = {gpu.model for node in nodes for gpu in node.gpus}
     requests, seen = [], set()
     for row in _rows(path, REQUEST_COLUMNS, REQUEST_OPTIONAL):
         name = row.text("name")
         if name in seen:
-            raise row.wrong(f"request {name} is there twice", "request names are unique")
+            raise row.error(f"request {name} is defined twice", "use unique request names")
         seen.add(name)
         models = frozenset(_list(row, "models"))
         for model in sorted(models - known):
-            raise row.wrong(f"device model {model!r} is on no node", f"known: {', '.join(sorted(known))}")
+            raise row.error(f"no node has device model {model!r}", f"use one of: {', '.join(sorted(known))}")
         count = row.whole("gpu_count", most=DEVICES_PER_NODE_MAX)
         try:
             shape = Shape(
@@ -84,12 +85,12 @@ def read_requests(path: Path, nodes: Iterable[NodeSpec]) -> Workload:
         except CalabashError as error:
             if error.message.startswith(str(path)):
                 raise
-            raise row.wrong(error.message, error.hint) from None
+            raise row.error(error.message, error.hint) from None
         requests.append(
             TraceRequest(name=name, shape=shape, arrives_s=row.seconds("arrives_s"), runs_s=row.seconds("runs_s"))
         )
     if not requests:
-        raise Row(path, 1, {}).wrong("there is no request", "a workload needs at least one")
+        raise Row(path, 1, {}).error("the file has no request", "add at least one request")
     return Workload(name=path.stem, requests=tuple(requests))
 
 
@@ -98,9 +99,11 @@ def _card(row: Row, count: int) -> GpuSpec:
     memory_mib = row.whole("gpu_memory_mib", default=0, most=CARD_MEMORY_MIB_MAX)
     mode = row.text("gpu_mode", "")
     if mode not in ("", MODE_MIG):
-        raise row.wrong(f"device mode {mode!r} is not known", "mig, or nothing for devices that follow demand")
+        raise row.error(
+            f"device mode {mode!r} is not known", "write mig, or leave it empty for devices that follow demand"
+        )
     if mode and geometry_of(model, memory_mib) is None:
-        raise row.wrong(f"device model {model!r} has no MIG profiles", "leave gpu_mode empty")
+        raise row.error(f"device model {model!r} has no MIG profiles", "leave gpu_mode empty")
     return GpuSpec(model=model, memory_mib=memory_mib, mode=mode)
 
 
@@ -109,10 +112,10 @@ def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Ite
     for row in read_jsonl(path) if path.suffix == ".jsonl" else read_csv(path, needed=needed):
         for name in row.values:
             if name not in known:
-                raise row.wrong(f"column {name!r} is not known", f"known: {', '.join((*needed, *optional))}")
+                raise row.error(f"column {name!r} is not known", f"use only {', '.join((*needed, *optional))}")
         for name in needed:
             if name not in row.values:
-                raise row.wrong(f"field {name} is missing", f"needed: {', '.join(needed)}")
+                raise row.error(f"field {name} is missing", f"every row needs {', '.join(needed)}")
         yield row
 
 
@@ -122,7 +125,7 @@ def _list(row: Row, column: str) -> list[str]:
         return []
     if isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
-            raise row.wrong(f"field {column} holds something that is no text", "an array of texts")
+            raise row.error(f"field {column} has an item that is not a string", "write an array of strings")
         return value
     return [part.strip() for part in str(value).split("|") if part.strip()]
 
@@ -130,5 +133,5 @@ def _list(row: Row, column: str) -> list[str]:
 def _pair(row: Row, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise row.wrong(f"label {text!r} is not key=value", "for example zone=a|pool=training")
+        raise row.error(f"label {text!r} is not key=value", "write it like zone=a|pool=training")
     return key, value

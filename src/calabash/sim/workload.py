@@ -1,4 +1,4 @@
-"""What a simulation is fed with: nodes, and requests with optional times."""
+"""Inputs of a simulation: nodes, and requests with optional times."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class Workload:
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shape of every request; equal shapes are one object, so that looking them up is quick."""
-        one: dict[Shape, Shape] = {}
-        return [one.setdefault(request.shape, request.shape) for request in self.requests]
+        """Shape of every request. Equal shapes are the same object, which makes dictionary lookups fast."""
+        unique: dict[Shape, Shape] = {}
+        return [unique.setdefault(request.shape, request.shape) for request in self.requests]
 
     @property
     def demand(self) -> Demand:
-        """How often each shape is asked for."""
+        """Number of requests of each shape."""
         return Demand.of(request.shape for request in self.requests)
 
 
 def simple_node(
     *, name: str, cpu_milli: int, memory_mib: int, gpu_count: int, model: str, gpu_memory_mib: int = 0
 ) -> NodeSpec:
-    """A node of like devices."""
+    """Return a node with equal devices."""
     gpus = tuple(GpuSpec(model=model, memory_mib=gpu_memory_mib) for _ in range(gpu_count))
     return NodeSpec(name=name, cpu_milli=cpu_milli, memory_mib=memory_mib, gpus=gpus)
 
 
 def replicate(nodes: Sequence[NodeSpec], times: int) -> list[NodeSpec]:
-    """The cluster ``times`` over, with names that stay unique."""
+    """Return ``times`` copies of all nodes, with unique names."""
     return [
         NodeSpec(
             name=f"{node.name}.{copy}",

@@ -1,4 +1,4 @@
-"""The published protocol: what arrives, what is counted, and that policies land in the order in which they should."""
+"""Tests of protocol arrivals: order of arrivals, counters, and the published order of policies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKLOAD = generate.workload(750, seed=4)
 
 
 def asked_milli(workload: Workload, order: list[int]) -> int:
-    """Device compute over an order of arrival."""
+    """Return the requested device compute of an order of arrivals."""
     return sum(workload.requests[index].shape.gpu_total_milli for index in order)
 
 
@@ -44,7 +44,7 @@ def test_arrivals_stop_just_below_130_percent(seed: int, count: int, nodes: int)
         assert target - largest <= total <= target
 
 
-def test_the_trace_itself_comes_first_in_a_shuffled_order_and_draws_follow() -> None:
+def test_shuffled_trace_precedes_random_draws() -> None:
     count = len(WORKLOAD.requests)
     order = arrival_order(WORKLOAD, INSTALLED, 42)
     assert len(order) > count
@@ -56,14 +56,14 @@ def test_the_trace_itself_comes_first_in_a_shuffled_order_and_draws_follow() -> 
     assert arrival_order(WORKLOAD, INSTALLED, 43) != order
 
 
-def test_a_trace_that_is_too_large_loses_requests_and_gains_none() -> None:
+def test_trace_that_is_too_large_loses_requests_and_gains_none() -> None:
     order = arrival_order(WORKLOAD, INSTALLED // 4, 42)
     assert len(order) < len(WORKLOAD.requests)
     assert len(set(order)) == len(order)
     assert asked_milli(WORKLOAD, order) <= FULL_RATIO * (INSTALLED // 4)
 
 
-def test_the_ratio_is_what_was_placed_over_what_is_installed() -> None:
+def test_allocation_ratio_is_placed_divided_by_installed_compute() -> None:
     nodes = [simple_node(name="n", cpu_milli=10_000, memory_mib=1000, gpu_count=2, model="T4")]
     shapes = [Shape(gpu_count=1, gpu_milli=600)] * 3 + [Shape(cpu_milli=1000), Shape(cpu_milli=10_000)]
     workload = Workload(name="w", requests=tuple(TraceRequest(name=str(i), shape=s) for i, s in enumerate(shapes)))
@@ -75,7 +75,7 @@ def test_the_ratio_is_what_was_placed_over_what_is_installed() -> None:
     assert all(later >= earlier for earlier, later in zip(result.curve, result.curve[1:], strict=False))
 
 
-def test_only_what_is_of_a_kind_is_counted_for_it() -> None:
+def test_admission_counters_count_requests_of_their_kind_only() -> None:
     tally = Tally()
     wishing = Shape(gpu_count=1, gpu_milli=500, models=frozenset({"T4"}))
     tally.count(Shape(cpu_milli=1), admitted=True)
@@ -91,7 +91,7 @@ def test_only_what_is_of_a_kind_is_counted_for_it() -> None:
 
 @pytest.fixture(scope="module")
 def landed() -> dict[str, list[RunResult]]:
-    """Three seeds of each policy on a cluster of an eighth of the published size."""
+    """Return results of three seeds per policy on a cluster of an eighth of the published size."""
     policies = ("pgb", "pgb-online", "fgd", "bestfit", "dotproduct", "random")
     return {
         name: [
@@ -102,11 +102,11 @@ def landed() -> dict[str, list[RunResult]]:
 
 
 def mean_end(results: list[RunResult]) -> float:
-    """Mean allocation at the end."""
+    """Return the mean allocation ratio at the end."""
     return sum(result.allocation_ratio_end for result in results) / len(results)
 
 
-def test_policies_land_in_the_published_order(landed: dict[str, list[RunResult]]) -> None:
+def test_policies_have_the_published_order(landed: dict[str, list[RunResult]]) -> None:
     ends = {name: mean_end(results) for name, results in landed.items()}
     assert ends["pgb"] >= ends["fgd"] >= ends["bestfit"] - 0.003, ends
     assert ends["bestfit"] > ends["random"] + 0.02, ends
@@ -114,7 +114,7 @@ def test_policies_land_in_the_published_order(landed: dict[str, list[RunResult]]
     assert ends["pgb-online"] > ends["bestfit"], ends
 
 
-def test_nobody_allocates_more_than_the_bound(landed: dict[str, list[RunResult]]) -> None:
+def test_no_policy_allocates_more_than_the_bound(landed: dict[str, list[RunResult]]) -> None:
     for position, seed in enumerate((1, 2, 3)):
         bound = arrivals_bound(NODES, WORKLOAD, seed)
         for results in landed.values():
@@ -124,7 +124,7 @@ def test_nobody_allocates_more_than_the_bound(landed: dict[str, list[RunResult]]
         assert landed["pgb"][position].allocation_ratio_end > bound.no_reject - 0.02
 
 
-def test_a_seed_gives_the_same_run_again_and_another_seed_another(landed: dict[str, list[RunResult]]) -> None:
+def test_equal_seeds_give_equal_runs_and_other_seeds_other_runs(landed: dict[str, list[RunResult]]) -> None:
     again = simulate(NODES, WORKLOAD, policy_named("pgb", demand=WORKLOAD.demand), 1)
     first, second, _ = landed["pgb"]
     assert (again.allocation_ratio_end, again.curve) == (first.allocation_ratio_end, first.curve)

@@ -1,4 +1,4 @@
-"""The linear-programming bound: right where the answer is known by hand, and never below what somebody reached."""
+"""Tests of the linear-programming bound: correct for cases solved by hand, and never below a reached allocation."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ WHOLE = Shape(cpu_milli=1000, gpu_count=1, gpu_milli=WHOLE_MILLI)
 
 
 def node(name: str = "n", *, gpus: int = 4, cpu_milli: int = 100_000, model: str = "T4") -> NodeSpec:
-    """A node with plenty of memory."""
+    """Return a node with plenty of memory."""
     return simple_node(name=name, cpu_milli=cpu_milli, memory_mib=1 << 20, gpu_count=gpus, model=model)
 
 
 def part(milli: int, *, cpu_milli: int = 0) -> Shape:
-    """A share of one device."""
+    """Return the shape of a share of one device."""
     return Shape(cpu_milli=cpu_milli, gpu_count=1, gpu_milli=milli)
 
 
-def test_shares_that_nothing_can_join_waste_the_rest_of_their_device() -> None:
+def test_shares_that_cannot_be_combined_waste_the_rest_of_a_device() -> None:
     assert allocation_bound([node()], [part(810)] * 10, kept_until=0.0) == pytest.approx(0.81)
 
 
-def test_shares_that_fill_a_device_together_waste_nothing() -> None:
+def test_shares_that_fill_a_device_waste_nothing() -> None:
     arrived = [part(810)] * 4 + [part(190)] * 4
     assert allocation_bound([node()], arrived, kept_until=0.0) == pytest.approx(1.0)
 
 
-def test_who_may_refuse_prefers_whole_devices_and_who_may_not_is_left_with_the_waste() -> None:
+def test_free_bound_prefers_whole_devices_and_no_reject_bound_includes_waste() -> None:
     arrived = [part(810)] * 4 + [WHOLE] * 4
     assert allocation_bound([node()], arrived, kept_until=0.0) == pytest.approx(1.0)
     assert allocation_bound([node()], arrived, kept_until=0.81) == pytest.approx(0.81)
 
 
-def test_what_must_be_placed_and_cannot_has_no_bound() -> None:
+def test_bound_is_none_if_required_requests_do_not_fit() -> None:
     assert allocation_bound([node()], [part(810)] * 5, kept_until=10.0) is None
 
 
-def test_cpu_binds() -> None:
+def test_bound_is_limited_by_cpu() -> None:
     assert allocation_bound([node(cpu_milli=2000)], [WHOLE] * 4, kept_until=0.0) == pytest.approx(0.5)
 
 
-def test_a_wish_for_a_model_is_served_there_alone() -> None:
-    wish = Shape(gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"A10"}))
+def test_request_for_a_model_is_placed_on_that_model_only() -> None:
+    named = Shape(gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"A10"}))
     nodes = [node("a"), node("b", model="A10", gpus=2)]
-    assert allocation_bound(nodes, [wish] * 9, kept_until=1.0) == pytest.approx(2 / 6)
+    assert allocation_bound(nodes, [named] * 9, kept_until=1.0) == pytest.approx(2 / 6)
 
 
-def test_a_large_request_needs_a_node_that_holds_it() -> None:
+def test_large_request_needs_a_node_with_enough_devices() -> None:
     large = Shape(gpu_count=8, gpu_milli=WHOLE_MILLI)
     assert allocation_bound([node(f"n{i}") for i in range(4)], [large], kept_until=0.0) == pytest.approx(0.0)
 
 
-def test_blocks_count_nodes_and_not_devices() -> None:
+def test_blocks_of_devices_are_counted_per_node() -> None:
     three = Shape(gpu_count=3, gpu_milli=WHOLE_MILLI)
     assert allocation_bound([node("a"), node("b")], [three] * 4, kept_until=0.0) == pytest.approx(6 / 8)
 
 
-def test_so_many_sizes_that_patterns_cannot_be_listed_still_give_a_bound_from_above() -> None:
+def test_too_many_sizes_for_all_patterns_still_give_an_upper_bound() -> None:
     nodes = [node()]
     arrived = [part(milli) for milli in range(40, 900, 9)]
     found = allocation_bound(nodes, arrived, kept_until=0.0)
@@ -86,13 +86,13 @@ def test_no_run_ever_exceeds_the_bound(seed: int, policy: str) -> None:
     assert reached.allocation_ratio_end <= arrivals_bound(nodes, workload, seed).free + 1e-9
 
 
-def test_a_cluster_without_devices_has_no_bound() -> None:
+def test_bound_of_a_cluster_without_devices_is_refused() -> None:
     workload = Workload(name="w", requests=(TraceRequest(name="r", shape=WHOLE),))
     with pytest.raises(CalabashError, match="no device"):
         arrivals_bound([node(gpus=0)], workload, 1)
 
 
-def test_a_node_of_two_models_is_refused() -> None:
+def test_node_with_two_models_is_refused() -> None:
     mixed = NodeSpec(name="m", cpu_milli=1, memory_mib=1, gpus=(GpuSpec(model="A"), GpuSpec(model="B")))
     with pytest.raises(CalabashError, match="2 models"):
         allocation_bound([mixed], [WHOLE], kept_until=0.0)

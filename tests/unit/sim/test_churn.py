@@ -1,4 +1,4 @@
-"""Departures: what is measured is what the queueing laws say, and moving requests loses none."""
+"""Tests of protocol churn: results agree with queueing theory, and moves lose no request."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ EIGHT = Shape(gpu_count=8, gpu_milli=WHOLE_MILLI)
 
 
 def workload_of(*shapes: Shape) -> Workload:
-    """These shapes, equally often."""
+    """Return a workload with one request of each shape."""
     return Workload(name="w", requests=tuple(TraceRequest(name=str(i), shape=s) for i, s in enumerate(shapes)))
 
 
 def nodes(count: int) -> list[NodeSpec]:
-    """Nodes of eight devices."""
+    """Return nodes with eight devices each."""
     return [
         simple_node(name=f"n{i}", cpu_milli=96_000, memory_mib=1 << 20, gpu_count=8, model="G2") for i in range(count)
     ]
 
 
-def test_far_below_capacity_the_load_is_what_is_allocated_and_nothing_is_refused() -> None:
+def test_low_load_is_allocated_completely_and_nothing_is_rejected() -> None:
     result = simulate(nodes(60), workload_of(WHOLE), policy_named("bestfit"), 1, load=0.5, defragment=False)
     assert result.allocation_ratio_end == pytest.approx(0.5, abs=0.04)  # Little's law
     assert result.rejected_milli_ratio == 0
     assert result.arrivals == pytest.approx(0.5 * 480 * churn.MEASURED_LIFETIMES, rel=0.1)
 
 
-def test_far_above_capacity_the_cluster_is_full_and_what_is_too_much_is_refused() -> None:
+def test_high_load_fills_the_cluster_and_the_excess_is_rejected() -> None:
     result = simulate(nodes(20), workload_of(WHOLE), policy_named("bestfit"), 1, load=3.0, defragment=False)
     assert result.allocation_ratio_end > 0.98
     assert result.rejected_milli_ratio == pytest.approx(2 / 3, abs=0.05)
 
 
-def test_loss_of_one_device_is_erlangs() -> None:
+def test_loss_on_one_device_follows_the_erlang_formula() -> None:
     one = [simple_node(name="n", cpu_milli=1000, memory_mib=1000, gpu_count=1, model="G2")]
     results = [
         simulate(one, workload_of(WHOLE), policy_named("bestfit"), s, load=1.0, defragment=False) for s in range(300)
@@ -54,7 +54,7 @@ def test_loss_of_one_device_is_erlangs() -> None:
     assert refused == pytest.approx(0.5, abs=0.05)  # B(1, 1) = 1/2
 
 
-def test_time_before_the_measured_part_counts_nothing() -> None:
+def test_warm_up_is_not_counted() -> None:
     measure = _Measure(tally=Tally())
     measure.used_milli = 500
     measure.advance(WARM_LIFETIMES - 1)
@@ -73,8 +73,8 @@ def test_time_before_the_measured_part_counts_nothing() -> None:
 
 @settings(max_examples=examples(6), deadline=None)
 @given(seed=st.integers(0, 1000), load=st.sampled_from([0.7, 0.95, 1.2]), policy=st.sampled_from(["pgb", "bestfit"]))
-def test_moving_requests_never_loses_or_over_commits_one(seed: int, load: float, policy: str) -> None:
-    """Every placement and release goes through the resident arrays, which refuse what is not there."""
+def test_moves_never_lose_or_overcommit_a_request(seed: int, load: float, policy: str) -> None:
+    """The arrays of the cluster refuse every invalid placement and release."""
     cluster, workload = generate.cluster(10, seed), generate.workload(60, seed)
     made = policy_named(policy, demand=workload.demand)
     result = simulate(cluster, workload, made, seed, load=load, defragment=True)

@@ -1,4 +1,4 @@
-"""The experiments: the published protocol, departures, parallel runs that resume, reports, bounds."""
+"""Tests of experiments: protocols, parallel runs with resume, reports and bounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INSTALLED_MILLI = WHOLE_MILLI * sum(len(node.gpus) for node in NODES)
 
 
 def timeless(result: RunResult) -> RunResult:
-    """The result without what depends on the machine."""
+    """Return the result without the fields that depend on the machine."""
     return replace(result, decisions_per_s=0.0)
 
 
@@ -39,7 +39,7 @@ def test_arrivals_are_the_shuffled_trace_inflated_to_130_percent() -> None:
     assert order != arrivals.arrival_order(WORKLOAD, INSTALLED_MILLI, seed=43)
 
 
-def test_a_trace_beyond_130_percent_loses_requests_instead() -> None:
+def test_trace_beyond_130_percent_loses_requests() -> None:
     order = arrivals.arrival_order(WORKLOAD, INSTALLED_MILLI // 4, seed=1)
     assert len(order) < len(WORKLOAD.requests)
     assert len(set(order)) == len(order)
@@ -47,7 +47,7 @@ def test_a_trace_beyond_130_percent_loses_requests_instead() -> None:
     assert asked <= 1.3 * (INSTALLED_MILLI // 4)
 
 
-def test_a_run_is_the_same_for_the_same_seed_and_its_figures_are_ratios() -> None:
+def test_equal_seeds_give_equal_results_and_results_are_ratios() -> None:
     policy = policy_named("pgb", demand=WORKLOAD.demand)
     one, other = (arrivals.simulate(NODES, WORKLOAD, policy, 42) for _ in range(2))
     assert timeless(one) == timeless(other)
@@ -88,18 +88,18 @@ def test_departures_are_deterministic_and_defragmentation_refuses_fewer_large_re
     assert 0.5 < plain.allocation_ratio_end < 1.0
 
 
-def test_a_load_that_is_not_positive_is_refused() -> None:
+def test_load_that_is_not_positive_is_refused() -> None:
     with pytest.raises(CalabashError, match="load"):
         churn.simulate(NODES, WORKLOAD, policy_named("bestfit"), 1, load=0.0, defragment=False)
 
 
 def experiment(**changes: object) -> runner.Experiment:
-    """Two policies, two seeds on a small cluster."""
+    """Return an experiment with two policies and two seeds on a small cluster."""
     plain = runner.Experiment(nodes=NODES[:10], workload=WORKLOAD, policies=("bestfit", "random"), seeds=(42, 43))
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_interrupted_experiment_continues_where_it_stopped(tmp_path: Path) -> None:
     partial = runner.partial_path(tmp_path / "out.json")
     whole = [timeless(result) for result in runner.run(experiment())]
     seen: list[int] = []
@@ -118,7 +118,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert [timeless(result) for result in resumed] == whole
 
 
-def test_kept_runs_of_another_experiment_are_not_taken(tmp_path: Path) -> None:
+def test_saved_runs_of_another_experiment_are_ignored(tmp_path: Path) -> None:
     partial = runner.partial_path(tmp_path / "out.json")
     runner.run(experiment(seeds=(42,)), partial=partial)
     seen: list[int] = []
@@ -132,23 +132,23 @@ def test_parallel_runs_give_the_same_results() -> None:
     assert one == two
 
 
-def test_an_unknown_policy_is_refused_before_anything_runs() -> None:
+def test_unknown_policy_is_refused_before_the_first_run() -> None:
     with pytest.raises(CalabashError, match="magic"):
         runner.run(experiment(policies=("bestfit", "magic")))
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("42-44", (42, 43, 44)), ("1,7-8,1", (1, 7, 8)), ("5", (5,))])
-def test_seeds_are_read_as_people_write_them(text: str, seeds: tuple[int, ...]) -> None:
+def test_seeds_are_parsed_from_ranges_and_lists(text: str, seeds: tuple[int, ...]) -> None:
     assert runner.parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-", "9-3", "1-99999999", "-4"])
-def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
+def test_invalid_seeds_are_refused(text: str) -> None:
     with pytest.raises(CalabashError, match="seeds"):
         runner.parse_seeds(text)
 
 
-def test_results_survive_json_and_are_summed_up_per_policy() -> None:
+def test_results_are_the_same_after_json_and_are_summarised_per_policy() -> None:
     results = runner.run(experiment())
     assert [from_plain(json.loads(json.dumps(to_plain(result)))) for result in results] == results
     summaries = {summary.policy: summary for summary in summarise(results)}
@@ -158,7 +158,7 @@ def test_results_survive_json_and_are_summed_up_per_policy() -> None:
     assert summaries["bestfit"].mean["allocation_ratio_end"] == pytest.approx(mean)
 
 
-def test_a_report_holds_every_policy_in_all_its_forms() -> None:
+def test_reports_of_all_formats_have_every_policy() -> None:
     results = runner.run(experiment())
     assert all(name in report.table(results) for name in ("bestfit", "random"))
     document = json.dumps(report.document(results))
@@ -171,7 +171,7 @@ def test_a_report_holds_every_policy_in_all_its_forms() -> None:
     assert plots.plot(results, "png").startswith(b"\x89PNG")
 
 
-def test_a_page_says_what_was_run_with_which_seeds_and_what_its_columns_mean() -> None:
+def test_html_report_has_command_seeds_and_legend() -> None:
     results = runner.run(experiment())
     page = report.html(results, "calabash simulate openb --nodes 'a & b.csv'")
     assert "<pre>calabash simulate openb --nodes &#x27;a &amp; b.csv&#x27;</pre>" in page
@@ -183,7 +183,7 @@ def test_a_page_says_what_was_run_with_which_seeds_and_what_its_columns_mean() -
     assert f"<small>± {100 * deviation:.2f}</small>" in page
 
 
-def test_a_picture_shows_every_policy_every_seed_and_the_distances() -> None:
+def test_plot_shows_every_policy_every_seed_and_the_distances() -> None:
     results = runner.run(experiment())
     picture = plots.plot(results, "svg").decode()
     assert "<!-- distance to bestfit -->" in picture

@@ -1,4 +1,4 @@
-"""Failures of nodes: drawn by seed, taken away with what runs there, and brought back."""
+"""Tests of failures of nodes: random by seed, they end requests on the node, and the node recovers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKLOAD = Workload(name="w", requests=tuple(TraceRequest(name=str(i), shape=SHA
 
 @settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 10_000), rate=st.floats(1, 500), outage=st.floats(0.01, 2))
-def test_a_node_that_is_down_comes_back_before_it_fails_again(seed: int, rate: float, outage: float) -> None:
+def test_failed_node_recovers_before_it_fails_again(seed: int, rate: float, outage: float) -> None:
     changes = draw(Failures(per_100_nodes=rate, outage_lifetimes=outage), 7, 10.0, seed)
     assert all(a.at <= b.at for a, b in pairwise(changes))
     for row in range(7):
@@ -47,7 +47,7 @@ def test_no_failures_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("defragment", [False, True])
-def test_failures_end_requests_and_cost_allocation_and_repeat_by_seed(defragment: bool) -> None:
+def test_failures_end_requests_reduce_allocation_and_depend_on_the_seed_only(defragment: bool) -> None:
     def run(failures: Failures | None) -> RunResult:
         return churn.simulate(
             NODES, WORKLOAD, policy_named("bestfit"), 3, load=0.9, defragment=defragment, failures=failures
@@ -64,7 +64,7 @@ def test_failures_end_requests_and_cost_allocation_and_repeat_by_seed(defragment
 
 
 @pytest.mark.parametrize(("rate", "outage"), [(-1.0, 0.1), (1e9, 0.1), (1.0, 0.0), (1.0, -2.0)])
-def test_failures_that_make_no_sense_are_refused(rate: float, outage: float) -> None:
+def test_invalid_failure_rates_are_refused(rate: float, outage: float) -> None:
     with pytest.raises(CalabashError) as caught:
         Failures(per_100_nodes=rate, outage_lifetimes=outage)
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""Queues with run times: work is conserved, shares come out as entitled, evictions stay small."""
+"""Tests of the queue simulation: work is conserved, shares are fair, and evictions are few."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one(name: str, *, gpus: int = 1, at_s: float = 0.0, run_time_s: float = 10.0
     )
 
 
-def test_a_line_of_two_waits_exactly_as_long_as_the_first_runs() -> None:
+def test_second_job_waits_as_long_as_the_first_runs() -> None:
     scheduler = Scheduler(nodes(1, gpus=1), [QueueSpec(name="a")])
     result = Queueing(scheduler, [one("x"), one("y", at_s=2.0)], window_s=1e9).run(until_s=1000.0)
     assert result.finished == 2
@@ -38,7 +38,7 @@ def test_a_line_of_two_waits_exactly_as_long_as_the_first_runs() -> None:
 
 
 def busy(options: Options, *, seed: int, hours: float = 36.0) -> QueueingResult:
-    """Three queues that ask for more than there is; two of them deserve a quarter each."""
+    """Simulate three queues that request more than the cluster; two of them deserve a quarter each."""
     queues = [
         QueueSpec(name="a", deserved=Amount(8000)),
         QueueSpec(name="b", deserved=Amount(8000)),
@@ -53,7 +53,7 @@ def busy(options: Options, *, seed: int, hours: float = 36.0) -> QueueingResult:
     return Queueing(Scheduler(nodes(4), queues, options=options), jobs, window_s=6 * HOUR_S).run(until_s=hours * HOUR_S)
 
 
-def test_backlogged_queues_get_what_they_are_entitled_to() -> None:
+def test_backlogged_queues_get_their_entitled_shares() -> None:
     result = busy(Options(half_life_s=6 * HOUR_S, min_run_time_s=300.0), seed=1)
     assert result.windows >= 3
     assert result.utilization_ratio > 0.9
@@ -61,12 +61,12 @@ def test_backlogged_queues_get_what_they_are_entitled_to() -> None:
     assert 0 < result.evicted_over_asked_ratio <= 1.2
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+def test_equal_seeds_give_equal_queue_results() -> None:
     options = Options(min_run_time_s=300.0)
     assert busy(options, seed=3, hours=6.0) == busy(options, seed=3, hours=6.0)
 
 
-def test_every_job_ends_when_nothing_more_arrives() -> None:
+def test_all_jobs_finish_after_the_last_arrival() -> None:
     loads = [
         Load(queue="a", jobs_per_hour=20, run_time_mean_s=HOUR_S, gang=2),
         Load(queue="b", jobs_per_hour=5, run_time_mean_s=HOUR_S),
@@ -80,7 +80,7 @@ def test_every_job_ends_when_nothing_more_arrives() -> None:
     assert (scheduler.cluster.gpu_free_milli == 1000).all()
 
 
-def test_progress_that_is_kept_shortens_the_rest_of_an_evicted_job() -> None:
+def test_kept_progress_shortens_the_rest_of_an_evicted_job() -> None:
     def run(*, keep_progress: bool) -> float:
         queues = [QueueSpec(name="a"), QueueSpec(name="b", deserved=Amount(1000))]
         jobs = [one("x", run_time_s=100.0), one("y", queue="b", at_s=90.0, run_time_s=10.0)]

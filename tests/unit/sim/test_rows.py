@@ -1,4 +1,4 @@
-"""Strict readers: what is right is read whole; every complaint names file and line and says what would be right."""
+"""Tests of the strict readers: valid files are read completely, and errors name file, line and the expected value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_REQUESTS = "name,cpu_milli,memory_mib,gpu_count,gpu_milli,models\n"
 
 
 def own_requests(path: Path) -> Workload:
-    """Requests against one node of T4 cards."""
+    """Read requests for a cluster of one node with T4 devices."""
     nodes = path.with_name("the-nodes.csv")
     nodes.write_text(OWN_NODES + "n1,96000,1000,8,T4\n")
     return trace.read_requests(path, trace.read_nodes(nodes))
@@ -69,7 +69,7 @@ BAD: tuple[tuple[str, Reader, str, int, str], ...] = (
 
 
 @pytest.mark.parametrize("case", BAD, ids=[row[0] for row in BAD])
-def test_a_bad_row_is_named_by_file_and_line_with_what_would_be_right(
+def test_error_of_a_bad_row_names_file_line_and_expected_value(
     tmp_path: Path, case: tuple[str, Reader, str, int, str]
 ) -> None:
     what, read, text, line, named = case
@@ -84,7 +84,7 @@ def test_a_bad_row_is_named_by_file_and_line_with_what_would_be_right(
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "-1", "soon", "1e40", "1e400", "1_0"])
-def test_a_time_that_is_no_time_is_refused(tmp_path: Path, bad: str) -> None:
+def test_invalid_time_is_refused(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "input.csv"
     path.write_text(f"{OWN_REQUESTS.strip()},arrives_s\nr1,1,1,1,500,T4,{bad}\n")
     with pytest.raises(CalabashError, match=r":2: column arrives_s"):
@@ -92,7 +92,7 @@ def test_a_time_that_is_no_time_is_refused(tmp_path: Path, bad: str) -> None:
 
 
 @pytest.mark.parametrize("read", [openb.read_nodes, openb.read_pods, trace.read_nodes])
-def test_an_empty_file_is_told_which_headings_it_needs(tmp_path: Path, read: Reader) -> None:
+def test_error_of_an_empty_file_names_the_needed_headings(tmp_path: Path, read: Reader) -> None:
     path = tmp_path / "empty.csv"
     path.touch()
     with pytest.raises(CalabashError, match="is empty") as caught:
@@ -100,7 +100,7 @@ def test_an_empty_file_is_told_which_headings_it_needs(tmp_path: Path, read: Rea
     assert "cpu_milli" in caught.value.hint
 
 
-def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+def test_missing_file_has_reason_not_found(tmp_path: Path) -> None:
     with pytest.raises(CalabashError) as caught:
         openb.read_nodes(tmp_path / "nowhere.csv")
     assert caught.value.reason is Reason.NOT_FOUND
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["input.csv", "input.jsonl"])
-def test_another_encoding_is_refused_and_not_guessed(tmp_path: Path, name: str) -> None:
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes((OWN_NODES + "caf\xe9,1,1,1,T4\n").encode("latin-1"))
     with pytest.raises(CalabashError, match="not UTF-8") as caught:
@@ -125,7 +125,7 @@ def test_another_encoding_is_refused_and_not_guessed(tmp_path: Path, name: str) 
         ('{"name": "a", "cpu_milli": 1, "memory_mib": 1, "gpu_count": 0, "hue": "red"}', "hue"),
     ],
 )
-def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, named: str) -> None:
+def test_jsonl_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str, named: str) -> None:
     good = {"name": "n1", "cpu_milli": 1, "memory_mib": 1, "gpu_count": 1, "gpu_model": "T4"}
     path = tmp_path / "nodes.jsonl"
     path.write_text(json.dumps(good) + "\n" + line + "\n")
@@ -133,14 +133,14 @@ def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, named: s
         trace.read_nodes(path)
 
 
-def test_a_jsonl_without_rows_has_no_node(tmp_path: Path) -> None:
+def test_jsonl_file_without_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nodes.jsonl"
     path.touch()
     with pytest.raises(CalabashError, match="no node"):
         trace.read_nodes(path)
 
 
-def test_a_heading_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_heading_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "input.csv"
     path.write_text("name,name\na,b\n")
     with pytest.raises(CalabashError, match="twice"):
@@ -148,7 +148,7 @@ def test_a_heading_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [True, [1], {"a": 1}, 1.5, None])
-def test_a_number_of_another_kind_is_refused_in_jsonl(tmp_path: Path, value: object) -> None:
+def test_jsonl_value_that_is_not_a_whole_number_is_refused(tmp_path: Path, value: object) -> None:
     row = {"name": "n1", "cpu_milli": value, "memory_mib": 1, "gpu_count": 1, "gpu_model": "T4"}
     path = tmp_path / "nodes.jsonl"
     path.write_text(json.dumps(row) + "\n")
@@ -156,7 +156,7 @@ def test_a_number_of_another_kind_is_refused_in_jsonl(tmp_path: Path, value: obj
         trace.read_nodes(path)
 
 
-def test_a_byte_order_mark_and_dos_line_ends_are_no_fault(tmp_path: Path) -> None:
+def test_byte_order_mark_and_crlf_line_ends_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "input.csv"
     path.write_bytes(("\ufeff" + OPENB_NODES + "n1,4,1,1,T4\n").replace("\n", "\r\n").encode())
     assert [node.name for node in openb.read_nodes(path)] == ["n1"]
@@ -169,9 +169,7 @@ def test_a_byte_order_mark_and_dos_line_ends_are_no_fault(tmp_path: Path) -> Non
         max_size=12,
     )
 )
-def test_every_row_that_was_written_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
-) -> None:
+def test_every_written_row_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]) -> None:
     path = tmp_path_factory.mktemp("rows") / "input.csv"
     with path.open("w", encoding="utf-8", newline="") as sink:
         csv.writer(sink).writerows([["a", "b"], *rows])
@@ -181,7 +179,7 @@ def test_every_row_that_was_written_is_read_or_refused(
 
 @settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 1000), count=st.integers(1, 60))
-def test_what_is_written_as_openb_is_read_back_whole(
+def test_written_openb_files_are_read_back_completely(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int
 ) -> None:
     nodes, workload = generate.cluster(count, seed), generate.workload(count, seed)
@@ -190,7 +188,7 @@ def test_what_is_written_as_openb_is_read_back_whole(
     assert openb.read_pods(pod_file).requests == workload.requests
 
 
-def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path) -> None:
+def test_unclosed_quote_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "input.csv"
     path.write_text(OPENB_PODS + '"p,1000,1,1,500,\n')
     with pytest.raises(CalabashError) as caught:
@@ -199,7 +197,7 @@ def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_what_is_generated_depends_on_the_seed_alone() -> None:
+def test_generated_trace_depends_on_the_seed_only() -> None:
     assert generate.cluster(30, seed=3) == generate.cluster(30, seed=3)
     assert generate.cluster(30, seed=3) != generate.cluster(30, seed=4)
 
@@ -221,13 +219,13 @@ WHOLE_OWN_NODES = (
 
 
 def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
-    """A file with this content."""
+    """Write a file and return its path."""
     path = folder / name
     path.write_text(text)
     return path
 
 
-def test_nodes_and_pods_of_openb_are_read_whole(tmp_path: Path) -> None:
+def test_openb_nodes_and_pods_are_read_completely(tmp_path: Path) -> None:
     nodes = openb.read_nodes(written(tmp_path, WHOLE_NODES))
     pods = openb.read_pods(written(tmp_path, WHOLE_PODS))
     assert [(n.name, n.cpu_milli, len(n.gpus)) for n in nodes] == [("n0", 64_000, 2), ("n1", 96_000, 8)]
@@ -238,14 +236,14 @@ def test_nodes_and_pods_of_openb_are_read_whole(tmp_path: Path) -> None:
     assert pods.requests[1].runs_s == 30
 
 
-def test_the_multi_gpu_files_have_no_model_column_and_are_read_all_the_same(tmp_path: Path) -> None:
+def test_openb_pods_without_a_model_column_are_read(tmp_path: Path) -> None:
     text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np0,1000,1,2,1000\n"
     shape = openb.read_pods(written(tmp_path, text)).requests[0].shape
     assert shape.gpu_total_milli == 2 * WHOLE_MILLI
     assert not shape.models
 
 
-def test_our_own_format_reads_the_same_from_csv_and_jsonl(tmp_path: Path) -> None:
+def test_csv_and_jsonl_of_a_trace_give_the_same_result(tmp_path: Path) -> None:
     nodes = trace.read_nodes(written(tmp_path, WHOLE_OWN_NODES))
     assert nodes[0].gpus[0].memory_mib == 81_920
     assert dict(nodes[0].labels) == {"zone": "east", "pool": "x"}

@@ -1,4 +1,4 @@
-"""The example of the trace format: both forms say the same, every request finds a place, and the page lists every column."""
+"""Tests of the example of the trace format: CSV and JSONL are equal, all requests are placed, all columns are documented."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = ROOT / "examples" / "trace"
 PAGE = ROOT / "docs" / "reference" / "trace-format.md"
 
 
-def test_both_forms_of_the_example_are_the_same_trace() -> None:
+def test_csv_and_jsonl_of_the_example_are_the_same_trace() -> None:
     nodes = trace.read_nodes(EXAMPLE / "nodes.csv")
     assert trace.read_nodes(EXAMPLE / "nodes.jsonl") == nodes
     requests = trace.read_requests(EXAMPLE / "requests.csv", nodes)
@@ -27,7 +27,7 @@ def test_both_forms_of_the_example_are_the_same_trace() -> None:
 
 
 @pytest.mark.parametrize("policy", ["pgb", "fgd", "bestfit"])
-def test_every_request_of_the_example_goes_where_its_wishes_say(policy: str) -> None:
+def test_requests_of_the_example_are_placed_according_to_their_constraints(policy: str) -> None:
     nodes = trace.read_nodes(EXAMPLE / "nodes.csv")
     workload = trace.read_requests(EXAMPLE / "requests.csv", nodes)
     cluster = Cluster(nodes)
@@ -44,7 +44,7 @@ def test_every_request_of_the_example_goes_where_its_wishes_say(policy: str) -> 
     assert went["prepare"] == "host-1"
 
 
-def test_the_page_names_every_column_and_shows_the_example() -> None:
+def test_trace_format_page_names_every_column_and_shows_the_example() -> None:
     page = PAGE.read_text()
     for column in (*trace.NODE_COLUMNS, *trace.NODE_OPTIONAL, *trace.REQUEST_COLUMNS, *trace.REQUEST_OPTIONAL):
         assert f"`{column}`" in page, column
@@ -54,7 +54,7 @@ def test_the_page_names_every_column_and_shows_the_example() -> None:
 
 
 @pytest.mark.parametrize(("cell", "named"), [("H100,81920,vgpu", "'vgpu'"), ("T4,16384,mig", "'T4'")])
-def test_a_mode_that_a_card_cannot_have_is_refused(tmp_path: Path, cell: str, named: str) -> None:
+def test_unsupported_device_mode_is_refused(tmp_path: Path, cell: str, named: str) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text(f"name,cpu_milli,memory_mib,gpu_count,gpu_model,gpu_memory_mib,gpu_mode\nn,1,1,1,{cell}\n")
     with pytest.raises(CalabashError, match=f":2: .*{named}"):
