@@ -1,10 +1,10 @@
-"""A small world in virtual time for the arbiter's policy: tenants behind the shim's gate, and a time-sliced card.
+"""Simulation in virtual time for the arbiter's policy: tenants behind the shim's gate, and a time-sliced card.
 
-Tenants may lie: hide what they charge, forge their bucket, or run past every gate; the agent audits them and stops by
-force whoever runs while it is suspended.
+Tenants may lie: hide their charges, forge their bucket, or launch past every gate; the agent audits them and stops by
+force a tenant that runs while it is suspended.
 
-It repeats the rules of ``native/shim/compute.c`` in a few lines: turns with the half-kernel rule, a rate bucket, little
-work in flight. A step is 100 microseconds; nothing here demands at a clock.
+It repeats the rules of ``native/shim/compute.c`` in a few lines: time windows with the half-kernel rule, a rate bucket, little
+work in flight. A step is 100 microseconds; no rule here depends on real time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Tenant:
     corrections: deque[int] = field(default_factory=deque)  # of the charges of what is queued
 
     def demand(self, now_ns: int) -> ComputeDemand:
-        """What the agent would read from its pages, and believe."""
+        """Return the demand that the agent would read from the tenant's pages and believe."""
         honest = ComputeDemand(
             core_percent=self.core_percent,
             policy=self.policy,
@@ -86,7 +86,7 @@ class Tenant:
         return replace(said, kernel_ns=self.steps.kernel_ns(said.kernel_ns, said.charged_ns, now_ns))
 
     def passes(self, order: Order, now_ns: int) -> bool:
-        """The gate of the shim."""
+        """Return True if the shim's gate lets the tenant launch."""
         inflight = sum(self.queue)
         if inflight >= self.depth_ns:
             return False
@@ -144,7 +144,7 @@ class World:
             self.now_ns += STEP_NS
 
     def share(self, name: str, since_ns: int) -> float:
-        """Part of the card's time that a tenant had since then, 0..1."""
+        """Return the part of the card's time that a tenant had since then, 0 to 1."""
         tenant = self.tenants[AllocationId(name)]
         return sum(ns for at, ns in tenant.busy_at if at >= since_ns) / (self.now_ns - since_ns)
 
@@ -158,7 +158,7 @@ class World:
                 self.orders[name] = order
 
     def _audit(self) -> None:
-        """What the agent does four times a second."""
+        """Audit the tenants, as the agent does four times a second."""
         for name, tenant in self.tenants.items():
             seen_ns = tenant.busy_ns - tenant.seen_ns
             charged_ns = tenant.charged_ns - tenant.hidden_ns

@@ -1,4 +1,4 @@
-"""Who may do what: the table of roles and actions, and what no combination of roles and scopes may ever allow."""
+"""Table of roles and actions: allowed actions, and those that no combination of roles and scopes may allow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from calabash.model.tenancy import (
 TENANTS = ("vision", "speech")
 PLATFORM = (Role.ADMIN, Role.OPERATOR, Role.VIEWER)
 WITHIN = (Role.TENANT_ADMIN, Role.MEMBER, Role.VIEWER)
-LOOKS = {Action.SEE, Action.SEE_PLATFORM, Action.SEE_BILLS, Action.SEE_AUDIT}
+READS = {Action.SEE, Action.SEE_PLATFORM, Action.SEE_BILLS, Action.SEE_AUDIT}
 
 of_platform = st.builds(Member, user=st.just("ann"), role=st.sampled_from(PLATFORM))
 of_tenant = st.builds(
@@ -43,13 +43,13 @@ scopes = st.lists(st.sampled_from(TokenScope), unique=True).map(tuple)
 actions = st.sampled_from(Action)
 
 
-def of(*roles: Member, **more: object) -> Principal:
+def principal(*roles: Member, **more: object) -> Principal:
     return Principal(user="ann", roles=roles, **more)  # type: ignore[arg-type]
 
 
 @given(roles=st.lists(of_tenant | of_project), action=actions)
 def test_no_role_within_one_tenant_reaches_another_or_the_platform(roles: list[Member], action: Action) -> None:
-    mine = of(*(r for r in roles if r.tenant == "vision"))
+    mine = principal(*(r for r in roles if r.tenant == "vision"))
     assert not may(mine, action, tenant="speech")
     assert not may(mine, action)
 
@@ -58,41 +58,41 @@ def test_no_role_within_one_tenant_reaches_another_or_the_platform(roles: list[M
 def test_a_token_never_widens_what_its_user_may(
     role: Member, action: Action, scopes: tuple[TokenScope, ...], tenant: str
 ) -> None:
-    narrowed = of(role, token="t", kind=TokenKind.API, scopes=scopes)
+    narrowed = principal(role, token="t", kind=TokenKind.API, scopes=scopes)
     if may(narrowed, action, tenant=tenant):
-        assert may(of(role), action, tenant=tenant)
-        assert not scopes or any(may(of(role, scopes=(s,)), action, tenant=tenant) for s in scopes)
+        assert may(principal(role), action, tenant=tenant)
+        assert not scopes or any(may(principal(role, scopes=(s,)), action, tenant=tenant) for s in scopes)
 
 
 @given(roles=st.lists(of_platform | of_tenant), action=actions, tenant=st.sampled_from(("", *TENANTS)))
 def test_login_codes_gateways_and_nobody_may_nothing(roles: list[Member], action: Action, tenant: str) -> None:
     for kind in (TokenKind.LOGIN, TokenKind.GATEWAY):
-        assert not may(of(*roles, token="t", kind=kind), action, tenant=tenant, owner="user ann")
+        assert not may(principal(*roles, token="t", kind=kind), action, tenant=tenant, owner="user ann")
     assert not may(NOBODY, action, tenant=tenant, owner=NOBODY.key)
 
 
 @given(roles=st.lists(of_platform | of_tenant | of_project), more=of_platform | of_tenant, action=actions)
 def test_one_role_more_takes_nothing_away(roles: list[Member], more: Member, action: Action) -> None:
     for tenant in ("", *TENANTS):
-        if may(of(*roles), action, tenant=tenant):
-            assert may(of(*roles, more), action, tenant=tenant)
+        if may(principal(*roles), action, tenant=tenant):
+            assert may(principal(*roles, more), action, tenant=tenant)
 
 
 @pytest.mark.parametrize(
     ("role", "allowed"),
     [
         (Role.ADMIN, set(Action)),
-        (Role.OPERATOR, LOOKS | {Action.OPERATE, Action.STOP}),
-        (Role.VIEWER, LOOKS),
+        (Role.OPERATOR, READS | {Action.OPERATE, Action.STOP}),
+        (Role.VIEWER, READS),
     ],
 )
 def test_roles_of_the_platform_reach_every_tenant(role: Role, allowed: set[Action]) -> None:
-    who = of(Member(user="ann", role=role))
+    who = principal(Member(user="ann", role=role))
     assert set(access.actions(who)) == set(access.actions(who, tenant="speech")) == allowed
 
 
 def test_a_member_of_a_project_asks_for_slices_there_and_nowhere_else() -> None:
-    who = of(Member(user="ann", role=Role.MEMBER, tenant="vision", project="train"))
+    who = principal(Member(user="ann", role=Role.MEMBER, tenant="vision", project="train"))
     assert may(who, Action.RUN, tenant="vision", project="train")
     assert not may(who, Action.RUN, tenant="vision", project="serve")
     assert not may(who, Action.RUN, tenant="vision")
@@ -112,7 +112,7 @@ def test_the_tenant_of_ones_own_needs_no_role() -> None:
     who = Principal(user="ann", uid=1001, own="ann")
     assert access.actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP, Action.MANAGE_NETWORKS)
     assert access.tenants_seen(who) == frozenset({"ann"})
-    assert access.tenants_seen(of(Member(user="ann", role=Role.VIEWER))) is None
+    assert access.tenants_seen(principal(Member(user="ann", role=Role.VIEWER))) is None
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_share_that_is_lowered_gives_way_to_others_and_comes_back(tmp_path: Pa
         return (plan.end_ns - plan.start_ns) / plan.period_ns if plan.period_ns else 0.0
 
     def share() -> float:
-        """What the first has of the time, once both have used their turns for a while."""
+        """Return the share of the first tenant's time, once both have used their windows for a while."""
         nonlocal now
         for _ in range(400):
             now += 5 * MS
@@ -171,10 +171,10 @@ def test_a_share_that_is_lowered_gives_way_to_others_and_comes_back(tmp_path: Pa
 
 
 class Decisions:
-    """Counts the decisions about devices, and the looks at shares that are more than one word."""
+    """Counter of decisions about devices, and of reads of demands that are more than one word."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = self.looks = 0
+        self.count = self.reads = 0
         demand = arbiter_device.DeviceShare.demand
 
         def counted_decide(*given: Any) -> Any:
@@ -182,7 +182,7 @@ class Decisions:
             return decide(*given)
 
         def counted_demand(share: arbiter_device.DeviceShare, now_ns: int) -> Any:
-            self.looks += 1
+            self.reads += 1
             return demand(share, now_ns)
 
         monkeypatch.setattr(arbiter_device, "decide", counted_decide)
@@ -190,7 +190,7 @@ class Decisions:
 
 
 def _rested(arbiter: Arbiter, now_ns: int, *, for_ns: int) -> int:
-    """Let so much time pass in which nobody wants anything; the time then."""
+    """Let ``for_ns`` pass without demand; return the time."""
     end_ns = now_ns + for_ns
     while now_ns < end_ns:
         now_ns += int(arbiter.step(now_ns) * 1e9)
@@ -205,10 +205,10 @@ def test_device_that_nobody_uses_costs_no_decision_and_few_rounds(
     now = _rested(arbiter, 10_000 * MS, for_ns=10_000 * MS)
     assert decisions.count < 10
     assert arbiter.step(now) == TICK_REST_S
-    decisions.count = decisions.looks = 0
+    decisions.count = decisions.reads = 0
     before_ns = now
     now = _rested(arbiter, now, for_ns=10_000 * MS)
-    assert (decisions.count, decisions.looks) == (0, 0)
+    assert (decisions.count, decisions.reads) == (0, 0)
     assert all(limits.heartbeat_ns > now - 700 * MS for limits, _ in pages), "signs of life go on"
     assert before_ns < now
 

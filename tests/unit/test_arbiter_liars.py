@@ -1,4 +1,4 @@
-"""Tenants that run real kernels and forge the rest of their page, in virtual time: what that costs an honest neighbour."""
+"""Tenants that run real kernels and forge the rest of their page, in virtual time: cost for an honest tenant of the card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arbiter's rules, in virtual time."""
+"""Rules of the arbiter, in virtual time."""
 
 from __future__ import annotations
 
@@ -178,15 +178,15 @@ def test_best_effort_of_higher_priority_goes_first() -> None:
     )
 )
 def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, ComputeDemand]) -> None:
-    got = weights({AllocationId(name): look for name, look in demands.items()})
+    got = weights({AllocationId(name): demand for name, demand in demands.items()})
     assert sum(got.values()) <= 1 + 1e-9
     assert all(part >= 0 for part in got.values())
-    promised = sum(look.core_percent for look in demands.values() if look.policy is not BEST_EFFORT)
-    for name, look in demands.items():
-        if look.policy is FIXED:
-            assert got[AllocationId(name)] <= look.core_percent / 100 + 1e-9
-        if look.policy is not BEST_EFFORT and promised <= 100:
-            assert got[AllocationId(name)] >= look.core_percent / 100 - 1e-9
+    promised = sum(demand.core_percent for demand in demands.values() if demand.policy is not BEST_EFFORT)
+    for name, demand in demands.items():
+        if demand.policy is FIXED:
+            assert got[AllocationId(name)] <= demand.core_percent / 100 + 1e-9
+        if demand.policy is not BEST_EFFORT and promised <= 100:
+            assert got[AllocationId(name)] >= demand.core_percent / 100 - 1e-9
 
 
 def test_turns_of_one_round_never_overlap() -> None:
@@ -231,7 +231,7 @@ def test_a_whole_card_is_not_watched_and_a_shared_one_is() -> None:
 
 
 def _liar_beside(liar: Tenant, honest: Tenant, seconds: int = 5) -> tuple[float, float]:
-    """What part of the card each has, after the time that it takes to be found out."""
+    """Return the part of the card that each tenant has, after the time that it takes to detect the forgery."""
     world = World({"liar": liar, "honest": honest})
     world.run(2 * SECOND)
     start = world.now_ns

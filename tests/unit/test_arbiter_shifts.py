@@ -31,7 +31,7 @@ def _demand(now_ns: int, *, percent: int = 50, paged_gib: float = 4, inflight_ns
 
 
 def _run(seconds: float, demands: Mapping[AllocationId, ComputeDemand]) -> tuple[dict[str, int], int]:
-    """How long each holds the device, and how often it changes hands."""
+    """Return the time for which each tenant holds the device, and the number of changes."""
     shift: Shift | None = None
     held: dict[str, int] = {}
     changes, now_ns, last = 0, SECOND, ""

@@ -1,4 +1,4 @@
-"""Slow cases of the scheduler: each case of the benchmark decides what it is about, in a small size."""
+"""Slow cases of the scheduler: each case of the benchmark makes its decisions, in a small size."""
 
 from __future__ import annotations
 

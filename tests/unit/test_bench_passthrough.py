@@ -1,4 +1,4 @@
-"""The figures of passthrough where the emulated machine does not tell them."""
+"""Figures of the passthrough benchmark if the emulated machine reports none."""
 
 from __future__ import annotations
 

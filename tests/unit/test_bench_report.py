@@ -1,4 +1,4 @@
-"""The form in which benchmarks report."""
+"""Output format of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of starts: what a program saw against what was planned for it."""
+"""Comparison of planned and reported starts of the start benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN = PlannedContainer(
 )
 
 
-def seen(**other: Any) -> dict[str, Any]:
+def report_of(**other: Any) -> dict[str, Any]:
     size = 200 * MIB
     return {"cuda": "GPU-a", "nvml": "GPU-a", "totals": [size, size, size], "half": 0, "over": 2, **other}
 
@@ -33,7 +33,7 @@ def tally() -> Tally:
 
 
 def test_what_was_planned_is_right(tally: Tally) -> None:
-    tally.heard(line(seen()))
+    tally.heard(line(report_of()))
     assert (tally.wrong, tally.starts, tally.reported_starts("u/main")) == ([], 1, 1)
 
 
@@ -41,14 +41,14 @@ def test_what_was_planned_is_right(tally: Tally) -> None:
     ("told", "why"),
     [
         (line(), "1 devices were planned"),
-        (line(seen(), seen(cuda="GPU-b")), "1 devices were planned"),
-        (line(seen(), listed=4), "1 devices were planned"),
-        (line(seen(cuda="GPU-b", nvml="GPU-b")), "GPU-b was not planned"),
-        (line(seen(nvml="GPU-b")), "NVML shows GPU-b"),
-        (line(seen(totals=[200 * MIB, 200 * MIB, 201 * MIB])), "bytes were planned"),
-        (line(seen(half=2)), "half of it was refused"),
-        (line(seen(over=0)), "more than all of it was given"),
-        (line(seen(), label="u/other"), "belongs to no planned container"),
+        (line(report_of(), report_of(cuda="GPU-b")), "1 devices were planned"),
+        (line(report_of(), listed=4), "1 devices were planned"),
+        (line(report_of(cuda="GPU-b", nvml="GPU-b")), "GPU-b was not planned"),
+        (line(report_of(nvml="GPU-b")), "NVML shows GPU-b"),
+        (line(report_of(totals=[200 * MIB, 200 * MIB, 201 * MIB])), "bytes were planned"),
+        (line(report_of(half=2)), "half of it was refused"),
+        (line(report_of(over=0)), "more than all of it was given"),
+        (line(report_of(), label="u/other"), "belongs to no planned container"),
         ("cuInit gave 100", "cannot be read"),
     ],
 )
@@ -61,7 +61,7 @@ def test_anything_else_is_wrong(tally: Tally, told: str, why: str) -> None:
 def test_runs_of_which_nothing_was_heard_are_lost_and_so_is_what_never_started(tally: Tally) -> None:
     for _ in range(3):
         tally.begun("u/main")
-    tally.heard(line(seen()))
+    tally.heard(line(report_of()))
     tally.gave_up("v/main", "no plug-in is registered")
     assert tally.lost() == ["u/main: 2 of 3", "v/main: no plug-in is registered"]
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Tree:
-    """A tree that has the script, and programs that do as they are told."""
+    """A tree that has the script, with stand-ins for the programs that it calls."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -115,7 +115,7 @@ def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> 
 
 
 def test_root_sets_up_with_a_python_that_other_users_can_execute(tree: Tree) -> None:
-    """uv would take the one of root's home, as the first one of the PATH."""
+    """uv would otherwise take the interpreter of root's home, as the first one of the PATH."""
     for part in (tree.root, *tree.root.parents):
         if part.stat().st_uid == os.geteuid() and not part.stat().st_mode & 1:
             part.chmod(part.stat().st_mode | 0o055)

@@ -308,7 +308,7 @@ def test_selection_without_a_test_of_the_group_succeeds(tree: Tree) -> None:
 
 
 class FixedTimes(Times):
-    """One second for short test files, and ten for the others."""
+    """Times of one second for short test files, and ten for the others."""
 
     def seconds_of(self, path: str) -> float:
         return 1.0 if "short" in path else 10.0

@@ -1,4 +1,4 @@
-"""The chart agrees with the product and with itself, as far as that is seen without Helm."""
+"""Agreement of the chart with the product and with itself, as far as it can be checked without Helm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
 
 def objects(path: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every part of a schema with its path."""
+    """Yield every part of a schema with its path."""
     yield path, schema
     for name, part in schema.get("properties", {}).items():
         yield from objects(f"{path}.{name}", part)

@@ -1,4 +1,4 @@
-"""How cards are given out is set in ``pool.toml``."""
+"""Settings of devices in ``pool.toml``: exclusive compute mode, and refusals of invalid files."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def run(
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["alone", "workers"])
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of all kinds of failures; with workers also those that end a worker."""
+    """Run a project with all kinds of failures; with workers also those that end a worker."""
     files = {"test_kinds.py": _TESTS}
     if request.param:
         files |= {"test_ending.py": _ENDING, "test_hanging.py": _HANGING}

@@ -1,4 +1,4 @@
-"""Streams follow a value: its state first, then every change, and a good end."""
+"""Streams that follow a value: its state first, then every change, and a normal end."""
 
 from __future__ import annotations
 

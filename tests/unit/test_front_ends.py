@@ -41,7 +41,7 @@ STEP_MIB = 128  # claims are rounded up to whole steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What a user names."""
+    """Amounts that a user gives."""
 
     memory_mib: int | None = None
     cores: int | None = None

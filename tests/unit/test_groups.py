@@ -1,4 +1,4 @@
-"""The groups that ``tests/conftest.py`` puts tests into, as pytest and pytest-xdist see them."""
+"""Groups that ``tests/conftest.py`` puts tests into, as pytest and pytest-xdist see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes by identity, signals that hit nobody else, leases that the kernel keeps."""
+"""Processes by identity, signals that cannot hit another process, and leases that the kernel holds."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_zombie_is_dead(child: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_signal_for_a_process_that_is_gone_does_not_hit_who_has_its_pid_now(child: subprocess.Popen[bytes]) -> None:
-    stranger = Process(pid=child.pid, start_time=1)
-    assert not processes.send_signal(stranger, signal.SIGKILL)
+    other = Process(pid=child.pid, start_time=1)
+    assert not processes.send_signal(other, signal.SIGKILL)
     assert child.poll() is None
     found = processes.identify(child.pid)
     assert found is not None
@@ -89,18 +89,18 @@ def test_the_peer_of_a_socket_is_told_by_the_kernel() -> None:
     assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
 
 
-def test_a_lease_is_held_until_the_last_heir_is_gone(tmp_path: Path) -> None:
+def test_lease_is_held_until_the_last_process_with_its_descriptor_ends(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     path.touch()
     lease = files.Lease(path)
     assert not lease.held()
     descriptor = os.open(path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    heir = subprocess.Popen(["sleep", "60"], pass_fds=[descriptor])
+    holder = subprocess.Popen(["sleep", "60"], pass_fds=[descriptor])
     os.close(descriptor)
     assert lease.held()
-    heir.kill()
-    heir.wait()
+    holder.kill()
+    holder.wait()
     assert not lease.held()
     lease.close()
 

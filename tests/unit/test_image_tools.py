@@ -1,4 +1,4 @@
-"""How images are made: the same input gives the same bytes, and what is left out is not reached."""
+"""Image tools: the same input gives the same bytes, and packages that are left out are not reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def tree(directory: Path, *, time: int) -> Path:
-    """A directory with two files that were written at that time."""
+    """Make a directory with two files of a given modification time."""
     (directory / "b").mkdir(parents=True)
     for name in ("b/two", "a"):
         (directory / name).write_text(name)

@@ -1,4 +1,4 @@
-"""How long turns are: asked and set by the driver's own tool, whatever that says, and never waited for without end."""
+"""Time slices of the driver: read and set by the driver's own tool, with a time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CARD = DeviceUuid("GPU-1")
 
 
 def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """The first ``nvidia-smi`` that is found does this."""
+    """Make the first ``nvidia-smi`` of the search path run a script."""
     monkeypatch.setenv(PROGRAM_PATH, str(directory))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     return stand_in_smi(directory, script)

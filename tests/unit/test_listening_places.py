@@ -1,4 +1,4 @@
-"""Every place of the sources that binds or listens has a row in SECURITY.md, and every row names such places."""
+"""Listeners in SECURITY.md: every place of the sources that binds or listens has a row, and every row names such places."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 
 def listening_calls(text: str, known: Collection[str] = ()) -> Iterator[str]:
-    """The calls of a Python text by which something may listen, but for those that are known."""
+    """Yield the calls of a Python text by which something may listen, without the known exceptions."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -72,7 +72,7 @@ def listening_calls(text: str, known: Collection[str] = ()) -> Iterator[str]:
 
 
 def places() -> set[str]:
-    """All files of the product that bind or listen."""
+    """Return all files of the product that bind or listen."""
     found = set()
     for path in SOURCES.rglob("*.py"):
         name = path.relative_to(SOURCES).as_posix()
@@ -86,7 +86,7 @@ def places() -> set[str]:
 
 
 def named() -> set[str]:
-    """All files that SECURITY.md names in its tables of listeners and in the text below them."""
+    """Return all files that SECURITY.md names in its tables of listeners and in the text below them."""
     texts = [text_of(heading) for heading in (MACHINE, KUBERNETES, OTHERS)]
     return {word for text in texts for word in re.findall(r"`([\w/]+\.(?:py|c))`", text)}
 
@@ -144,7 +144,7 @@ def test_addresses_of_the_tables_are_the_defaults() -> None:
 
 
 def test_ports_of_the_chart_are_those_of_the_table() -> None:
-    """Numbers of the values and of the templates: `containerPort` and the options by which programs are told ports."""
+    """Yield the ports of the chart's values and templates: `containerPort`, and options with a port."""
     chart = ROOT / "charts" / "calabash"
     values = yaml.safe_load((chart / "values.yaml").read_text())
     ports = {str(values[part][key]) for part in ("admission", "metrics") for key in ("port", "probePort")}

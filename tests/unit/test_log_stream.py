@@ -1,4 +1,4 @@
-"""A log whose disk is full ends nobody."""
+"""Log on a full disk: the daemon goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.seams.host.log_stream import log_stream
 
 
 class FullDisk(io.StringIO):
-    """Takes nothing, as a file on a disk without room."""
+    """File that accepts no text, as on a full disk."""
 
     def write(self, text: str, /) -> int:
         raise OSError(errno.ENOSPC, f"no room for {len(text)} characters")

@@ -1,4 +1,4 @@
-"""The nominal memory of devices, and that all filters by memory compare with it."""
+"""Nominal memory of devices, with which all filters by memory compare."""
 
 from __future__ import annotations
 

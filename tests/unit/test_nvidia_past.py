@@ -1,4 +1,4 @@
-"""The kernel's log tells of XIDs that nobody listened to."""
+"""XIDs in the kernel's log from before the driver's events were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resets by the driver's own tool: what it says is understood, and it is never waited for without end."""
+"""Resets by the driver's own tool: its output is interpreted, and its run has a time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANG_S = 60.0
 
 
 def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """The first ``nvidia-smi`` that is found does this."""
+    """Make the first ``nvidia-smi`` of the search path run a script."""
     monkeypatch.setenv(PROGRAM_PATH, str(directory))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     return stand_in_smi(directory, script)
@@ -68,7 +68,7 @@ def test_without_the_tool_a_reset_is_refused(tmp_path: Path, monkeypatch: pytest
     assert refused.value.reason is Reason.UNSUPPORTED
 
 
-def test_a_gate_is_shut_when_nobody_is_inside_and_whoever_comes_then_waits() -> None:
+def test_gate_closes_once_no_call_is_inside_and_later_calls_wait() -> None:
     gate, entered, leave = DriverGate(), threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -96,7 +96,7 @@ def test_a_gate_is_shut_when_nobody_is_inside_and_whoever_comes_then_waits() -> 
     assert order == ["first", "alone", "late"]
 
 
-def test_a_gate_that_somebody_does_not_leave_is_opened_again() -> None:
+def test_gate_opens_again_if_a_call_does_not_leave_in_time() -> None:
     gate = DriverGate()
     with gate.inside(), pytest.raises(CalabashError) as refused, gate.shut(0.05):
         pass

@@ -1,4 +1,4 @@
-"""The Python mirror of the control pages, against the C header itself."""
+"""Python mirror of the shared pages, compared with the C header itself."""
 
 from __future__ import annotations
 
@@ -153,11 +153,11 @@ def test_whatever_a_tenant_writes_is_bounded_when_read(tmp_path: Path) -> None:
     size = (tmp_path / USAGE_FILE).stat().st_size
     (tmp_path / USAGE_FILE).write_bytes(b"\xff" * size)
     usage = UsagePage.of_slot(tmp_path)
-    look = usage.device(0)
-    assert look.inflight_ns <= 60 * 10**9
-    assert look.kernel_ns_max <= 10 * 10**9
-    assert look.waiting_count <= 10**6
-    assert max(look.used_bytes, look.peak_bytes) <= 1 << 48
+    device = usage.device(0)
+    assert device.inflight_ns <= 60 * 10**9
+    assert device.kernel_ns_max <= 10 * 10**9
+    assert device.waiting_count <= 10**6
+    assert max(device.used_bytes, device.peak_bytes) <= 1 << 48
     procs = usage.procs()
     assert len(procs) == layout.PROCS_MAX
     assert {proc.state for proc in procs} == {layout.ProcState.TAKEN}

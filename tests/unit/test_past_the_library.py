@@ -1,4 +1,4 @@
-"""A tenant that launches past the library, in virtual time: its neighbour in every window of five seconds."""
+"""Tenant that launches past the library, in virtual time: share of the other tenant in every window of five seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.unit.arbiter_world import Tenant, World
 
 from calabash.agent.believed import MS
 
-FOUND_OUT_NS = 6_000 * MS  # by then it was caught, and its neighbour has got back what it lost
+FOUND_OUT_NS = 6_000 * MS  # by then the tenant was detected, and the other one has been repaid
 WINDOW_NS = 5_000 * MS
 PART_NS = 500 * MS
 

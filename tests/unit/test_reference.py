@@ -1,4 +1,4 @@
-"""The reference pages are generated from the product and must be current."""
+"""Generated reference pages are current."""
 
 from __future__ import annotations
 

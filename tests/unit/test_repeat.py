@@ -1,4 +1,4 @@
-"""`python -m tools.repeat`: which failed tests are run again, in a project whose tests pass alone or never."""
+"""`python -m tools.repeat`: the failed tests that it runs again, in a project whose tests pass alone or never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of settings that name only some of them."""
+"""Changes of settings that name only some fields."""
 
 from __future__ import annotations
 

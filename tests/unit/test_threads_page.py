@@ -1,4 +1,4 @@
-"""The page on threads and locks names every thread and every lock there is, and no others."""
+"""Page on threads and locks: it names every thread and every lock of the product, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _threads() -> Iterator[tuple[str, str]]:
-    """(name, file) of every thread whose name is written down."""
+    """Yield (name, file) of every thread with a constant name."""
     for path, module in _modules():
         for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
             if _called(call) == "add" and not any(k.arg == "every_s" for k in call.keywords):
@@ -39,7 +39,7 @@ def _threads() -> Iterator[tuple[str, str]]:
 
 
 def _locks() -> Iterator[str]:
-    """``package.module.Class.attribute`` or ``package.module.variable`` of everything that is assigned a lock."""
+    """Yield ``package.module.Class.attribute`` or ``package.module.variable`` of every assignment of a lock."""
     for path, module in _modules():
         dotted = ".".join(path.with_suffix("").parts)
         for holder in ast.walk(module):
@@ -58,7 +58,7 @@ def _locks() -> Iterator[str]:
 
 
 def _starters() -> Iterator[str]:
-    """Files that start threads, whatever these are called."""
+    """Yield the files that start threads."""
     for path, module in _modules():
         calls = {_called(node) for node in ast.walk(module) if isinstance(node, ast.Call)}
         if calls & {"Thread", "ThreadPoolExecutor", "to_thread"}:
@@ -66,7 +66,7 @@ def _starters() -> Iterator[str]:
 
 
 def _rows(header: str) -> list[list[str]]:
-    """The rows of all tables with this first column."""
+    """Return the rows of all tables with this first column."""
     tables = [part.split("\n\n")[0].splitlines()[2:] for part in PAGE.split(f"\n{header}")[1:]]
     return [[cell.strip() for cell in row.strip("|").split("|")] for table in tables for row in table]
 

@@ -1,4 +1,4 @@
-"""The time report of test runs (``tests/timing.py``)."""
+"""Time report of test runs (``tests/timing.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shorthand that people type, parsed in one place."""
+"""Amounts that users type, parsed in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels hold the C libraries of one machine and say which; no wheel without them."""
+"""Wheels: they hold the C libraries of one machine and name it; none is made without the libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that the build loads; of hatchling it takes a base class only."""
+    """Replace the module of hatchling that the build hook loads; the hook takes only a base class of it."""
     name = "hatchling.builders.hooks.plugin.interface"
     interface = types.ModuleType(name)
     interface.BuildHookInterface = object  # type: ignore[attr-defined]
@@ -43,7 +43,7 @@ def libraries(directory: Path, machine: int, needs: bytes = b"\0GLIBC_2.2.5\0GLI
 
 
 def files_beside_modules() -> set[str]:
-    """What the package has beside modules and libraries, as a wheel names it."""
+    """Return the files of the package besides modules and libraries, as a wheel names them."""
     package = wheel.ROOT / "src" / "calabash"
     files = [p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc") and p.name[0] != "."]
     names = {str(p.relative_to(package.parent)) for p in files if package / "_native" not in p.parents}
