@@ -46,6 +46,7 @@ class Glossary:
 
     Args:
         openings: first words of a docstring, in lower case.
+        function_openings: the same, for docstrings of functions only.
         names: words refused in identifiers; a word may be two with a space between.
         texts: words refused in docstrings, comments, messages of the product and names of tests.
         allowed: shell patterns of identifiers that are not checked for words.
@@ -54,6 +55,7 @@ class Glossary:
     """
 
     openings: Mapping[str, str]
+    function_openings: Mapping[str, str]
     names: Mapping[str, str]
     texts: Mapping[str, str]
     allowed: tuple[str, ...]
@@ -76,8 +78,12 @@ def read_glossary(path: Path = GLOSSARY) -> Glossary:
         for word in vague["words"]:
             texts.update(dict.fromkeys(_forms(word), vague["write"]))
     generic = table.get("generic", {})
+    openings: dict[str, dict[str, str]] = {"": {}, "functions": {}}
+    for opening in table.get("opening", []):
+        openings[opening.get("only", "")].update(dict.fromkeys(opening["words"], opening["write"]))
     return Glossary(
-        openings={word: opening["write"] for opening in table.get("opening", []) for word in opening["words"]},
+        openings=openings[""],
+        function_openings=openings[""] | openings["functions"],
         names=texts | names,
         texts=texts,
         allowed=tuple(pattern for allowed in table.get("allowed", []) for pattern in allowed["names"]),
@@ -133,9 +139,10 @@ def _check_docstring(path: str, node: Documented, glossary: Glossary) -> Iterato
         return
     line = node.body[0].lineno
     first = _FIRST_WORD.match(text.lstrip())
-    if first is not None and first[0].lower() in glossary.openings:
+    openings = glossary.function_openings if isinstance(node, Function) else glossary.openings
+    if first is not None and first[0].lower() in openings:
         message = f"docstring of {_shown(node)} begins with {first[0]!r}"
-        yield Finding(path, line, message, glossary.openings[first[0].lower()])
+        yield Finding(path, line, message, openings[first[0].lower()])
     yield from _check_text(path, line, text, "docstring", glossary)
 
 

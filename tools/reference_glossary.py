@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from typing import Any
 
 from tools.language_rules import GLOSSARY
 
@@ -52,7 +53,7 @@ def glossary_page() -> str:
     table = tomllib.loads(GLOSSARY.read_text())
     terms = [f"| {t['term']} | {t['meaning']} | {_other_words(t)} |\n" for t in table["term"]]
     vague = [f"| {', '.join(v['words'])} | {v['write']} |\n" for v in table["vague"]]
-    openings = [f"| {', '.join(o['words'])} | {o['write']} |\n" for o in table["opening"]]
+    openings = [f"| {_opening_words(opening)} | {opening['write']} |\n" for opening in table["opening"]]
     generic = [f"| {kind} | {', '.join(f'`{name}`' for name in names)} |\n" for kind, names in table["generic"].items()]
     allowed = [f"| {', '.join(f'`{n}`' for n in a['names'])} | {a['reason']} |\n" for a in table["allowed"]]
     return "".join([_HEAD, *terms, _VAGUE, *vague, _OPENINGS, *openings, _NAMES, *generic, _ALLOWED, *allowed])
@@ -61,3 +62,8 @@ def glossary_page() -> str:
 def _other_words(term: dict[str, list[str]]) -> str:
     refused = [*term.get("refused", []), *term.get("refused-in-names", [])]
     return ", ".join([*refused, *(f"({word})" for word in term.get("not-for-this", []))])
+
+
+def _opening_words(opening: dict[str, Any]) -> str:
+    words = ", ".join(opening["words"])
+    return f"of {opening['only']}: {words}" if "only" in opening else words

@@ -394,7 +394,7 @@ def test_missing_or_damaged_node_is_refused_with_a_reason(tmp_path: Path) -> Non
 
 
 def test_missing_driver_is_refused_with_a_hint() -> None:
-    """Runs in a process of its own, in which no simulated library is loaded."""
+    """Use a process of its own, in which no simulated library is loaded."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a driver")
     program = """

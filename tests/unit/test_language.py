@@ -52,6 +52,12 @@ def test_docstring_that_begins_with_a_verb_or_noun_is_accepted(line: str) -> Non
     assert _messages(f'def f() -> None:\n    """{line}"""') == []
 
 
+def test_docstring_of_a_function_that_begins_with_a_verb_in_the_third_person_is_refused() -> None:
+    assert len(_messages('def f() -> None:\n    """Writes the file."""')) == 1
+    assert _messages('def f() -> None:\n    """Write the file."""') == []
+    assert _messages('class A:\n    """Writes files."""') == []
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
