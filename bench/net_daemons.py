@@ -45,7 +45,7 @@ def measure(report: Report) -> None:
 def _round() -> dict[str, tuple[float, float, float]]:
     """Kill each daemon of a new network once, so that none waits because it ended before."""
     with Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1", "h2"), gateways=()) as lab:
-        supervisor.begin(lab)
+        supervisor.start_supervisor(lab)
         one, two = _stations(lab)
         return {title: _killed(lab, name, one, two) for title, name in KILLED.items()}
 

@@ -55,7 +55,7 @@ def test_an_up_that_is_killed_anywhere_is_followed_by_one_that_works(small: Lab,
 
 def test_an_up_that_fails_leaves_nothing_and_says_why(small: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "HOST_DAEMONS", ("ovsdb-server", "ovs-vswitchd"))
-    with pytest.raises(CalabashError, match="a host has no ovn-controller"):
+    with pytest.raises(CalabashError, match="hosts have no daemon ovn-controller"):
         small.up()
     assert namespaces.named(small.record.prefix + "-") == []
     assert not small.directory.exists()

@@ -14,7 +14,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import supervisor
 from calabash.netd.lab.central import rundirs
 from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.programs import text
+from calabash.netd.lab.programs import version_text
 from calabash.netd.lab.record import HOSTS_MAX, register, registered
 from calabash.netd.lab.supervisor import DaemonRestarts
 from calabash.seams.host.children import become_program, child_environment
@@ -77,9 +77,10 @@ def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: 
     if host != NO_HOST:
         netjoin.check(lab, home())
     lab.up()
-    supervisor.begin(lab)
+    supervisor.start_supervisor(lab)
     click.echo(
-        f"network {prefix} is up: {_shape(lab)}, OVN {text(lab.programs.ovn)}, Open vSwitch {text(lab.programs.ovs)}"
+        f"network {prefix} is up: {_shape(lab)}, OVN {version_text(lab.programs.ovn)},"
+        f" Open vSwitch {version_text(lab.programs.ovs)}"
     )
     click.echo(f"northbound: {lab.northbound}")
     if host != NO_HOST:

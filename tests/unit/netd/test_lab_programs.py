@@ -39,7 +39,7 @@ def test_programs_of_the_machine_are_used_where_they_are_new_enough(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("ovs", "ovn", "said"),
-    [("3.1.0", "23.03.1", "source ports again"), ("3.1.2", "24.03.0", "3.1.2"), ("3.3.0", "23.09.0", "oldest")],
+    [("3.1.0", "23.03.1", "reuses source ports"), ("3.1.2", "24.03.0", "3.1.2"), ("3.3.0", "23.09.0", "oldest")],
 )
 def test_programs_that_are_too_old_are_not_used_and_it_is_said_why(
     tmp_path: Path, ovs: str, ovn: str, said: str

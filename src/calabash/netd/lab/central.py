@@ -1,7 +1,7 @@
-"""The central part of a lab: the northbound database, the southbound one, and northd between them.
+"""Central part of a lab: northbound database, southbound database, and northd.
 
-Both are on Unix sockets for who may enter their directory. Hosts reach the southbound database over TLS with a certificate of
-their own, in the role ``ovn-controller``.
+Local clients use Unix sockets and need access to their directory. Hosts connect to the southbound database by TLS with
+certificates of their own, in the role ``ovn-controller``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from calabash.seams.host.children import run_program
 ADDRESS, SOUTHBOUND_PORT = "172.30.0.1", 6642
 DAEMONS = ("nb", "sb", "northd")
 _DATABASES = ("nb", "sb")
-BFD = {"bfd-min-rx": 200, "bfd-min-tx": 200, "bfd-mult": 3}  # ms, ms, packets: a gateway is lost after 0.6 s
+BFD = {
+    "bfd-min-rx": 200,
+    "bfd-min-tx": 200,
+    "bfd-mult": 3,
+}  # ms, ms, packets: the loss of a gateway is detected after 0.6 s
 _CTL_S = 30
 
 
 class LabCentral:
-    """``nb``, ``sb`` and ``northd`` of a lab, in ``directory`` and a namespace ("" of a lab without)."""
+    """Daemons ``nb``, ``sb`` and ``northd`` of a lab; ``namespace`` is "" in a lab without namespaces."""
 
     def __init__(self, *, directory: Path, namespace: str, programs: OvnPrograms) -> None:
         self.directory = directory
@@ -33,16 +37,16 @@ class LabCentral:
 
     @property
     def northbound(self) -> str:
-        """What clients of the northbound database connect to."""
+        """Remote of the northbound database for local clients."""
         return f"unix:{self.directory / 'nb.sock'}"
 
     @property
     def southbound(self) -> str:
-        """What clients of the southbound database on this machine connect to."""
+        """Remote of the southbound database for local clients."""
         return f"unix:{self.directory / 'sb.sock'}"
 
     def up(self) -> None:
-        """Makes the databases where they are not, and starts what does not run."""
+        """Create missing databases and start daemons that are not running."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in _DATABASES:
             create_database(self._programs, self.directory / f"{name}.db", name)
@@ -54,9 +58,11 @@ class LabCentral:
             self.sbctl("init", "--", "set-connection", "role=ovn-controller", remote)
 
     def daemon(self, name: str) -> LabDaemon:
-        """One of ``nb``, ``sb``, ``northd``. Raises CalabashError(NOT_FOUND)."""
+        """Return the daemon ``nb``, ``sb`` or ``northd``. Raises CalabashError (NOT_FOUND) for another name."""
         if name not in DAEMONS:
-            raise CalabashError(f"central has no {name}: it has {', '.join(DAEMONS)}", reason=Reason.NOT_FOUND)
+            raise CalabashError(
+                f"central part has no daemon {name}: it has {', '.join(DAEMONS)}", reason=Reason.NOT_FOUND
+            )
         program = "ovn-northd" if name == "northd" else "ovsdb-server"
         return LabDaemon(
             name=name,
@@ -77,14 +83,14 @@ class LabCentral:
         self.daemon(name).kill()
 
     def nbctl(self, *words: str, timeout_s: float = _CTL_S) -> str:
-        """What ``ovn-nbctl`` prints. Raises CalabashError with what it says otherwise."""
+        """Return the output of ``ovn-nbctl``. Raises CalabashError if it fails."""
         line = (*self._programs.command("ovn-nbctl"), f"--timeout={int(timeout_s)}", f"--db={self.northbound}", *words)
-        return told(line)
+        return program_output(line)
 
     def sbctl(self, *words: str, timeout_s: float = _CTL_S) -> str:
-        """What ``ovn-sbctl`` prints, as for :meth:`nbctl`."""
+        """Return the output of ``ovn-sbctl``. Raises CalabashError if it fails."""
         line = (*self._programs.command("ovn-sbctl"), f"--timeout={int(timeout_s)}", f"--db={self.southbound}", *words)
-        return told(line)
+        return program_output(line)
 
     def _arguments(self, name: str) -> tuple[str, ...]:
         if name == "northd":
@@ -101,32 +107,32 @@ class LabCentral:
 
 
 def create_database(programs: OvnPrograms, path: Path, schema: str) -> None:
-    """An empty database, whole or not at all; one that is there stays."""
+    """Create an empty database atomically, unless it exists."""
     if path.exists():
         return
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    told((*programs.command("ovsdb-tool"), "create", str(new), str(programs.schema(schema))))
+    program_output((*programs.command("ovsdb-tool"), "create", str(new), str(programs.schema(schema))))
     new.rename(path)
 
 
 def rundirs(directory: Path) -> dict[str, str]:
-    """Has programs of OVN and Open vSwitch look for each other in one directory instead of this machine's own."""
+    """Return environment variables that move the files of OVN and Open vSwitch programs to one directory."""
     return {f"{owner}_{kind}": str(directory) for owner in ("OVS", "OVN") for kind in ("RUNDIR", "LOGDIR", "DBDIR")}
 
 
-def told(line: tuple[str, ...], timeout_s: float = 120) -> str:
-    """What a program prints. Raises CalabashError with the first line that it says when it fails."""
+def program_output(line: tuple[str, ...], timeout_s: float = 120) -> str:
+    """Return the output of a program. Raises CalabashError with the first line of its output if it fails."""
     try:
         done = run_program(line, timeout_s=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise CalabashError(f"{_name(line)} did not end within {timeout_s:g} s", reason=Reason.TIMEOUT) from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
+        output = (done.stderr or done.stdout).strip().splitlines()
         raise CalabashError(
-            f"{_name(line)} ended with {done.returncode}: {said[0][:300] if said else 'it said nothing'}",
+            f"{_name(line)} ended with {done.returncode}: {output[0][:300] if output else 'no output'}",
             reason=Reason.API_DOWN,
-            hint="`calabash net status` says which daemons run",
+            hint="`calabash net status` shows which daemons are running",
         )
     return done.stdout
 

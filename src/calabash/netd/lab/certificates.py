@@ -1,6 +1,6 @@
-"""Keys of one lab: an authority, the southbound database's, and one per host, whose name is the host's chassis.
+"""Certificates of a lab: an authority, the southbound database, and each host, with the name of its chassis.
 
-OVN lets a host change only what is of the chassis that its certificate names.
+OVN permits a host to change only data of the chassis in its certificate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AUTHORITY = "authority.pem"
 
 
 class LabAuthority:
-    """Signs the certificates of one lab; made at the first use of a directory, and read from it afterwards."""
+    """Certificate authority of one lab; created at the first use of a directory, and read from it later."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class LabAuthority:
         self._key = loaded
 
     def issue(self, directory: Path, name: str) -> None:
-        """Writes ``key.pem``, ``certificate.pem`` and the authority's certificate into ``directory``, where they are not."""
+        """Write ``key.pem``, ``certificate.pem`` and the authority's certificate into ``directory``, unless they exist."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (directory / AUTHORITY).exists():
             return
@@ -44,7 +44,9 @@ class LabAuthority:
         made = _signed(self._key, "calabash lab", key.public_key(), name, authority=False)
         _write(directory / "key.pem", _secret_of(key))
         _write(directory / "certificate.pem", made.public_bytes(serialization.Encoding.PEM), mode=0o644)
-        _write(directory / AUTHORITY, self.certificate.read_bytes(), mode=0o644)  # last: it says that all are there
+        _write(
+            directory / AUTHORITY, self.certificate.read_bytes(), mode=0o644
+        )  # last: its existence shows that all files are complete
 
 
 def _signed(

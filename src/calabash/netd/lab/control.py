@@ -1,4 +1,4 @@
-"""Commands to running daemons (``dpif/show``, ``tnl/neigh/show``) over their control sockets, without a program in between."""
+"""Commands to running daemons (``dpif/show``, ``tnl/neigh/show``) by their control sockets."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ _ANSWER_BYTES_MAX = 64 * 2**20
 
 
 def ask(control: Path, command: str, words: Sequence[str] = (), *, timeout_s: float = 30) -> str:
-    """What the daemon answers. Raises CalabashError: API_DOWN when it does not, BAD_REQUEST with its own words else."""
+    """Return the reply of a daemon.
+
+    Raises:
+        CalabashError: API_DOWN if it does not respond, BAD_REQUEST with the error of the daemon.
+    """
     request = json.dumps({"id": 0, "method": command, "params": list(words)}).encode()
     try:
         with socket.socket(socket.AF_UNIX) as daemon:
             daemon.settimeout(timeout_s)
             daemon.connect(str(control))
             daemon.sendall(request)
-            answer = _whole(daemon)
+            answer = _read_object(daemon)
     except OSError as error:
         raise CalabashError(
-            f"{control.stem} does not answer {command}: {error}",
+            f"{control.stem} does not respond to {command}: {error}",
             reason=Reason.API_DOWN,
-            hint="`calabash net status` says which daemons run",
+            hint="`calabash net status` shows which daemons are running",
         ) from error
     if answer.get("error") is not None:
         raise CalabashError(f"{control.stem}: {command}: {' '.join(str(answer['error']).split())[:300]}")
     return str(answer.get("result") or "")
 
 
-def _whole(daemon: socket.socket) -> dict[str, object]:
-    """One object of JSON; the other end says nothing of its length and keeps the connection open."""
+def _read_object(daemon: socket.socket) -> dict[str, object]:
+    """Read one JSON object. The daemon sends no length and keeps the connection open."""
     data = bytearray()
     while len(data) < _ANSWER_BYTES_MAX:
         more = daemon.recv(1 << 20)
@@ -47,4 +51,4 @@ def _whole(daemon: socket.socket) -> dict[str, object]:
                 continue
             if isinstance(found, dict):
                 return found
-    raise OSError("half an answer")
+    raise OSError("incomplete reply")

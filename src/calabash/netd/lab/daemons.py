@@ -1,4 +1,4 @@
-"""Daemons of OVN and Open vSwitch by pid file: started detached, told from strangers by their command line, ended."""
+"""Daemons of OVN and Open vSwitch with PID files: started detached, identified by their command line, ended."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _STOP_S = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabDaemon:
-    """One daemon of a lab. Its pid file, log and control socket are ``NAME.pid``, ``.log`` and ``.ctl`` in ``directory``.
+    """One daemon of a lab. ``directory`` contains its files ``NAME.pid``, ``NAME.log`` and ``NAME.ctl``.
 
     Args:
-        namespace: where it runs; "" this process's own.
-        command, arguments: what runs it, before and behind the options that all of them have.
+        namespace: namespace in which it runs; "" for that of this process.
+        command, arguments: the command line before and after the options that all daemons have.
     """
 
     name: str
@@ -41,16 +41,16 @@ class LabDaemon:
 
     @property
     def control(self) -> Path:
-        """The socket that ``ovs-appctl -t`` takes."""
+        """Control socket, for ``ovs-appctl -t``."""
         return self.directory / f"{self.name}.ctl"
 
     @property
     def pid(self) -> int:
-        """Its process, 0 when it does not run."""
-        return running(self.pid_file)
+        """Process ID, 0 if it is not daemon_pid."""
+        return daemon_pid(self.pid_file)
 
     def start(self) -> None:
-        """Starts it when it does not run, and returns when it has read its configuration. Raises CalabashError."""
+        """Start it unless it is daemon_pid; return when it has read its configuration. Raises CalabashError."""
         if self.pid:
             return
         self.control.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ class LabDaemon:
         environment = child_environment() | dict(self.environment)
 
         def begin() -> int:
-            # Their log says what is wrong; a pipe would stay open in the daemon.
+            # Output goes to a file: a pipe would stay open in the daemon.
             with open(self.directory / f"{self.name}.err", "wb") as said:
                 starting = start_program(line, environment=environment, stdout=said, stderr=said)
             try:
@@ -80,31 +80,31 @@ class LabDaemon:
         code = namespaces.inside(self.namespace, begin) if self.namespace else begin()
         if code != 0:
             raise CalabashError(
-                f"{self.name} does not start in {self.directory.name}: {self._said()}",
+                f"{self.name} does not start in {self.directory.name}: {self._last_output()}",
                 reason=Reason.UNSUPPORTED,
-                hint="`calabash doctor` says what the machine lacks",
+                hint="`calabash doctor` shows what the machine lacks",
             )
 
     def stop(self) -> None:
-        """Asks it to end, as at its host's shutdown, and waits until it has; a daemon that does not is killed."""
+        """Stop it with SIGTERM and wait; kill it if it does not end."""
         _end(self.pid, signal.SIGTERM)
         _end(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kills it, and returns when it is gone."""
+        """Kill it and wait until it has ended."""
         _end(self.pid, signal.SIGKILL)
 
-    def _said(self) -> str:
+    def _last_output(self) -> str:
         for path in (self.directory / f"{self.name}.err", self.directory / f"{self.name}.log"):
             with contextlib.suppress(OSError):
                 lines = path.read_text(errors="replace").strip().splitlines()
                 if lines:
                     return lines[-1][:300]
-        return "it said nothing"
+        return "no output"
 
 
-def running(pid_file: Path) -> int:
-    """The process of a pid file, 0 when it is gone: a process is the daemon only when its command line names that file."""
+def daemon_pid(pid_file: Path) -> int:
+    """Return the process ID in a PID file, or 0 if that process does not have the file in its command line."""
     try:
         pid = int(pid_file.read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -114,7 +114,7 @@ def running(pid_file: Path) -> int:
 
 
 def kill_all(directory: Path) -> int:
-    """Kills every daemon whose pid file is or will be below a directory, and waits until all are gone; how many there were."""
+    """Kill all daemons whose PID files are below a directory, and wait; return their number."""
     mark = f"--pidfile={directory}/".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -126,7 +126,7 @@ def kill_all(directory: Path) -> int:
 
 
 def end(pids: Iterable[int]) -> None:
-    """Kills processes, all of them at once, and waits until they are gone."""
+    """Kill processes at once, and wait until all have ended."""
     waiting = [descriptor for pid in pids if (descriptor := _signal(pid, signal.SIGKILL)) >= 0]
     for descriptor in waiting:
         _wait(descriptor)
@@ -138,7 +138,7 @@ def _end(pid: int, number: int) -> None:
 
 
 def _signal(pid: int, number: int) -> int:
-    """A descriptor of the process that got the signal, -1 when it is gone."""
+    """Send a signal; return a descriptor of the process, or -1 if it does not exist."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:

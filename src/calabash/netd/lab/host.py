@@ -1,8 +1,8 @@
-"""One host of a lab: Open vSwitch with the userspace datapath and ovn-controller, in a namespace with three network cards.
+"""Host of a lab: Open vSwitch with the userspace datapath and ovn-controller, in a namespace with three interfaces.
 
-``m0`` leads to central, ``u0`` to the other hosts (tunnels), ``x0`` to the provider's network outside. The last two belong to
-bridges of Open vSwitch; tunnels leave by the internal port of the bridge that has the host's tunnel address, which is lost
-when ovs-vswitchd ends and is set again when it starts.
+``m0`` is connected to the central part, ``u0`` to the other hosts (tunnels), ``x0`` to the provider network. The last two
+belong to bridges of Open vSwitch. Tunnels use the internal port of the bridge with the tunnel address of the host; the address
+is lost when ovs-vswitchd ends, and is set again when it starts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import control, namespaces
-from calabash.netd.lab.central import ADDRESS, SOUTHBOUND_PORT, create_database, rundirs, told
+from calabash.netd.lab.central import ADDRESS, SOUTHBOUND_PORT, create_database, program_output, rundirs
 from calabash.netd.lab.certificates import AUTHORITY
 from calabash.netd.lab.daemons import LabDaemon
 from calabash.netd.lab.programs import OvnPrograms
@@ -21,19 +21,19 @@ from calabash.seams.links import queues
 CARDS = ("m0", "u0", "x0")
 HOST_DAEMONS = ("ovsdb-server", "ovs-vswitchd", "ovn-controller")
 MANAGEMENT, UNDERLAY = "172.30.0", "172.31.0"
-PHYSICAL = "ext"  # what uplinks call the provider's network
+PHYSICAL = "ext"  # name of the provider network in uplinks
 _CTL_S = 30
-_NEIGHBOUR_S = 3600  # the most that Open vSwitch keeps where a tunnel leads that nobody uses
+_NEIGHBOUR_S = 3600  # maximum age of unused tunnel neighbours in Open vSwitch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabHost:
-    """A host by its name, which is its chassis.
+    """A host. Its name is the name of its chassis.
 
     Args:
-        number: 2..254, unique in the lab: the last byte of its addresses.
-        namespace: its network namespace; "" in a lab without.
-        southbound: what its ovn-controller connects to in a lab without namespaces.
+        number: 2..254, unique in the lab: last byte of its addresses.
+        namespace: its network namespace; "" in a lab without namespaces.
+        southbound: remote of the southbound database in a lab without namespaces.
         peers: numbers of the other hosts.
     """
 
@@ -48,7 +48,7 @@ class LabHost:
 
     @property
     def ovs_socket(self) -> str:
-        """What clients of this host's Open vSwitch database connect to."""
+        """Remote of the Open vSwitch database of this host."""
         return f"unix:{self.directory / 'db.sock'}"
 
     @property
@@ -60,7 +60,7 @@ class LabHost:
         return self.directory / "keys"
 
     def up_switch(self) -> None:
-        """Starts what of Open vSwitch does not run, as the host needs it."""
+        """Start the daemons of Open vSwitch that are not running, and configure the switch."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_database(self.programs, self.directory / "conf.db", "vswitch")
         self.start("ovsdb-server")
@@ -68,9 +68,11 @@ class LabHost:
         self.start("ovs-vswitchd")
 
     def daemon(self, name: str) -> LabDaemon:
-        """One of HOST_DAEMONS. Raises CalabashError(NOT_FOUND)."""
+        """Return one of HOST_DAEMONS. Raises CalabashError (NOT_FOUND)."""
         if name not in HOST_DAEMONS:
-            raise CalabashError(f"a host has no {name}: it has {', '.join(HOST_DAEMONS)}", reason=Reason.NOT_FOUND)
+            raise CalabashError(
+                f"hosts have no daemon {name}: they have {', '.join(HOST_DAEMONS)}", reason=Reason.NOT_FOUND
+            )
         return LabDaemon(
             name=name,
             directory=self.directory,
@@ -81,7 +83,7 @@ class LabHost:
         )
 
     def start(self, name: str) -> None:
-        """Starts a daemon that does not run; a started ovs-vswitchd has its tunnel address when this returns."""
+        """Start a daemon that is not running. After a start of ovs-vswitchd the tunnel address is set."""
         daemon = self.daemon(name)
         if daemon.pid:
             return
@@ -96,37 +98,37 @@ class LabHost:
                 name=self.namespace,
             )
             self.lengthen_queues()
-            self._tell_neighbours()
+            self._set_neighbours()
 
-    def _tell_neighbours(self) -> None:
-        """Has the switch know where tunnels lead: it drops a packet whose next hop it must first ask for."""
+    def _set_neighbours(self) -> None:
+        """Configure the neighbours of tunnels, because the switch drops packets whose next hop it does not know."""
         self.appctl("ovs-vswitchd", "tnl/neigh/aging", str(_NEIGHBOUR_S))
         for number in self.peers:
             self.appctl("ovs-vswitchd", "tnl/neigh/set", "br-phy", f"{UNDERLAY}.{number}", tunnel_mac(number))
 
     def stop(self, name: str) -> None:
-        """As the host's shutdown does: ovn-controller takes its chassis with it."""
+        """Stop a daemon as in a shutdown: ovn-controller removes its chassis."""
         self.daemon(name).stop()
 
     def kill(self, name: str) -> None:
         self.daemon(name).kill()
 
     def vsctl(self, *words: str, timeout_s: float = _CTL_S) -> str:
-        """What ``ovs-vsctl`` prints. Without ``--no-wait`` it returns when ovs-vswitchd has done it. Raises CalabashError."""
+        """Return the output of ``ovs-vsctl``. Waits for ovs-vswitchd unless ``--no-wait`` is given. Raises CalabashError."""
         command = self.programs.command("ovs-vsctl")
-        return told((*command, f"--timeout={int(timeout_s)}", f"--db={self.ovs_socket}", *words))
+        return program_output((*command, f"--timeout={int(timeout_s)}", f"--db={self.ovs_socket}", *words))
 
     def appctl(self, daemon: str, *words: str, timeout_s: float = _CTL_S) -> str:
-        """What a daemon answers to a command, ``dpif/show`` to ovs-vswitchd. Raises CalabashError."""
+        """Return the reply of a daemon to a command, such as ``dpif/show``. Raises CalabashError."""
         return control.ask(self.daemon(daemon).control, words[0], words[1:], timeout_s=timeout_s)
 
     def ofctl(self, *words: str) -> str:
-        """What ``ovs-ofctl`` prints, ``dump-flows br-int``; of this host's bridges. Raises CalabashError."""
+        """Return the output of ``ovs-ofctl`` for bridges of this host, such as ``dump-flows br-int``. Raises CalabashError."""
         known = [f"unix:{self.directory / word}.mgmt" if word.startswith("br-") else word for word in words]
-        return told((*self.programs.command("ovs-ofctl"), "-O", "OpenFlow15", *known))
+        return program_output((*self.programs.command("ovs-ofctl"), "-O", "OpenFlow15", *known))
 
     def lengthen_queues(self) -> int:
-        """For ports that were added: bursts of TCP find room in their receive queues; how many it changed."""
+        """Lengthen the receive queues of new ports for bursts of TCP; return the number of changed queues."""
         return queues.lengthen(self.daemon("ovs-vswitchd").pid)
 
     def _arguments(self, name: str) -> tuple[str, ...]:
@@ -149,7 +151,7 @@ class LabHost:
             "system-id": self.name,
             "hostname": self.name,
             "ovn-remote": remote,
-            "ovn-ofctrl-wait-before-clear": "300",  # ms: a controller that starts again keeps flows until it has new ones
+            "ovn-ofctrl-wait-before-clear": "300",  # ms: a restarted controller keeps flows until it has computed new ones
             "ovn-encap-type": "geneve",
             "ovn-encap-ip": self.tunnel_address,
             "ovn-bridge-datapath-type": datapath,
@@ -170,11 +172,11 @@ class LabHost:
             if card and self.namespace:
                 words += ["--", "--may-exist", "add-port", bridge, card]
         words += ["--", "set", "Bridge", "br-phy", f'other-config:hwaddr="{tunnel_mac(self.number)}"']
-        # A bridge that had learned the other gateway host's side of an address would drop what comes for it after a takeover.
+        # No MAC learning: after a failover, a bridge would drop packets for an address learned at the other gateway host.
         words += ["--", "set", "Bridge", "br-ex", f"flood_vlans={','.join(map(str, range(4096)))}"]
         return [*words, "--", "set", "Bridge", "br-int", "other-config:disable-in-band=true"]
 
 
 def tunnel_mac(number: int) -> str:
-    """The MAC at which a host's tunnels end."""
+    """Return the MAC of the tunnel endpoint of a host."""
     return f"02:ca:ba:00:00:{number:02x}"

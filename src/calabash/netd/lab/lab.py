@@ -1,8 +1,8 @@
-"""A whole lab: brought up, found again by another process, taken down. See the package for what it is made of.
+"""A whole lab: brought up, found again by another process, and taken down.
 
-A lab is known by its prefix: ``PREFIX-h1`` is the namespace of host ``h1``, and ``PREFIX.lab`` in the register of labs leads to
-its directory. What it is made of is written there before anything is made, so that whatever a killed ``up`` left is found and
-taken away; only one process at a time brings a lab up or down.
+A lab is identified by its prefix: ``PREFIX-h1`` is the namespace of host ``h1``, and ``PREFIX.lab`` in the register of labs
+links to its directory. Its description is written there before anything is created, so that leftovers of a killed ``up`` can
+be found and removed. Only one process at a time brings a lab up or down.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import daemons, namespaces, programs, starting, station, wiring
 from calabash.netd.lab.central import DAEMONS, LabCentral
 from calabash.netd.lab.host import HOST_DAEMONS, LabHost
-from calabash.netd.lab.record import LabRecord, alone, begin_to_end, register
+from calabash.netd.lab.record import LabRecord, exclusive, mark_going_down, register
 from calabash.netd.lab.station import Station
 from calabash.netd.lab.vlans import VlanSwitch
 
 
 class Lab:
-    """Central, hosts and gateway hosts, and the world, in namespaces ``PREFIX-…`` of this machine.
+    """Central part, hosts, gateway hosts and world in namespaces ``PREFIX-…`` of this machine.
 
     Args:
         prefix: a letter and up to seven letters or digits.
-        directory: of this lab alone; made by ``up`` and removed by ``down``.
-        hosts, gateways: their names, a letter and up to seven letters or digits.
-        dummy: without namespaces and without root: the whole control plane, and a datapath that moves no packets.
+        directory: directory of this lab only; created by ``up`` and removed by ``down``.
+        hosts, gateways: names: a letter and up to seven letters or digits.
+        dummy: control plane without namespaces, root rights and packets.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Lab:
 
     @classmethod
     def of_prefix(cls, prefix: str) -> Lab | None:
-        """The lab of this machine (or, of an ordinary user, of this user) with that prefix, None when there is none."""
+        """Return the lab of this machine (for ordinary users: of this user) with that prefix, or None."""
         place = register() / f"{prefix}.lab"
         try:
             directory = Path(os.readlink(place))
@@ -61,18 +61,21 @@ class Lab:
         return lab
 
     def up(self) -> None:
-        """Brings the lab up, or what of it does not run; a lab that came up half is made anew. Raises CalabashError.
+        """Bring the lab up, or start what is not running. An incomplete lab is created again.
 
-        CONFLICT: the prefix or the directory is another lab's; NOT_PERMITTED: no root; UNSUPPORTED: the machine cannot.
+        Raises:
+            CalabashError: CONFLICT if prefix or directory belong to another lab, NOT_PERMITTED without root, UNSUPPORTED if
+                the machine lacks
+                a requirement.
         """
         self.record.check()
         if not self.record.dummy:
             _need_root()
-        with alone(self.record.prefix):
+        with exclusive(self.record.prefix):
             known = Lab.of_prefix(self.record.prefix)
             _refuse_other(self, known)
             if known is not None and known.record.phase != "up":
-                known.remove()  # a killed process left it half
+                known.remove()  # left incomplete by a killed process
                 known = None
             self._programs = programs.get()
             if known is not None:
@@ -82,14 +85,16 @@ class Lab:
                 self._begin()
                 self._start()
             except BaseException:
-                self.remove()  # what came up half is of no use to anybody
+                self.remove()  # an incomplete lab is of no use
                 raise
 
     def down(self) -> bool:
-        """Ends every process of the lab and takes away all that it made; whether there was anything. Who keeps appliances there
-        begins nothing more, and is waited for."""
-        begin_to_end(self.record.prefix)
-        with alone(self.record.prefix):
+        """End all processes of the lab and remove everything it created; return True if there was a lab.
+
+        Processes that manage appliances there start nothing more, and are waited for.
+        """
+        mark_going_down(self.record.prefix)
+        with exclusive(self.record.prefix):
             known = Lab.of_prefix(self.record.prefix)
             if known is None:
                 return False
@@ -107,7 +112,7 @@ class Lab:
 
     @property
     def programs(self) -> programs.OvnPrograms:
-        """Which OVN it runs; ``programs.command("ovn-trace")`` begins a command line."""
+        """Programs of OVN; ``programs.command("ovn-trace")`` returns the start of a command line."""
         if self._programs is None:
             self._programs = programs.get()
         return self._programs
@@ -128,12 +133,12 @@ class Lab:
 
     @property
     def hosts(self) -> dict[str, LabHost]:
-        """Hosts and gateway hosts, by name."""
+        """Hosts and gateway hosts by name."""
         numbers = self.record.numbers()
         return {name: self._host(name, numbers) for name in numbers}
 
     def host(self, name: str) -> LabHost:
-        """A host or gateway host. Raises CalabashError(NOT_FOUND)."""
+        """Return a host or gateway host. Raises CalabashError (NOT_FOUND)."""
         found = self.hosts.get(name)
         if found is None:
             raise CalabashError(f"the lab has no host {name}: it has {', '.join(self.hosts)}", reason=Reason.NOT_FOUND)
@@ -141,7 +146,7 @@ class Lab:
 
     @property
     def world(self) -> Station:
-        """The provider's router and everything behind it; routes back to what gateways hide are the caller's to add."""
+        """The provider's router and everything behind it. Callers add routes back to the VPCs."""
         return Station(
             name=wiring.WORLD,
             namespace=self._namespace(wiring.WORLD),
@@ -151,23 +156,23 @@ class Lab:
         )
 
     def run(self, namespace: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """A program in one of the lab's namespaces: a host's or station's, or ``fab``, ``ctl``, ``world``."""
+        """Run a program in a namespace of the lab: of a host, a station, or ``fab``, ``ctl``, ``world``."""
         own = self.record.prefix + "-"
         return namespaces.run(namespace if namespace.startswith(own) else own + namespace, *argv, timeout_s=timeout_s)
 
     def station(
         self, host: str, port: str, mac: str, addresses: Sequence[str], gateways: Sequence[str] = ()
     ) -> Station:
-        """A namespace with one card on ``host`` that is the logical port; ``addresses`` with length: ``10.0.1.11/24``."""
+        """Create a station on ``host`` that is the logical port; ``addresses`` with prefix lengths: ``10.0.1.11/24``."""
         namespace = f"{self.record.prefix}-{port.replace('/', '.')}"
         return station.attach(
             self.host(host), namespace=namespace, port=port, mac=mac, addresses=addresses, gateways=gateways
         )
 
     def customer(self, name: str, addresses: Sequence[str], *, vlan: int = 0, gateways: Sequence[str] = ()) -> Station:
-        """A router and everything behind it on the provider's network, on a VLAN of it: a tenant's own site, another uplink."""
+        """Create a router on the provider network, optionally on a VLAN: a site of a tenant, or another uplink."""
         cables = self._namespace(wiring.FABRIC)
-        made, device = station.beside(
+        made, device = station.attach_to_namespace(
             self._namespace(name), name=name, cables=cables, addresses=addresses, gateways=gateways
         )
         if vlan:
@@ -181,10 +186,10 @@ class Lab:
         return made
 
     def daemons(self) -> dict[str, int]:
-        """Every daemon, ``h1/ovn-controller``, with its process; 0 when it does not run."""
+        """Return the process IDs of all daemons by name (``h1/ovn-controller``); 0 for one that is not running."""
         named = [("central", name) for name in DAEMONS]
         named += [(host, name) for host in self.record.numbers() for name in HOST_DAEMONS]
-        return {f"{on}/{name}": daemons.running(self.directory / on / f"{name}.pid") for on, name in named}
+        return {f"{on}/{name}": daemons.daemon_pid(self.directory / on / f"{name}.pid") for on, name in named}
 
     def _host(self, name: str, numbers: Mapping[str, int]) -> LabHost:
         return LabHost(
@@ -207,19 +212,21 @@ class Lab:
         self.record.write(self.directory)
 
     def _begin(self) -> None:
-        """Says on disk what will be made, then makes what daemons find."""
+        """Write the description to disk, then create namespaces and links."""
         self.record = self.record.with_phase("coming up")
         (register() / f"{self.record.prefix}.lab").symlink_to(self.directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.record.write(self.directory)
         if not self.record.dummy:
-            wiring.make(self.record.prefix, list(self.hosts.values()))
+            wiring.make_links(self.record.prefix, list(self.hosts.values()))
 
     def remove(self) -> None:
-        """As ``down``, for who holds the lab's lock."""
+        """Take the lab down. The caller holds the lock of the prefix."""
         daemons.kill_all(self.directory)
         if not self.record.dummy:
-            while own := namespaces.named(f"{self.record.prefix}-"):  # an `ip` of a killed `up` may still be at work
+            while own := namespaces.named(
+                f"{self.record.prefix}-"
+            ):  # an `ip` command of a killed `up` may still be running
                 daemons.end([pid for name in own for pid in namespaces.processes(name)])
                 namespaces.ip([("netns", "del", name) for name in own])
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -227,50 +234,50 @@ class Lab:
 
 
 def _refuse_other(lab: Lab, known: Lab | None) -> None:
-    """Raises CONFLICT where prefix, namespaces or directory are somebody else's."""
+    """Raise CalabashError (CONFLICT) if the prefix, namespaces or directory belong to something else."""
     prefix = lab.record.prefix
     if known is not None and known.directory != lab.directory:
         raise CalabashError(
-            f"prefix {prefix} is the lab's in {known.directory}",
+            f"prefix {prefix} is used by the lab in {known.directory}",
             reason=Reason.CONFLICT,
-            hint=f"take another --prefix, or `calabash net down --prefix {prefix}`",
+            hint=f"use another --prefix, or `calabash net down --prefix {prefix}`",
         )
     if known is not None and known.record.phase == "up" and known.record != lab.record.with_phase("up"):
         raise CalabashError(
             f"network {prefix} is up with {len(known.record.hosts)} hosts and {len(known.record.gateways)} gateway hosts"
             f"{', without packets' if known.record.dummy else ''}",
             reason=Reason.CONFLICT,
-            hint=f"`calabash net down --prefix {prefix}` first, or take another --prefix",
+            hint=f"`calabash net down --prefix {prefix}` first, or use another --prefix",
         )
     if known is None and not lab.record.dummy and (foreign := namespaces.named(f"{prefix}-")):
         raise CalabashError(
-            f"network namespace {foreign[0]} exists and is of no lab",
+            f"network namespace {foreign[0]} exists and belongs to no lab",
             reason=Reason.CONFLICT,
-            hint="take another --prefix, or remove it: ip netns del " + foreign[0],
+            hint="use another --prefix, or remove it: ip netns del " + foreign[0],
         )
     if known is None and lab.directory.exists() and any(lab.directory.iterdir()):
         raise CalabashError(
-            f"{lab.directory} is not empty and is of no lab", reason=Reason.CONFLICT, hint="name another directory"
+            f"{lab.directory} is not empty and belongs to no lab", reason=Reason.CONFLICT, hint="use another directory"
         )
 
 
 def _need_root() -> None:
     if os.geteuid() != 0:
         raise CalabashError(
-            "networks in namespaces need root",
+            "network namespaces need root",
             reason=Reason.NOT_PERMITTED,
             hint="sudo calabash net up, or `calabash net up --dummy` for the control plane without packets",
         )
     if not Path("/dev/net/tun").exists():
         raise CalabashError(
-            "/dev/net/tun is missing, of which Open vSwitch's userspace datapath makes its ports",
+            "/dev/net/tun is missing, which the userspace datapath of Open vSwitch needs",
             reason=Reason.UNSUPPORTED,
             hint="modprobe tun, or `calabash net up --dummy` for the control plane without packets",
         )
     missing = programs.missing_commands()
     if missing:
         raise CalabashError(
-            f"the command ip is missing, of package {missing[0]}",
+            f"command ip of package {missing[0]} is missing",
             reason=Reason.UNSUPPORTED,
             hint=f"apt-get install {missing[0]}",
         )

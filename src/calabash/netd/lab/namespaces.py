@@ -1,6 +1,6 @@
-"""Network namespaces of a lab by name: wired by ``ip`` in batches, entered for sockets, programs and device settings.
+"""Network namespaces of a lab by name: configured by ``ip`` in batches, entered for sockets, programs and device settings.
 
-A socket that is opened inside a namespace stays there, whoever holds it; a program that is started inside stays, too.
+A socket that is opened in a namespace stays there, whichever process holds it, and so does a program that is started in it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ Made = TypeVar("Made")
 
 
 def inside(name: str, work: Callable[[], Made]) -> Made:
-    """What ``work`` returns when done by a thread inside; raises what it raises, NOT_FOUND where there is no namespace."""
+    """Return the result of ``work``, called by a thread in the namespace.
+
+    Raises CalabashError (NOT_FOUND) if it does not exist.
+    """
     path = namespaces.path_of(name)
     if not path.exists():
-        raise CalabashError(f"there is no network namespace {name}", reason=Reason.NOT_FOUND)
+        raise CalabashError(f"network namespace {name} does not exist", reason=Reason.NOT_FOUND)
     return namespaces.inside(path, work)
 
 
 def run(name: str, *argv: str, timeout_s: float = _RUN_S) -> subprocess.CompletedProcess[str]:
-    """A program inside, with what it said; its exit code is the caller's to judge."""
+    """Run a program in the namespace; return its result, whatever the exit status."""
     return inside(name, lambda: _run(argv, timeout_s=timeout_s))
 
 
 def open_socket(name: str, family: int, kind: int, protocol: int = 0) -> socket.socket:
-    """A socket of that namespace."""
+    """Open a socket in the namespace."""
     return inside(name, lambda: socket.socket(family, kind, protocol))
 
 
 def ip(commands: Iterable[Sequence[object]], *, name: str = "") -> None:
-    """Carries out commands of ``ip``, in a namespace or (namespaces themselves, wires between them) in this one.
+    """Carry out commands of ``ip`` in a namespace, or in the current one if ``name`` is "".
 
-    Raises CalabashError with what ``ip`` said; what stood before the failed one has been done.
+    Raises:
+        CalabashError: with the output of ``ip``; commands before the failed one have been carried out.
     """
     lines = "".join(" ".join(map(str, words)) + "\n" for words in commands)
     if not lines:
@@ -50,16 +54,16 @@ def ip(commands: Iterable[Sequence[object]], *, name: str = "") -> None:
     where = ("-n", name) if name else ()
     done = _run(("ip", *where, "-batch", "-"), text=lines, timeout_s=_RUN_S)
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())
+        output = " ".join(done.stderr.split())
         raise CalabashError(
-            f"ip{' in ' + name if name else ''}: {said}",
-            reason=Reason.CONFLICT if "exists" in said else Reason.UNSUPPORTED,
-            hint="`calabash doctor` and `ip netns list` say what is there",
+            f"ip{' in ' + name if name else ''}: {output}",
+            reason=Reason.CONFLICT if "exists" in output else Reason.UNSUPPORTED,
+            hint="see `calabash doctor` and `ip netns list`",
         )
 
 
 def without_offloads(name: str, devices: Iterable[str]) -> None:
-    """Has senders compute checksums and cut packets, as Open vSwitch's userspace ports cannot; else all TCP stalls."""
+    """Disable checksum and segmentation offloads. Userspace ports of Open vSwitch need this, or TCP stalls."""
 
     def work() -> None:
         for device in devices:
@@ -69,7 +73,7 @@ def without_offloads(name: str, devices: Iterable[str]) -> None:
 
 
 def set_kernel(name: str, settings: Mapping[str, str]) -> None:
-    """Writes settings of the kernel (``net/ipv4/ip_forward``) as a namespace has them; those that it has not are left out."""
+    """Write kernel settings (``net/ipv4/ip_forward``) of a namespace; missing settings are ignored."""
 
     def write() -> None:
         for key, value in settings.items():
@@ -81,14 +85,14 @@ def set_kernel(name: str, settings: Mapping[str, str]) -> None:
 
 
 def quiet_default(name: str, *, version6: bool) -> None:
-    """IPv6 addresses are valid at once and only those that are set; without any, IPv6 is silent."""
+    """Disable IPv6, or accept static IPv6 addresses only, without duplicate address detection."""
     wanted = {"accept_dad": "0", "accept_ra": "0"} if version6 else {"disable_ipv6": "1"}
     parts = ("all", "default")
     set_kernel(name, {f"net/ipv6/conf/{part}/{key}": value for part in parts for key, value in wanted.items()})
 
 
 def processes(name: str) -> list[int]:
-    """Processes of a namespace."""
+    """Return the process IDs in a namespace."""
     done = _run(("ip", "netns", "pids", name), timeout_s=_RUN_S)
     return [int(word) for word in done.stdout.split()] if done.returncode == 0 else []
 

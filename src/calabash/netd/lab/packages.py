@@ -1,7 +1,7 @@
-"""OVN and Open vSwitch of Debian 13 as files in the user's cache: fetched by APT, unpacked by dpkg-deb, not installed.
+"""Packages of Debian 13 (OVN, Open vSwitch, appliances) in the user's cache: fetched by APT, unpacked, not installed.
 
-APT works with sources and lists of its own, so that a machine with another release's can have them, and checks signatures
-with Debian's keys. Only what the programs load is fetched, about 16 MB.
+APT uses separate sources and lists, so that machines of another release can fetch them, and verifies signatures with Debian's
+keys. Only what the programs load is fetched, about 16 MB.
 """
 
 from __future__ import annotations
@@ -95,12 +95,13 @@ _APT_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageTree:
-    """What one tree is made of.
+    """Contents of one tree.
 
     Args:
-        name: of its directory; ``title`` in messages.
-        proof: a file that is there when the tree is.
-        otherwise: what one may install instead.
+        name: name of its directory.
+        title: its name in messages.
+        proof: a file that exists if the tree is complete.
+        otherwise: what to install instead, for hints.
     """
 
     name: str
@@ -127,14 +128,15 @@ APPLIANCES = PackageTree(
 
 
 def cached(which: PackageTree = OVN) -> Path:
-    """Where a tree is when it has been fetched: ``~/.cache/calabash/ovn``."""
+    """Return the location of a tree: ``~/.cache/calabash/ovn``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / which.name
 
 
 def fetched(which: PackageTree = OVN) -> bool:
-    """Return True if the tree is there, whole: it is renamed to its place when it is.
+    """Return True if the tree is complete; a tree is renamed to its location when it is.
 
-    Raises NOT_PERMITTED where another user could change what root would run.
+    Raises:
+        CalabashError: NOT_PERMITTED if another user could change programs that root would run.
     """
     proof = cached(which) / which.proof
     if not proof.exists():
@@ -148,25 +150,28 @@ def _require_roots(path: Path) -> None:
         raise CalabashError(
             f"{path} is not safe to run for root: another user owns or can write it or a directory above it",
             reason=Reason.NOT_PERMITTED,
-            hint="let XDG_CACHE_HOME name a directory of root's, like /var/cache",
+            hint="set XDG_CACHE_HOME to a directory of root, such as /var/cache",
         )
 
 
 def fetch(which: PackageTree = OVN) -> Path:
-    """The tree, fetched when it is not there. Raises CalabashError, UNSUPPORTED where no APT is, UNREACHABLE where it fails."""
+    """Return the tree; fetch it if it is missing.
+
+    Raises CalabashError: UNSUPPORTED without APT, UNREACHABLE if fetching fails.
+    """
     tree = cached(which)
     if fetched(which):
         return tree
     for program in ("apt-get", "dpkg-deb"):
         if find_program(program) is None:
             raise CalabashError(
-                f"{program} is missing, with which {which.title} of Debian 13 would be fetched",
+                f"{program} is missing, which is needed to fetch {which.title} of Debian 13",
                 reason=Reason.UNSUPPORTED,
                 hint=which.otherwise,
             )
     if not _KEYRING.exists():
         raise CalabashError(
-            f"Debian's keys are not at {_KEYRING}",
+            f"keys of Debian are missing: {_KEYRING}",
             reason=Reason.UNSUPPORTED,
             hint=f"apt-get install debian-archive-keyring, or {which.otherwise}",
         )
@@ -174,10 +179,10 @@ def fetch(which: PackageTree = OVN) -> Path:
     _require_roots(tree.parent)
     with open(tree.parent / f"{which.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed
-        return tree if fetched(which) else _made(which, tree)
+        return tree if fetched(which) else _build_tree(which, tree)
 
 
-def _made(which: PackageTree, tree: Path) -> Path:
+def _build_tree(which: PackageTree, tree: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=f"{which.name}-", dir=tree.parent) as name:
         place = Path(name)
         _download(which, place)
@@ -188,7 +193,7 @@ def _made(which: PackageTree, tree: Path) -> Path:
         for unused in ("share/man", "share/doc", "share/perl", "lib/*/perl", "lib/*/perl-base", "lib/*/gconv"):
             for path in (made / "usr").glob(unused):
                 shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(tree, ignore_errors=True)  # of an older shape, or half deleted
+        shutil.rmtree(tree, ignore_errors=True)  # an older or incomplete tree
         made.rename(tree)
     return tree
 
@@ -229,9 +234,9 @@ def _run(*command: str, cwd: Path) -> None:
             f"{command[0]} did not end within {_APT_S} s", reason=Reason.TIMEOUT, hint="try again"
         ) from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
+        output = (done.stderr or done.stdout).strip().splitlines()
         raise CalabashError(
-            f"packages of Debian 13 cannot be fetched: {command[0]}: {said[-1] if said else done.returncode}",
+            f"packages of Debian 13 cannot be fetched: {command[0]}: {output[-1] if output else done.returncode}",
             reason=Reason.UNREACHABLE,
-            hint=f"connect to the network, name a mirror in {MIRROR_VARIABLE}, or install OVN 24 and Open vSwitch 3.1.3",
+            hint=f"connect to the network, set a mirror in {MIRROR_VARIABLE}, or install OVN 24 and Open vSwitch 3.1.3",
         )

@@ -1,7 +1,7 @@
-"""Which OVN and Open vSwitch are used: this machine's where they are new enough, else Debian 13's out of the cache.
+"""Programs of OVN and Open vSwitch: installed on this machine if they are new enough, otherwise cached packages of Debian 13.
 
-Programs of the cached tree are started by its own dynamic loader with its own libraries, so that they need no chroot, no
-mount and no root, and run as fast as installed ones.
+Programs of the cached tree are started by its own dynamic loader with its own libraries: they need no chroot, mount or root,
+and run at the speed of installed ones.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OvnPrograms:
-    """The programs of OVN and Open vSwitch, of one tree (``/`` for the machine's own).
+    """Programs of OVN and Open vSwitch in one tree (``/`` for installed ones).
 
     Args:
-        loader: the dynamic loader and its arguments before a program, empty for the machine's own programs.
+        loader: dynamic loader and its arguments before a program; empty for installed programs.
     """
 
     tree: Path
@@ -53,7 +53,7 @@ class OvnPrograms:
     ovn: Version
 
     def command(self, name: str) -> tuple[str, ...]:
-        """The beginning of a command line that runs ``ovn-nbctl`` and the like. Raises CalabashError(NOT_FOUND)."""
+        """Return the start of the command line of a program. Raises CalabashError (NOT_FOUND)."""
         for part in _SEARCH:
             path = self.tree / part / name
             if path.exists():
@@ -65,12 +65,12 @@ class OvnPrograms:
         )
 
     def schema(self, name: str) -> Path:
-        """The schema of a database: ``nb``, ``sb``, ``vswitch``."""
+        """Return the schema of a database: ``nb``, ``sb`` or ``vswitch``."""
         return self.tree / _SCHEMAS[name]
 
 
 def find() -> OvnPrograms | None:
-    """What is there without fetching anything; None when nothing usable is."""
+    """Return usable programs without fetching any, or None."""
     own, _ = installed()
     if own is not None:
         return own
@@ -78,7 +78,10 @@ def find() -> OvnPrograms | None:
 
 
 def get() -> OvnPrograms:
-    """As :func:`find`, and otherwise fetched. Raises CalabashError, with why the machine's own are not used."""
+    """Return usable programs; fetch them if necessary.
+
+    Raises CalabashError, with the reason why installed ones are not used.
+    """
     found = find()
     if found is not None:
         return found
@@ -90,35 +93,35 @@ def get() -> OvnPrograms:
 
 
 def installed(tree: Path = Path("/")) -> tuple[OvnPrograms | None, str]:
-    """The machine's own, or None and why they are not used."""
+    """Return the installed programs, or None and the reason why they are not used."""
     absent = [name for name in _NEEDED if not any((tree / part / name).exists() for part in _SEARCH)]
     absent += [name for name in _SCHEMAS.values() if not (tree / name).exists()]
     if absent:
         return None, f"OVN is not installed here: no {absent[0]}"
     own = _read(tree, ())
-    why = refused(own.ovs, own.ovn)
+    why = version_problem(own.ovs, own.ovn)
     return (None, why) if why else (own, "")
 
 
-def refused(ovs: Version, ovn: Version) -> str:
-    """Why these versions are not used, "" when they are."""
+def version_problem(ovs: Version, ovn: Version) -> str:
+    """Return the reason why these versions are not used, or ""."""
     if ovs < OVS_MIN:
         return (
-            f"Open vSwitch {text(ovs)} is installed; before {text(OVS_MIN)} its userspace datapath aborts "
-            "when a client uses its source ports again"
+            f"Open vSwitch {version_text(ovs)} is installed; before {version_text(OVS_MIN)} its userspace datapath aborts "
+            "when a client reuses source ports"
         )
     if ovn < OVN_MIN:
-        return f"OVN {text(ovn)} is installed, {text(OVN_MIN)} is the oldest that is used"
+        return f"OVN {version_text(ovn)} is installed; the oldest supported version is {version_text(OVN_MIN)}"
     return ""
 
 
 def of_tree(tree: Path) -> OvnPrograms:
-    """The programs of an unpacked tree. Raises CalabashError where they do not run."""
+    """Return the programs of an unpacked tree. Raises CalabashError if they do not run."""
     return _read(tree, loader_of(tree))
 
 
 def loader_of(tree: Path) -> tuple[str, ...]:
-    """The dynamic loader of an unpacked tree with its arguments before a program. Raises CalabashError where it has none."""
+    """Return the dynamic loader of an unpacked tree and its arguments. Raises CalabashError (BAD_FILE) if it has none."""
     libraries = sorted(tree.glob("usr/lib/*-linux-gnu"))
     loaders = sorted(tree.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*"))
     if not libraries or not loaders:
@@ -138,24 +141,24 @@ def _version(command: tuple[str, ...]) -> Version:
     done = run_program([*command, "--version"], timeout_s=_VERSION_S)
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", done.stdout.partition("\n")[0])
     if done.returncode != 0 or found is None:
-        said = (done.stderr or done.stdout).strip()[:200]
+        output = (done.stderr or done.stdout).strip()[:200]
         raise CalabashError(
-            f"{command[-1]} does not run: {said}",
+            f"{command[-1]} does not run: {output}",
             reason=Reason.BAD_FILE,
             hint=f"remove {packages.cached()} and run `calabash net up` again",
         )
     return (int(found[1]), int(found[2]), int(found[3]))
 
 
-def text(version: Version) -> str:
-    """``3.5.0``."""
+def version_text(version: Version) -> str:
+    """Format a version: ``3.5.0``."""
     return ".".join(map(str, version))
 
 
 def missing_commands() -> list[str]:
-    """Debian packages without which namespaces cannot be wired."""
+    """Return the missing Debian packages that are needed to create links and namespaces."""
     return [package for command, package in {"ip": "iproute2"}.items() if find_program(command) is None]
 
 
-if __name__ == "__main__":  # fetches them where they are not
+if __name__ == "__main__":  # fetch the packages
     print(get().tree)

@@ -1,4 +1,4 @@
-"""What a lab is made of, on disk: written before anything is made. And where labs of this machine are registered."""
+"""Description of a lab on disk, written before the lab is created, and the register of labs on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HOSTS_MAX, GATEWAYS_MAX = 64, 8
 _FIRST_HOST, _FIRST_GATEWAY = 11, 201
 _FILE = "lab.json"
 _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
-_TAKEN = frozenset({"none", "fab", "ctl", "world", "central", "authority", "vlans"})
-_PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # of the address of a Unix socket
+_RESERVED = frozenset({"none", "fab", "ctl", "world", "central", "authority", "vlans"})
+_PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # limit of Unix socket addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRecord:
-    """``phase`` is "", "coming up", "up" or "going down"."""
+    """Description of a lab. ``phase`` is "", "coming up", "up" or "going down"."""
 
     prefix: str
     hosts: tuple[str, ...]
@@ -36,33 +36,34 @@ class LabRecord:
         return replace(self, phase=phase)
 
     def numbers(self) -> dict[str, int]:
-        """The last byte of the addresses of each host and gateway host."""
+        """Return the last byte of the addresses of each host and gateway host, by name."""
         hosts = zip(self.hosts, range(_FIRST_HOST, _FIRST_GATEWAY), strict=False)
         return dict((*hosts, *zip(self.gateways, range(_FIRST_GATEWAY, 255), strict=False)))
 
     def check(self) -> None:
-        """Raises CalabashError for names and numbers that cannot be."""
+        """Raise CalabashError if names or numbers of hosts are invalid."""
         names = (*self.hosts, *self.gateways)
         for what, name in (("prefix", self.prefix), *(("host", name) for name in names)):
-            if not _NAME.fullmatch(name) or (what == "host" and name in _TAKEN):
+            if not _NAME.fullmatch(name) or (what == "host" and name in _RESERVED):
                 raise CalabashError(
-                    f"{what} {name[:40]!r} is no name for it",
-                    hint="take a letter and up to seven letters or digits: h1",
+                    f"{what} {name[:40]!r} is not a valid name",
+                    hint="use a letter and up to seven letters or digits, such as h1",
                 )
         if len(set(names)) != len(names) or not names:
-            raise CalabashError("hosts and gateways need names of their own, and there must be one at least")
+            raise CalabashError("names of hosts and gateways must be unique, and at least one host is needed")
         if len(self.hosts) > HOSTS_MAX or len(self.gateways) > GATEWAYS_MAX:
             raise CalabashError(
-                f"{len(self.hosts)} hosts and {len(self.gateways)} gateway hosts are more than "
+                f"{len(self.hosts)} hosts and {len(self.gateways)} gateway hosts exceed the limits "
                 f"{HOSTS_MAX} and {GATEWAYS_MAX}",
-                hint="a lab is for trying; real hosts join by ovn-controller of their own",
+                hint="a lab is for trials; real hosts join with their own ovn-controller",
             )
 
     def write(self, directory: Path) -> None:
+        """Write the description atomically. Raises CalabashError if the directory name is too long for Unix sockets."""
         if len(os.fsencode(directory)) > _PATH_BYTES_MAX:
             raise CalabashError(
-                f"{directory} is longer than {_PATH_BYTES_MAX} bytes, too long for sockets in it",
-                hint="name a shorter directory",
+                f"{directory} is longer than {_PATH_BYTES_MAX} bytes, the limit for Unix sockets in it",
+                hint="use a shorter directory",
             )
         new = directory / (_FILE + ".new")
         new.write_text(json.dumps(asdict(self)) + "\n")
@@ -70,7 +71,7 @@ class LabRecord:
 
     @classmethod
     def read(cls, directory: Path) -> LabRecord | None:
-        """None when there is none, or not a whole one."""
+        """Read the description, or return None if it is missing or invalid."""
         try:
             raw = json.loads((directory / _FILE).read_text())
             return cls(
@@ -85,25 +86,28 @@ class LabRecord:
 
 
 def register() -> Path:
-    """Where labs are found by their prefix: root's in /run, as namespaces are the machine's; of others in their own cache."""
+    """Return the directory of registered labs.
+
+    It is in /run for root, because namespaces belong to the machine, and in the user's cache for others.
+    """
     return Path("/run/calabash-net") if os.geteuid() == 0 else packages.cached().parent / "net"
 
 
 def registered() -> list[str]:
-    """Prefixes of all labs, also of those that came up half."""
+    """Return the prefixes of all labs, including incomplete ones."""
     return sorted(place.stem for place in register().glob("*.lab"))
 
 
 @contextlib.contextmanager
-def alone(prefix: str) -> Iterator[None]:
-    """While it lasts, no other process brings a lab of that prefix up or down."""
+def exclusive(prefix: str) -> Iterator[None]:
+    """Lock a prefix, so that no other process brings its lab up or down meanwhile."""
     register().mkdir(mode=0o700, parents=True, exist_ok=True)
     place = register() / f"{prefix}.lock"
     while True:
         with open(place, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is(place, lock.fileno()):
-                continue  # who had it before has taken the file away with its lab
+            if not _is_same_file(place, lock.fileno()):
+                continue  # the previous holder has removed the file with its lab
             try:
                 yield
             finally:
@@ -113,7 +117,7 @@ def alone(prefix: str) -> Iterator[None]:
 
 
 def mark_of(prefix: str) -> tuple[int, int] | None:
-    """By which a lab is told from another one of its prefix before or after it; None where there is none."""
+    """Return a value that identifies this lab among successive labs of the prefix, or None if there is no lab."""
     try:
         found = (register() / f"{prefix}.lab").lstat()
     except OSError:
@@ -123,22 +127,24 @@ def mark_of(prefix: str) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def lasting(prefix: str, mark: tuple[int, int] | None) -> Iterator[bool]:
-    """Whether the lab of that mark is up; it then stays until the end, as who takes it away waits. Nothing may be made in one
-    that is not."""
+    """Return True if the lab with that mark is up, and keep it up until the end of the context.
+
+    A process that takes the lab down waits for the end. Nothing may be created in a lab that is not up.
+    """
     with contextlib.ExitStack() as held:
         try:
             lock = held.enter_context(open(register() / f"{prefix}.lock"))
         except FileNotFoundError:
             yield False
             return
-        if _is_up(prefix, mark):  # else who waits for the lock is not to wait for one more
+        if _is_up(prefix, mark):  # do not delay a process that waits to take the lab down
             fcntl.flock(lock, fcntl.LOCK_SH)
-        yield _is_up(prefix, mark) and _is(register() / f"{prefix}.lock", lock.fileno())
+        yield _is_up(prefix, mark) and _is_same_file(register() / f"{prefix}.lock", lock.fileno())
 
 
-def begin_to_end(prefix: str) -> None:
-    """From now on nobody begins to make anything in a lab that is up."""
-    with contextlib.suppress(OSError):  # somebody else takes it away just now
+def mark_going_down(prefix: str) -> None:
+    """Mark a lab that is up as going down, so that nothing new is created in it."""
+    with contextlib.suppress(OSError):  # another process is removing it
         directory = Path(os.readlink(register() / f"{prefix}.lab"))
         record = LabRecord.read(directory)
         if record is not None and record.phase == "up":
@@ -155,7 +161,7 @@ def _is_up(prefix: str, mark: tuple[int, int] | None) -> bool:
     return record is not None and record.phase == "up"
 
 
-def _is(place: Path, descriptor: int) -> bool:
+def _is_same_file(place: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(place.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Starting what of a lab does not run: central and all switches at once, then who joins the two."""
+"""Start of a lab: the central part and all switches in parallel, then ovn-controllers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _CHASSIS_S = 60
 
 
 def start(central: LabCentral, hosts: Sequence[LabHost], *, keys: Path) -> None:
-    """Returns when every host is a chassis. ``keys``: where the lab's authority is. Raises CalabashError."""
+    """Start the lab; return when every host is a chassis.
+
+    ``keys``: directory of the certificate authority. Raises CalabashError.
+    """
     if central.namespace:
         authority = LabAuthority(keys)
         authority.issue(central.keys, "central")
@@ -31,5 +34,5 @@ def start(central: LabCentral, hosts: Sequence[LabHost], *, keys: Path) -> None:
 
 def _start_host(host: LabHost, central: Future[None]) -> None:
     host.up_switch()
-    central.result()  # ovn-controller would come back for it only after a second
+    central.result()  # ovn-controller retries a failed connection only after a second
     host.start("ovn-controller")

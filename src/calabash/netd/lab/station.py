@@ -1,4 +1,4 @@
-"""A program's place in a lab's network without a program: a namespace with one network card, for tests and for trying."""
+"""Station: a namespace with one network interface in a lab, which stands for a program in tests and trials."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MTU_BYTES = 1400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Station:
-    """Sockets are opened inside it from outside (``socket``), programs run inside it (``run``).
+    """A namespace with one interface. ``socket`` opens sockets in it, ``run`` runs programs in it.
 
     Args:
-        name: in its lab.
-        card: its device.
-        addresses: with the length of their range: ``10.0.1.11/24``.
-        host: where its port is; None of the world.
-        port: the logical port, which is the ``iface-id`` of its port in Open vSwitch.
+        name: name in its lab.
+        card: its interface.
+        addresses: with prefix lengths: ``10.0.1.11/24``.
+        host: host of its port; None for the world.
+        port: logical port, the ``iface-id`` in Open vSwitch.
     """
 
     name: str
@@ -37,24 +37,24 @@ class Station:
     port: str = ""
 
     def socket(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
-        """A socket that lives inside, for the caller to close."""
+        """Open a socket in the namespace. The caller closes it."""
         return namespaces.open_socket(self.namespace, family, kind, protocol)
 
     def run(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """A program inside, with what it said."""
+        """Run a program in the namespace; return its result."""
         return namespaces.run(self.namespace, *argv, timeout_s=timeout_s)
 
     def ip(self, *commands: Sequence[object]) -> None:
-        """Changes addresses and routes inside, by commands of ``ip``."""
+        """Change addresses and routes by commands of ``ip``."""
         namespaces.ip(commands, name=self.namespace)
 
     def address(self, version: int = 4) -> str:
-        """Its first address of that version, without a length; "" when it has none."""
+        """Return the first address of that IP version without its prefix length, or ""."""
         found = (ipaddress.ip_interface(text) for text in self.addresses)
         return next((str(interface.ip) for interface in found if interface.version == version), "")
 
     def remove(self) -> None:
-        """Takes its port out of the switch, and the namespace away."""
+        """Remove the port from the switch, and the namespace."""
         if self.host is not None:
             self.host.vsctl("--if-exists", "del-port", "br-int", device_of(self.port))
         if namespaces.exists(self.namespace):
@@ -62,7 +62,7 @@ class Station:
 
 
 def device_of(port: str) -> str:
-    """The host's end of a port's wire: 15 bytes at most, the same for the same port."""
+    """Return the name of the host end of a port's link: at most 15 bytes, a function of the port name."""
     return "v" + hashlib.sha256(port.encode()).hexdigest()[:12]
 
 
@@ -76,7 +76,7 @@ def attach(
     gateways: Sequence[str],
     mtu_bytes: int = MTU_BYTES,
 ) -> Station:
-    """Makes a namespace whose one card is the logical port; packets pass when OVN has bound it."""
+    """Create a namespace whose interface is the logical port. Packets pass after OVN has bound the port."""
     device = device_of(port)
     namespaces.ip(
         [
@@ -105,10 +105,10 @@ def attach(
     return Station(name=port, namespace=namespace, card=CARD, mac=mac, addresses=tuple(addresses), host=host, port=port)
 
 
-def beside(
+def attach_to_namespace(
     namespace: str, *, name: str, cables: str, addresses: Sequence[str], gateways: Sequence[str] = ()
 ) -> tuple[Station, str]:
-    """A namespace with a card on a wire to the namespace ``cables``, and what the wire is called there."""
+    """Create a namespace linked to the namespace ``cables``; return it and the name of the link end there."""
     device = device_of(name)
     namespaces.ip(
         [

@@ -1,12 +1,12 @@
-"""Starts daemons of a network of namespaces again when they end: a process of its own beside them, one for each network.
+"""Supervisor of a lab: restarts OVN daemons that end. One process for each lab.
 
-Theory of operation. The daemons of a network are detached and nobody's children, so the supervisor holds a descriptor of each
-process (``pidfd_open``), which is readable once the process has ended. It then starts the daemon again, the first time at
-once; a daemon that keeps ending waits for a pause that doubles. Each start is counted in a file in the network's directory,
-which ``calabash net status`` and ``calabash net doctor`` read. A network that is taken down says so before its daemons are
-ended, and cannot be taken down while a daemon is being started (``record.lasting``), so none is started after its end.
+Theory of operation. The daemons are detached, so the supervisor holds a descriptor of each process (``pidfd_open``), which
+becomes readable when the process ends. It then restarts the daemon, the first time at once; a daemon that ends repeatedly is
+restarted after a pause that doubles. Restarts are counted in a file in the directory of the lab, which ``calabash net status``
+and ``calabash net doctor`` read. A lab that is taken down is marked before its daemons are ended, and cannot be taken down
+while a daemon is being started (``record.lasting``), so no daemon is started after the end.
 
-The supervisor may be killed at any moment; ``calabash net up`` starts another one, which takes over what runs.
+The supervisor may be killed at any point; ``calabash net up`` starts another one, which takes over the running daemons.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from calabash.seams.host.files import lock_exclusive, write_durably
 from calabash.seams.host.log_stream import log_stream
 
 LOCK_FILE, STATE_FILE, LOG_FILE = "supervisor.lock", "supervisor.json", "supervisor.log"
-LOOK_S = 2.0
+POLL_S = 2.0
 PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
-LIVED_S = 60.0  # a daemon that ran for so long did not end because of how it was started
+LIVED_S = 60.0  # a daemon that ran for so long is restarted without a pause
 START_S = 10.0
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class DaemonRestarts(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(slots=True)
 class _Watched:
-    """A daemon as the supervisor knows it. ``due_s``: when it is started again (monotonic)."""
+    """State of a daemon in the supervisor. ``due_s``: monotonic time of its next start."""
 
     descriptor: int = -1
     begun_s: float = 0.0
@@ -63,10 +63,10 @@ class _Watched:
 
 
 class Supervisor:
-    """The daemons of one network.
+    """Supervisor of the daemons of one lab.
 
     Args:
-        lab: the network, which is up.
+        lab: the lab, which is up.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -76,26 +76,26 @@ class Supervisor:
         self.restarts = read_restarts(lab.directory)
 
     def run(self) -> None:
-        """Supervise the daemons until the network is taken down."""
+        """Supervise the daemons until the lab is taken down."""
         while self.round():
             waiting = select.poll()
             for watched in self._watched.values():
                 if watched.descriptor >= 0:
                     waiting.register(watched.descriptor, select.POLLIN)
             due = [w.due_s - time.monotonic() for w in self._watched.values() if w.descriptor < 0]
-            waiting.poll(1000 * max(0.0, min((LOOK_S, *due))))
+            waiting.poll(1000 * max(0.0, min((POLL_S, *due))))
 
     def round(self) -> bool:
-        """Start what has ended and is due; False when the network is no more."""
+        """Start daemons that have ended and are due; return False if the lab is down."""
         with lasting(self._lab.record.prefix, self._mark) as there:
             if not there:
                 return False
             pids = self._lab.daemons()
             for name, watched in self._watched.items():
-                self._follow(name, watched, pids[name])
+                self._check_daemon(name, watched, pids[name])
         return True
 
-    def _follow(self, name: str, watched: _Watched, pid: int) -> None:
+    def _check_daemon(self, name: str, watched: _Watched, pid: int) -> None:
         now_s = time.monotonic()
         if pid:
             if watched.descriptor < 0:
@@ -108,7 +108,7 @@ class Supervisor:
             if now_s - watched.begun_s > LIVED_S:
                 watched.pause_s = 0.0
             watched.due_s = now_s + watched.pause_s
-            log.warning("a daemon has ended", daemon=name, pause_s=watched.pause_s)
+            log.warning("daemon ended", daemon=name, pause_s=watched.pause_s)
         if now_s < watched.due_s:
             return
         watched.pause_s = min(PAUSE_S_MAX, max(PAUSE_S, 2 * watched.pause_s))
@@ -118,9 +118,9 @@ class Supervisor:
         except CalabashError as error:
             failure = error.message
             watched.due_s = time.monotonic() + watched.pause_s
-            log.error("a daemon cannot be started", daemon=name, why=failure, pause_s=watched.pause_s)
+            log.error("daemon cannot be started", daemon=name, why=failure, pause_s=watched.pause_s)
         else:
-            log.warning("a daemon was started again", daemon=name, took_s=round(time.monotonic() - now_s, 3))
+            log.warning("daemon restarted", daemon=name, took_s=round(time.monotonic() - now_s, 3))
         before = self.restarts.get(name, DaemonRestarts())
         count = before.count + (0 if failure else 1)
         self.restarts[name] = DaemonRestarts(count=count, last_s=time.time(), failure=failure)
@@ -135,7 +135,7 @@ class Supervisor:
 
 
 def read_restarts(directory: Path) -> dict[str, DaemonRestarts]:
-    """Return the restarts of each daemon of a network (``h1/ovs-vswitchd``); daemons without restarts are left out."""
+    """Return the restarts of each daemon of a lab (``h1/ovs-vswitchd``); daemons without restarts are left out."""
     try:
         return msgspec.json.decode((directory / STATE_FILE).read_bytes(), type=dict[str, DaemonRestarts])
     except (OSError, msgspec.DecodeError):
@@ -143,7 +143,7 @@ def read_restarts(directory: Path) -> dict[str, DaemonRestarts]:
 
 
 def supervisor_pid(directory: Path) -> int:
-    """The process of a network's supervisor, 0 where none runs."""
+    """Return the process ID of the supervisor of a lab, or 0."""
     try:
         with open(directory / LOCK_FILE, "rb") as file:
             try:
@@ -155,8 +155,8 @@ def supervisor_pid(directory: Path) -> int:
     return 0
 
 
-def begin(lab: Lab) -> None:
-    """Start the supervisor of a network that is up, where none runs. Raises CalabashError where it does not come up."""
+def start_supervisor(lab: Lab) -> None:
+    """Start the supervisor of a lab that is up, unless it is running. Raises CalabashError if it does not start."""
     if supervisor_pid(lab.directory):
         return
     with open(lab.directory / LOG_FILE, "ab") as file:
@@ -178,14 +178,14 @@ def begin(lab: Lab) -> None:
     if not supervisor_pid(lab.directory):
         raise CalabashError(
             f"the supervisor of network {lab.record.prefix} does not start",
-            hint=f"see {lab.directory / LOG_FILE}; without it, daemons that end are started by the next `calabash net up`",
+            hint=f"see {lab.directory / LOG_FILE}; without it, ended daemons are only started by the next `calabash net up`",
         )
 
 
 def main(words: list[str] | None = None) -> int:
-    """``python -I -m calabash.netd.lab.supervisor --prefix PREFIX``: until that network is taken down."""
+    """Process of the supervisor: ``python -I -m calabash.netd.lab.supervisor --prefix PREFIX``. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -I -m calabash.netd.lab.supervisor", description=__doc__)
-    parser.add_argument("--prefix", required=True, help="of the network")
+    parser.add_argument("--prefix", required=True, help="prefix of the lab")
     arguments = parser.parse_args(words)
     structlog.configure(
         processors=[
@@ -197,17 +197,17 @@ def main(words: list[str] | None = None) -> int:
     )
     lab = Lab.of_prefix(arguments.prefix)
     if lab is None:
-        log.error("no network of that prefix is up", prefix=arguments.prefix)
+        log.error("no lab with that prefix is up", prefix=arguments.prefix)
         return 1
     os.close(os.open(lab.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    held = lock_exclusive(lab.directory / LOCK_FILE)
-    if held is None:
-        return 0  # another one runs
-    os.ftruncate(held, 0)
-    os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
-    log.info("the supervisor is up", network=arguments.prefix, pid=os.getpid())
+    lock_descriptor = lock_exclusive(lab.directory / LOCK_FILE)
+    if lock_descriptor is None:
+        return 0  # another supervisor is running
+    os.ftruncate(lock_descriptor, 0)
+    os.pwrite(lock_descriptor, f"{os.getpid()}\n".encode(), 0)
+    log.info("supervisor started", network=arguments.prefix, pid=os.getpid())
     Supervisor(lab).run()
-    log.info("the network is taken down")
+    log.info("lab is taken down")
     return 0
 
 

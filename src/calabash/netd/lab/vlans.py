@@ -1,7 +1,7 @@
-"""VLANs of the provider's network in a lab: a switch with access ports, as this machine's kernel may have no VLAN devices.
+"""VLANs of the provider network in a lab: a switch with access ports, because the kernel may not support VLAN devices.
 
-It is an Open vSwitch of its own beside the cables, started when the first customer or uplink wants a VLAN. One cable leads
-to the bridge on which hosts have their outer cards; each access port adds and takes away one tag.
+The switch is an Open vSwitch beside the links, started when the first VLAN is requested. Its trunk is connected to the bridge
+of the hosts' outer interfaces; each access port adds and removes one tag.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.netd.lab import namespaces
-from calabash.netd.lab.central import create_database, rundirs, told
+from calabash.netd.lab.central import create_database, program_output, rundirs
 from calabash.netd.lab.daemons import LabDaemon
 from calabash.netd.lab.programs import OvnPrograms
 from calabash.seams.links import queues
@@ -20,7 +20,7 @@ _BRIDGE, _TRUNK, _OUTER = "br-vlan", "pv0", "pv1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VlanSwitch:
-    """The switch in the namespace of the cables; ``outer``: the bridge there that its trunk is on."""
+    """Switch in the namespace of the links. ``outer`` is the bridge there to which its trunk belongs."""
 
     namespace: str
     directory: Path
@@ -28,7 +28,7 @@ class VlanSwitch:
     programs: OvnPrograms
 
     def up(self) -> None:
-        """Starts what of it does not run."""
+        """Start daemons that are not running."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         create_database(self.programs, self.directory / "conf.db", "vswitch")
         if namespaces.run(self.namespace, "ip", "link", "show", _TRUNK).returncode != 0:
@@ -50,7 +50,7 @@ class VlanSwitch:
         queues.lengthen(self._switch.pid)
 
     def join(self, device: str, vlan: int) -> None:
-        """Makes a device of this namespace an access port of a VLAN."""
+        """Make a device of this namespace an access port of a VLAN."""
         self._vsctl("--may-exist", "add-port", _BRIDGE, device, f"tag={vlan}")
         queues.lengthen(self._switch.pid)
 
@@ -70,4 +70,4 @@ class VlanSwitch:
 
     def _vsctl(self, *words: str) -> str:
         command = self.programs.command("ovs-vsctl")
-        return told((*command, "--timeout=30", f"--db=unix:{self.directory / 'db.sock'}", *words))
+        return program_output((*command, "--timeout=30", f"--db=unix:{self.directory / 'db.sock'}", *words))

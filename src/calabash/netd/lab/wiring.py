@@ -1,4 +1,4 @@
-"""The cables of a lab: three bridges in a namespace of their own, and network cards of central, hosts and the world on them."""
+"""Links of a lab: three bridges in a namespace of their own, and interfaces of the central part, the hosts and the world."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from calabash.netd.lab.host import CARDS, MANAGEMENT, LabHost
 
 FABRIC, CENTRAL, WORLD = "fab", "ctl", "world"
 WORLD_ADDRESSES = ("198.51.100.1/24", "2001:db8:51::1/64")
-INTERNET_ADDRESS = "203.0.113.10"  # a server somewhere behind the provider's router
-OUTSIDE = "brx"  # the provider's network
+INTERNET_ADDRESS = "203.0.113.10"  # a server behind the provider's router
+OUTSIDE = "brx"  # bridge of the provider network
 _BRIDGES = {"m0": "brm", "u0": "bru", "x0": OUTSIDE}
 _UNDERLAY_MTU = 1600
 
 
-def make(prefix: str, hosts: Sequence[LabHost]) -> None:
-    """Namespaces and cables of a whole lab. Raises CalabashError, CONFLICT when a namespace of that name exists."""
+def make_links(prefix: str, hosts: Sequence[LabHost]) -> None:
+    """Create all namespaces and links of a lab. Raises CalabashError, CONFLICT if a namespace exists."""
     names = [FABRIC, CENTRAL, WORLD, *(host.name for host in hosts)]
     cables = [(CENTRAL, "m0"), (WORLD, "x0"), *((host.name, card) for host in hosts for card in CARDS)]
     namespaces.ip(
@@ -42,7 +42,7 @@ def make(prefix: str, hosts: Sequence[LabHost]) -> None:
     switched = [(name, card) for name, card in cables if card != "m0"]
     namespaces.without_offloads(f"{prefix}-{FABRIC}", [f"{name}-{card}" for name, card in switched])
     for host in hosts:
-        # What comes to a card of a bridge is the bridge's; the card itself does not answer.
+        # Packets that arrive at an interface of a bridge belong to the bridge; the interface itself does not answer ARP.
         namespaces.set_kernel(host.namespace, {"net/ipv4/conf/all/arp_ignore": "1"})
         namespaces.without_offloads(host.namespace, [card for card in CARDS if card != "m0"])
         namespaces.ip(
