@@ -211,7 +211,3 @@ def test_tree_without_findings_passes(tree: Path) -> None:
 def test_path_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SystemExit, match="no such file or folder: absent"):
         language.main(["absent"])
-
-
-def test_not_yet_names_only_what_exists() -> None:
-    assert [name for name in language.not_yet_checked() if not (language.ROOT / name).exists()] == []

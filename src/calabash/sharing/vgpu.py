@@ -1,7 +1,7 @@
-"""Sharing mode ``vgpu``: software slices of any memory size and compute percentage, enforced in the tenant's process by the
-shim.
+"""Sharing mode ``vgpu``: software slices of any memory size and compute percentage, enforced by the shim.
 
-Theory of operation. Every slice is granted ``memory_mib`` and ``core_percent``. A device is never overcommitted:
+Theory of operation. The shim runs in the tenant's process. Every slice is granted ``memory_mib`` and ``core_percent``. A
+device is never overcommitted:
 
 * memory: the sum of all slices plus ``SLICE_RESERVE_MIB`` for each stays within the device memory. Memory that NVML attributes
   to the tenant's processes (contexts, modules) counts against the tenant's cap. The reserve covers memory that NVML attributes
