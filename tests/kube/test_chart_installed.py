@@ -14,7 +14,7 @@ from tests.kube import charts
 from tests.kube.api import Api, RefusedError
 from tests.kube.charts import CHART, NAMESPACE, need_helm, one, render
 from tests.kube.cluster import Cluster
-from tests.unit.networks.people import book_of
+from tests.unit.networks.people import pool_networks
 
 from calabash.kubernetes.admission.by_claims import look_up
 from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -532,7 +532,7 @@ def test_networks_that_are_applied_stand_and_go_by_the_rights_of_the_server_alon
     store = open_store(f"sqlite:///{tmp_path}/pool.db")
     file = tmp_path / "network.yaml"
     file.write_text(NETWORK)
-    book = book_of(store)
+    book = pool_networks(store)
     keeper = KubeNetworkKeeper(client_of(installed, token, tmp_path), book)
     keeper.start()
     try:

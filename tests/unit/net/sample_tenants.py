@@ -68,7 +68,7 @@ def base(name: str) -> tuple[NetworkObject, ...]:
 
 
 def outside(name: str, last: int) -> tuple[NetworkObject, ...]:
-    """Return a gateway and two external addresses: 198.51.100.``last`` and the two after it."""
+    """Return a gateway and two outside addresses: 198.51.100.``last`` and the two after it."""
     return (
         NetworkGateway(name=f"{name}/out", uplink="ext", snat=True, address=_outside(last)),
         Eip(name=f"{name}/front", address=_outside(last + 1)),

@@ -11,7 +11,7 @@ from calabash.netd.appliances.watching import ReplicaState
 
 
 class Pool:
-    """Takes reports, or cannot be reached."""
+    """Pool that records reports, or is unreachable."""
 
     def __init__(self) -> None:
         self.there = True
@@ -31,12 +31,12 @@ def state(
     return ReplicaState(item=item, kind=kind, replica=f"{item}-1", active=active, healthy=healthy, failure=failure)
 
 
-def test_what_all_keepers_see_is_told_when_it_changes_and_again_when_it_could_not_be() -> None:
+def test_changed_states_of_all_hosts_are_reported_and_repeated_after_a_failure() -> None:
     pool = Pool()
     reporter = ApplianceReporter(pool.report, hosts=2, all_hosts=True, now_s=lambda: 7.0)
     reporter.update("g1", [state(active=True, web1=True, web2=True)])
     reporter.send()
-    assert pool.told == []  # of the other host nothing is known
+    assert pool.told == []  # the other host has not been updated yet
     reporter.update("g2", [state(active=False, web1=False)])
     reporter.send()
     reporter.send()
@@ -54,7 +54,7 @@ def test_what_all_keepers_see_is_told_when_it_changes_and_again_when_it_could_no
     assert pool.told[2][1:3] == (False, "no_active_replica")
 
 
-def test_one_host_of_several_speaks_only_of_what_is_active_there() -> None:
+def test_single_host_reports_only_objects_that_are_active_there() -> None:
     pool = Pool()
     reporter = ApplianceReporter(pool.report, hosts=1, all_hosts=False)
     reporter.update(
@@ -64,7 +64,7 @@ def test_one_host_of_several_speaks_only_of_what_is_active_there() -> None:
     assert pool.told == [("red/out", True, "degraded", "red/out-1: nft refuses", True)]
 
 
-def test_a_balancer_that_does_not_say_how_its_backends_are_is_not_called_well() -> None:
+def test_balancer_without_backend_states_is_reported_as_unknown() -> None:
     pool = Pool()
     reporter = ApplianceReporter(pool.report, hosts=1, all_hosts=True)
     reporter.update("g1", [state(active=True)])

@@ -1,4 +1,4 @@
-"""Parts of the network controller that are functions: order, realization, back-off, statuses, and whom a change concerns."""
+"""Pure parts of the network controller: order of changes, progress, backoff, statuses, and affected owners."""
 
 from __future__ import annotations
 
@@ -27,17 +27,15 @@ def chassis(name: str, count: int, silent_s: float = 0.0) -> Chassis:
     return Chassis(name=name, hostname=name, nb_cfg=count, silent_s=silent_s, addresses=(), told={})
 
 
-def test_names_in_dns_follow_what_they_are_of_and_go_alone_where_they_are_all() -> None:
+def test_dns_updates_are_delayed_unless_there_are_no_other_changes() -> None:
     assert without_dns_updates((PORT, NAMES)) == (PORT,)
     assert without_dns_updates((NAMES,)) == (NAMES,)
     assert without_dns_updates((PORT,)) == (PORT,)
     assert without_dns_updates(()) == ()
-    assert (
-        without_dns_updates((Insert(Ref("DNS", "red/a:dns"), {}),)) != ()
-    )  # a row that others point to is there with them
+    assert without_dns_updates((Insert(Ref("DNS", "red/a:dns"), {}),)) != ()  # a referenced row is inserted with them
 
 
-def test_only_hosts_that_live_and_that_it_concerns_are_waited_for() -> None:
+def test_change_waits_only_for_live_affected_hosts() -> None:
     hosts = frozenset(("h1", "h2"))
     all_of_them = (chassis("h1", 7), chassis("h2", 6), chassis("h3", 1))
     assert progress(7, 7, hosts, all_of_them).waits_for == ("h2",)
@@ -49,18 +47,18 @@ def test_only_hosts_that_live_and_that_it_concerns_are_waited_for() -> None:
     assert progress(8, 7, frozenset(), ()).waits_for == ("northd",)
 
 
-def test_a_count_of_a_database_that_is_no_more_realizes_nothing() -> None:
+def test_count_of_a_replaced_database_realizes_nothing() -> None:
     assert progress(2, 3, frozenset(("h1",)), (chassis("h1", 900),)).waits_for == ("h1",)
 
 
-def test_a_vpc_concerns_hosts_with_its_ports_and_gateways_only_where_it_leaves() -> None:
+def test_vpc_affects_hosts_of_its_ports_and_gateway_hosts_if_it_has_a_gateway() -> None:
     networks = Networks.from_objects([Vpc(name="red", cidrs=()), Port(name="red/a/p"), Port(name="red/a/q")], 1)
     objects = networks.of_vpc("red")
     assert hosts_of(objects, {"red/a/p": "h1", "blue/a/p": "h2"}, ("g1",)) == {"h1"}
 
 
 @given(st.integers(1, 30))
-def test_a_pause_doubles_with_every_failure_and_has_an_end(times: int) -> None:
+def test_pause_doubles_with_every_failure_up_to_a_limit(times: int) -> None:
     backoff, error, now_s = Backoff(), CalabashError("no"), 0.0
     for _ in range(times):
         trouble = backoff.failed("red", error, now_s)
@@ -73,7 +71,7 @@ def test_a_pause_doubles_with_every_failure_and_has_an_end(times: int) -> None:
     assert backoff.next_s() is None
 
 
-def test_a_status_is_told_once_and_keeps_the_time_of_its_last_turn() -> None:
+def test_status_is_reported_once_and_keeps_the_time_of_its_last_transition() -> None:
     now = iter(range(1, 100))
     statuses = Statuses(lambda: float(next(now)))
     key = (NetworkKind.PORT, "red/a/p")
@@ -90,7 +88,7 @@ def test_a_status_is_told_once_and_keeps_the_time_of_its_last_turn() -> None:
     assert statuses.keys() == []
 
 
-def test_a_change_concerns_its_vpc_and_those_that_are_joined_to_it() -> None:
+def test_change_affects_its_vpc_and_joined_vpcs() -> None:
     networks = Networks()
     for name, cidr in (("red", "10.0.0.0/16"), ("blue", "10.1.0.0/16"), ("green", "10.2.0.0/16")):
         networks, _ = networks.put(Vpc(name=name, cidrs=(parse_network(cidr),)))

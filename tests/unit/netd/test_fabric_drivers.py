@@ -1,4 +1,4 @@
-"""Drivers of fabrics against managers that err: rounds end as wanted as soon as the manager is well, and say so until then."""
+"""Fabric drivers with faulty managers: problems are reported, and rounds reach the desired state after the manager recovers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def standing(found: FabricRound, card: DeviceUuid = CARD) -> tuple[str, ...] | N
     return next(c.standing for c in found.conditions if c.device == card)
 
 
-def test_a_card_joins_its_tenants_partition_and_leaves_it_when_it_is_free(ufm: SimulatedUfm) -> None:
+def test_device_joins_the_partition_of_its_tenant_and_leaves_it_when_free(ufm: SimulatedUfm) -> None:
     driver = infiniband(ufm)
     joined = fabric_round(driver, ENDPOINTS, [RED])
     assert state(joined) is FabricState.MEMBER
@@ -61,7 +61,7 @@ def test_a_card_joins_its_tenants_partition_and_leaves_it_when_it_is_free(ufm: S
     assert set(ufm.pkeys.names) == {PKEY_DEFAULT}
 
 
-def test_a_card_changes_hands_in_one_round_and_leaves_first(ufm: SimulatedUfm) -> None:
+def test_device_changes_partitions_in_one_round_and_leaves_first(ufm: SimulatedUfm) -> None:
     driver = infiniband(ufm)
     fabric_round(driver, ENDPOINTS, [RED])
     ufm.asked.clear()
@@ -73,7 +73,7 @@ def test_a_card_changes_hands_in_one_round_and_leaves_first(ufm: SimulatedUfm) -
     assert any(left < n < joined for n in looked), "it joined without having been observed to leave"
 
 
-def test_partitions_of_others_stay_as_they_are(ufm: SimulatedUfm) -> None:
+def test_foreign_partitions_are_unchanged(ufm: SimulatedUfm) -> None:
     ufm.pkeys.names |= {0x50: "storage", 0x100: "somebody", 0x7000: "cb-red"}
     ufm.pkeys.members |= {0x50: {PORTS[0]: "full"}, 0x100: {PORTS[1]: "full"}, 0x7000: {PORTS[2]: "full"}}
     found = fabric_round(infiniband(ufm), ENDPOINTS, [RED])
@@ -83,7 +83,7 @@ def test_partitions_of_others_stay_as_they_are(ufm: SimulatedUfm) -> None:
     assert set(ufm.pkeys.names) == {0x50, 0x100, 0x7000, PKEY_DEFAULT}
 
 
-def test_a_full_member_of_the_managers_partition_is_exposed(ufm: SimulatedUfm) -> None:
+def test_full_member_of_the_management_partition_is_exposed(ufm: SimulatedUfm) -> None:
     ufm.pkeys.members[PKEY_DEFAULT] = {PORTS[0]: "full", PORTS[1]: "limited"}
     found = fabric_round(infiniband(ufm), ENDPOINTS, [RED])
     assert state(found) is FabricState.EXPOSED
@@ -91,9 +91,7 @@ def test_a_full_member_of_the_managers_partition_is_exposed(ufm: SimulatedUfm) -
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
-def test_a_manager_that_refuses_is_not_known_and_all_is_well_when_it_answers_again(
-    ufm: SimulatedUfm, status: int
-) -> None:
+def test_state_is_unknown_while_the_manager_refuses_and_recovers_afterwards(ufm: SimulatedUfm, status: int) -> None:
     driver = infiniband(ufm)
     fabric_round(driver, ENDPOINTS, [RED])
     ufm.pkeys.faults.status = status
@@ -105,27 +103,27 @@ def test_a_manager_that_refuses_is_not_known_and_all_is_well_when_it_answers_aga
     assert state(fabric_round(driver, ENDPOINTS, [])) is FabricState.CLEAR
 
 
-def test_a_manager_that_is_slow_ends_the_round_in_time(ufm: SimulatedUfm) -> None:
+def test_slow_manager_does_not_delay_the_round(ufm: SimulatedUfm) -> None:
     ufm.pkeys.faults.hang = threading.Event()
     found = fabric_round(infiniband(ufm, timeout_s=0.2), ENDPOINTS, [RED])
     assert state(found) is FabricState.UNKNOWN
     assert "did not answer within" in found.problem
 
 
-def test_a_manager_that_is_down_is_not_known() -> None:
+def test_state_is_unknown_while_the_manager_is_down() -> None:
     with SimulatedUfm() as gone:
         driver = infiniband(gone)
     assert state(fabric_round(driver, ENDPOINTS, [RED])) is FabricState.UNKNOWN
 
 
-def test_a_page_for_people_is_no_answer(ufm: SimulatedUfm) -> None:
+def test_html_page_is_not_a_valid_reply(ufm: SimulatedUfm) -> None:
     ufm.pkeys.faults.garbage = True
     found = fabric_round(infiniband(ufm), ENDPOINTS, [RED])
     assert state(found) is FabricState.UNKNOWN
     assert "not understood" in found.problem
 
 
-def test_orders_that_are_answered_and_not_carried_out_are_seen(ufm: SimulatedUfm) -> None:
+def test_confirmed_orders_without_effect_are_detected(ufm: SimulatedUfm) -> None:
     driver = infiniband(ufm)
     fabric_round(driver, ENDPOINTS, [RED])
     ufm.pkeys.faults.lose = True
@@ -136,7 +134,7 @@ def test_orders_that_are_answered_and_not_carried_out_are_seen(ufm: SimulatedUfm
     assert state(fabric_round(driver, ENDPOINTS, [])) is FabricState.CLEAR
 
 
-def test_a_release_that_is_half_done_leaves_the_card_standing(ufm: SimulatedUfm) -> None:
+def test_partial_release_keeps_the_device_in_the_leaving_state(ufm: SimulatedUfm) -> None:
     driver = infiniband(ufm)
     whole = tuple(FabricEndpoint(plane=FabricPlane.INFINIBAND, device=CARD, address=port) for port in PORTS)
     fabric_round(driver, whole, [RED])
@@ -153,7 +151,7 @@ def standing_of(view: FabricView) -> dict[str, set[str]]:
     return {p.tenant: set(p.members) for p in view.partitions}
 
 
-def test_an_order_whose_answer_is_lost_is_found_done(ufm: SimulatedUfm) -> None:
+def test_order_with_a_lost_reply_is_found_carried_out(ufm: SimulatedUfm) -> None:
     driver = infiniband(ufm)
     ufm.pkeys.faults.forget_answer = True
     for _ in range(3):
@@ -162,7 +160,7 @@ def test_an_order_whose_answer_is_lost_is_found_done(ufm: SimulatedUfm) -> None:
     assert list(ufm.pkeys.names.values()).count("cb-red") == 1
 
 
-def test_a_manager_that_keeps_no_names_gets_no_members(ufm: SimulatedUfm) -> None:
+def test_manager_without_partition_names_gets_no_members(ufm: SimulatedUfm) -> None:
     ufm.pkeys.faults.nameless = True
     found = fabric_round(infiniband(ufm), ENDPOINTS, [RED])
     assert state(found) is FabricState.JOINING
@@ -170,7 +168,7 @@ def test_a_manager_that_keeps_no_names_gets_no_members(ufm: SimulatedUfm) -> Non
     assert set(ufm.pkeys.names) == {PKEY_DEFAULT}
 
 
-def test_a_tenant_that_finds_no_number_is_told_and_others_are_served(ufm: SimulatedUfm) -> None:
+def test_tenant_without_a_free_number_is_reported_and_others_are_served(ufm: SimulatedUfm) -> None:
     driver = infiniband(ufm, last=0x100)
     uses = [BLUE, FabricUse(device=OTHER, tenant="red")]
     found = fabric_round(driver, ENDPOINTS, uses)
@@ -178,7 +176,7 @@ def test_a_tenant_that_finds_no_number_is_told_and_others_are_served(ufm: Simula
     assert "all 1 partitions" in found.problem
 
 
-def test_the_password_goes_with_each_question_and_a_wrong_one_is_said(tmp_path: Path) -> None:
+def test_password_is_sent_with_each_request_and_a_wrong_one_is_reported(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("pw\n")
     secret.chmod(0o600)
@@ -186,14 +184,14 @@ def test_the_password_goes_with_each_question_and_a_wrong_one_is_said(tmp_path: 
     with SimulatedUfm(authorization="Basic Y2FsYWJhc2g6cHc=") as ufm:
         known = UfmClient(UfmServer(url=ufm.url, user=server.user, password_file=server.password_file))
         assert known.pkeys().keys() == {PKEY_DEFAULT}
-        stranger = UfmClient(UfmServer(url=ufm.url, user="other"))
+        foreign_server = UfmClient(UfmServer(url=ufm.url, user="other"))
         with pytest.raises(CalabashError) as caught:
-            stranger.pkeys()
+            foreign_server.pkeys()
     assert caught.value.reason is Reason.NOT_AUTHENTICATED
 
 
 @pytest.mark.parametrize("plane", [FabricPlane.ROCE, FabricPlane.NVLINK])
-def test_a_simulated_fabric_outlives_its_controller(plane: FabricPlane, tmp_path: Path) -> None:
+def test_simulated_fabric_persists_across_controllers(plane: FabricPlane, tmp_path: Path) -> None:
     address = {FabricPlane.ROCE: "h1/ens1f0/vf3", FabricPlane.NVLINK: "tray3-GPU2"}[plane]
     endpoints = [FabricEndpoint(plane=plane, device=CARD, address=address)]
 
@@ -208,7 +206,7 @@ def test_a_simulated_fabric_outlives_its_controller(plane: FabricPlane, tmp_path
     assert driver().observe() == FabricView()
 
 
-def test_a_simulated_fabric_refuses_an_address_that_is_elsewhere(tmp_path: Path) -> None:
+def test_simulated_fabric_refuses_an_address_of_another_partition(tmp_path: Path) -> None:
     driver = SimulatedFabric(FabricPlane.ROCE, tmp_path / "roce.json", first=1, last=9)
     one, two = driver.allocate("red", driver.observe()), driver.allocate("blue", driver.observe())
     driver.attach(one, ["h1/a/vf0"])
@@ -218,19 +216,19 @@ def test_a_simulated_fabric_refuses_an_address_that_is_elsewhere(tmp_path: Path)
         driver.drop(one)
 
 
-def test_an_nvlink_partition_stays_in_its_domain(tmp_path: Path) -> None:
+def test_nvlink_partition_cannot_span_domains(tmp_path: Path) -> None:
     domains = {"a": "rack1", "b": "rack2"}
     driver = SimulatedFabric(FabricPlane.NVLINK, tmp_path / "nvlink.json", first=1, last=9, domains=domains)
     with pytest.raises(CalabashError, match="2 NVLink domains"):
         driver.attach(driver.allocate("red", driver.observe()), ["a", "b"])
 
 
-def test_a_plane_that_nothing_divides_is_called_so() -> None:
+def test_plane_without_partitions_is_reported_as_undivided() -> None:
     found = fabric_round(NullFabric(FabricPlane.INFINIBAND), ENDPOINTS, [RED])
     assert (state(found), standing(found), found.orders) == (FabricState.UNDIVIDED, (), 0)
 
 
-def test_the_file_names_drivers_and_where_cards_are(tmp_path: Path) -> None:
+def test_settings_contain_drivers_and_addresses_of_devices(tmp_path: Path) -> None:
     file = tmp_path / "fabric.toml"
     file.write_text(
         '[infiniband]\ndriver = "ufm"\nurl = "http://127.0.0.1:1"\nfirst_number = 0x10\n[roce]\ndriver = "simulated"\n'
@@ -253,14 +251,14 @@ def test_the_file_names_drivers_and_where_cards_are(tmp_path: Path) -> None:
         ("[ethernet]\n", "ethernet"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_field(tmp_path: Path, content: str, said: str) -> None:
+def test_invalid_settings_are_refused_with_the_field(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / "fabric.toml"
     file.write_text(content)
     with pytest.raises(CalabashError, match=said):
         read_fabric(file)
 
 
-def test_a_manager_without_a_url_is_refused(tmp_path: Path) -> None:
+def test_manager_without_a_url_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "fabric.toml"
     file.write_text('[infiniband]\ndriver = "ufm"\n')
     with pytest.raises(CalabashError, match="needs a url"):

@@ -1,4 +1,4 @@
-"""Which OVN is used, and what is said where none can be."""
+"""Selection of OVN programs, and errors if none are usable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.seams.host import children
 
 
 def _tree(root: Path, *, ovs: str, ovn: str) -> Path:
-    """Programs that say their version, where Debian has them."""
+    """Create programs that print their version, in the directories of Debian."""
     for part, names, version in (
         ("usr/sbin", ("ovs-vswitchd", "ovsdb-server"), ovs),
         ("usr/bin", ("ovsdb-tool", "ovs-vsctl", "ovs-appctl", "ovs-ofctl"), ovs),
@@ -30,7 +30,7 @@ def _tree(root: Path, *, ovs: str, ovn: str) -> Path:
     return root
 
 
-def test_programs_of_the_machine_are_used_where_they_are_new_enough(tmp_path: Path) -> None:
+def test_installed_programs_are_used_if_new_enough(tmp_path: Path) -> None:
     own, why = programs.installed(_tree(tmp_path, ovs="3.5.0", ovn="25.03.0"))
     assert own is not None
     assert (own.ovs, own.ovn, why) == ((3, 5, 0), (25, 3, 0), "")
@@ -41,28 +41,26 @@ def test_programs_of_the_machine_are_used_where_they_are_new_enough(tmp_path: Pa
     ("ovs", "ovn", "said"),
     [("3.1.0", "23.03.1", "reuses source ports"), ("3.1.2", "24.03.0", "3.1.2"), ("3.3.0", "23.09.0", "oldest")],
 )
-def test_programs_that_are_too_old_are_not_used_and_it_is_said_why(
-    tmp_path: Path, ovs: str, ovn: str, said: str
-) -> None:
+def test_old_programs_are_not_used_and_the_reason_is_given(tmp_path: Path, ovs: str, ovn: str, said: str) -> None:
     own, why = programs.installed(_tree(tmp_path, ovs=ovs, ovn=ovn))
     assert own is None
     assert said in why
 
 
-def test_where_one_program_is_missing_it_is_named(tmp_path: Path) -> None:
+def test_missing_program_is_named(tmp_path: Path) -> None:
     root = _tree(tmp_path, ovs="3.5.0", ovn="25.03.0")
     (root / "usr/bin/ovn-trace").unlink()
     assert programs.installed(root) == (None, "OVN is not installed here: no ovn-trace")
 
 
-def test_a_cache_that_does_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_broken_cache_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(CalabashError, match="no C library") as told:
         programs.of_tree(tmp_path)
     assert told.value.reason is Reason.BAD_FILE
     assert "remove" in told.value.hint
 
 
-def test_without_a_network_it_is_said_what_failed_and_nothing_half_stays(
+def test_fetch_without_a_network_is_reported_and_leaves_no_partial_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
@@ -77,7 +75,7 @@ def test_without_a_network_it_is_said_what_failed_and_nothing_half_stays(
     assert [path.name for path in packages.cached().parent.iterdir()] == ["ovn.lock"]
 
 
-def test_without_apt_the_versions_to_install_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_apt_names_the_versions_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(children, "SYSTEM_DIRECTORIES", ())
@@ -87,7 +85,7 @@ def test_without_apt_the_versions_to_install_are_named(tmp_path: Path, monkeypat
     assert "3.1.3" in told.value.hint
 
 
-def test_the_cached_tree_runs_by_its_own_loader() -> None:
+def test_cached_programs_run_by_the_loader_of_their_tree() -> None:
     if not packages.fetched():
         pytest.skip("OVN is not in the cache: tools/bootstrap --tests fetches it")
     found = programs.of_tree(packages.cached())

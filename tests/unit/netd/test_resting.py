@@ -1,4 +1,4 @@
-"""Gateway hosts that were lost or are new come last until they have been well for a set time."""
+"""Gateway hosts that were lost or are new have the lowest priority until they are stable for a set time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def order(number: int, hosts: tuple[str, ...], last: tuple[str, ...] = ()) -> tu
 
 
 @given(st.integers(0, 10**6), st.permutations(HOSTS))
-def test_one_more_host_changes_the_order_of_no_two_others(number: int, hosts: list[str]) -> None:
+def test_additional_host_does_not_change_the_order_of_other_hosts(number: int, hosts: list[str]) -> None:
     with_it = order(number, tuple(hosts))
     assert tuple(host for host in with_it if host != hosts[-1]) == order(number, tuple(hosts[:-1]))
 
 
-def test_numbers_are_spread_over_hosts_and_a_new_one_that_rests_is_first_nowhere() -> None:
+def test_networks_are_spread_over_hosts_and_a_held_down_host_is_never_first() -> None:
     first = [order(number, HOSTS)[0] for number in range(400)]
     assert all(70 <= first.count(host) <= 130 for host in HOSTS)
     assert all(order(number, HOSTS, ("g4",))[:-1] == order(number, HOSTS[:-1]) for number in range(50))
@@ -45,33 +45,33 @@ def held(host: str, *order: str, since_s: float = 0.0, name: str = "red") -> Act
     return ActiveGatewayPort(name=name, order=order, host=host, since_s=since_s)
 
 
-def well(rest_s: float = 60.0) -> HeldDownHosts:
-    """Three hosts have been well for long at the time 0."""
+def stable_hosts(rest_s: float = 60.0) -> HeldDownHosts:
+    """Return held-down hosts with three hosts that have been stable for long at time 0."""
     hosts = HeldDownHosts(rest_s=rest_s)
     hosts.update((), ALIVE, 1, -100.0)
     return hosts
 
 
-def test_a_host_whose_port_another_one_has_rests_until_it_has_been_well_for_the_time() -> None:
-    hosts = well()
+def test_lost_host_is_held_down_until_it_is_stable_for_the_hold_down_time() -> None:
+    hosts = stable_hosts()
     hosts.update([held("g1", "g1", "g2")], ALIVE, 1, 0)
     for now_s in (100.0, 100.9):
         hosts.update([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, now_s)
         assert not hosts.hosts
     hosts.update([held("g2", "g1", "g2", since_s=100)], ALIVE, 1, 101)
     assert hosts.hosts == ("g1",)
-    hosts.update([held("g2", "g2", "g1", since_s=100)], {"g2": 9}, 9, 150)  # dead so long
+    hosts.update([held("g2", "g2", "g1", since_s=100)], {"g2": 9}, 9, 150)  # g1 is dead
     hosts.update([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 209.9)
     assert hosts.hosts == ("g1",)
     hosts.update([held("g2", "g2", "g1", since_s=100)], {"g1": 9, "g2": 9}, 9, 210)
     assert not hosts.hosts
 
 
-def test_a_break_an_order_that_is_not_carried_out_and_a_fail_back_are_no_loss() -> None:
-    hosts = well()
-    for number in range(8):  # two take it from one another
+def test_interrupted_claim_unknown_order_and_fail_back_are_not_losses() -> None:
+    hosts = stable_hosts()
+    for number in range(8):  # two hosts take it from each other
         hosts.update([held("g2", "g1", "g2", since_s=number / 2)], ALIVE, 1, number / 2)
-    for number in range(8):  # it is to go to the other, and northd has much to do
+    for number in range(8):  # the order changes, and northd is slow
         hosts.update([held("g2", "g1", "g2", since_s=4)], ALIVE, 1, 4.5)
         hosts.update([held("g2", "g2", "g1", since_s=4)], ALIVE, 1, 5 + number)
     hosts.update([held("g2", "g1", "g2", since_s=4)], ALIVE, 2, 20)
@@ -82,12 +82,12 @@ def test_a_break_an_order_that_is_not_carried_out_and_a_fail_back_are_no_loss() 
     assert hosts.hosts == ("g1",)
 
 
-def test_who_has_just_returned_is_not_believed_that_others_are_lost() -> None:
-    hosts = well()
+def test_claim_of_a_host_that_just_returned_is_not_accepted() -> None:
+    hosts = stable_hosts()
     hosts.update([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 0)
     hosts.update([held("g2", "g1", "g2", since_s=0)], ALIVE, 1, 1)
     assert hosts.hosts == ("g1",)
-    for number in range(100):  # it has not carried out anything since
+    for number in range(100):  # g2 has carried out nothing since
         hosts.update([held("g1", "g2", "g1", since_s=2)], ALIVE, 1, 2 + number)
     back = {**ALIVE, "g1": 2}
     for now_s in (110.0, 111.0, 114.9):
@@ -95,11 +95,11 @@ def test_who_has_just_returned_is_not_believed_that_others_are_lost() -> None:
         assert "g2" not in hosts.hosts
     hosts.update([held("g1", "g2", "g1", since_s=2)], back, 1, 115)
     hosts.update([held("g1", "g2", "g1", since_s=2)], back, 1, 116)
-    assert hosts.hosts[-1:] == ("g2",)  # then it is: the other has gone, too
+    assert hosts.hosts[-1:] == ("g2",)  # now accepted: g2 is lost too
 
 
-def test_of_hosts_that_rest_who_was_lost_later_stands_behind() -> None:
-    hosts = well()
+def test_host_lost_later_has_the_lower_priority() -> None:
+    hosts = stable_hosts()
     for now_s in (0, 1):
         hosts.update([held("g2", "g1", "g2", "g3")], ALIVE, 1, now_s)
     for now_s in (10, 11):
@@ -107,14 +107,14 @@ def test_of_hosts_that_rest_who_was_lost_later_stands_behind() -> None:
     assert order(1, HOSTS[:3], hosts.hosts) == ("g3", "g1", "g2")
 
 
-def test_who_stands_behind_already_keeps_its_place_while_a_row_follows() -> None:
-    hosts = well()
+def test_held_down_host_keeps_its_position_while_a_row_is_updated() -> None:
+    hosts = stable_hosts()
     for now_s in range(20):
         hosts.update([held("g2", "g1", "g2"), held("g3", "g1", "g2", "g3", name="blue", since_s=9)], ALIVE, 1, now_s)
     assert hosts.hosts == ("g1", "g2")
 
 
-def test_who_begins_again_has_those_rest_that_did_and_knows_since_when() -> None:
+def test_restored_hosts_stay_held_down_with_their_times() -> None:
     hosts = HeldDownHosts(rest_s=60)
     hosts.restore(("g2", "g1"), 0)
     assert hosts.hosts == ("g2", "g1")
@@ -126,30 +126,32 @@ def test_who_begins_again_has_those_rest_that_did_and_knows_since_when() -> None
 
 
 class Cluster:
-    """Gateway hosts as OVN has them: who believes to be the first that lives takes a port, and one that has just returned has
-    heard of nobody for up to three seconds, in which it takes what it can and others take it back; rows follow the hosts that
-    rest, and hosts follow rows, each with a delay of its own.
+    """Simulated gateway hosts of OVN.
+
+    A host takes a port if it believes that it is the first live host of the order. A host that has just returned knows no
+    other host for up to three seconds, in which it takes ports that the others take back. Rows follow the held-down hosts, and
+    hosts follow the rows, with random delays.
     """
 
     STEP_S = 0.25
 
     def __init__(self, hosts: tuple[str, ...], ports: int, chance: Random, rest_s: float) -> None:
         self.hosts, self.chance = hosts, chance
-        self.resting = HeldDownHosts(rest_s)
+        self.held_down = HeldDownHosts(rest_s)
         self.now_s, self.asked, self.told_s = 0.0, 1, 0.0
         self.down: set[str] = set()
         self.deaf: dict[str, float] = {}
         self.counts = dict.fromkeys(hosts, 1)
-        self.heard = dict.fromkeys(hosts, 0.0)  # when each carried out all that it had been asked for
+        self.heard = dict.fromkeys(hosts, 0.0)  # time when each host had carried out all changes
         self.rows = {str(number): order(number, hosts) for number in range(ports)}
         self.known = {host: dict(self.rows) for host in hosts}
         self.held = {name: (row[0], 0.0) for name, row in self.rows.items()}
-        self.stood: list[tuple[str, ...]] = [()]
+        self.observed: list[tuple[str, ...]] = [()]
 
     def lose(self, host: str) -> None:
         self.down.add(host)
 
-    def give_back(self, host: str) -> None:
+    def restore(self, host: str) -> None:
         self.down.discard(host)
         self.deaf[host] = self.now_s + self.chance.uniform(0, 3)
 
@@ -165,13 +167,13 @@ class Cluster:
                 ActiveGatewayPort(name=name, order=row, host=self.held[name][0], since_s=self.held[name][1])
                 for name, row in self.rows.items()
             ]
-            self.resting.update(ports, alive, self.asked, self.now_s)
-            if self.resting.hosts != self.stood[-1]:
-                self.stood.append(self.resting.hosts)
+            self.held_down.update(ports, alive, self.asked, self.now_s)
+            if self.held_down.hosts != self.observed[-1]:
+                self.observed.append(self.held_down.hosts)
 
     def _carry(self) -> None:
         for name, row in self.rows.items():
-            wanted = order(int(name), self.hosts, self.resting.hosts)
+            wanted = order(int(name), self.hosts, self.held_down.hosts)
             if row != wanted and self.chance.random() < 0.5:
                 self.rows[name] = wanted
                 self.asked += 1
@@ -185,7 +187,7 @@ class Cluster:
                 self.heard[host] = self.now_s
 
     def _claim(self, name: str) -> None:
-        """Who takes a port from another has it for half a second."""
+        """A host that takes a port from another one keeps it for half a second."""
         host, since_s = self.held[name]
         claiming = [one for one in self.hosts if one not in self.down and self._is_first(one, name)]
         others = [one for one in claiming if one != host]
@@ -199,7 +201,7 @@ class Cluster:
 
 
 @given(SEEDS, st.sampled_from(HOSTS[:3]), st.lists(st.tuples(AWAY_S, AWAY_S), max_size=4))
-def test_the_loss_and_return_of_one_host_at_any_times_never_puts_another_one_behind_it(
+def test_repeated_loss_of_one_host_never_holds_down_another(
     seed: int, lost: str, times: list[tuple[float, float]]
 ) -> None:
     chance = Random(seed)
@@ -209,42 +211,40 @@ def test_the_loss_and_return_of_one_host_at_any_times_never_puts_another_one_beh
     for away_s, back_s in times:
         cluster.lose(lost)
         cluster.live(away_s)
-        cluster.give_back(lost)
+        cluster.restore(lost)
         cluster.live(back_s)
-    assert set(cluster.stood) <= {(), (lost,)}
-    losses = sum(stand == (lost,) for stand in cluster.stood)
-    assert losses <= len(times)  # it changes at most once with each
+    assert set(cluster.observed) <= {(), (lost,)}
+    losses = sum(stand == (lost,) for stand in cluster.observed)
+    assert losses <= len(times)  # at most one change for each loss
     cluster.live(50)
-    assert cluster.stood[-1] == ()
-    before = len(cluster.stood)
+    assert cluster.observed[-1] == ()
+    before = len(cluster.observed)
     cluster.live(30)
-    assert len(cluster.stood) == before
+    assert len(cluster.observed) == before
 
 
 @given(SEEDS, st.lists(st.tuples(st.sampled_from(HOSTS[:3]), AWAY_S), max_size=6))
-def test_whatever_is_lost_and_returns_all_have_their_places_again_when_it_is_over(
-    seed: int, turns: list[tuple[str, float]]
-) -> None:
+def test_all_hosts_regain_their_positions_after_random_losses(seed: int, turns: list[tuple[str, float]]) -> None:
     cluster = Cluster(HOSTS[:3], 3, Random(seed), rest_s=30)
     cluster.live(10)
     for host, for_s in turns:
-        (cluster.give_back if host in cluster.down else cluster.lose)(host)
+        (cluster.restore if host in cluster.down else cluster.lose)(host)
         cluster.live(for_s)
     for host in sorted(cluster.down):
-        cluster.give_back(host)
+        cluster.restore(host)
     cluster.live(120)
-    assert cluster.stood[-1] == ()
+    assert cluster.observed[-1] == ()
     assert all(cluster.held[name][0] == row[0] for name, row in cluster.rows.items())
-    assert len(cluster.stood) <= 1 + 4 * (len(turns) + 3)
+    assert len(cluster.observed) <= 1 + 4 * (len(turns) + 3)
 
 
 @given(SEEDS, st.sampled_from(HOSTS[:2]))
-def test_a_host_that_was_lost_for_long_takes_nothing_when_it_returns_before_it_has_rested(seed: int, lost: str) -> None:
+def test_returned_host_takes_no_traffic_during_the_hold_down_time(seed: int, lost: str) -> None:
     cluster = Cluster(HOSTS[:2], 4, Random(seed), rest_s=30)
     cluster.live(10)
     cluster.lose(lost)
     cluster.live(20)
-    assert cluster.resting.hosts == ((lost,) if any(row[-1] == lost for row in cluster.rows.values()) else ())
-    cluster.give_back(lost)
+    assert cluster.held_down.hosts == ((lost,) if any(row[-1] == lost for row in cluster.rows.values()) else ())
+    cluster.restore(lost)
     cluster.live(10)
     assert all(host != lost for host, _ in cluster.held.values())

@@ -1,4 +1,4 @@
-"""Files by which the supervisor of a network tells what it does."""
+"""State files of the supervisor of a lab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calabash.netd.lab.supervisor import LOCK_FILE, STATE_FILE, DaemonRestarts, 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"h1/ovs-vswitchd": 3}', b'{"h1/ovs-vswitchd": {"count": "x"}}'])
-def test_a_file_of_restarts_that_cannot_be_read_counts_none(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_restart_file_counts_no_restarts(tmp_path: Path, content: bytes) -> None:
     (tmp_path / STATE_FILE).write_bytes(content)
     assert read_restarts(tmp_path) == {}
 
@@ -23,7 +23,7 @@ def test_restarts_are_read_by_daemon(tmp_path: Path) -> None:
     assert read_restarts(tmp_path) == {"central/nb": DaemonRestarts(count=2, last_s=7.0, failure="no port")}
 
 
-def test_a_supervisor_is_the_process_that_holds_the_lock(tmp_path: Path) -> None:
+def test_supervisor_pid_is_the_holder_of_the_lock(tmp_path: Path) -> None:
     assert supervisor_pid(tmp_path) == 0
     (tmp_path / LOCK_FILE).write_text("4711\n")
     assert supervisor_pid(tmp_path) == 0

@@ -1,4 +1,4 @@
-"""A book of networks with people of two tenants."""
+"""Networks of a pool with users of two tenants."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ GUEST = Principal(user="guest", roles=(Member(user="guest", role=Role.VIEWER, te
 LONER = Principal(user="loner", uid=1007, own="loner")
 
 
-def book_of(store: Store) -> NetworkBook:
+def pool_networks(store: Store) -> NetworkBook:
     permission = Permission(0, everybody=True, people=lambda: PEOPLE)
     return NetworkBook(store.networks, NetworkRights(permission, lambda: PEOPLE))
 
 
-def put(book: NetworkBook, who: Principal, kind: str, name: str, /, **spec: Any) -> StoredNetworkObject:
-    return book.put(who, decode(kind_named(kind), name, spec))
+def put(networks: NetworkBook, who: Principal, kind: str, name: str, /, **spec: Any) -> StoredNetworkObject:
+    return networks.put(who, decode(kind_named(kind), name, spec))
 
 
-def red(book: NetworkBook, who: Principal = ANN) -> None:
-    put(book, who, "vpc", "red", cidrs=["10.0.0.0/16"])
-    put(book, who, "subnet", "red/a", cidrs=["10.0.1.0/24"])
+def red(networks: NetworkBook, who: Principal = ANN) -> None:
+    put(networks, who, "vpc", "red", cidrs=["10.0.0.0/16"])
+    put(networks, who, "subnet", "red/a", cidrs=["10.0.1.0/24"])
 
 
 def refused(reason: Reason, call: Any, *given: Any, **named: Any) -> CalabashError:

@@ -1,4 +1,4 @@
-"""Files of objects: read strictly, applied in one step or not at all, and taking back only what files have made."""
+"""Manifests of network objects: strict parsing, atomic application, and pruning of objects that were created by files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.networks.people import ANN, EVE, PEOPLE, ROOT, book_of, put, red, refused
+from tests.unit.networks.people import ANN, EVE, PEOPLE, ROOT, pool_networks, put, red, refused
 
 from calabash.api import networks as shapes
 from calabash.model.errors import CalabashError, Reason
@@ -57,22 +57,22 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def book(store: Store) -> NetworkBook:
-    return book_of(store)
+def networks(store: Store) -> NetworkBook:
+    return pool_networks(store)
 
 
 def applied(
-    book: NetworkBook, text: str, who: Principal = ANN, *, prune: bool = False, dry_run: bool = False
+    networks: NetworkBook, text: str, who: Principal = ANN, *, prune: bool = False, dry_run: bool = False
 ) -> list[str]:
     documents = [
         shapes.NetworkDocument(kind=m.kind, name=m.name, spec=dict(m.spec)) for m in read_manifests(text, "net.yaml")
     ]
-    changes, _ = apply_file(book, who, shapes.NetworkFile(documents=documents, prune=prune, dry_run=dry_run))
+    changes, _ = apply_file(networks, who, shapes.NetworkFile(documents=documents, prune=prune, dry_run=dry_run))
     return [f"{change.word} {change.kind} {change.name}" for change in changes]
 
 
-def test_objects_come_in_any_order_and_the_same_file_again_changes_nothing(book: NetworkBook) -> None:
-    assert applied(book, TEXT) == [
+def test_objects_may_be_in_any_order_and_applying_twice_changes_nothing(networks: NetworkBook) -> None:
+    assert applied(networks, TEXT) == [
         "created vpc red",
         "created subnet red/a",
         "created sg red/db",
@@ -80,101 +80,101 @@ def test_objects_come_in_any_order_and_the_same_file_again_changes_nothing(book:
         "created sg red/web",
         "created port red/a/web1",
     ]
-    kept = book.state().kept
+    kept = networks.state().kept
     assert len(kept["sg", "red/web"].spec["rules"]) == 2
     assert kept["port", "red/a/web1"].spec["mac"] == "52:54:00:12:34:56", "no number of base sixty"
     assert {row.generation for row in kept.values()} == {1}
     assert kept["vpc", "red"].tenant == "vision"
-    assert book.state().revision == 1, "one step"
-    again = applied(book, TEXT)
+    assert networks.state().revision == 1, "one step"
+    again = applied(networks, TEXT)
     assert {line.split()[0] for line in again} == {"unchanged"}
-    assert book.state().kept == kept
-    assert book.state().revision == 1
+    assert networks.state().kept == kept
+    assert networks.state().revision == 1
 
 
-def test_what_a_dry_run_says_is_what_happens_then_and_nothing_before(book: NetworkBook, store: Store) -> None:
-    said = applied(book, TEXT, dry_run=True)
-    assert not book.state().kept
-    assert not book_of(store).state().kept
-    assert applied(book, TEXT) == said
+def test_dry_run_reports_the_changes_without_making_them(networks: NetworkBook, store: Store) -> None:
+    said = applied(networks, TEXT, dry_run=True)
+    assert not networks.state().kept
+    assert not pool_networks(store).state().kept
+    assert applied(networks, TEXT) == said
 
 
-def test_a_file_with_one_object_that_cannot_be_changes_nothing_and_names_the_document(book: NetworkBook) -> None:
+def test_file_with_one_invalid_object_changes_nothing_and_names_the_document(networks: NetworkBook) -> None:
     overlap = TEXT + "---\nkind: subnet\nname: red/b\nspec: {cidrs: [10.0.1.128/25]}\n"
-    assert refused(Reason.CONFLICT, applied, book, overlap).message.startswith("document 6: subnet red/b: ")
+    assert refused(Reason.CONFLICT, applied, networks, overlap).message.startswith("document 6: subnet red/b: ")
     unknown = TEXT + "---\nkind: port\nname: red/z/web1\n"
-    assert refused(Reason.NOT_FOUND, applied, book, unknown).message.startswith("document 6: ")
+    assert refused(Reason.NOT_FOUND, applied, networks, unknown).message.startswith("document 6: ")
     twice = TEXT + "---\nkind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n"
     assert (
         "document 6: vpc red is already defined in document 5"
-        in refused(Reason.BAD_REQUEST, applied, book, twice).message
+        in refused(Reason.BAD_REQUEST, applied, networks, twice).message
     )
     field = TEXT + "---\nkind: vpc\nname: blue\nspec: {cidr: 10.0.0.0/16}\n"
-    assert "document 6: vpc blue: unknown field 'cidr'" in refused(Reason.BAD_REQUEST, applied, book, field).message
-    assert not book.state().kept
-    assert book.state().revision == 0
+    assert "document 6: vpc blue: unknown field 'cidr'" in refused(Reason.BAD_REQUEST, applied, networks, field).message
+    assert not networks.state().kept
+    assert networks.state().revision == 0
 
 
-def test_a_file_is_held_to_what_its_tenant_may_have(book: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_subject_to_the_limits_of_the_tenant(networks: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = ((NetworkKind.PORT, 1),)
     monkeypatch.setitem(cast("dict[str, Tenant]", PEOPLE.tenants), "vision", Tenant(name="vision", networks=bounds))
     two = TEXT + "---\nkind: port\nname: red/a/web2\n"
-    told = refused(Reason.USER_LIMIT, applied, book, two)
+    told = refused(Reason.USER_LIMIT, applied, networks, two)
     assert told.message == "tenant vision has 0 of kind port and asks for 2 more, at most 1"
-    applied(book, TEXT)
+    applied(networks, TEXT)
     other = TEXT.replace("red/a/web1", "red/a/web9")
-    assert "removed port red/a/web1" in applied(book, other, prune=True), "one goes and one comes"
+    assert "removed port red/a/web1" in applied(networks, other, prune=True), "one goes and one comes"
 
 
-def test_pruning_takes_back_what_a_file_made_in_the_vpcs_that_it_names_and_nothing_else(book: NetworkBook) -> None:
-    applied(book, TEXT)
-    put(book, ANN, "port", "red/a/by-hand")
+def test_pruning_removes_only_objects_created_by_files_in_the_named_vpcs(networks: NetworkBook) -> None:
+    applied(networks, TEXT)
+    put(networks, ANN, "port", "red/a/by-hand")
     blue = "kind: vpc\nname: blue\nspec: {cidrs: [10.0.0.0/16]}\n---\nkind: sg\nname: blue/web\n"
-    applied(book, blue)
+    applied(networks, blue)
     only_subnet = "kind: subnet\nname: red/a\nspec: {cidrs: [10.0.1.0/24], dhcp: true}\n"
-    assert applied(book, only_subnet, prune=True) == ["unchanged subnet red/a"], "the VPC is no document of it"
+    assert applied(networks, only_subnet, prune=True) == ["unchanged subnet red/a"], "the VPC is no document of it"
     less = f"{only_subnet}---\nkind: vpc\nname: red\nspec: {{cidrs: [10.0.0.0/16]}}\n"
-    assert applied(book, less, prune=True) == [
+    assert applied(networks, less, prune=True) == [
         "unchanged vpc red",
         "unchanged subnet red/a",
         "removed port red/a/web1",
         "removed sg red/db",
         "removed sg red/web",
     ]
-    assert ("port", "red/a/by-hand") in book.state().kept
-    assert ("sg", "blue/web") in book.state().kept
-    assert ("sg", "red/default") in book.state().kept
+    assert ("port", "red/a/by-hand") in networks.state().kept
+    assert ("sg", "blue/web") in networks.state().kept
+    assert ("sg", "red/default") in networks.state().kept
     in_use = "kind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n"
-    told = refused(Reason.CONFLICT, applied, book, in_use, prune=True)
+    told = refused(Reason.CONFLICT, applied, networks, in_use, prune=True)
     assert "cannot remove subnet red/a: " in told.message
     assert "red/a/by-hand" in told.message
 
 
-def test_nobody_applies_to_what_is_anothers(book: NetworkBook) -> None:
-    red(book)
-    before = book.state()
+def test_applying_to_objects_of_another_tenant_is_refused(networks: NetworkBook) -> None:
+    red(networks)
+    before = networks.state()
     for kind in ("port", "subnet"):
         name = {"port": "red/a/mine", "subnet": "red/b"}[kind]
         text = f"kind: {kind}\nname: {name}\n" + ("spec: {cidrs: [10.0.2.0/24]}\n" if kind == "subnet" else "")
-        mine = refused(Reason.NOT_FOUND, applied, book, text, EVE)
-        none = refused(Reason.NOT_FOUND, applied, book, text.replace("red/", "nil/"), EVE)
+        mine = refused(Reason.NOT_FOUND, applied, networks, text, EVE)
+        none = refused(Reason.NOT_FOUND, applied, networks, text.replace("red/", "nil/"), EVE)
         assert str(mine).replace("red", "nil") == str(none)
-    refused(Reason.CONFLICT, applied, book, "kind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n", EVE, prune=True)
+    refused(Reason.CONFLICT, applied, networks, "kind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n", EVE, prune=True)
     refused(
         Reason.NOT_PERMITTED,
         applied,
-        book,
+        networks,
         TEXT.replace("name: red\n", "name: red\n")
         .replace("red", "mine")
         .replace("{cidrs: [10.0.0.0/16]}", "{cidrs: [10.0.0.0/16], tenant: vision}"),
         EVE,
     )
-    assert book.state() is before
-    applied(book, TEXT.replace("red", "theirs").replace("/16]}", "/16], tenant: speech}"), ROOT)
-    assert book.state().kept["port", "theirs/a/web1"].tenant == "speech"
+    assert networks.state() is before
+    applied(networks, TEXT.replace("red", "theirs").replace("/16]}", "/16], tenant: speech}"), ROOT)
+    assert networks.state().kept["port", "theirs/a/web1"].tenant == "speech"
 
 
-def test_what_show_and_list_print_can_be_applied(book: NetworkBook) -> None:
+def test_output_of_show_and_list_can_be_applied(networks: NetworkBook) -> None:
     text = """\
 apiVersion: calabash.dev/v1
 kind: NetworkObjectList
@@ -186,8 +186,8 @@ items:
   spec: {cidrs: [10.0.0.0/16], tenant: vision, mtu_bytes: 1400, number: 7}
   status: {observed_generation: 3, conditions: [], host: ''}
 """
-    assert applied(book, text)[0] == "created vpc red"
-    assert book.state().kept["vpc", "red"].spec["number"] == 7
+    assert applied(networks, text)[0] == "created vpc red"
+    assert networks.state().kept["vpc", "red"].spec["number"] == 7
 
 
 BAD = (
@@ -212,7 +212,7 @@ BAD = (
 
 
 @pytest.mark.parametrize(("text", "message"), BAD, ids=range(len(BAD)))
-def test_what_is_no_file_of_objects_is_told_with_its_place(text: str, message: str) -> None:
+def test_invalid_file_is_refused_with_its_location(text: str, message: str) -> None:
     with pytest.raises(CalabashError) as told:
         read_manifests(text, "net.yaml")
     assert message in told.value.message
@@ -223,7 +223,7 @@ def test_what_is_no_file_of_objects_is_told_with_its_place(text: str, message: s
 @given(
     st.text(alphabet=st.sampled_from("kindamespc: -[]{}&*!|>'\"\n\t#0129.~yon/"), max_size=200) | st.text(max_size=60)
 )
-def test_whatever_a_file_has_is_objects_or_one_clear_line(text: str) -> None:
+def test_any_text_is_parsed_or_refused_with_a_one_line_message(text: str) -> None:
     told: CalabashError | None = None
     try:
         found = read_manifests(text)
@@ -233,14 +233,14 @@ def test_whatever_a_file_has_is_objects_or_one_clear_line(text: str) -> None:
     assert told is None or ("\n" not in told.message and told.hint)
 
 
-def test_words_are_words_and_numbers_are_those_of_json() -> None:
+def test_scalars_are_parsed_as_in_json() -> None:
     (one,) = read_manifests(
         "kind: vpc\nname: red\nspec: {a: on, b: 22:22, c: 010, d: 0x10, e: 1.5, f: -3, g: ~, h: '1'}\n"
     )
     assert one.spec == {"a": "on", "b": "22:22", "c": "010", "d": "0x10", "e": 1.5, "f": -3, "g": None, "h": "1"}
 
 
-def test_a_difference_names_the_fields_that_differ() -> None:
+def test_difference_lines_name_the_fields() -> None:
     before = {"cidrs": ["10.0.1.0/24"], "dhcp": False, "rules": [{"direction": "ingress", "peer": None}]}
     after = {"cidrs": ["10.0.1.0/24"], "dhcp": True, "rules": []}
     assert difference_lines(before, after) == [
@@ -252,7 +252,7 @@ def test_a_difference_names_the_fields_that_differ() -> None:
     assert difference_lines(None, {"dhcp": True}) == ["+ dhcp: true"]
 
 
-def test_a_kind_that_nobody_knows_is_told_with_its_document(book: NetworkBook) -> None:
-    told = refused(Reason.BAD_REQUEST, applied, book, "kind: pod\nname: red\n")
+def test_unknown_kind_is_refused_with_its_document(networks: NetworkBook) -> None:
+    told = refused(Reason.BAD_REQUEST, applied, networks, "kind: pod\nname: red\n")
     assert told.message == "document 1: kind 'pod' is unknown"
     assert str(NetworkKind.SUBNET) in told.hint

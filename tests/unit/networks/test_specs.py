@@ -1,4 +1,4 @@
-"""Objects of networks as plain data: what comes back is what went in, and everything else is refused with its field."""
+"""Conversion of network objects to plain data: round trips, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ OBJECTS: tuple[NetworkObject, ...] = (
 )
 
 
-def test_there_is_an_object_of_each_kind_here() -> None:
+def test_samples_cover_every_kind() -> None:
     assert {kind_of(item) for item in OBJECTS} == set(KINDS.values()) == set(NetworkKind)
 
 
 @pytest.mark.parametrize("item", OBJECTS, ids=lambda item: item.name)
-def test_what_is_written_is_read_again(item: NetworkObject) -> None:
+def test_encoded_object_decodes_to_an_equal_object(item: NetworkObject) -> None:
     spec = json.loads(json.dumps(encode(item)))
     assert "name" not in spec
     assert decode(kind_of(item), item.name, spec) == item
@@ -115,7 +115,7 @@ SAID: tuple[tuple[str, Any, str], ...] = (
 
 
 @pytest.mark.parametrize(("kind", "spec", "message"), SAID)
-def test_what_is_wrong_is_told_with_its_field_and_a_hint(kind: str, spec: Any, message: str) -> None:
+def test_invalid_field_is_named_with_a_hint(kind: str, spec: Any, message: str) -> None:
     name = {"vpc": "red", "port": "red/a/b"}.get(kind, "red/a")
     with pytest.raises(CalabashError) as told:
         decode(kind_named(kind), name, spec)
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_told_with_its_field_and_a_hint(kind: str, spec: Any, m
     assert "\n" not in told.value.message
 
 
-def test_an_unknown_kind_is_told_with_those_there_are() -> None:
+def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
     with pytest.raises(CalabashError, match="kind 'pod' is unknown") as told:
         kind_named("pod")
     assert "subnet" in told.value.hint
@@ -140,7 +140,7 @@ FIELDS = sorted({field for item in OBJECTS for field in encode(item)})
 
 
 @given(kind=st.sampled_from(NetworkKind), data=st.data())
-def test_whatever_comes_is_a_noun_or_one_clear_line(kind: NetworkKind, data: st.DataObject) -> None:
+def test_any_data_is_decoded_or_refused_with_a_one_line_message(kind: NetworkKind, data: st.DataObject) -> None:
     example = next(item for item in OBJECTS if kind_of(item) is kind)
     spec: Any = dict(encode(example))
     for field in data.draw(st.lists(st.sampled_from([*spec, *FIELDS]), max_size=3)):

@@ -1,7 +1,7 @@
 """Configuration of keepalived, which elects the active replica. It works without any other component of the platform.
 
 The replicas exchange VRRP advertisements (RFC 9568) by unicast, every ``ADVERT_S``. A replica that returns does not preempt
-the other one, which would interrupt traffic a second time. External addresses and the default route move together with the
+the other one, which would interrupt traffic a second time. Outside addresses and the default route move together with the
 virtual address, so a replica without the addresses does not forward packets.
 """
 

@@ -80,7 +80,7 @@ class NfvReplica:
         ranges: ranges of the VPC.
         closed: ranges of the platform, which the VPC must not reach.
         outside_port, outside_mac: OVN port and MAC in the segment of the uplink.
-        address: external address of the gateway.
+        address: outside address of the gateway.
         outside_prefix: prefix length of the uplink.
         outside_router: next hop at the uplink.
         addresses: EIPs.

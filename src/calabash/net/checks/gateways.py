@@ -1,4 +1,4 @@
-"""Checks of uplinks, gateways, external addresses (EIPs) and NAT rules."""
+"""Checks of uplinks, gateways, outside addresses (EIPs) and NAT rules."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def check_gateway(networks: NetworkObjects, item: NetworkGateway, old: NetworkGa
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if item.name in objects.all(Eip):
-        raise conflict_error(f"{describe(item)}: an external address has the same name", hint="choose another name")
+        raise conflict_error(f"{describe(item)}: an outside address has the same name", hint="choose another name")
     name = item.uplink or (old.uplink if old else "") or _choose_uplink(networks, vpc, item)
     uplink = networks.uplinks().get(name)
     check_immutable(replace(item, uplink=name), old, "kind", "uplink")
@@ -207,7 +207,7 @@ def gateway_of(objects: VpcObjects, subject: str) -> NetworkGateway:
 
 
 def check_eip(networks: NetworkObjects, item: Eip, old: Eip | None) -> Eip:
-    """Check an external address and allocate it if it is empty.
+    """Check an outside address and allocate it if it is empty.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.
@@ -250,7 +250,7 @@ def _external_address(
 
 
 def check_nat(networks: NetworkObjects, item: NatRule, old: NatRule | None) -> NatRule:
-    """Check a NAT rule: its port, its external address, and conflicts with other rules and load balancers.
+    """Check a NAT rule: its port, its outside address, and conflicts with other rules and load balancers.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.
@@ -276,8 +276,8 @@ def check_nat(networks: NetworkObjects, item: NatRule, old: NatRule | None) -> N
     else:
         if item.protocol not in FORWARDED or item.distributed:
             raise CalabashError(f"{describe(item)}: dnat forwards tcp or udp, and is not distributed")
-        check_between(item.outside_number, 1, NUMBER_MAX, f"external port number of {describe(item)}")
-        check_between(item.inside_number, 1, NUMBER_MAX, f"internal port number of {describe(item)}")
+        check_between(item.outside_number, 1, NUMBER_MAX, f"outside port number of {describe(item)}")
+        check_between(item.inside_number, 1, NUMBER_MAX, f"inside port number of {describe(item)}")
     _check_nat_conflicts(objects, item, address)
     check_immutable(item, old, "kind")
     return item

@@ -125,7 +125,7 @@ def _check_external_vip(objects: VpcObjects, item: LoadBalancer) -> None:
     eip = next((eip for eip in objects.all(Eip).values() if eip.address == item.vip), None)
     if eip is None:
         raise CalabashError(
-            f"{describe(item)}: {item.vip} is neither in a subnet of the VPC nor one of its external addresses",
+            f"{describe(item)}: {item.vip} is neither in a subnet of the VPC nor one of its outside addresses",
             reason=Reason.NOT_FOUND,
             hint="use a free address of a subnet, or create an EIP first",
         )

@@ -1,4 +1,4 @@
-"""Rendering of uplinks, gateways, external addresses, NAT rules and dedicated lines for Kube-OVN."""
+"""Rendering of uplinks, gateways, outside addresses, NAT rules and dedicated lines for Kube-OVN."""
 
 from __future__ import annotations
 
@@ -150,12 +150,12 @@ def _nat_gateway(into: Rendering, item: NetworkGateway, uplink: Uplink, vpc: dic
 
 
 def render_eip(into: Rendering, item: Eip) -> None:
-    """Render an external address as an OvnEip or an IptablesEIP, depending on the kind of the gateway."""
+    """Render an outside address as an OvnEip or an IptablesEIP, depending on the kind of the gateway."""
     gateway = gateway_of(into, item.name)
     uplink = _rendered_uplink(into, gateway) if gateway is not None else None
     addresses = [item.address] if item.address is not None else []
     if gateway is None or uplink is None:
-        into.refuse(item, "an external address needs an external subnet, and the VPC has no gateway to one")
+        into.refuse(item, "an outside address needs an external subnet, and the VPC has no gateway to one")
     elif gateway.kind is GatewayKind.OVN:
         spec = {
             "externalSubnet": uplink_subnet(uplink.name),
@@ -168,7 +168,7 @@ def render_eip(into: Rendering, item: Eip) -> None:
         eip = {"natGwDp": into.name(gateway.name), "v4ip": str(item.address)}
         into.add("IptablesEIP", into.name(item.name), eip | {"externalSubnet": uplink_subnet(uplink.name)}, item)
     else:
-        into.refuse(item, "a VpcNatGateway supports IPv4 external addresses only")
+        into.refuse(item, "a VpcNatGateway supports IPv4 outside addresses only")
 
 
 def render_nat(into: Rendering, item: NatRule) -> None:

@@ -1,4 +1,4 @@
-"""Checks of uplinks, gateways, external addresses, NAT rules, dedicated lines and routes."""
+"""Checks of uplinks, gateways, outside addresses, NAT rules, dedicated lines and routes."""
 
 from __future__ import annotations
 
