@@ -1,6 +1,6 @@
-"""Evictions decided with lists alone: who may go is asked of every unit for every plan.
+"""Reference implementation of evictions: plain lists and no caches, every unit is examined for every plan.
 
-``PlainEviction`` stands in for ``calabash.sched.actions.evict.Eviction``, which must decide the same.
+``PlainEviction`` replaces ``calabash.sched.actions.evict.Eviction``, which must decide the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, shapes_of
 from calabash.sched.actions.quota import devices_of, mark_in_quota
-from calabash.sched.actions.victims import paused
+from calabash.sched.actions.victims import is_borrow_paused
 from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request, Running
@@ -29,7 +29,7 @@ from calabash.sched.state import SchedulerState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimPool:
-    """Units that may go for one gang, how much each queue may lose of the asked resource, and the ratio that is acceptable."""
+    """Units that one gang may evict, and the limits as in ``calabash.sched.actions.evict.VictimPool``."""
 
     in_quota: bool
     eligible: tuple[Unit, ...]
@@ -38,33 +38,33 @@ class VictimPool:
 
 
 class VictimRules:
-    """The rules in one cycle; what is known of a queue is kept until something in it starts or stops.
+    """Rules of eviction in one cycle. The units of a queue are cached until a request of the queue starts or stops.
 
     Args:
-        begun: requests that this cycle has started: no decision of the same cycle stops them.
+        started: requests that this round has started, which may not be evicted.
 
     Attributes:
-        spared: whether a unit was left where it is for that reason alone, so that another cycle may decide otherwise.
+        spared: True if a unit was not eligible for that reason alone.
     """
 
-    def __init__(self, state: SchedulerState, begun: AbstractSet[str] = frozenset()) -> None:
+    def __init__(self, state: SchedulerState, started: AbstractSet[str] = frozenset()) -> None:
         self.spared = False
-        self._begun = begun
+        self._started = started
         self._state = state
         self._units: dict[str, list[Unit]] = {}
         self._ahead: dict[str, dict[int, Amount]] = {}
 
-    def touch(self, queue: str) -> None:
-        """Something in the queue started or stopped."""
+    def queue_changed(self, queue: str) -> None:
+        """Drop the cached units of a queue."""
         self._units.pop(queue, None)
         self._ahead.pop(queue, None)
 
-    def left(self, gone: Iterable[Unit]) -> None:
-        """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
+    def units_evicted(self, units: Iterable[Unit]) -> None:
+        """Update the cached units after an eviction. Borrowed units do not affect the marks of others."""
         borrowed: dict[str, set[str]] = {}
-        for unit in gone:
+        for unit in units:
             if unit.in_quota:
-                self.touch(unit.queue)
+                self.queue_changed(unit.queue)
             else:
                 borrowed.setdefault(unit.queue, set()).add(unit.members[0].request.id)
         for queue, names in borrowed.items():
@@ -72,7 +72,7 @@ class VictimRules:
                 self._units[queue] = [u for u in self._units[queue] if u.members[0].request.id not in names]
 
     def units(self, queue: str) -> list[Unit]:
-        """All running units of the queue with their in-quota marks."""
+        """Return all running units of the queue with their in-quota marks."""
         cached = self._units.get(queue)
         if cached is None:
             gangs = self._state.registry.running_in.get(queue, {})
@@ -82,11 +82,11 @@ class VictimRules:
         return cached
 
     def others(self, queue: str) -> list[str]:
-        """All other queues that have jobs of their own."""
+        """Return all other leaf queues."""
         return [name for name in self._state.tree.form.leaves if name != queue]
 
     def would_be_in_quota(self, queue: str, priority: int, need: Amount) -> bool:
-        """Whether the amount, started now at that priority, is within what the queue is guaranteed."""
+        """Return True if an amount would be in quota if it started now at a priority."""
         known = self._ahead.setdefault(queue, {})
         ahead = known.get(priority)
         if ahead is None:
@@ -96,37 +96,42 @@ class VictimRules:
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
     def is_in_quota_at(self, gang: Gang, plan: Plan) -> bool:
-        """Whether what starts is in quota at its place: a slice that is charged by its number may not be."""
+        """Return True if the placed requests are in quota at their placements; small slices may not be."""
         if not self.are_small([request for request, _ in plan.placed]):
             return True
         state = self._state
         members = tuple(
             Running(
-                request=r, placement=p, node="", started_at_s=state.now_s, charge=state.charges.of(r.shape), sequence=1 << 60
+                request=request,
+                placement=placement,
+                node="",
+                started_at_s=state.now_s,
+                charge=state.charges.charge(request.shape),
+                sequence=1 << 60,
             )
-            for r, p in plan.placed
-        )  # fmt: skip
-        gone = {unit.members for unit in plan.evicted}
-        units = [unit for unit in self.units(gang.queue) if unit.members not in gone]
+            for request, placement in plan.placed
+        )
+        evicted = {unit.members for unit in plan.evicted}
+        units = [unit for unit in self.units(gang.queue) if unit.members not in evicted]
         units.append(unit_of(gang, members, core=gang.missing > 0))
         marked = mark_in_quota(units, state.tree.guaranteed(gang.queue), state.tree.form.managed)
         return any(unit.in_quota for unit in marked if unit.members == members)
 
     def are_small(self, requests: Sequence[Request]) -> bool:
-        """Whether all requests are charged by the number of their slices."""
-        return all(is_charged_by_count(r.shape, self._state.charges.of(r.shape)) for r in requests)
+        """Return True if all requests are charged the least charge of their number of slices."""
+        return all(is_charged_by_count(r.shape, self._state.charges.charge(r.shape)) for r in requests)
 
     def beside_own_slices(self, queue: str, units: Iterable[Unit]) -> list[Unit]:
-        """Those on a device on which slices charged by their number are in quota for the queue."""
+        """Return those of the units that are on a device where small slices of the queue are in quota."""
         small = [u for u in self.units(queue) if u.in_quota and self.are_small([m.request for m in u.members])]
         own = {device for unit in small for device in devices_of(unit)}
         return [unit for unit in units if own & devices_of(unit)]
 
-    def ripe(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:
-        """Those that have run long enough and may be evicted; a core only with all of its surplus.
+    def evictable(self, units: list[Unit], requester: Gang, *, guarded: bool = False) -> list[Unit]:
+        """Return those of the units that may be evicted now; a core only if all of its surplus may be evicted.
 
         Args:
-            guarded: take those that are guarded as well, where they are borrowed.
+            guarded: include borrowed units that are guarded.
         """
         now_s, rest_s = self._state.now_s, self._state.options.min_run_time_s
         chosen = [
@@ -140,8 +145,8 @@ class VictimRules:
                 for m in unit.members
             )
         ]
-        if self._begun:
-            earlier = [unit for unit in chosen if self._begun.isdisjoint(m.request.id for m in unit.members)]
+        if self._started:
+            earlier = [unit for unit in chosen if self._started.isdisjoint(m.request.id for m in unit.members)]
             self.spared |= len(earlier) < len(chosen)
             chosen = earlier
         surplus_there: dict[GangKey, int] = {}
@@ -154,8 +159,8 @@ class VictimRules:
         return len(self._state.registry.gangs[core.gang].running) - len(core.members)
 
 
-def deserved_back(state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount) -> list[Unit]:
-    """Borrowers of other queues, for a gang that stays within what its queue is guaranteed."""
+def reclaimable(state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount) -> list[Unit]:
+    """Return the borrowed units of other queues, for a gang within the guaranteed amount of its queue; else none."""
     in_quota = total(u.amount for u in rules.units(gang.queue) if u.in_quota)
     if not state.options.reclaim or not state.tree.within_guaranteed(gang.queue, in_quota, need):
         return []
@@ -165,7 +170,7 @@ def deserved_back(state: SchedulerState, rules: VictimRules, gang: Gang, need: A
 def above_fair_share(
     state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount
 ) -> tuple[list[Unit], dict[str, float]]:
-    """Surplus of queues above their fair share, and how much each may lose, for a gang within its queue's own."""
+    """Return the borrowed units of queues above their fair share, and how much each may lose, if the gang keeps to its own."""
     tree = state.tree
     resource = 0 if need.gpu_milli else 1
     used, fair = tree.used(gang.queue), tree.fair(gang.queue)
@@ -184,7 +189,7 @@ def above_fair_share(
 def lower_priority(
     state: SchedulerState, rules: VictimRules, gang: Gang, priority: int, *, in_quota: bool
 ) -> list[Unit]:
-    """Units of strictly lower priority; those in quota only for a gang that becomes in quota itself."""
+    """Return the units of strictly lower priority; those in quota only for a gang that becomes in quota itself."""
     if not state.options.preempt:
         return []
     return [u for u in rules.units(gang.queue) if u.priority < priority and (in_quota or not u.in_quota)]
@@ -193,19 +198,19 @@ def lower_priority(
 def below_limit(
     state: SchedulerState, rules: VictimRules, gang: Gang, requests: Sequence[Request], need: Amount
 ) -> list[Unit]:
-    """The fewest units of its own queue that must go so that no limit refuses the gang; empty when none do it."""
+    """Return units of the gang's queue whose eviction keeps it within all limits, none of which can be left out; else none."""
     priority = max(r.priority for r in requests)
     in_quota = rules.would_be_in_quota(gang.queue, priority, need)
-    if not in_quota and paused(gang, state.now_s):
+    if not in_quota and is_borrow_paused(gang, state.now_s):
         return []
     lower = lower_priority(state, rules, gang, priority, in_quota=in_quota)
 
-    def refused_without(units: Sequence[Unit]) -> bool:
+    def over_limit_without(units: Sequence[Unit]) -> bool:
         return state.tree.over_limit(gang.queue, need, total(u.amount for u in units)) is not None
 
     chosen: list[Unit] = []
-    for unit in sorted(rules.ripe(lower, gang), key=lambda u: u.order):
-        if not refused_without(chosen):
+    for unit in sorted(rules.evictable(lower, gang), key=lambda u: u.order):
+        if not over_limit_without(chosen):
             break
         if unit not in chosen:
             chosen.extend(u for u in lower if unit.core and u.gang == unit.gang and not u.core and u not in chosen)
@@ -213,92 +218,87 @@ def below_limit(
     for unit in reversed(chosen[:]):
         rest = [u for u in chosen if u is not unit]
         alone = not unit.core and any(u.core and u.gang == unit.gang for u in rest)
-        if not alone and not refused_without(rest):
+        if not alone and not over_limit_without(rest):
             chosen = rest
     freed = total(u.amount for u in chosen)
     cheap = in_quota or freed.gpu_milli <= state.options.evict_ratio_max * need.gpu_milli
-    return chosen if cheap and not refused_without(chosen) else []
+    return chosen if cheap and not over_limit_without(chosen) else []
 
 
 class PlainEviction:
-    """The action for one cycle; what no victims help stays so until something is freed.
+    """The evict action of one cycle, as ``Eviction``.
 
     Args:
-        begun: requests that this cycle has started, which it does not evict.
+        started: requests that this round has started, which are not evicted.
     """
 
-    def __init__(self, state: SchedulerState, held: HeldNodes, begun: AbstractSet[str]) -> None:
+    def __init__(self, state: SchedulerState, held: HeldNodes, started: AbstractSet[str]) -> None:
         self._state = state
         self._held = held
-        self._rules = VictimRules(state, begun)
+        self._rules = VictimRules(state, started)
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
 
     @property
     def spared(self) -> bool:
-        """Return True if something was not evicted only because this cycle has started it."""
+        """Return True if a unit was not evicted only because this round has started it."""
         return self._rules.spared
 
     def prepare(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no table to update."""
 
-    def touch(self, queue: str) -> None:
-        """Something in the queue started or stopped."""
-        self._rules.touch(queue)
+    def queue_changed(self, queue: str) -> None:
+        self._rules.queue_changed(queue)
 
-    def left(self, gone: Sequence[Unit]) -> None:
-        """These units were evicted."""
-        self._rules.left(gone)
+    def units_evicted(self, units: Sequence[Unit]) -> None:
+        self._rules.units_evicted(units)
 
-    def forget(self) -> None:
-        """Places changed hands."""
+    def clear_cache(self) -> None:
         self._hopeless.clear()
 
     def has_no_victims(self, request: Request) -> bool:
-        """Nothing is known before a search."""
+        """Return False: this implementation does not know before a search."""
         del request
         return False
 
     def plan(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
-        """Room for the portion by evicting others."""
         options = self._state.options
         if not (options.reclaim or options.preempt or options.reclaim_fair_share):
             return None
         key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
         if key in self._hopeless:
             return None
-        keep = self._promised_in_quota()
-        plan = self._before_borrowed_promises(gang, requests, need, keep)
+        keep = self._reservations_in_quota()
+        plan = self._on_nodes_of_borrowers(gang, requests, need, keep)
         if plan is not None:
             return plan
-        mark = self._state.board.mark()
+        mark = self._state.transaction.mark()
         for pool in self._pools(gang, requests, need):
             plan = self._fewest(pool, requests, need, keep)
             if plan is None:
                 continue
             if not pool.in_quota or self._rules.is_in_quota_at(gang, plan):
                 return replace(plan, in_quota=pool.in_quota)
-            self._state.board.rollback(mark)
+            self._state.transaction.rollback(mark)
         self._hopeless.add(key)
         return None
 
     def plan_below_limit(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
-        """At a limit, lower priority of the same queue makes way, even where devices are free."""
         units = below_limit(self._state, self._rules, gang, requests, need)
         if not units:
             return None
-        board = self._state.board
-        mark = board.mark()
+        transaction = self._state.transaction
+        mark = transaction.mark()
         for member in (m for unit in units for m in unit.members):
-            board.release(member.request.shape, member.placement)
-        placed = place_together(board, requests)
+            transaction.release(member.request.shape, member.placement)
+        placed = place_together(transaction, requests)
         if placed is None:
-            board.rollback(mark)
+            transaction.rollback(mark)
             return None
         plan = Plan(placed=placed, evicted=tuple(units))
-        borrowed = not any(unit.in_quota for unit in units) and not paused(gang, self._state.now_s)
+        borrowed = not any(unit.in_quota for unit in units) and not is_borrow_paused(gang, self._state.now_s)
         if borrowed or self._rules.is_in_quota_at(gang, plan):
             return plan
-        board.rollback(mark)
+        transaction.rollback(mark)
         return None
 
     def _fewest(
@@ -306,33 +306,36 @@ class PlainEviction:
     ) -> Plan | None:
         def search() -> Plan | None:
             return find_victims(
-                self._state.board, requests, pool.eligible, budgets=pool.budgets, asked=need, ratio_max=pool.ratio_max
+                self._state.transaction,
+                requests,
+                pool.eligible,
+                budgets=pool.budgets,
+                asked=need,
+                ratio_max=pool.ratio_max,
             )
 
         if not pool.in_quota:
             return search()
-        with self._held.lifted(keep):
+        with self._held.released(keep):
             return search()
 
-    def _before_borrowed_promises(
+    def _on_nodes_of_borrowers(
         self, gang: Gang, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
     ) -> Plan | None:
-        """Room for what its queue is guaranteed on devices that are held for gangs that would borrow them."""
         if len(keep) == len(self._held.reservations):
             return None
         priority = max(r.priority for r in requests)
         if not self._rules.would_be_in_quota(gang.queue, priority, need):
             return None
-        with self._held.lifted(keep):
-            placed = place_together(self._state.board, requests)
+        with self._held.released(keep):
+            placed = place_together(self._state.transaction, requests)
         return Plan(placed=placed, in_quota=True) if placed is not None else None
 
-    def _promised_in_quota(self) -> list[Reservation]:
-        """The promises to gangs that start within what their queue is guaranteed: these hold against everybody behind them."""
+    def _reservations_in_quota(self) -> list[Reservation]:
         return [reservation for reservation in self._held.reservations if self._starts_in_quota(reservation)]
 
     def _starts_in_quota(self, reservation: Reservation) -> bool:
-        """Return True if the promised gang will be within what its queue is guaranteed, beside what still runs then."""
+        """Return True if the reserved gang will be in quota beside the units that still run at its start."""
         state = self._state
         requests = [request for on in reservation.requests_on.values() for request in on]
         queue, priority = state.registry.gangs[reservation.gang].queue, max(r.priority for r in requests)
@@ -349,7 +352,7 @@ class PlainEviction:
         return state.tree.within_guaranteed(queue, ahead, state.need(requests))
 
     def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
-        """The victims that the gang may have, by the strongest right that it has; last with those that are guarded."""
+        """Yield the pools of victims that the gang may evict, strongest right first, and last with guarded units."""
         priority = max(r.priority for r in requests)
         if self._rules.would_be_in_quota(gang.queue, priority, need):
             yield from self._victims(gang, priority, need, in_quota=True)
@@ -365,17 +368,17 @@ class PlainEviction:
         own = lower_priority(state, rules, gang, priority, in_quota=in_quota)
         budgets: dict[str, float] = {}
         if in_quota:
-            units, ratio_max = [*deserved_back(state, rules, gang, need), *own], math.inf
-        elif paused(gang, state.now_s):
+            units, ratio_max = [*reclaimable(state, rules, gang, need), *own], math.inf
+        elif is_borrow_paused(gang, state.now_s):
             return
         else:
             others, budgets = above_fair_share(state, rules, gang, need)
             units, ratio_max = [*own, *others], state.options.evict_ratio_max
         if beside:
             units = rules.beside_own_slices(gang.queue, units)
-        eligible = rules.ripe(units, gang)
+        eligible = rules.evictable(units, gang)
         if eligible:
             yield VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)
-        everything = rules.ripe(units, gang, guarded=True) if in_quota else eligible
+        everything = rules.evictable(units, gang, guarded=True) if in_quota else eligible
         if len(everything) > len(eligible):
             yield VictimPool(in_quota=in_quota, eligible=tuple(everything), budgets=budgets, ratio_max=ratio_max)

@@ -26,7 +26,7 @@ from calabash.sched import (
     Shape,
 )
 from calabash.sched.actions.evict import Eviction
-from calabash.sched.upkeep import set_evictable
+from calabash.sched.updates import set_evictable
 
 PARTS = 4
 STEPS = 14

@@ -17,7 +17,7 @@ from calabash.remote.cards import facts_of
 from calabash.remote.filters import parse_filter
 from calabash.remote.shapes import RemoteCard
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sharing.registry import selected
@@ -123,7 +123,7 @@ def test_size_of_a_card_in_the_scheduler_is_the_nominal_one(least_mib: int, most
     gpu = GpuSpec(model="GPU-1", card=A100.model, memory_mib=A100.memory_mib)
     cluster = Cluster([NodeSpec(name="n", cpu_milli=1000, memory_mib=1000, gpus=(gpu,))])
     shape = Shape(gpu_count=1, gpu_milli=1000, card_memory_mib_min=least_mib, card_memory_mib_max=most_mib)
-    assert bool(Compiled(cluster, shape).fitting()[0]) is accepted
+    assert bool(CompiledShape(cluster, shape).fitting()[0]) is accepted
 
 
 def test_devices_of_claims_tell_their_nominal_size_in_every_mode() -> None:

@@ -47,7 +47,7 @@ def start_on(
     queue, over = request.bundle.request.queue, None
     scheduler.tree.form.require_leaf(queue)
     for choice in cluster.kinds.choices(request.bundle, wish):
-        refused = scheduler.tree.over_limit(queue, scheduler.state.charges.of(choice.shape))
+        refused = scheduler.tree.over_limit(queue, scheduler.state.charges.charge(choice.shape))
         if refused is not None:
             over = over or refused
             continue

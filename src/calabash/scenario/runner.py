@@ -35,7 +35,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.upkeep import set_mig_instances
+from calabash.sched.updates import set_mig_instances
 
 _SHARE_TOLERANCE = 0.005
 

@@ -1,17 +1,16 @@
-"""The scheduler as a function over resident arrays: who gets which devices of which node, and why not.
+"""The scheduler: places requests for GPUs on nodes, with queues, gangs, eviction, reservations and explanations.
 
-What lives here, each package with a public face of its own:
+Subpackages and modules:
 
-* ``cluster``: the resident arrays, shapes of requests, feasibility, MIG geometry, the engine with one cached score
-  vector per shape;
-* ``policies``: which place is best, and the tables that learned policies use;
-* ``queues``: the tree of queues, fair shares, gangs and the registry of who waits and runs;
-* ``actions``: one module per way to start something: allocate, reserve, preempt, defragment;
-* ``explain``: why something waits;
-* ``scheduler``, ``cycle``: events in, decisions out, over one shared state.
+* ``cluster``: arrays of nodes and devices, shapes of requests, feasibility, MIG placement, cached scores per shape;
+* ``policies``: placement policies, and the demand tables of learned policies;
+* ``queues``: queue tree, fair shares, gangs, and the registry of waiting and running requests;
+* ``actions``: ways to start a request: allocate, preempt, reclaim, defragment, reserve, backfill;
+* ``explain``: explanations of why a request waits;
+* ``scheduler``: the public interface; ``cycle``, ``rounds``, ``scheduling_order``, ``cycle_memory``: one pass over the queues.
 
-What never lives here: clocks, threads, files, sockets, logging, sharing modes, or the name of any front end. Time is an
-argument. The binder, the planner of Kubernetes and the simulator use it unchanged, through the names below.
+The package has no clocks, threads, files, sockets or logging, and knows no front end. Time is an argument. The pool, the
+Kubernetes planner and the simulator use it through the names below.
 """
 
 from calabash.sched.cluster.scoring import PlacementPolicy
@@ -25,7 +24,7 @@ from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, Qu
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.upkeep import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
+from calabash.sched.updates import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
 
 __all__ = [
     "DEFAULT_POLICY",

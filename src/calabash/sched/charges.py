@@ -1,9 +1,9 @@
-"""The charge of a queue for a shape: per device the largest of its compute, memory and slice shares, and its host resources.
+"""Charge of a queue for a shape: per device the largest of its compute, memory and slice shares, and its host resources.
 
-A device takes a limited number of slices (``Shape.gpu_slices_max``), so a slice of a hundredth of a device keeps others from
-more than that. Each slice is charged one part of that number at least: what is charged for a device is never less than the
-part of it that nobody else can have, and a device that is full by count is charged as a whole one. These parts are rounded
-down to multiples of ``2 ** -20`` thousandths, so that sums of charges are exact and never exceed a whole device.
+A device takes a limited number of slices (``Shape.gpu_slices_max``), so a slice of a hundredth of a device may keep others from
+using more than that. A slice is therefore charged at least the device divided by that number: a device that is full by number
+of slices is charged as a whole device. These least charges are rounded down to multiples of ``2 ** -20`` thousandths, so that
+sums of charges are exact and never exceed a whole device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEAST_PARTS = 1 << 20
 
 
 class Charges:
-    """Charges on one cluster.
+    """Charges on one cluster, cached by shape.
 
     Args:
         card_memory_mib: card memory at which a memory-only slice counts as a whole device; 0 takes the smallest card.
@@ -28,7 +28,8 @@ class Charges:
         self._card_memory_mib = card_memory_mib
         self._known: dict[Shape, Amount] = {}
 
-    def of(self, shape: Shape) -> Amount:
+    def charge(self, shape: Shape) -> Amount:
+        """Return the amount that a queue is charged for a running request of the shape."""
         charge = self._known.get(shape)
         if charge is None:
             if len(self._known) >= SHAPES_KEPT_MAX:
@@ -49,7 +50,10 @@ class Charges:
         return max(shape.gpu_milli, memory_milli, _slices_milli(shape))
 
     def _whole_card_mib(self) -> int:
-        """Fixed by the first cards that there are: what is charged must be what is given back."""
+        """Return the card memory that counts as a whole device; 0 if the cluster has no cards.
+
+        Once the cluster has cards the value is fixed, so that the amount given back equals the amount charged.
+        """
         if not self._card_memory_mib:
             cards = self._cluster.gpu_mib[self._cluster.gpu_mib > 0]
             self._card_memory_mib = int(cards.min()) if len(cards) else 0
@@ -57,18 +61,18 @@ class Charges:
 
 
 def is_charged_by_count(shape: Shape, charge: Amount) -> bool:
-    """Return True if the charge is the least charge of the shape's slices: they use less of their devices than that."""
+    """Return True if the charge is the least charge for the number of slices, which is at least what the slices use."""
     return bool(shape.gpu_slices_max) and charge.gpu_milli <= shape.gpu_count * _slices_milli(shape)
 
 
 def _slices_milli(shape: Shape) -> float:
-    """Return the least charge for the slices that one device gives."""
+    """Return the least charge, in milli, for the slices that the shape takes of one device."""
     if not shape.gpu_slices_max:
         return 0
     return shape.gpu_slices * WHOLE_MILLI * _LEAST_PARTS // shape.gpu_slices_max / _LEAST_PARTS
 
 
 def _mig_milli(profile: str) -> int:
-    """``3g.40gb`` is three of seven compute slices, ``1c.3g.40gb`` one."""
+    """Return the compute of a MIG profile in milli: 3/7 of a device for ``3g.40gb``, 1/7 for ``1c.3g.40gb``, rounded up."""
     slices, instance = split_profile(profile)
     return min(WHOLE_MILLI, -(-(slices or int(instance.partition("g")[0])) * WHOLE_MILLI // 7))

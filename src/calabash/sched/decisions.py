@@ -1,8 +1,8 @@
-"""What the scheduler is asked and what it answers: requests in, decisions out, all of them frozen values.
+"""Input and output types of the scheduler: requests, options, decisions and explanations, all frozen values.
 
-A ``Request`` is what one container or program wants, as the scheduler sees it: its shape, its queue and when it came.
-Members of a gang are requests that share owner, tenant, ``queue`` and ``gang``; the first ``min_member`` start together or
-not at all, members beyond that are elastic: they come and go one by one.
+A ``Request`` is the request of one container or program: its shape, its queue and its submission time. Members of a gang are
+requests that share owner, tenant, ``queue`` and ``gang``. The first ``min_member`` of them start together or not at all;
+further members are elastic, and are started and evicted one by one.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.queues.fairshare import ZERO, Amount
 
 GangKey = tuple[str, str, str]
-"""Owner and tenant, queue, name."""
+"""(owner and tenant, queue, name of the gang)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request that waits or runs.
+    """A request for devices, waiting or running.
 
     Args:
-        id: unique among everything that waits or runs.
+        id: unique among the waiting and running requests.
         queue: a leaf of the queue tree.
-        priority: larger goes first within its queue.
-        tenant, owner: on whose behalf; owners of one queue and priority take turns, and a gang is of one owner and tenant.
-        run_time_s: estimate of how long it will run; None when unknown.
-        submitted_at_s: when it joined its queue, on the caller's clock.
-        gang, min_member: name of its gang and how many members must start together; "" stands alone.
-        movable: may be placed elsewhere while it runs (defragmentation), as long as it is evictable.
-        evictable: may be evicted for others; False for what must never stop.
-        guarded: may not be evicted within what its queue is guaranteed, nor be moved. What it borrows goes, if nothing else
-            does, to a queue that takes back what it is guaranteed.
+        priority: requests of higher priority go first within their queue.
+        tenant, owner: tenant and user of the request. Owners of one queue and priority alternate. The members of a gang have
+            one owner and tenant.
+        run_time_s: estimated run time; None if unknown.
+        submitted_at_s: submission time on the caller's clock.
+        gang: name of the gang; "" for a request without a gang.
+        min_member: number of members of the gang that must start together.
+        movable: may be moved while it runs (defragmentation), if it is evictable too.
+        evictable: may be evicted for other requests.
+        guarded: may not be moved, and may not be evicted while it is within the guaranteed amount of its queue. If it is
+            borrowed, it is evicted last, and only for a queue that reclaims its guaranteed amount.
     """
 
     id: str
@@ -52,32 +54,38 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.id:
-            raise CalabashError("a request without an id", hint="give every request a unique id")
+            raise CalabashError("request has no ID", hint="give every request a unique ID")
         if self.min_member < 1:
-            raise CalabashError(f"{self.id}: min_member {self.min_member} is out of range", hint="at least 1")
+            raise CalabashError(
+                f"request {self.id}: min_member {self.min_member} is out of range", hint="min_member must be at least 1"
+            )
         if self.run_time_s is not None and not self.run_time_s > 0:
-            raise CalabashError(f"{self.id}: run time {self.run_time_s} s is out of range", hint="more than 0 or none")
+            raise CalabashError(
+                f"request {self.id}: run time {self.run_time_s} s is out of range",
+                hint="set a run time of more than 0 s, or leave it out",
+            )
 
     @property
     def behalf(self) -> str:
-        """Who takes turns with others: the owner, else the tenant."""
+        """Return the name by which use within the queue is counted: the owner, or the tenant if there is no owner."""
         return self.owner or self.tenant
 
     @property
     def gang_key(self) -> GangKey:
-        """Names the gang: members have one owner, tenant and queue; a request without a gang is a gang of its own."""
+        """Return the key of the request's gang. A request without a gang is a gang of its own."""
         behalf = intern(":".join(filter(None, (self.owner, self.tenant))))
         return (behalf, self.queue, self.gang or "\0" + self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One class of nodes that refuses for one reason, in numbers.
+    """A reason for which some nodes cannot take a request.
 
     Args:
-        nodes: how many nodes.
-        largest: the best that any of them has of what is short, in the unit of ``asked``.
-        text: "largest free fraction 0.19, asked 0.81".
+        nodes: number of nodes.
+        text: for example "largest free fraction 0.19, asked 0.81".
+        asked: requested amount of the resource that is short.
+        largest: largest free amount of the resource on any of the nodes, in the unit of ``asked``.
     """
 
     reason: Reason
@@ -89,16 +97,16 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a request waits.
+    """Explanation of why a request waits.
 
     Args:
-        reason: the dominant cause; the stable code that CLI, events and metrics share.
-        summary: one line, "0/1213 nodes are available: 549 insufficient GPU fraction, ...".
-        causes: per node class, most nodes first.
-        changes: what would make it start, the smallest change first: "would fit if memory <= 12GiB".
-        blocked_by: ids of the requests for which devices that would do are reserved.
-        reserved: for whom and until when they are, one line for each reservation.
-        estimated_start_s: when its reservation begins, on the caller's clock; None without one.
+        reason: code of the dominant cause, which CLI, events and metrics share.
+        summary: one line, for example "0/1213 nodes are available: 549 insufficient GPU fraction, ...".
+        causes: causes by number of nodes, most nodes first.
+        changes: changes of the request that would let it start, the smallest first: "would fit if memory <= 12GiB".
+        blocked_by: IDs of the requests for which suitable devices are reserved.
+        reserved: one line for each of these reservations, with its requests and its end.
+        estimated_start_s: start of the request's own reservation on the caller's clock; None without a reservation.
     """
 
     reason: Reason
@@ -112,7 +120,11 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
-    """Start it there. ``after`` names the requests that must be gone (or moved) first."""
+    """Start the request at a placement.
+
+    Args:
+        after: IDs of the requests that must have been evicted or moved before.
+    """
 
     id: str
     node: str
@@ -122,8 +134,13 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Stop it; it waits in its queue again. ``by`` is the request that takes its place; ``owed``: it was borrowed, and a queue
-    takes back what it is guaranteed."""
+    """Stop the request; it waits in its queue again.
+
+    Args:
+        reason: preempt (within a queue) or reclaim (by another queue).
+        by: ID of the request that it is evicted for.
+        owed: the evicted request was borrowed, and ``by`` is within the guaranteed amount of its queue.
+    """
 
     id: str
     reason: Reason
@@ -133,7 +150,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Stop it where it is and start it there, to make room for ``by``."""
+    """Stop the request and start it at another placement, because ``by`` needs its devices."""
 
     id: str
     node: str
@@ -143,7 +160,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defer:
-    """It waits. Reported when the reason changes, not every cycle."""
+    """The request waits. Reported when the reason changes, not in every cycle."""
 
     id: str
     reason: Reason
@@ -155,26 +172,26 @@ Decision = Bind | Evict | Move | Defer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the scheduler decides.
+    """Options of the scheduler.
 
     Args:
-        half_life_s: how fast past use is forgotten in fair shares; 0 never looks back.
-        min_run_time_s: nobody is evicted or moved before it has run this long.
-        reclaim: queues below what they deserve take it back from borrowers.
-        reclaim_fair_share: queues below their fair share take surplus from queues above theirs.
-        preempt: higher priority replaces lower within a queue.
-        evict_ratio_max: evicted over asked device milli that borrowed room may cost.
-        reservations: gangs that find no room and are promised a start.
-        reservation_hold_s: how long a reservation may hold idle devices whose start is not known, because something that
-            must end first gave no run time or has exceeded it.
-        reservation_pause_s: how long others may then pass before the gang is promised a start again.
-        default_run_time_s: assumed where a request gives no estimate.
-        defragment_moves_max: moves per request; 0 switches defragmentation off.
-        defragment_cost_max_milli: most occupied device milli that is moved for one request.
-        move_cost_milli: cost of a move beside the milli it occupies.
-        defragment_gpu_count_min: only requests for at least that many whole devices defragment.
-        defragment_wait_s: only what has waited this long defragments: room may come by itself.
-        defragment_rest_s: nobody is moved before it has been where it is this long.
+        half_life_s: half-life of past use in fair shares; 0 ignores past use.
+        min_run_time_s: run time before which a request is neither evicted nor moved.
+        reclaim: let queues below their deserved amount reclaim it from borrowers.
+        reclaim_fair_share: let queues below their fair share reclaim surplus from queues above theirs.
+        preempt: let requests preempt requests of lower priority in their queue.
+        evict_ratio_max: largest ratio of evicted to requested device milli for a request that borrows.
+        reservations: number of blocked gangs that may have a reservation.
+        reservation_hold_s: time for which a reservation of unknown start may hold idle devices. A start is unknown if a
+            request that must end first gave no run time or has exceeded it.
+        reservation_pause_s: time after such a reservation has expired before the gang may have another.
+        default_run_time_s: run time assumed for requests without an estimate.
+        defragment_moves_max: most moves for one request; 0 switches defragmentation off.
+        defragment_cost_max_milli: highest cost of the moves for one request.
+        move_cost_milli: cost of one move, in addition to the device milli that the moved request occupies.
+        defragment_gpu_count_min: fewest whole devices of a request that may cause moves.
+        defragment_wait_s: time that a request must have waited before it may cause moves.
+        defragment_rest_s: time for which a request is not moved after it started.
         fraction_memory_mib: card memory at which a memory-only slice counts as a whole device in quotas; 0 takes the
             smallest card of the cluster.
     """
@@ -200,7 +217,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A request that holds devices: what its queue is charged while it runs, and the order of starts."""
+    """A request that runs.
+
+    Args:
+        node: name of the node of the placement.
+        charge: amount that its queue is charged while it runs.
+        sequence: number of the start; larger for later starts.
+    """
 
     request: Request
     placement: NodePlacement

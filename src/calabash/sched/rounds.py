@@ -1,17 +1,16 @@
-"""A round looks at everything that waits; with a time limit per cycle it takes as many cycles as it needs.
+"""Scheduling rounds: each waiting portion is attempted once per round, in one cycle or in several of limited time.
 
-Theory of operation. An attempt to start a portion may take milliseconds where it is searched for victims, and thousands of
-portions may wait. A cycle with a ``CycleLimit`` therefore ends when its time is over, with what it has decided, and the next
-cycle goes on with the round: it walks in the same order over the state as it is then, and skips what the round has looked at
-already. So a request that has just been submitted is looked at as soon as its place in the order comes, and not behind those
-before it that were refused.
+Theory of operation. An attempt to start a portion may take milliseconds if it searches for victims, and thousands of portions
+may wait. A cycle with a ``CycleLimit`` therefore ends when its time is used up, and returns what it has decided. The next
+cycle continues the round: it walks over the current state in the same order, and skips the portions that the round has
+attempted already. So a request that was submitted meanwhile is attempted when its position in the order is reached, and does
+not wait for refused requests before it to be attempted again.
 
-The time is divided between queues. Each cycle, the queues in which something has not been looked at may use the same time, from
-the least that one of them has used in this round. A queue whose requests are hard to decide about thus delays another one by
-no more than a share of a cycle and one attempt at a time; within a queue the order of ``turns`` holds. A request may start
-before one of another queue that comes earlier in the order and has not been looked at; where a cycle can look at everything,
-this does not happen. What is held for a gang that is promised a start binds those who come later in every cycle, whether the
-gang is looked at in it or not.
+The time is divided between queues. In each cycle, all queues with portions that were not attempted may use time up to the same
+level: the least that one of them has used in this round, plus an equal part of the cycle's time. A queue whose requests are
+expensive to decide therefore delays another queue by at most its part of a cycle and one attempt; the order within a queue is
+kept. If a cycle cannot attempt everything, a request may start before one of another queue that precedes it in the order.
+Reservations bind the portions that come later in every cycle, whether or not the reserved gang is attempted in it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ class CycleLimit:
     """Time limit of one cycle.
 
     Args:
-        clock: seconds on any clock that does not stop while a cycle runs, as ``time.perf_counter``.
-        limit_s: time for attempts, in seconds. A cycle exceeds it by one attempt at most, and by the time that it takes to
-            sort what waits and to explain what was refused; when sorting takes longer than ``limit_s``, attempts may take
-            as long.
+        clock: returns seconds of a clock that runs during a cycle, as ``time.perf_counter`` does.
+        limit_s: time for attempts. A cycle may exceed it by one attempt, and by the time for sorting the portions and
+            explaining the refusals. If sorting takes longer than ``limit_s``, attempts may take as long as sorting.
     """
 
     clock: Callable[[], float]
@@ -44,32 +42,33 @@ class SchedulingRound:
     """Progress of one round.
 
     Args:
-        limit: of each cycle; None: a cycle looks at everything.
+        limit: time limit of each cycle; None if one cycle attempts everything.
 
     Attributes:
-        cycles: how many have begun. complete: whether everything that waited has been looked at.
-        begun: ids that were started in this round; none of them is evicted or moved in it.
+        cycles: number of cycles that have begun.
+        complete: True if the last cycle left no portion without an attempt.
+        started: IDs of requests that were started in this round; none of them is evicted or moved in it.
     """
 
     def __init__(self, limit: CycleLimit | None = None) -> None:
         self.cycles = 0
         self.complete = False
-        self.begun: set[str] = set()
+        self.started: set[str] = set()
         self._limit = limit
-        self._seen: dict[Rank, tuple[int, Reason | None]] = {}
+        self._attempted: dict[Rank, tuple[int, Reason | None]] = {}
         self._used_s: dict[str, float] = {}
 
     def walk(
         self, portions: Callable[[], Iterator[Portion]], gangs: Iterable[Gang]
     ) -> Iterator[tuple[Portion, bool, Reason | None]]:
-        """Yield what waits in the order of ``portions``, whether to look at it now, and why the round has refused it.
+        """Yield all waiting portions in order as (portion, attempt it now, reason why the round has refused it).
 
-        A portion that is neither looked at now nor refused is left to a later cycle. The caller looks at a portion, and calls
-        ``saw``, before it asks for the next one.
+        A portion that is neither to be attempted nor refused is left to a later cycle. The caller attempts the portion, and
+        calls ``record``, before it takes the next one.
 
         Args:
-            portions: begins a walk in order.
-            gangs: those that have members waiting, in any order.
+            portions: returns an iterator over the waiting portions in the order of attempts.
+            gangs: gangs that have waiting members, in any order.
         """
         self.cycles += 1
         self.complete = True
@@ -78,33 +77,33 @@ class SchedulingRound:
                 yield portion, True, None
             return
         clock, called_s = self._limit.clock, self._limit.clock()
-        unseen = {gang.queue for gang in gangs if not all(map(self._has_seen, portions_of(gang)))}
-        level_s = min((self._used_s.get(queue, 0.0) for queue in unseen), default=0.0)
+        unfinished = {gang.queue for gang in gangs if not all(map(self._was_attempted, portions_of(gang)))}
+        level_s = min((self._used_s.get(queue, 0.0) for queue in unfinished), default=0.0)
         left_s: float | None = None
         for portion in portions():
             if left_s is None:
                 left_s = max(self._limit.limit_s, clock() - called_s)
-                level_s += left_s / max(1, len(unseen))
-            if self._has_seen(portion):
-                yield portion, False, self._seen[portion.rank][1]
+                level_s += left_s / max(1, len(unfinished))
+            if self._was_attempted(portion):
+                yield portion, False, self._attempted[portion.rank][1]
                 continue
             used_s = self._used_s.get(portion.gang.queue, 0.0)
-            look = left_s > 0 and used_s < level_s
-            began_s = clock() if look else 0.0
-            yield portion, look, None
-            if look:
+            attempt = left_s > 0 and used_s < level_s
+            began_s = clock() if attempt else 0.0
+            yield portion, attempt, None
+            if attempt:
                 took_s = clock() - began_s
                 self._used_s[portion.gang.queue] = used_s + took_s
                 left_s -= took_s
             else:
                 self.complete = False
 
-    def saw(self, portion: Portion, reason: Reason | None) -> None:
-        """Note the outcome of an attempt: the reason why the portion waits, None when it was started."""
+    def record(self, portion: Portion, reason: Reason | None) -> None:
+        """Record the outcome of an attempt: the reason why the portion was refused, None if it was started."""
         if self._limit is not None:
-            self._seen[portion.rank] = (portion.gang.version, reason)
+            self._attempted[portion.rank] = (portion.gang.version, reason)
 
-    def _has_seen(self, portion: Portion) -> bool:
-        """Return True if the round has looked at the portion as it is now."""
-        seen = self._seen.get(portion.rank)
-        return seen is not None and seen[0] == portion.gang.version
+    def _was_attempted(self, portion: Portion) -> bool:
+        """Return True if the round has attempted the portion, and its gang has not changed since."""
+        attempted = self._attempted.get(portion.rank)
+        return attempted is not None and attempted[0] == portion.gang.version

@@ -1,29 +1,30 @@
-"""The scheduler: events in, decisions out.
+"""The scheduler: takes events of requests, nodes and queues, and returns decisions.
 
-``Scheduler`` is the face of one ``SchedulerState``: the resident cluster, the queue tree and the registry of what waits and
-runs. Callers report what happened (submitted, ended, a node came or went) and ask for a ``cycle``, or for ``decide`` about
-one request; the decisions are already taken in the state when it returns. Time is the ``now_s`` argument, on any clock that
-the caller likes. It does no I/O, keeps no thread, and the same class serves the stand-alone pool, the planner and the
-simulator.
+``Scheduler`` is the public interface of one ``SchedulerState``: the resident cluster, the queue tree and the registry of
+requests. Callers report events (a request was submitted or has ended, a node was added or removed) and call ``cycle``, or
+``decide`` for one request. When these return, the state contains the effects of the decisions already. Time is the ``now_s``
+argument, on any clock of the caller. The class does no I/O and starts no threads; the standalone pool, the Kubernetes planner
+and the simulator use it alike.
 
 | event | effect |
 |---|---|
-| ``submit`` | joins its queue; its demand counts for fair shares |
+| ``submit`` | the request waits in its queue; its demand counts for fair shares |
 | ``cycle`` | ``Bind``: runs from now on; ``Evict``: waits again; ``Move``: runs elsewhere; ``Defer``: waits |
-| ``decide`` | the same for one request, at the cost of one decision while nothing was freed since the last cycle |
-| ``adopt`` | runs already, at this place (restart of the caller, foreign placements) |
-| ``finished`` | ended by itself, or cancelled: its place is free |
-| ``unbind`` | a bind could not be carried out: it waits again, keeping its place in the order of its queue |
-| node events | capacity changes; what ran on a removed node waits again |
+| ``decide`` | the same for one request, at the cost of one attempt if nothing was freed since the last cycle |
+| ``adopt`` | the request runs already (restart of the caller, placements of others) |
+| ``finished`` | the request has ended or was cancelled; its devices are free |
+| ``unbind`` | a bind could not be carried out: the request waits again, with its former position in the queue |
+| node events | the capacity changes; the requests of a removed node wait again |
 
-An executor carries decisions out in order: evictions and moves first, a ``Bind`` once all in its ``after`` are gone. A caller
-that uses ``decide`` for what is submitted calls ``cycle`` after everything else, and at the latest at ``wake_at_s``.
+The caller carries decisions out in order: evictions and moves first, a ``Bind`` when all requests of its ``after`` have
+stopped. A caller that uses ``decide`` for submitted requests calls ``cycle`` after all other events, and at the latest at
+``wake_at_s``.
 
-What starts may change the order of the queues, what is in quota and what is promised, so that a request that was refused
-earlier in the same cycle starts in the next one. The causes that are known make another cycle due at once. Some remain, since
-searches for places and victims are bounded. So after each cycle or ``decide`` that changed something another cycle is due,
-until one decides nothing: at once where there was no other cycle for ``LOOK_AGAIN_S``, else when that time is over. A
-caller that makes a cycle every second has no more cycles for it.
+A start may change the order of the queues, the units that are in quota, and the reservations. So a request that was refused
+earlier in a cycle may start in the next one. Where this is known, another cycle is due at once. It cannot always be known,
+because searches for placements and victims are bounded. So after each cycle or ``decide`` that changed something another cycle
+is due, until one decides nothing: at once if the last complete round is ``RECHECK_S`` ago, else when that time has passed. A
+caller that runs a cycle every second needs no additional cycles.
 """
 
 from __future__ import annotations
@@ -36,31 +37,30 @@ from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.cycle import Cycle
+from calabash.sched.cycle_memory import CycleMemory
 from calabash.sched.decisions import Decision, Explanation, Options, Request, Running
-from calabash.sched.explain.why import Why
+from calabash.sched.explain.explainer import Explainer
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.gang import portion_of
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.rounds import CycleLimit, SchedulingRound
+from calabash.sched.scheduling_order import first_portion
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
-from calabash.sched.unchanged import CycleMemory
-from calabash.sched.walk import first_of
 
 DEFAULT_POLICY = "pgb-online"
-LOOK_AGAIN_S = 1.0  # longest wait for the cycle that is due after one that changed something
+RECHECK_S = 1.0  # longest wait for the cycle that is due after one that changed something
 
 
 class Scheduler:
-    """See the module's description.
+    """Scheduler of one cluster.
 
     Args:
-        nodes: the cluster; more come and go by ``add_node`` and ``remove_node``.
-        queues: the tree; requests name its leaves.
-        policy: which node is best; a name as in ``policies.registry``, or a policy.
-        options: how to decide.
-        gpus_per_node_max: most devices of a node that comes later; 0: as many as the largest of ``nodes`` has.
-        limit: how long one cycle may take; None: as long as it needs to look at everything.
+        nodes: initial nodes; ``add_node`` and ``remove_node`` change them.
+        queues: the queue tree; requests name its leaves.
+        policy: placement policy, or its name as in ``policies.registry``.
+        gpus_per_node_max: most devices of a node that is added later; 0 for as many as the largest of ``nodes`` has.
+        limit: time limit of one cycle; None if a cycle attempts everything.
     """
 
     def __init__(
@@ -79,11 +79,9 @@ class Scheduler:
         )
         self._memory = CycleMemory(self.state)
         self._limit = limit
-        self._round: SchedulingRound | None = None  # one that is not complete
-        self._looked_at_s = -math.inf  # when a round was complete
-        self._again_at_s: float | None = (
-            None  # when everything is looked at again, since the last decisions changed something
-        )
+        self._round: SchedulingRound | None = None  # the round that is not complete
+        self._completed_at_s = -math.inf  # end of the last complete round
+        self._recheck_at_s: float | None = None  # due time of the next cycle, if the last decisions changed something
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree
@@ -93,27 +91,42 @@ class Scheduler:
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Join the queue. Raises CalabashError: unknown queue, id in use."""
-        self.state.join(request)
+        """Add a waiting request to its queue.
+
+        Raises:
+            CalabashError: the queue does not exist or is not a leaf, or the ID is in use.
+        """
+        self.state.enqueue(request)
         self.room.engine.observe(request.shape)
 
     def finished(self, request_id: str) -> None:
-        """It ended by itself, or is cancelled. Raises CalabashError when the id is unknown."""
+        """Remove a request that has ended or was cancelled.
+
+        Raises:
+            CalabashError: the ID is unknown.
+        """
         self.state.remove(request_id)
 
     def adopt(
         self, request: Request, *, node: str = "", placement: NodePlacement | None = None, started_at_s: float
     ) -> Running:
-        """It runs already: at ``placement``, or on the best place (of ``node`` if named).
+        """Add a request that runs already.
 
-        Raises CalabashError when there is no such room.
+        Args:
+            node: node on which the best placement is used if ``placement`` is None; "" for any node.
+            placement: placement of the request.
+
+        Raises:
+            CalabashError: the placement is not free, or no placement was found. Nothing is changed then.
         """
         if placement is None:
             room = self.room
             placement = room.choose_on(request.shape, self.cluster.row(node)) if node else room.choose(request.shape)
             if placement is None:
                 raise CalabashError(
-                    f"{request.id} has no room {'on ' + node if node else 'anywhere'}", reason=Reason.NO_CAPACITY
+                    f"request {request.id} does not fit {'on node ' + node if node else 'on any node'}",
+                    reason=Reason.NO_CAPACITY,
+                    hint="remove requests that have ended first",
                 )
         self.submit(request)
         try:
@@ -121,14 +134,14 @@ class Scheduler:
         except CalabashError:
             self.state.remove(request.id)
             raise
-        return self.state.begin(request, placement, started_at_s)
+        return self.state.start(request, placement, started_at_s)
 
     def unbind(self, request_id: str) -> None:
-        """Its bind could not be carried out: it waits again."""
+        """Change a running request back to waiting, because its bind failed. Does nothing if it does not run."""
         if self.registry.running(request_id) is not None:
             running = self.state.stop(request_id)
             self.cluster.release(running.request.shape, running.placement)
-            self.state.turns.undo_start(running.request.queue, running.request.behalf)
+            self.state.owners.undo_start(running.request.queue, running.request.behalf)
 
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
@@ -138,129 +151,150 @@ class Scheduler:
         self.state.count_capacity(self.cluster.removed)
 
     def remove_node(self, name: str) -> tuple[str, ...]:
-        """The node is gone; what ran there waits again. Returns their ids."""
+        """Remove a node. The requests that ran there wait again; returns their IDs."""
         row = self.cluster.row(name)
         lost = tuple(self.registry.on_node.get(row, ()))
         for request_id in lost:
             self.unbind(request_id)
-        self.cluster.forget(row)
+        self.cluster.remove_node(row)
         self.cluster.cordon(row)
         self.specs.pop(name, None)
         self.state.count_capacity(self.cluster.removed)
         return lost
 
     def cordon(self, name: str, *, schedulable: bool = False) -> None:
-        """Nothing new goes there, or new things may go there again."""
+        """Set whether new requests may be placed on a node. Running requests are not affected."""
         self.cluster.cordon(self.cluster.row(name), schedulable=schedulable)
         self.state.freed()
 
     def set_health(self, name: str, device: int, *, healthy: bool) -> None:
-        """A device that is not healthy takes nothing new."""
+        """Set whether new requests may be placed on a device. Running requests are not affected."""
         self.cluster.set_health(self.cluster.row(name), device, healthy=healthy)
         self.state.freed()
 
     def set_queues(self, specs: Iterable[QueueSpec]) -> None:
-        """Replace the tree. Raises CalabashError when a queue with jobs would vanish."""
+        """Replace all queues.
+
+        Raises:
+            CalabashError: see ``QueueTree.replace``. Nothing is changed then.
+        """
         self.tree.replace(specs)
         self.state.freed()
 
     # ---- decisions ------------------------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:
-        """Note the time before an event that happened then, so that past use is counted exactly."""
+        """Set the current time before an event is reported, so that past use is counted exactly."""
         self.state.advance(now_s)
 
     def cycle(self, now_s: float) -> tuple[Decision, ...]:
-        """Decide everything that can be decided now, or with a limit as much as its time allows: then another cycle is due at
-        once, see ``rounds``. A cycle that would decide nothing is skipped; see ``unchanged``."""
+        """Attempt the waiting requests and return the decisions.
+
+        With a time limit the cycle may leave some requests to the next cycle, which is due at once then; see ``rounds``. A
+        cycle that would decide nothing is skipped; see ``cycle_memory``.
+        """
         self.state.advance(now_s)
         if self._round is not None:
             self._memory.resume()
         elif self._memory.holds():
-            self._looked_at_s = self.state.now_s
+            self._completed_at_s = self.state.now_s
             return ()
         else:
             self._round = SchedulingRound(self._limit)
             self._memory.begin()
-        of = self._round
+        round_ = self._round
         try:
-            decisions = Cycle(self.state, of).run()
+            decisions = Cycle(self.state, round_).run()
         except BaseException:
             self._round = None
-            self._look_again()
+            self._set_recheck_time()
             raise
-        if of.complete:
+        if round_.complete:
             self._round = None
             self._memory.end()
-            self._look_again(changed=self._memory.has_changed())
-            self._looked_at_s = self.state.now_s
+            self._set_recheck_time(changed=self._memory.has_changed())
+            self._completed_at_s = self.state.now_s
         else:
             self._memory.pause()
         return decisions
 
     def decide(self, request_id: str, now_s: float) -> tuple[Decision, ...]:
-        """Decide about one request (with its gang) that was submitted since the last cycle.
+        """Attempt one request that was submitted since the last cycle, with its gang, and return the decisions.
 
-        A surplus member of a gang is decided after the members that start together. When something was freed since the last
-        cycle, others that wait have the right to it, and the whole cycle runs. Raises CalabashError when the id is unknown.
+        A surplus member is attempted after the core of its gang. If something was freed since the last cycle, other waiting
+        requests may be entitled to it, and a whole cycle runs.
+
+        Raises:
+            CalabashError: the ID is unknown.
         """
         gang = self.registry.gang_of(request_id)
         decisions: list[Decision] = []
         portion = portion_of(gang, request_id)
         self.state.advance(now_s)
         if portion and self._round is None:
-            self._memory.forget()  # the request may be promised a start, which the next cycle may promise another
-        overdue = any(
-            r.start_s <= self.state.now_s for r in self.state.reservations
-        )  # it is promised another start first
+            self._memory.clear()  # the request may get a reservation, which the next cycle may give to another
+        # A reservation whose start has passed gets a new start first.
+        overdue = any(r.start_s <= self.state.now_s for r in self.state.reservations)
         if portion and portion.waits_for_core and self._round is None and not self.state.unsettled and not overdue:
-            decisions += Cycle(self.state).run_one(first_of(gang))
-            self._look_again()
+            decisions += Cycle(self.state).run_one(first_portion(gang))
+            self._set_recheck_time()
             portion = portion_of(gang, request_id)
         if self.state.unsettled or self._round is not None or overdue:
             return (*decisions, *self.cycle(now_s))
         if portion:
             decisions += Cycle(self.state).run_one(portion)
-            self._look_again()
+            self._set_recheck_time()
         return tuple(decisions)
 
-    def _look_again(self, *, changed: bool = True) -> None:
-        """Note when the next cycle is due after these decisions; ``changed``: they changed something."""
-        since_s = self._looked_at_s if changed else self.state.now_s
+    def _set_recheck_time(self, *, changed: bool = True) -> None:
+        """Set the time of the cycle that is due after the last decisions.
+
+        Args:
+            changed: the decisions changed something.
+        """
+        since_s = self._completed_at_s if changed else self.state.now_s
         settled = not self.registry.queued or self._memory.is_settled()
-        self._again_at_s = None if settled else max(self.state.now_s, since_s + LOOK_AGAIN_S)
+        self._recheck_at_s = None if settled else max(self.state.now_s, since_s + RECHECK_S)
 
     @property
     def unfinished(self) -> bool:
-        """True if the last cycle has not looked at everything, because its time was over."""
+        """Return True if the last cycle left requests without an attempt because of its time limit."""
         return self._round is not None
 
     def wake_at_s(self) -> float | None:
-        """Return when a cycle is due at the latest: now if something was freed or the last cycle has not looked at everything;
-        at once or soon if the last decisions changed something; else when time alone may change a decision. None: when
-        something happens."""
+        """Return the time at which the next cycle is due if no event comes before; None if only an event makes one due.
+
+        It is the current time if something was freed or the last cycle is unfinished, within ``RECHECK_S`` if the last
+        decisions changed something, else the first time at which time alone may change a decision.
+        """
         if self.state.unsettled or self._round is not None:
             return self.state.now_s
         if not self.registry.queued:
             return None
-        if self._again_at_s is None:
-            moment_s = self._memory.moment_s()
-            return moment_s if moment_s < math.inf else None
+        if self._recheck_at_s is None:
+            change_time_s = self._memory.change_time_s()
+            return change_time_s if change_time_s < math.inf else None
         hold_s = self.state.options.reservation_hold_s
         times = [*(r.start_s for r in self.state.reservations), *self.state.passed.values()]
-        times += [at_s for r in self.state.reservations if (at_s := r.lapses_at_s(hold_s)) is not None]
-        return min([self._again_at_s, *(at_s for at_s in times if at_s > self._looked_at_s)])
+        times += [at_s for r in self.state.reservations if (at_s := r.expires_at_s(hold_s)) is not None]
+        return min([self._recheck_at_s, *(at_s for at_s in times if at_s > self._completed_at_s)])
 
     def why(self, request_id: str, now_s: float) -> Explanation:
-        """Why a request waits. Raises CalabashError when it does not."""
+        """Explain why a request waits.
+
+        Raises:
+            CalabashError: the request runs already, or its ID is unknown.
+        """
         if self.registry.running(request_id) is not None:
-            raise CalabashError(f"{request_id} is running", reason=Reason.CONFLICT, hint="nothing to explain")
+            raise CalabashError(
+                f"request {request_id} is running", reason=Reason.CONFLICT, hint="only waiting requests are explained"
+            )
         gang = self.registry.gang_of(request_id)
         self.state.advance(now_s)
-        return Why(self.state).waiting(gang, request_id)
+        return Explainer(self.state).waiting(gang, request_id)
 
     def snapshot(self) -> Snapshot:
-        """Return a frozen copy of nodes, queues, and what waits and runs."""
+        """Return a frozen copy of the nodes, queues, and waiting and running requests."""
         gangs = self.registry.gangs.values()
         return Snapshot(
             nodes=tuple(self.specs.values()),

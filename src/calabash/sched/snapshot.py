@@ -1,4 +1,4 @@
-"""What a scheduler has at one moment, as frozen values: what a scenario file says of a pool."""
+"""Frozen copy of the state of a scheduler, from which a scenario file can be written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from calabash.sched.queues.spec import QueueSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The caller's nodes, the queues, and who waits and runs; ``standing`` are the MIG instances on a node's device."""
+    """State of a scheduler at one moment.
+
+    Args:
+        nodes: nodes as the caller described them. cordoned: names of the nodes that are not schedulable.
+        waiting, running: requests in the queues and on the nodes.
+        standing: existing MIG instances, as (name of the node, device, instances).
+    """
 
     nodes: tuple[NodeSpec, ...]
     cordoned: tuple[str, ...]

@@ -1,8 +1,7 @@
-"""The state that scheduler, cycle, actions and explanations share, and the few changes that keep its parts in step.
+"""State shared by the scheduler, its cycles, actions and explanations, with the methods that keep its parts consistent.
 
-What runs is in four places: the arrays of the cluster, the registry, the use of the queue tree, and the turns of owners. They
-are changed together, here and nowhere else, so that they always agree. ``version`` changes whenever room may have come
-or gone; ``unsettled`` is set when something was freed since everything that waits was looked at.
+Running requests are recorded in four places: the arrays of the cluster, the registry, the use of the queue tree, and the use
+of owners. Only the methods of ``SchedulerState`` change them, and change them together.
 """
 
 from __future__ import annotations
@@ -14,34 +13,37 @@ from dataclasses import replace
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.charges import Charges
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
+from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import GangKey, Options, Request, Running
 from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.queues.fairshare import Amount, total
+from calabash.sched.queues.owner_order import OwnerUse
 from calabash.sched.queues.registry import GangRegistry
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.queues.tree import QueueTree
-from calabash.sched.queues.turns import OwnerTurns
 from calabash.sched.queues.unit_table import UnitTable
 
 
 class SchedulerState:
-    """See the module's description.
+    """Resident state of one scheduler.
 
     Attributes:
-        reservations: promises of the last cycle. passed: gangs whose promise lapsed, until when others may pass them.
-        reported: the reason that each waiting request was told last.
-        verdicts: what the nodes say about a shape, until the version changes.
-        moves_left: how many may still be moved; whoever carries moves out says when there may be more.
-        refused: kinds of portions that were refused since the version changed; see ``cycle``.
-        units: columns over what runs, up to date after ``UnitTable.sync``.
-        cut: shapes of gangs for which the last cycle did not try all ways to place them.
+        version: changes with every event that may change whether a request fits.
+        unsettled: True if capacity was freed after all waiting portions were attempted last.
+        reservations: reservations of the last cycle.
+        passed: gangs whose reservation has expired, with the time until which they get no other.
+        reported: the reason that was last reported for each waiting request.
+        verdicts: verdicts of the nodes on shapes; cleared when ``version`` changes.
+        moves_left: number of requests that may still be moved; increased by the caller that carries moves out.
+        refused: refusals since ``version`` changed, by the key of ``Cycle._refusal_key``.
+        units: table of the running units; current after ``UnitTable.sync``.
+        cut: shapes of gangs for which the last cycle did not search all combinations of placements.
     """
 
     def __init__(
@@ -55,12 +57,12 @@ class SchedulerState:
     ) -> None:
         self.options = options
         self.cluster = Cluster(nodes, gpus_per_node_max=gpus_per_node_max)
-        self.room = ClusterRoom(self.cluster, Engine(self.cluster, policy))
-        self.board = Board(self.room)
+        self.room = ClusterPlacer(self.cluster, Engine(self.cluster, policy))
+        self.transaction = Transaction(self.room)
         self.tree = QueueTree(queues, half_life_s=options.half_life_s)
         self.registry = GangRegistry()
         self.units = UnitTable()
-        self.turns = OwnerTurns()
+        self.owners = OwnerUse()
         self.charges = Charges(self.cluster, options.fraction_memory_mib)
         self.reservations: list[Reservation] = []
         self.passed: dict[GangKey, float] = {}
@@ -79,20 +81,20 @@ class SchedulerState:
     # ---- time and amounts -----------------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:
-        """Note the time, so that past use is counted exactly."""
+        """Set the current time and update past use to it. Time never goes back."""
         self.now_s = max(now_s, self.now_s)
         self.tree.advance(self.now_s)
 
     def need(self, requests: Sequence[Request]) -> Amount:
-        """What the requests are charged together."""
+        """Return the sum of the charges of the requests."""
         if len(requests) == 1:
-            return self.charges.of(requests[0].shape)
-        return total(self.charges.of(r.shape) for r in requests)
+            return self.charges.charge(requests[0].shape)
+        return total(self.charges.charge(r.shape) for r in requests)
 
     def count_capacity(self, without: Iterable[int]) -> None:
-        """What there is to divide: all rows but these."""
-        gone = set(without)
-        alive = [row for row in range(self.cluster.node_count) if row not in gone]
+        """Set the capacity that is divided among the queues to the sum of all nodes but some rows."""
+        removed = set(without)
+        alive = [row for row in range(self.cluster.node_count) if row not in removed]
         self.tree.set_capacity(
             Amount(
                 int(self.cluster.gpu_count[alive].sum()) * WHOLE_MILLI,
@@ -103,7 +105,7 @@ class SchedulerState:
         self.freed()
 
     def occupy(self, shape: Shape, placement: NodePlacement) -> bool:
-        """Something outside of the registry takes this place; False when there is no such room."""
+        """Take a placement for a program that is not in the registry. Returns False if the placement is not free."""
         try:
             self.cluster.place(shape, placement)
         except CalabashError:
@@ -111,85 +113,96 @@ class SchedulerState:
         return True
 
     def vacate(self, shape: Shape, placement: NodePlacement) -> None:
-        """What ``occupy`` took is free."""
+        """Release a placement that ``occupy`` took."""
         self.cluster.release(shape, placement)
 
     def freed(self) -> None:
-        """Something may fit now that did not."""
+        """Note that capacity was freed: a refused request may fit now."""
         self.changed()
         self.unsettled = True
 
     def changed(self) -> None:
-        """What was refused may fare otherwise now."""
+        """Drop the remembered refusals and verdicts."""
         self.version += 1
         self.refused.clear()
         self.verdicts.clear()
 
     # ---- what waits and runs --------------------------------------------------------------------------------------
 
-    def join(self, request: Request) -> None:
-        """It waits in its queue. Raises CalabashError: unknown queue, id in use."""
+    def enqueue(self, request: Request) -> None:
+        """Add a waiting request to its queue.
+
+        Raises:
+            CalabashError: the queue does not exist or is not a leaf, or the ID is in use.
+        """
         self.tree.form.require_leaf(request.queue)
         request = self._with_known_shape(request)
         self.registry.add(request)
-        self.tree.use.wait(request.queue, self.charges.of(request.shape))
-        self.turns.join(request.queue, request.behalf)
+        self.tree.use.add_waiting(request.queue, self.charges.charge(request.shape))
+        self.owners.add_request(request.queue, request.behalf)
 
     def _with_known_shape(self, request: Request) -> Request:
-        """The same request; equal shapes become one object, since comparing two is most of the cost of looking one up."""
+        """Return the request with its shape replaced by the object that stands for all equal shapes.
+
+        Comparing two equal shapes is most of the cost of a look-up by shape; comparing an object with itself is cheap.
+        """
         if len(self._shapes) >= SHAPES_KEPT_MAX:
             self._shapes.clear()
         shape = self._shapes.setdefault(request.shape, request.shape)
         return request if shape is request.shape else replace(request, shape=shape)
 
-    def begin(self, request: Request, placement: NodePlacement, started_at_s: float) -> Running:
-        """It runs; its place in the arrays is taken already."""
+    def start(self, request: Request, placement: NodePlacement, started_at_s: float) -> Running:
+        """Change a waiting request to running. The caller has taken the placement in the arrays."""
         running = Running(
             request=request,
             placement=placement,
             node=self.cluster.names[placement.node],
             started_at_s=started_at_s,
-            charge=self.charges.of(request.shape),
+            charge=self.charges.charge(request.shape),
             sequence=self._starts,
         )
         self._starts += 1
         self.registry.start(running)
         self.tree.use.start(request.queue, running.charge)
-        self.turns.start(request.queue, request.behalf, running.charge)
+        self.owners.start(request.queue, request.behalf, running.charge)
         self.reported.pop(request.id, None)
         self.changed()
         return running
 
     def stop(self, request_id: str) -> Running:
-        """It waits again; its place in the arrays is the caller's to give back."""
+        """Change a running request back to waiting. The caller releases the placement in the arrays."""
         running = self.registry.stop(request_id)
         self.tree.use.stop(running.request.queue, running.charge)
-        self.turns.stop(running.request.queue, running.request.behalf, running.charge)
+        self.owners.stop(running.request.queue, running.request.behalf, running.charge)
         self.freed()
         return running
 
     def move(self, running: Running, placement: NodePlacement) -> str:
-        """It runs elsewhere; the arrays say so already. Returns the node."""
+        """Change the placement of a running request, which the caller has changed in the arrays. Returns the node's name."""
         node = self.cluster.names[placement.node]
         self.registry.move(replace(running, placement=placement, node=node))
         self.freed()
         return node
 
     def remove(self, request_id: str) -> None:
-        """It is gone, whether it waited or ran. Raises CalabashError when the id is unknown."""
+        """Remove a request, waiting or running, and release its placement.
+
+        Raises:
+            CalabashError: the ID is unknown.
+        """
         gang = self.registry.gang_of(request_id)
-        gone = self.registry.remove(request_id)
+        removed = self.registry.remove(request_id)
         self.reported.pop(request_id, None)
-        request = gone.request if isinstance(gone, Running) else gone
-        if isinstance(gone, Running):
-            self.cluster.release(request.shape, gone.placement)
-            self.tree.use.end(request.queue, gone.charge)
-            self.turns.stop(request.queue, request.behalf, gone.charge)
+        request = removed.request if isinstance(removed, Running) else removed
+        if isinstance(removed, Running):
+            self.cluster.release(request.shape, removed.placement)
+            self.tree.use.end(request.queue, removed.charge)
+            self.owners.stop(request.queue, request.behalf, removed.charge)
             self.freed()
         else:
-            self.tree.use.leave(request.queue, self.charges.of(request.shape))
+            self.tree.use.remove_waiting(request.queue, self.charges.charge(request.shape))
             if any(r.gang == gang.key for r in self.reservations):
                 self.freed()
-        self.turns.leave(request.queue, request.behalf)
+        self.owners.remove_request(request.queue, request.behalf)
         if gang.key not in self.registry.gangs:
             self.passed.pop(gang.key, None)

@@ -20,12 +20,12 @@ import numpy as np
 from calabash.model.errors import CalabashError
 from calabash.sched.actions.defragment import Occupant, find_moves
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
+from calabash.sched.cluster.transaction import Transaction
 from calabash.sim.arrivals import Tally
 from calabash.sim.failures import Failures, NodeChange, draw
 from calabash.sim.results import RunResult
@@ -108,8 +108,8 @@ def simulate(
     lives = rng.exponential(1.0, count).tolist()
 
     world = _RunningPods(cluster, Engine(cluster, policy))
-    room = ClusterRoom(cluster, world.engine)
-    board = Board(room)
+    room = ClusterPlacer(cluster, world.engine)
+    board = Transaction(room)
     measure = _Measure(tally=Tally())
     ends: list[tuple[float, int]] = []
     changes = draw(failures, cluster.node_count, arrives[-1] if arrives else 0.0, seed)[::-1]

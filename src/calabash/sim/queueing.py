@@ -140,7 +140,7 @@ class Queueing:
             elif isinstance(decision, Evict):
                 self._stop(decision.id)
         for name in requesters:
-            self._asked_milli += self.scheduler.state.charges.of(self.jobs[name].request.shape).gpu_milli
+            self._asked_milli += self.scheduler.state.charges.charge(self.jobs[name].request.shape).gpu_milli
 
     def _start(self, name: str) -> None:
         if name not in self._started_at_s:
@@ -152,7 +152,7 @@ class Queueing:
 
     def _stop(self, name: str) -> None:
         self._evictions += 1
-        self._evicted_milli += self.scheduler.state.charges.of(self.jobs[name].request.shape).gpu_milli
+        self._evicted_milli += self.scheduler.state.charges.charge(self.jobs[name].request.shape).gpu_milli
         del self._generation[name]
         if self.keep_progress:
             self._left_s[name] = max(1e-9, self._left_s[name] - (self.now_s - self._started_at_s[name]))

@@ -33,7 +33,7 @@ def test_the_queues_below_a_tenant_are_guaranteed_exactly_what_the_tenant_is(par
     found = tenant_queues(people(*projects, guarantee=(sum(parts) + left) / 1000), ())
     below = [q for q in found.values() if q.parent == "vision"]
     assert sum(round(1000 * q.deserved) for q in below) == round(1000 * found["vision"].deserved)
-    form = Hierarchy.of(_specs(found.values()))
+    form = Hierarchy.build(_specs(found.values()))
     assert set(form.leaves) == {q.name for q in below} | {"default"}, "a tenant's own queue never has requests"
 
 

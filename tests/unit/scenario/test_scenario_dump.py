@@ -22,7 +22,7 @@ from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.upkeep import set_mig_instances
+from calabash.sched.updates import set_mig_instances
 
 CARD = Device(uuid=DeviceUuid("GPU-0"), index=0, vendor="acme", model="A100", memory_mib=40_960)
 

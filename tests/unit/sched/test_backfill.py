@@ -157,7 +157,7 @@ def test_newcomer_gets_the_device_of_a_held_node_on_which_it_delays_nobody() -> 
     scheduler.submit(Request(id="promised", shape=promised, queue="q", run_time_s=10.0))
     scheduler.submit(Request(id="late", shape=Shape(gpu_count=1, gpu_milli=300), queue="q", submitted_at_s=1.0))
     assert [(d.id, d.placement.devices) for d in scheduler.cycle(1.0) if isinstance(d, Bind)] == [("late", (1,))]
-    assert [r.ids for r in scheduler.state.reservations] == [("promised",)]
+    assert [r.request_ids for r in scheduler.state.reservations] == [("promised",)]
 
 
 def test_cordons_of_held_nodes_do_not_outlive_the_cycle() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.best_effort import EXPECTED_MILLI_MIN
-from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.device_choice import choose_devices
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.registry import policy_named
@@ -115,7 +115,7 @@ def test_several_devices_for_one_request_are_those_of_which_most_can_be_expected
     cluster.place(share(90), NodePlacement(node=0, devices=(0,)))
     cluster.place(BEST_EFFORT, NodePlacement(node=0, devices=(2,)))
     two = Shape(gpu_count=2, gpu_memory_mib=512, gpu_slices=1, gpu_slices_max=SLICES_MAX, mode="vgpu")
-    found = choose(Compiled(cluster, two), 0)
+    found = choose_devices(CompiledShape(cluster, two), 0)
     assert found is not None
     assert found.devices == (1, 2)
     decided = engine.decide(two)

@@ -10,8 +10,8 @@ from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.choose import choose
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.device_choice import choose_devices
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.explain.nodes import judge
@@ -48,7 +48,7 @@ def mixed_cluster() -> Cluster:
     )
 
 
-def counts(compiled: Compiled) -> dict[Reason, int]:
+def counts(compiled: CompiledShape) -> dict[Reason, int]:
     """Nodes per reason, as an explanation counts them."""
     return {cause.reason: cause.nodes for cause in judge(compiled).causes}
 
@@ -82,9 +82,9 @@ def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
     untouched = state_of(cluster)
     held: list[tuple[Shape, NodePlacement]] = []
     for shape, drop in requests:
-        compiled = Compiled(cluster, shape)
+        compiled = CompiledShape(cluster, shape)
         for row in np.flatnonzero(compiled.fitting()).tolist():
-            placement = choose(compiled, row)
+            placement = choose_devices(compiled, row)
             if placement is not None:
                 before = state_of(cluster)
                 cluster.place(shape, placement)
@@ -113,11 +113,11 @@ def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
 def test_what_fits_by_the_vectors_is_what_can_be_placed(requests: list[Shape]) -> None:
     cluster = mixed_cluster()
     for shape in requests:
-        compiled = Compiled(cluster, shape)
+        compiled = CompiledShape(cluster, shape)
         fitting, codes = compiled.fitting(), reasons(compiled)
         assert ((codes == 0) == fitting).all() or shape.mig_profile
         for row in range(cluster.node_count):
-            placement = choose(compiled, row)
+            placement = choose_devices(compiled, row)
             if not fitting[row]:
                 assert placement is None
             elif placement is not None:
@@ -166,7 +166,7 @@ def test_a_shared_card_keeps_its_mode_until_its_last_user_leaves() -> None:
 
 def test_an_unhealthy_device_and_a_cordoned_node_take_nothing_new() -> None:
     cluster = mixed_cluster()
-    compiled = Compiled(cluster, Shape(gpu_count=4, gpu_milli=WHOLE_MILLI))
+    compiled = CompiledShape(cluster, Shape(gpu_count=4, gpu_milli=WHOLE_MILLI))
     row = cluster.row("a")
     assert compiled.fitting()[row]
     cluster.set_health(row, 2, healthy=False)
@@ -203,7 +203,7 @@ def test_an_added_node_takes_the_last_row_and_others_keep_theirs() -> None:
     added = cluster.add_node(NodeSpec(name="d", cpu_milli=8000, memory_mib=1024, gpus=(CARD,)))
     assert added == 3
     assert rows.items() <= cluster.row_of.items()
-    assert Compiled(cluster, Shape(gpu_count=1, gpu_milli=WHOLE_MILLI)).fitting()[added]
+    assert CompiledShape(cluster, Shape(gpu_count=1, gpu_milli=WHOLE_MILLI)).fitting()[added]
 
 
 @pytest.mark.parametrize(
@@ -226,28 +226,28 @@ def test_label_expressions_select_as_kubernetes_does(selector: tuple[str, ...], 
             NodeSpec(name="bare", cpu_milli=1, memory_mib=1),
         ]
     )
-    fitting = Compiled(cluster, Shape(selector=selector)).fitting()
+    fitting = CompiledShape(cluster, Shape(selector=selector)).fitting()
     assert {cluster.names[row] for row in np.flatnonzero(fitting)} == names
 
 
 def test_a_taint_keeps_away_all_but_those_who_tolerate_it() -> None:
     cluster = Cluster([NodeSpec(name="a", cpu_milli=1, memory_mib=1, taints=("team=ml:NoSchedule",))])
-    assert not Compiled(cluster, Shape()).fitting()[0]
-    assert counts(Compiled(cluster, Shape())) == {Reason.TAINTED: 1}
+    assert not CompiledShape(cluster, Shape()).fitting()[0]
+    assert counts(CompiledShape(cluster, Shape())) == {Reason.TAINTED: 1}
     for toleration in ("team", "team=ml", "team=ml:NoSchedule", "*"):
-        assert Compiled(cluster, Shape(tolerations=frozenset((toleration,)))).fitting()[0], toleration
+        assert CompiledShape(cluster, Shape(tolerations=frozenset((toleration,)))).fitting()[0], toleration
 
 
 def test_cards_of_one_request_come_from_the_smallest_island_that_has_room() -> None:
     gpus = tuple(GpuSpec(island=island) for island in (0, 0, 0, 0, 1, 1))
     cluster = Cluster([NodeSpec(name="a", cpu_milli=9, memory_mib=9, gpus=gpus)])
     pair = Shape(gpu_count=2, gpu_milli=WHOLE_MILLI, topology=Topology.NVLINK)
-    placement = choose(Compiled(cluster, pair), 0)
+    placement = choose_devices(CompiledShape(cluster, pair), 0)
     assert placement is not None
     assert placement.devices == (4, 5)
     strict = Shape(gpu_count=5, gpu_milli=WHOLE_MILLI, topology=Topology.NVLINK, topology_required=True)
-    assert not Compiled(cluster, strict).fitting()[0]
-    assert counts(Compiled(cluster, strict)) == {Reason.TOPOLOGY: 1}
+    assert not CompiledShape(cluster, strict).fitting()[0]
+    assert counts(CompiledShape(cluster, strict)) == {Reason.TOPOLOGY: 1}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from tests.examples import examples
 
 from calabash.sched.actions.defragment import Moves, Occupant, find_moves
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.policies.registry import policy_named
 
 MOVES_MAX = 4
@@ -37,8 +37,8 @@ class World:
             for i, count in enumerate(devices)
         ]
         self.cluster = Cluster(nodes, order_seed=None)
-        self.room = ClusterRoom(self.cluster, Engine(self.cluster, policy_named("bestfit")))
-        self.board = Board(self.room)
+        self.room = ClusterPlacer(self.cluster, Engine(self.cluster, policy_named("bestfit")))
+        self.transaction = Transaction(self.room)
         self.occupants: dict[str, Occupant] = {}
 
     def place(self, name: str, shape: Shape, node: int, *, movable: bool = True) -> bool:
@@ -51,7 +51,7 @@ class World:
 
     def find(self, shape: Shape, *, moves_max: int = MOVES_MAX, cost_max_milli: int = 16_000) -> Moves | None:
         return find_moves(
-            self.board,
+            self.transaction,
             self.room,
             shape,
             lambda row: [o for o in self.occupants.values() if o.placement.node == row],

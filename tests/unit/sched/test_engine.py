@@ -13,7 +13,7 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Scored
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -139,7 +139,7 @@ def test_a_shape_that_fits_nowhere_is_not_scored_again_until_something_changes(m
     scored: list[int] = []
     original = engine.scorer.score
 
-    def counted(compiled: Compiled, rows: Rows) -> Scored:
+    def counted(compiled: CompiledShape, rows: Rows) -> Scored:
         scored.append(len(rows))
         return original(compiled, rows)
 

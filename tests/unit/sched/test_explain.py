@@ -13,8 +13,8 @@ from tests.examples import examples
 from calabash.model.errors import Reason
 from calabash.model.units import parse_memory_mib
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.choose import choose
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.device_choice import choose_devices
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.explain.nodes import changes_for, judge
@@ -49,7 +49,7 @@ def random_cluster(rng: random.Random) -> Cluster:
                 )  # fmt: skip
                 if rng.random() < 0.3:
                     shape = replace(shape, mode="timeslice", gpu_slices=1, gpu_slices_max=1)
-                if choose(Compiled(cluster, shape), row) or cluster.cpu_free_milli[row] >= shape.cpu_milli:
+                if choose_devices(CompiledShape(cluster, shape), row) or cluster.cpu_free_milli[row] >= shape.cpu_milli:
                     cluster.place(shape, NodePlacement(node=row, devices=(device,)))
             if rng.random() < 0.2:
                 cluster.set_health(row, device, healthy=False)
@@ -98,7 +98,7 @@ def exact_mib(text: str) -> int:
 def check(seed: int) -> int:
     rng = random.Random(seed)
     cluster, shape = random_cluster(rng), random_shape(rng)
-    compiled = Compiled(cluster, shape)
+    compiled = CompiledShape(cluster, shape)
     verdict = judge(compiled)
     assert verdict.fitting == int(compiled.fitting().sum())
     assert verdict.fitting + sum(c.nodes for c in verdict.causes) == verdict.nodes == cluster.node_count
@@ -114,13 +114,13 @@ def check(seed: int) -> int:
             assert cause.largest < cause.asked, f"seed {seed}: {cause}"
         if cause.reason is Reason.NO_CORES and cause.largest:
             alone = replace(shape, gpu_milli=int(cause.largest), gpu_memory_mib=0, cpu_milli=0, memory_mib=0)
-            assert Compiled(cluster, alone).fitting().any(), f"seed {seed}: {cause}"
+            assert CompiledShape(cluster, alone).fitting().any(), f"seed {seed}: {cause}"
     if verdict.fitting:
         return 0
     assert verdict.dominant is not None
     changes = changes_for(cluster, shape)
     for change in changes:
-        assert Compiled(cluster, apply(shape, change)).fitting().any(), f"seed {seed}: {change}"
+        assert CompiledShape(cluster, apply(shape, change)).fitting().any(), f"seed {seed}: {change}"
     return len(changes)
 
 

@@ -16,10 +16,10 @@ from calabash.model.errors import Reason
 from calabash.sched.cluster import engine as engine_module
 from calabash.sched.cluster import maxima as maxima_module
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.columns import Rows
+from calabash.sched.cluster.device_choice import choose_devices
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.maxima import Maxima
 from calabash.sched.cluster.scoring import Scored
 from calabash.sched.cluster.shape import NodePlacement, Shape
@@ -51,7 +51,7 @@ class Changes:
         match rng.choice(("place", "place", "place", "release", "cordon", "health", "join")):
             case "place":
                 shape = any_shape(rng)
-                placement = choose(Compiled(cluster, shape), row)
+                placement = choose_devices(CompiledShape(cluster, shape), row)
                 if placement is not None:
                     cluster.place(shape, placement)
                     self._placed.append((shape, placement))
@@ -78,14 +78,14 @@ def test_shape_that_maxima_refuse_fits_nowhere(seed: int) -> None:
         for _ in range(rng.choice((0, 1, 1, 4))):
             changes.change()
         shape = any_shape(rng)
-        fits = Compiled(cluster, shape).fitting()
-        if maxima.refuse(shape):
+        fits = CompiledShape(cluster, shape).fitting()
+        if maxima.exceeded(shape):
             assert not fits.any()
         schedulable = cluster.schedulable.copy()
         row = rng.randrange(cluster.node_count)
-        if maxima.refuse_on(shape, (row,)):
+        if maxima.exceeded_on(shape, (row,)):
             cluster.cordon(row, schedulable=True)
-            assert choose(Compiled(cluster, shape), row) is None
+            assert choose_devices(CompiledShape(cluster, shape), row) is None
             cluster.cordon(row, schedulable=bool(schedulable[row]))
 
 
@@ -95,23 +95,23 @@ def test_maxima_refuse_more_than_any_schedulable_node_has_free() -> None:
     cluster = Cluster(nodes, order_seed=None)
     maxima = Maxima(cluster)
     whole = Shape(gpu_count=4, gpu_milli=1000, cpu_milli=16_000)
-    assert not maxima.refuse(whole)
+    assert not maxima.exceeded(whole)
     cluster.place(Shape(gpu_count=1, gpu_milli=300), NodePlacement(node=1, devices=(2,)))
     cluster.place(Shape(gpu_count=1, gpu_milli=300), NodePlacement(node=0, devices=(0,)))
-    assert maxima.refuse(whole)
-    assert not maxima.refuse(Shape(gpu_count=4, gpu_milli=700))
-    assert maxima.refuse(Shape(gpu_count=4, gpu_milli=701))
-    assert not maxima.refuse(Shape(gpu_count=3, gpu_milli=1000))
-    assert maxima.refuse(Shape(gpu_count=5, gpu_milli=1))
-    assert maxima.refuse(Shape(gpu_count=1, gpu_memory_mib=40961))
-    assert maxima.refuse(Shape(memory_mib=1025))
-    assert not maxima.refuse(Shape(cpu_milli=16_000))
+    assert maxima.exceeded(whole)
+    assert not maxima.exceeded(Shape(gpu_count=4, gpu_milli=700))
+    assert maxima.exceeded(Shape(gpu_count=4, gpu_milli=701))
+    assert not maxima.exceeded(Shape(gpu_count=3, gpu_milli=1000))
+    assert maxima.exceeded(Shape(gpu_count=5, gpu_milli=1))
+    assert maxima.exceeded(Shape(gpu_count=1, gpu_memory_mib=40961))
+    assert maxima.exceeded(Shape(memory_mib=1025))
+    assert not maxima.exceeded(Shape(cpu_milli=16_000))
     cluster.cordon(1)
-    assert maxima.refuse(Shape(cpu_milli=8001))
-    assert not maxima.refuse_on(Shape(cpu_milli=16_000), (1,))
-    assert maxima.refuse_on(Shape(cpu_milli=8001), (0,))
+    assert maxima.exceeded(Shape(cpu_milli=8001))
+    assert not maxima.exceeded_on(Shape(cpu_milli=16_000), (1,))
+    assert maxima.exceeded_on(Shape(cpu_milli=8001), (0,))
     cluster.cordon(0)
-    assert maxima.refuse(Shape())
+    assert maxima.exceeded(Shape())
 
 
 @pytest.mark.parametrize("open_max", [0, 256])
@@ -125,9 +125,9 @@ def test_maxima_of_different_nodes_refuse_only_where_few_nodes_are_open(
     maxima = Maxima(cluster)
     cluster.place(Shape(cpu_milli=7000), NodePlacement(node=0))
     cluster.place(Shape(gpu_count=2, gpu_milli=1000), NodePlacement(node=1, devices=(0, 1)))
-    assert maxima.refuse(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=1001)) == (open_max > 0)
-    assert not maxima.refuse(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=1000))
-    assert not maxima.refuse(Shape(cpu_milli=8000))
+    assert maxima.exceeded(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=1001)) == (open_max > 0)
+    assert not maxima.exceeded(Shape(gpu_count=2, gpu_milli=1000, cpu_milli=1000))
+    assert not maxima.exceeded(Shape(cpu_milli=8000))
 
 
 @given(st.integers(0, 2**32), st.sampled_from(("pgb-online", "fgd", "bestfit", "random")))
@@ -160,7 +160,7 @@ def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: 
     scored: list[Shape] = []
     original = scorer.score
 
-    def counted(compiled: Compiled, rows: Rows) -> Scored:
+    def counted(compiled: CompiledShape, rows: Rows) -> Scored:
         scored.append(compiled.shape)
         return original(compiled, rows)
 
@@ -219,7 +219,7 @@ def test_new_shape_is_scored_only_on_the_few_nodes_with_something_free(monkeypat
     scored: list[list[int]] = []
     original = engine.scorer.score
 
-    def counted(compiled: Compiled, rows: Rows) -> Scored:
+    def counted(compiled: CompiledShape, rows: Rows) -> Scored:
         scored.append(rows.tolist())
         return original(compiled, rows)
 

@@ -155,13 +155,13 @@ def test_gang_with_more_ways_than_are_tried_is_told_so() -> None:
     assert "not all ways to place them together were tried" in scheduler.why("m0", 0.0).summary
 
 
-def test_search_leaves_the_board_as_it_was_when_nothing_is_found() -> None:
+def test_search_leaves_the_transaction_as_it_was_when_nothing_is_found() -> None:
     scheduler = Scheduler(
         [NodeSpec(name="n", cpu_milli=4000, memory_mib=8192, gpus=(GpuSpec(),) * 2)], [QueueSpec(name="q")]
     )
     before = scheduler.cluster.gpu_free_milli.copy()
     shapes = [Shape(gpu_count=1, gpu_milli=700), Shape(gpu_count=1, gpu_milli=600), Shape(gpu_count=1, gpu_milli=500)]
-    found = pack(scheduler.state.board, gang_of(shapes))
+    found = pack(scheduler.state.transaction, gang_of(shapes))
     assert (found.placed, found.cut) == (None, False)
     assert (scheduler.cluster.gpu_free_milli == before).all()
-    assert scheduler.state.board.mark() == 0
+    assert scheduler.state.transaction.mark() == 0

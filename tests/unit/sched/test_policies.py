@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -274,7 +274,7 @@ def test_pgb_scores_one_row_as_it_scores_all_rows_together(demand: Demand | None
         for _ in range(250):
             scorer.observe(random_shape(rng))
         for shape in (*DEMAND.counts, *(random_shape(rng) for _ in range(10))):
-            compiled = Compiled(cluster, shape)
+            compiled = CompiledShape(cluster, shape)
             together, devices = scorer.score(compiled, np.arange(cluster.node_count))
             for row in range(cluster.node_count):
                 alone, device = scorer.score(compiled, np.array([row]))
@@ -295,7 +295,7 @@ def test_growth_by_a_share_is_the_same_with_and_without_a_table_of_its_size(monk
             found = []
             for few in (1024, 0):
                 monkeypatch.setattr(pgb_module, "_FEW_GAPS", few)
-                scores, devices = scorer.score(Compiled(cluster, part(milli, 100)), np.arange(cluster.node_count))
+                scores, devices = scorer.score(CompiledShape(cluster, part(milli, 100)), np.arange(cluster.node_count))
                 assert devices is not None
                 found.append((scores.tolist(), devices.tolist()))
             assert found[0] == found[1]

@@ -39,17 +39,17 @@ def test_what_is_alike_follows_the_gang_even_where_a_portion_was_made_before_it_
         world.submit(member(f"m{i}", min_member=1))
     gang = world.registry.gang_of("m0")
     surplus = [p for p in portions_of(gang) if p.requests[0].id != "m0"]
-    assert [p.alike for p in surplus] == [("q", 0, card(), 1)] * 2
+    assert [p.equivalence_key for p in surplus] == [("q", 0, card(), 1)] * 2
     world.cycle(0.0)
-    assert [p.alike for p in surplus] == [("q", 0, card(), 0)] * 2
+    assert [p.equivalence_key for p in surplus] == [("q", 0, card(), 0)] * 2
 
 
 def test_a_core_of_several_and_a_gang_that_is_not_there_yet_are_unlike_any_other() -> None:
     world = scheduler(1)
     world.submit(member("m0", min_member=2))
-    assert [p.alike for p in portions_of(world.registry.gang_of("m0"))] == [None]
+    assert [p.equivalence_key for p in portions_of(world.registry.gang_of("m0"))] == [None]
     world.submit(member("m1", min_member=2))
-    assert [p.alike for p in portions_of(world.registry.gang_of("m0"))] == [None]
+    assert [p.equivalence_key for p in portions_of(world.registry.gang_of("m0"))] == [None]
 
 
 def test_who_is_promised_a_start_is_told_so_and_others_alike_are_not() -> None:

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.sched.actions import search as search_module
-from calabash.sched.actions.emptying import Emptying
+from calabash.sched.actions import victim_search
+from calabash.sched.actions.freeable_devices import FreeableDevices
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.quota import mark_in_quota
-from calabash.sched.actions.search import find_victims
 from calabash.sched.actions.unit_pool import UnitPool
-from calabash.sched.actions.victims import Right, VictimRules
+from calabash.sched.actions.victim_search import find_victims
+from calabash.sched.actions.victims import EvictionRight, VictimRules
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.board import Board, Room
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.cluster.transaction import Placer, Transaction
 from calabash.sched.decisions import Bind, Defer, Evict, Request, Running
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.fairshare import Amount
@@ -41,25 +41,27 @@ SHAPES = [
 ]
 
 
-def board_of(*devices: int) -> Board:
+def transaction_of(*devices: int) -> Transaction:
     nodes = [
         NodeSpec(name=f"n{i}", cpu_milli=1000, memory_mib=1000, gpus=(GpuSpec(),) * count)
         for i, count in enumerate(devices)
     ]
     cluster = Cluster(nodes, order_seed=None)
-    return Board(ClusterRoom(cluster, Engine(cluster, policy_named("bestfit"))))
+    return Transaction(ClusterPlacer(cluster, Engine(cluster, policy_named("bestfit"))))
 
 
-def cluster_of(board: Board) -> Cluster:
-    assert isinstance(board.room, ClusterRoom)
-    return board.room.cluster
+def cluster_of(transaction: Transaction) -> Cluster:
+    assert isinstance(transaction.room, ClusterPlacer)
+    return transaction.room.cluster
 
 
-def run_gang(board: Board, name: str, shapes: Sequence[Shape], *, started_at_s: float, min_member: int = 0) -> Gang:
+def run_gang(
+    transaction: Transaction, name: str, shapes: Sequence[Shape], *, started_at_s: float, min_member: int = 0
+) -> Gang:
     """Place what fits of a gang; a gang without room for its core has no running members."""
     gang = Gang(key=("", "q", name), queue="q", min_member=min_member or len(shapes))
     requests = [Request(id=f"{name}.{i}", shape=shape, queue="q", gang=name) for i, shape in enumerate(shapes)]
-    placed = place_together(board, requests)
+    placed = place_together(transaction, requests)
     for i, (request, placement) in enumerate(placed or ()):
         gang.running[request.id] = Running(
             request=request, placement=placement, node="", started_at_s=started_at_s, sequence=int(started_at_s) * 100 + i,
@@ -68,23 +70,23 @@ def run_gang(board: Board, name: str, shapes: Sequence[Shape], *, started_at_s: 
     return gang
 
 
-def pool_of(board: Board, gangs: Iterable[Gang]) -> UnitPool:
+def pool_of(transaction: Transaction, gangs: Iterable[Gang]) -> UnitPool:
     """Return the pool of all units of some gangs."""
     registry = GangRegistry()
     registry.running_in["q"] = {gang.key: gang for gang in gangs if gang.running}
     table = UnitTable()
     table.sync(registry)
-    pool = UnitPool(table, cluster_of(board).node_count, cluster_of(board).width, table.unit)
-    assert pool.follow(np.ones(table.size, np.bool_), np.zeros(table.size, np.bool_))
+    pool = UnitPool(table, cluster_of(transaction).node_count, cluster_of(transaction).width, table.unit)
+    assert pool.select(np.ones(table.size, np.bool_), np.zeros(table.size, np.bool_))
     return pool
 
 
-def state_of(board: Board) -> list[list[int]]:
-    free: list[list[int]] = cluster_of(board).gpu_free_milli.tolist()
+def state_of(transaction: Transaction) -> list[list[int]]:
+    free: list[list[int]] = cluster_of(transaction).gpu_free_milli.tolist()
     return free
 
 
-def brute_force(board: Board, units: Sequence[Unit], requests: Sequence[Request]) -> float | None:
+def brute_force(transaction: Transaction, units: Sequence[Unit], requests: Sequence[Request]) -> float | None:
     """Device milli of the cheapest set of units whose departure makes room."""
     best: float | None = None
     for size in range(len(units) + 1):
@@ -95,44 +97,44 @@ def brute_force(board: Board, units: Sequence[Unit], requests: Sequence[Request]
             cost = sum(u.amount.gpu_milli for u in chosen)
             if best is not None and cost >= best:
                 continue
-            mark = board.mark()
+            mark = transaction.mark()
             for member in (m for u in chosen for m in u.members):
-                board.release(member.request.shape, member.placement)
-            if place_together(board, requests) is not None:
+                transaction.release(member.request.shape, member.placement)
+            if place_together(transaction, requests) is not None:
                 best = cost
-            board.rollback(mark)
+            transaction.rollback(mark)
     return best
 
 
 def check_against_brute_force(seed: int) -> None:
     rng = random.Random(seed)
-    board = board_of(*(rng.choice((1, 2, 4)) for _ in range(rng.randint(1, 3))))
+    transaction = transaction_of(*(rng.choice((1, 2, 4)) for _ in range(rng.randint(1, 3))))
     units: list[Unit] = []
     gangs: list[Gang] = []
     for i in range(rng.randint(1, 6)):
         shapes = [rng.choice(SHAPES) for _ in range(rng.choice((1, 1, 1, 2)))]
-        gang = run_gang(board, f"g{i}", shapes, started_at_s=float(i), min_member=rng.randint(1, len(shapes)))
+        gang = run_gang(transaction, f"g{i}", shapes, started_at_s=float(i), min_member=rng.randint(1, len(shapes)))
         units.extend(units_of(gang))
         gangs.append(gang)
     members = rng.choice((1, 1, 1, 2))
     shape = rng.choice(SHAPES)
     requests = [Request(id=f"new{m}", shape=shape, queue="q") for m in range(members)]
     asked = Amount(members * shape.gpu_total_milli)
-    before = state_of(board)
-    optimum = brute_force(board, units, requests)
-    assert state_of(board) == before
-    plan = find_victims(board, requests, pool_of(board, gangs), budgets={}, asked=asked)
+    before = state_of(transaction)
+    optimum = brute_force(transaction, units, requests)
+    assert state_of(transaction) == before
+    plan = find_victims(transaction, requests, pool_of(transaction, gangs), budgets={}, asked=asked)
     assert (plan is None) == (optimum is None), f"seed {seed}: {plan} but the optimum is {optimum}"
     if plan is None or optimum is None:
-        assert state_of(board) == before
+        assert state_of(transaction) == before
         return
     evicted = sum(u.amount.gpu_milli for u in plan.evicted)
     assert evicted <= 1.2 * max(asked.gpu_milli, optimum), f"seed {seed}: evicts {evicted}, {optimum} would do"
     gone = {m.request.id for u in plan.evicted for m in u.members}
-    free = cluster_of(board).gpu_free_milli
+    free = cluster_of(transaction).gpu_free_milli
     assert (free >= 0).all()
     taken = sum(m.request.shape.gpu_total_milli for u in units for m in u.members if m.request.id not in gone)
-    assert int(free.sum()) == 1000 * cluster_of(board).gpu_total - taken - asked.gpu_milli
+    assert int(free.sum()) == 1000 * cluster_of(transaction).gpu_total - taken - asked.gpu_milli
     for unit in plan.evicted:
         kept = [u for u in units if u.gang == unit.gang and not {m.request.id for m in u.members} & gone]
         assert not (unit.core and kept), f"seed {seed}: surplus outlives its core"
@@ -154,30 +156,30 @@ def whole(count: int) -> Shape:
 
 
 def test_the_youngest_goes_when_several_would_do() -> None:
-    board = board_of(4)
-    pool = pool_of(board, [run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
-    plan = find_victims(board, [Request(id="a", shape=whole(1), queue="q")], pool, budgets={}, asked=Amount(1000))
+    transaction = transaction_of(4)
+    pool = pool_of(transaction, [run_gang(transaction, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
+    plan = find_victims(transaction, [Request(id="a", shape=whole(1), queue="q")], pool, budgets={}, asked=Amount(1000))
     assert plan is not None
     assert [m.request.id for u in plan.evicted for m in u.members] == ["g3.0"]
 
 
 def test_a_budget_protects_a_queue() -> None:
-    board = board_of(4)
-    pool = pool_of(board, [run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
+    transaction = transaction_of(4)
+    pool = pool_of(transaction, [run_gang(transaction, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
     request = Request(id="a", shape=whole(2), queue="q")
-    before = state_of(board)
-    assert find_victims(board, [request], pool, budgets={"q": 1500.0}, asked=Amount(2000)) is None
-    assert state_of(board) == before
-    assert find_victims(board, [request], pool, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
+    before = state_of(transaction)
+    assert find_victims(transaction, [request], pool, budgets={"q": 1500.0}, asked=Amount(2000)) is None
+    assert state_of(transaction) == before
+    assert find_victims(transaction, [request], pool, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
 
 
 def test_a_borrowed_place_is_not_worth_more_than_the_ratio() -> None:
-    board = board_of(8)
-    pool = pool_of(board, [run_gang(board, "g", [whole(8)], started_at_s=0.0)])
+    transaction = transaction_of(8)
+    pool = pool_of(transaction, [run_gang(transaction, "g", [whole(8)], started_at_s=0.0)])
     request = Request(id="a", shape=whole(2), queue="q")
-    before = state_of(board)
-    assert find_victims(board, [request], pool, budgets={}, asked=Amount(2000), ratio_max=1.2) is None
-    assert state_of(board) == before
+    before = state_of(transaction)
+    assert find_victims(transaction, [request], pool, budgets={}, asked=Amount(2000), ratio_max=1.2) is None
+    assert state_of(transaction) == before
 
 
 @given(
@@ -202,15 +204,15 @@ def test_in_quota_marks_never_exceed_what_is_guaranteed(runs: list[tuple[int, in
     assert not any(u.in_quota for u in unmanaged)
 
 
-def test_a_rolled_back_board_is_the_same_to_the_last_integer() -> None:
-    board = board_of(4, 2)
-    cluster = cluster_of(board)
-    run_gang(board, "g", [Shape(gpu_count=1, gpu_milli=300), whole(2)], started_at_s=0.0)
+def test_a_rolled_back_transaction_is_the_same_to_the_last_integer() -> None:
+    transaction = transaction_of(4, 2)
+    cluster = cluster_of(transaction)
+    run_gang(transaction, "g", [Shape(gpu_count=1, gpu_milli=300), whole(2)], started_at_s=0.0)
     before = {name: getattr(cluster, name).copy() for name, *_ in (*cluster._VECTORS, *cluster._MATRICES)}
-    mark = board.mark()
-    assert place_together(board, [Request(id=f"x{i}", shape=whole(1), queue="q") for i in range(3)])
-    board.rollback(mark)
-    assert place_together(board, [Request(id=f"y{i}", shape=whole(1), queue="q") for i in range(9)]) is None
+    mark = transaction.mark()
+    assert place_together(transaction, [Request(id=f"x{i}", shape=whole(1), queue="q") for i in range(3)])
+    transaction.rollback(mark)
+    assert place_together(transaction, [Request(id=f"y{i}", shape=whole(1), queue="q") for i in range(9)]) is None
     for name, value in before.items():
         assert np.array_equal(getattr(cluster, name), value), name
 
@@ -226,7 +228,9 @@ def test_victims_of_one_queue_and_priority_are_sought_once_where_there_are_none(
     asked: list[int] = []
     original = VictimRules.eligible
 
-    def counted(self: VictimRules, right: Right, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
+    def counted(
+        self: VictimRules, right: EvictionRight, requester: Gang, *, guarded: bool = False
+    ) -> tuple[Bools, Hashable]:
         asked.append(right.priority)
         return original(self, right, requester, guarded=guarded)
 
@@ -245,12 +249,12 @@ def test_victims_of_one_queue_and_priority_are_sought_once_where_there_are_none(
 def test_shapes_that_differ_in_host_resources_share_the_devices_to_be_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Shape] = []
 
-    class Counted(Emptying):
-        def __init__(self, room: Room, shape: Shape, pool: UnitPool) -> None:
+    class Counted(FreeableDevices):
+        def __init__(self, room: Placer, shape: Shape, pool: UnitPool) -> None:
             made.append(shape)
             super().__init__(room, shape, pool)
 
-    monkeypatch.setattr(search_module, "Emptying", Counted)
+    monkeypatch.setattr(victim_search, "FreeableDevices", Counted)
     nodes = [NodeSpec(name=f"n{i}", cpu_milli=1000, memory_mib=1000, gpus=(GpuSpec(),) * 2) for i in range(9)]
     queues = [QueueSpec(name="own", deserved=Amount(18_000)), QueueSpec(name="q")]
     scheduler = Scheduler(nodes, queues)

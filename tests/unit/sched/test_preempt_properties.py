@@ -148,9 +148,9 @@ def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
     asked: dict[str, float] = defaultdict(float)
     for d in decisions:  # type: ignore[attr-defined]
         if isinstance(d, Evict):
-            evicted[d.by] += scheduler.state.charges.of(scheduler.registry.request(d.id).shape).gpu_milli
+            evicted[d.by] += scheduler.state.charges.charge(scheduler.registry.request(d.id).shape).gpu_milli
         elif isinstance(d, Bind):
-            asked[d.id] += scheduler.state.charges.of(scheduler.registry.request(d.id).shape).gpu_milli
+            asked[d.id] += scheduler.state.charges.charge(scheduler.registry.request(d.id).shape).gpu_milli
     for requester, milli in evicted.items():
         gang = scheduler.registry.gang_of(requester)
         together = sum(asked[i] for i in (*gang.running, *gang.waiting) if i in asked)

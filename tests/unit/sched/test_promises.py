@@ -16,7 +16,7 @@ from calabash.sched.decisions import Bind, Decision, Evict, GangKey, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.walk import Walk, first_of
+from calabash.sched.scheduling_order import SchedulingOrder, first_portion
 
 DEFAULT_CASES = examples(2000)
 PARTS = 4
@@ -116,7 +116,7 @@ class PromiseWorld:
         """Which gangs stand before each promised one, in the order of the next cycle."""
         state = self.scheduler.state
         state.advance(self.now_s)
-        order = [portion.gang.key for portion in Walk(state).portions()]
+        order = [portion.gang.key for portion in SchedulingOrder(state).portions()]
         return {key: set(order[: order.index(key)]) for key in self.promised if key in order}
 
     def _note(self, decided: tuple[Decision, ...], before: dict[GangKey, set[GangKey]]) -> None:
@@ -158,7 +158,7 @@ class PromiseWorld:
 
     def _in_quota(self, key: GangKey) -> bool:
         state = self.scheduler.state
-        portion = first_of(state.registry.gangs[key])
+        portion = first_portion(state.registry.gangs[key])
         priority = max(request.priority for request in portion.requests)
         return VictimRules(state).would_be_in_quota(portion.gang.queue, priority, state.need(portion.requests))
 
@@ -221,7 +221,7 @@ def test_promise_of_borrowed_devices_yields_to_what_is_guaranteed_with_or_withou
         scheduler.adopt(request, node=on, started_at_s=0.0)
     scheduler.submit(Request(id="pair", queue="c", shape=whole(2, "T4"), run_time_s=50.0))
     scheduler.cycle(5.0)
-    assert [r.ids for r in scheduler.state.reservations] == [("pair",)]
+    assert [r.request_ids for r in scheduler.state.reservations] == [("pair",)]
     scheduler.submit(Request(id="late", queue="b", shape=whole(1, "T4"), run_time_s=5000.0, submitted_at_s=10.0))
     decided = scheduler.cycle(10.0)
     assert [d.id for d in decided if isinstance(d, Bind)] == ["late"]

@@ -12,7 +12,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Request
-from calabash.sched.queues.fairshare import Amount, Tree, corrected_weights, divide, pour
+from calabash.sched.queues.fairshare import Amount, DivisionInput, corrected_weights, divide, water_fill
 from calabash.sched.queues.hierarchy import levels
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, QueueSpec
 from calabash.sched.queues.tree import QueueTree
@@ -24,7 +24,7 @@ amounts = st.integers(0, 64)
 @given(st.integers(0, 200), st.lists(st.tuples(amounts, st.sampled_from([0.0, 0.5, 1.0, 3.0])), min_size=1, max_size=8))
 def test_pouring_gives_out_all_that_can_be_taken_and_no_more(available: int, glasses: list[tuple[int, float]]) -> None:
     caps, weights = [float(c) for c, _ in glasses], [w for _, w in glasses]
-    given_out = pour(available, caps, weights)
+    given_out = water_fill(available, caps, weights)
     can_take = sum(c for c, w in glasses if w > 0)
     assert math.isclose(sum(given_out), min(available, can_take), abs_tol=1e-6)
     for amount, cap, weight in zip(given_out, caps, weights, strict=True):
@@ -37,7 +37,7 @@ def test_pouring_gives_out_all_that_can_be_taken_and_no_more(available: int, gla
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> tuple[Tree, list[float]]:
+def trees(draw: st.DrawFn) -> tuple[DivisionInput, list[float]]:
     count = draw(st.integers(2, 8))
     parents = [0, *(draw(st.integers(0, i)) for i in range(1, count))]
     children: list[list[int]] = [[] for _ in range(count + 1)]
@@ -51,12 +51,12 @@ def trees(draw: st.DrawFn) -> tuple[Tree, list[float]]:
     deserved = [[float(draw(amounts)) for _ in range(3)] for _ in range(count + 1)]
     weights = [draw(st.sampled_from([0.0, 1.0, 2.0])) for _ in range(count + 1)]
     past = [draw(st.floats(0, 1e6)) for _ in range(count + 1)]
-    tree = Tree(children=children, deserved=deserved, demand=demand, weights=weights, past=past)
+    tree = DivisionInput(children=children, deserved=deserved, demand=demand, weights=weights, past=past)
     return tree, [float(draw(st.integers(0, 300))) for _ in range(3)]
 
 
 @given(trees())
-def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[Tree, list[float]]) -> None:
+def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[DivisionInput, list[float]]) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
     for parent, kids in enumerate(tree.children):
@@ -69,7 +69,9 @@ def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[Tree, lis
 
 
 @given(trees())
-def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(case: tuple[Tree, list[float]]) -> None:
+def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(
+    case: tuple[DivisionInput, list[float]],
+) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
     top = tree.children[0]
@@ -81,7 +83,7 @@ def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(case: tu
 
 
 @given(trees())
-def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[Tree, list[float]]) -> None:
+def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[DivisionInput, list[float]]) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
     for parent, kids in enumerate(tree.children):
@@ -105,19 +107,19 @@ def tree_of(*specs: QueueSpec, gpus: int = 8, half_life_s: float = 0.0) -> Queue
 
 def run(tree: QueueTree, name: str, amount: Amount) -> None:
     """So much runs in the queue."""
-    tree.use.wait(name, amount)
+    tree.use.add_waiting(name, amount)
     tree.use.start(name, amount)
 
 
 def test_use_is_counted_in_all_ancestors_and_returned_exactly() -> None:
     tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"), QueueSpec(name="b", parent="org"))
-    tree.use.wait("a", Amount(3000, 5, 7))
+    tree.use.add_waiting("a", Amount(3000, 5, 7))
     tree.use.start("a", Amount(3000, 5, 7))
     run(tree, "b", Amount(1000, 1, 1))
     assert tree.used("org") == Amount(4000, 6, 8)
     tree.use.stop("a", Amount(3000, 5, 7))
     assert (tree.used("org"), tree.waiting("org")) == (Amount(1000, 1, 1), Amount(3000, 5, 7))
-    tree.use.leave("a", Amount(3000, 5, 7))
+    tree.use.remove_waiting("a", Amount(3000, 5, 7))
     tree.use.end("b", Amount(1000, 1, 1))
     assert tree.used("org") == tree.waiting("org") == Amount()
 
@@ -145,7 +147,7 @@ def test_advancing_in_one_step_or_in_many_is_the_same() -> None:
 def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
     tree = tree_of(QueueSpec(name="a", deserved=Amount(4000)), QueueSpec(name="b", deserved=Amount(4000)))
     for name in ("a", "b"):
-        tree.use.wait(name, Amount(8000))
+        tree.use.add_waiting(name, Amount(8000))
     tree.use.start("a", Amount(4000))
     tree.use.start("b", Amount(3000))
     assert tree.pressure("b", Amount(1000)) < tree.pressure("a", Amount(1000))
@@ -156,7 +158,7 @@ def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
     [
         ([QueueSpec(name="a"), QueueSpec(name="a")], "twice"),
         ([QueueSpec(name="a", parent="none")], "does not exist"),
-        ([QueueSpec(name="a", parent="b"), QueueSpec(name="b", parent="a")], "circle"),
+        ([QueueSpec(name="a", parent="b"), QueueSpec(name="b", parent="a")], "cycle"),
     ],
 )
 def test_a_broken_tree_is_refused(specs: list[QueueSpec], what: str) -> None:
@@ -176,7 +178,7 @@ def test_queue_at_the_last_level_starts_requests_and_one_level_more_is_refused()
     assert [type(decision) for decision in scheduler.cycle(1.0)] == [Bind]
     with pytest.raises(CalabashError, match="queue c33 is at level 33 of the queue tree, the limit is 32") as caught:
         scheduler.set_queues(chain(QUEUE_DEPTH_MAX + 1))
-    assert caught.value.hint == "give it a parent that is nearer to the top"
+    assert caught.value.hint == "set a parent that is nearer to the root"
     assert scheduler.tree.used("c1").gpu_milli == 1000, "the tree stays as it was"
 
 
@@ -188,7 +190,7 @@ def test_chain_of_thousands_of_queues_is_refused_in_any_order_without_a_recursio
 
 def test_circle_of_thousands_of_queues_is_refused_without_a_recursion_error() -> None:
     first, *others = chain(5000)
-    with pytest.raises(CalabashError, match="circle"):
+    with pytest.raises(CalabashError, match="cycle"):
         Scheduler([], [QueueSpec(name=first.name, parent="c5000"), *others])
 
 
@@ -234,7 +236,7 @@ def test_a_queue_with_jobs_cannot_vanish_and_a_changed_tree_keeps_its_books() ->
 
 def test_jobs_go_to_leaves_only() -> None:
     tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"))
-    with pytest.raises(CalabashError, match="is a parent"):
+    with pytest.raises(CalabashError, match="is a parent queue"):
         tree.form.require_leaf("org")
     with pytest.raises(CalabashError, match="does not exist"):
         tree.form.require_leaf("z")
@@ -255,7 +257,7 @@ def test_pressure_after_any_changes_of_use_is_that_of_a_tree_that_was_never_aske
         for tree, news in ((asked, done[-1:]), (fresh, done)):
             tree.set_capacity(Amount(9000))
             for name, count, starts in news:
-                tree.use.wait(name, Amount(1000 * count))
+                tree.use.add_waiting(name, Amount(1000 * count))
                 if starts:
                     tree.use.start(name, Amount(1000 * count))
         for amount in (Amount(1000), Amount(2000)):

@@ -16,8 +16,8 @@ from calabash.sched.actions.estimate import earliest_start, estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Placed
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.choose import choose
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.device_choice import choose_devices
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.releases import Releases, Taken
 from calabash.sched.cluster.shape import NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -57,7 +57,7 @@ def fill(rng: random.Random, cluster: Cluster, *, mig: bool) -> list[Taken]:
     taken = []
     for _ in range(rng.randint(0, 25)):
         shape = shape_of(rng, mig=mig)
-        placement = choose(Compiled(cluster, shape), rng.randrange(cluster.node_count))
+        placement = choose_devices(CompiledShape(cluster, shape), rng.randrange(cluster.node_count))
         if placement is not None:
             cluster.place(shape, placement)
             taken.append((shape, placement))
@@ -91,13 +91,13 @@ def test_first_releases_at_once_leave_what_releases_one_by_one_leave(seed: int, 
     assert releases.has_mig == any(shape.mig_profile for shape, _ in taken)
     for _ in range(6):
         count = rng.randint(0, len(taken))
-        releases.to(count)
+        releases.set_released(count)
         assert columns(at_once) == after[count]
-    releases.to(0)
+    releases.set_released(0)
     assert columns(at_once) == before
     count = rng.randint(0, len(taken))
     position = at_once.position
-    with releases.first(count):
+    with releases.released(count):
         assert columns(at_once) == after[count]
         assert set(at_once.changed_since(position) or ()) == {placement.node for _, placement in taken[:count]}
         position = at_once.position
@@ -117,11 +117,11 @@ def test_count_of_a_shape_is_at_least_what_a_node_takes(seed: int, mig: bool) ->
         cluster.set_health(0, 0, healthy=False)
     for _ in range(5):
         shape = shape_of(rng, mig=mig)
-        compiled = Compiled(cluster, shape)
+        compiled = CompiledShape(cluster, shape)
         counts = compiled.count(np.arange(cluster.node_count)).tolist()
         for row, count in enumerate(counts):
             placed: list[NodePlacement] = []
-            while (placement := choose(compiled, row)) is not None and len(placed) < 50:
+            while (placement := choose_devices(compiled, row)) is not None and len(placed) < 50:
                 cluster.place(shape, placement)
                 placed.append(placement)
             for placement in reversed(placed):
@@ -132,9 +132,9 @@ def test_count_of_a_shape_is_at_least_what_a_node_takes(seed: int, mig: bool) ->
 
 def test_count_of_a_shape_that_asks_for_nothing_is_not_bounded() -> None:
     cluster = Cluster([NodeSpec(name="n", cpu_milli=1000, memory_mib=1000)])
-    assert Compiled(cluster, Shape()).count(np.arange(1)).tolist() == [1 << 30]
+    assert CompiledShape(cluster, Shape()).count(np.arange(1)).tolist() == [1 << 30]
     cluster.cordon(0)
-    assert Compiled(cluster, Shape()).count(np.arange(1)).tolist() == [0]
+    assert CompiledShape(cluster, Shape()).count(np.arange(1)).tolist() == [0]
 
 
 # ---- estimates --------------------------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ def tried_one_by_one(
     ends = sorted((estimated_end_s(r, state.now_s, state.options.default_run_time_s), r.request.id, r) for r in running)
 
     def trial(count: int) -> tuple[Placed, ...] | None:
-        mark = state.board.mark()
+        mark = state.transaction.mark()
         for _, _, r in ends[:count]:
-            state.board.release(r.request.shape, r.placement)
-        placed = place_together(state.board, requests)
-        state.board.rollback(mark)
+            state.transaction.release(r.request.shape, r.placement)
+        placed = place_together(state.transaction, requests)
+        state.transaction.rollback(mark)
         return placed
 
     low, high = 0, min(1, len(ends))
@@ -178,7 +178,7 @@ def test_earliest_start_is_that_of_trials_alone(seed: int, mig: bool) -> None:
     scheduler = Scheduler(nodes, [QueueSpec(name="q")], options=options, policy=rng.choice(("pgb-online", "bestfit")))
     for number in range(rng.randint(0, 25)):
         shape = shape_of(rng, mig=mig)
-        placement = choose(Compiled(scheduler.cluster, shape), rng.randrange(len(nodes)))
+        placement = choose_devices(CompiledShape(scheduler.cluster, shape), rng.randrange(len(nodes)))
         if placement is not None:
             run_time_s = rng.choice((None, *(float(rng.randint(1, 300)) for _ in range(4))))
             request = Request(id=f"r{number}", queue="q", shape=shape, run_time_s=run_time_s)

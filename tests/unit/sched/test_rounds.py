@@ -45,15 +45,15 @@ class Costs:
 @contextmanager
 def costly() -> Iterator[Costs]:
     """Let looks at requests cost time inside a ``with`` statement."""
-    made, turn = Costs(), Cycle._turn
+    made, try_to_start = Costs(), Cycle._try_to_start
 
     def timed(cycle: Cycle, portion: Portion) -> Reason | None:
         made.attempts.append(portion)
         made.now_s += made.cost(portion)
-        return turn(cycle, portion)
+        return try_to_start(cycle, portion)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cycle, "_turn", timed)
+        patch.setattr(Cycle, "_try_to_start", timed)
         yield made
 
 

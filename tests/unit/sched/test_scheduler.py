@@ -20,8 +20,8 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Defer, Evict, Move, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
-from calabash.sched.scheduler import LOOK_AGAIN_S, Scheduler
-from calabash.sched.upkeep import relabel
+from calabash.sched.scheduler import RECHECK_S, Scheduler
+from calabash.sched.updates import relabel
 
 MANY = 1 << 30
 
@@ -144,7 +144,9 @@ class Life(RuleBasedStateMachine):
         for queue in self.scheduler.tree.form.leaves:
             gangs = [g for g in self.scheduler.registry.gangs.values() if g.queue == queue]
             running = sum(r.charge.gpu_milli for g in gangs for r in g.running.values())
-            waiting = sum(self.scheduler.state.charges.of(a.shape).gpu_milli for g in gangs for a in g.waiting.values())
+            waiting = sum(
+                self.scheduler.state.charges.charge(a.shape).gpu_milli for g in gangs for a in g.waiting.values()
+            )
             assert self.scheduler.tree.used(queue).gpu_milli == running
             assert self.scheduler.tree.waiting(queue).gpu_milli == waiting
         used_milli = self.scheduler.tree.used("b").gpu_milli
@@ -182,7 +184,7 @@ def test_surplus_of_a_gang_that_does_not_fit_is_told_so() -> None:
     told = {d.id: d for d in scheduler.decide("m1", 1.0) if isinstance(d, Defer)}
     assert set(told) == {"m1", "m2", "m3"}
     assert "start together come first" in told["m1"].explanation.summary
-    assert all(r.ids == ("m2", "m3") for r in scheduler.state.reservations)
+    assert all(r.request_ids == ("m2", "m3") for r in scheduler.state.reservations)
 
 
 def test_what_a_cycle_starts_it_does_not_evict_but_another_cycle_is_due() -> None:
@@ -214,8 +216,8 @@ def test_another_cycle_is_due_when_what_started_puts_a_promised_gang_over_the_li
     assert told["long"].reason is Reason.RESERVED
     assert scheduler.wake_at_s() == 3.0
     assert [d.id for d in scheduler.cycle(3.0) if isinstance(d, Bind)] == ["long"]
-    assert scheduler.wake_at_s() == 3.0 + LOOK_AGAIN_S
-    assert scheduler.cycle(3.0 + LOOK_AGAIN_S) == ()
+    assert scheduler.wake_at_s() == 3.0 + RECHECK_S
+    assert scheduler.cycle(3.0 + RECHECK_S) == ()
     assert scheduler.wake_at_s() is None
 
 
@@ -298,7 +300,7 @@ def test_nobody_explains_what_runs_or_is_unknown() -> None:
     scheduler.cycle(0.0)
     with pytest.raises(CalabashError, match="is running"):
         scheduler.why("x", 0.0)
-    with pytest.raises(CalabashError, match="not known"):
+    with pytest.raises(CalabashError, match="does not exist"):
         scheduler.why("z", 0.0)
 
 
@@ -316,7 +318,7 @@ def test_a_removed_node_is_no_capacity_any_more() -> None:
     assert scheduler.tree.capacity.gpu_milli == 8000
     scheduler.remove_node("n1")
     assert scheduler.tree.capacity.gpu_milli == 4000
-    with pytest.raises(CalabashError, match="'n1' is not in the cluster"):
+    with pytest.raises(CalabashError, match="'n1' does not exist in the cluster"):
         scheduler.cordon("n1", schedulable=True)
 
 
@@ -392,6 +394,6 @@ def test_twenty_thousand_hopeless_requests_are_searched_once_per_shape(monkeypat
     reported = scheduler.cycle(1.0)
     assert len(reported) == 20_000
     searched.clear()
-    scheduler._memory.forget()
+    scheduler._memory.clear()
     assert scheduler.cycle(2.0) == ()
     assert searched <= Counter({whole(count): 1 for count in (1, 2, 3, 4)})

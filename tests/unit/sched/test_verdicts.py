@@ -14,8 +14,8 @@ from tests.unit.sched.test_explain import random_cluster, random_shape
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.fit import CompiledShape
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.explain import verdicts as verdicts_module
@@ -24,11 +24,11 @@ from calabash.sched.explain.verdicts import SINGLE_MAX, Verdict, Verdicts
 from calabash.sched.policies.registry import policy_named
 
 
-def room_of(cluster: Cluster) -> ClusterRoom:
-    return ClusterRoom(cluster, Engine(cluster, policy_named("bestfit")))
+def room_of(cluster: Cluster) -> ClusterPlacer:
+    return ClusterPlacer(cluster, Engine(cluster, policy_named("bestfit")))
 
 
-def one_by_one(room: ClusterRoom, shape: Shape) -> Verdict:
+def one_by_one(room: ClusterPlacer, shape: Shape) -> Verdict:
     verdict = judge(room.compiled(shape))
     return verdict, () if verdict.fitting else changes_for(room.cluster, shape)
 
@@ -63,7 +63,7 @@ def test_verdict_of_equal_ranks_is_that_of_a_look_at_all_nodes(seed: int) -> Non
 
 
 def test_verdicts_of_many_full_nodes_look_at_the_nodes_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[Compiled] = []
+    looked: list[CompiledShape] = []
     monkeypatch.setattr(verdicts_module, "judge", counting(looked))
     room = full_room()
     verdicts = Verdicts(room)
@@ -73,7 +73,7 @@ def test_verdicts_of_many_full_nodes_look_at_the_nodes_a_few_times(monkeypatch: 
 
 
 def test_verdicts_follow_a_change_of_the_cluster_but_not_one_that_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[Compiled] = []
+    looked: list[CompiledShape] = []
     monkeypatch.setattr(verdicts_module, "SINGLE_MAX", 0)
     monkeypatch.setattr(verdicts_module, "judge", counting(looked))
     room = full_room()
@@ -95,7 +95,7 @@ def test_verdicts_follow_a_change_of_the_cluster_but_not_one_that_is_undone(monk
     assert verdicts.of(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 0
 
 
-def full_room() -> ClusterRoom:
+def full_room() -> ClusterPlacer:
     nodes = [NodeSpec(name=f"n{i}", cpu_milli=8000, memory_mib=1024, gpus=(GpuSpec(model="T4"),)) for i in range(3)]
     room = room_of(Cluster(nodes, order_seed=None))
     for node in range(3):
@@ -103,8 +103,8 @@ def full_room() -> ClusterRoom:
     return room
 
 
-def counting(looked: list[Compiled]) -> Callable[[Compiled], NodeVerdict]:
-    def judge_and_count(compiled: Compiled) -> NodeVerdict:
+def counting(looked: list[CompiledShape]) -> Callable[[CompiledShape], NodeVerdict]:
+    def judge_and_count(compiled: CompiledShape) -> NodeVerdict:
         looked.append(compiled)
         return judge(compiled)
 

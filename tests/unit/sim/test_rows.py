@@ -62,7 +62,7 @@ BAD: tuple[tuple[str, Reader, str, int, str], ...] = (
     ("a label without a value", trace.read_nodes, OWN_NODES.strip() + ",labels\nn1,1,1,1,T4,zone\n", 2, "zone"),
     ("a model on no node", own_requests, OWN_REQUESTS + "r1,1,1,1,500,H100\n", 2, "H100"),
     ("more than a device", own_requests, OWN_REQUESTS + "r1,1,1,1,1500,T4\n", 2, "1500"),
-    ("an amount without a device", own_requests, OWN_REQUESTS + "r1,1,1,0,500,\n", 2, "without a device"),
+    ("an amount without a device", own_requests, OWN_REQUESTS + "r1,1,1,0,500,\n", 2, "gpu_count is 0"),
     ("a selector that is none", own_requests, OWN_REQUESTS.strip() + ",selector\nr1,1,1,1,500,T4,a b c\n", 2, "a b c"),
     ("a request that is there twice", own_requests, OWN_REQUESTS + "r,1,1,1,500,\nr,1,1,1,500,\n", 3, "r"),
 )  # fmt: skip

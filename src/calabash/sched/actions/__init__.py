@@ -1,7 +1,14 @@
-"""Ways to start something, one module each: each asks the board what would fit and returns a plan.
+"""Actions: ways to start the requests of a gang. Each action returns a plan, which the cycle carries out.
 
-What lives here: free room (``allocate``), others' victims (``evict``, by the rules of ``reclaim``, ``preempt``, ``victims``
-and ``quota``, and the search for the fewest in ``search``, over a ``pool`` of units and devices to be freed, ``emptying``),
-moves (``defragment``), promises (``reserve``, ``estimate``) and who may pass them (``backfill``). What never lives here: the
-order of the queues, and changes of the registry: a plan (``plan``) is carried out by the cycle.
+Modules:
+
+* ``allocate``: placement on free devices; ``packing``: placement of several members together;
+* ``evict``: eviction of victims, by the rules of ``reclaim``, ``preempt``, ``victims`` and ``quota``; ``victim_search``: search
+  for the fewest victims, over a ``unit_pool`` and ``freeable_devices``;
+* ``defragment``: moves of small requests;
+* ``reserve``, ``estimate``: reservations for blocked gangs, and their estimated start;
+* ``backfill``: use of reserved nodes by other requests;
+* ``plan``: the result of an action.
+
+The order of the queues and changes of the registry belong to the cycle.
 """

@@ -1,4 +1,4 @@
-"""Allocate: place a portion in what is free, all of it or nothing."""
+"""Allocate action: place all requests of a portion on free devices, or none."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from calabash.sched.state import SchedulerState
 
 
 class Allocate:
-    """The action for one cycle; what was found infeasible stays so until something is freed."""
+    """The allocate action of one cycle. Shapes that do not fit are remembered until ``clear_cache``."""
 
     def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
         self._state = state
         self._held = held
         self._infeasible: set[tuple[Shape, ...]] = set()
 
-    def forget(self) -> None:
-        """Places changed hands."""
+    def clear_cache(self) -> None:
+        """Drop the shapes that did not fit, because placements have changed."""
         self._infeasible.clear()
 
     def plan(self, requests: Sequence[Request]) -> Plan | None:
+        """Return a plan that places all requests, applied in the transaction; None if they do not fit."""
         key = shapes_of(requests)
         if key in self._infeasible:
             return None
-        if is_exact(requests) and self._held.refuse(requests[0].shape):
+        if is_exact(requests) and self._held.fits_nowhere(requests[0].shape):
             return None
         ends_s = ends_at_s(requests, self._state.now_s)
         packing = pack(
-            self._state.board,
+            self._state.transaction,
             requests,
             lambda shape: self._held.choose(shape, ends_s),
-            lambda shape: self._held.admitted(shape, ends_s),
+            lambda shape: self._held.backfill_placements(shape, ends_s),
         )
         if packing.placed is not None:
             return Plan(placed=packing.placed)
         if packing.cut:
             self._state.cut.add(key)
-        # A held node may admit a shorter request of the same shape, so only what needs no admission is known.
+        # A held node may admit a shorter request of the same shape, so a refusal is remembered only without held nodes.
         if not self._held.reservations:
             self._infeasible.add(key)
         return None

@@ -1,9 +1,8 @@
-"""Backfill: others may use what is held for a reserved gang, as long as they do not delay it.
+"""Backfill: requests may use nodes that are held for a reserved gang if they do not delay its start.
 
-While nodes are held they are cordoned, so that the engine looks elsewhere at full speed; only when it finds nothing are the
-held nodes tried one by one. A newcomer is admitted there when it ends before the start, or when the reserved members still
-fit on that node at the start with the newcomer in place. So with run times that are not under-estimated, no backfilled
-request moves the start.
+Held nodes are cordoned, so that the engine ignores them. Only if it finds no other node are the held nodes tried one by one. A
+request is admitted on a held node if it ends before the start of the reservation, or if the reserved members still fit on the
+node at the start beside it. So no backfilled request delays a reserved gang, unless its run time was under-estimated.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
 
 HELD_NODES_TRIED_MAX = 32
-PLACES_MAX = 16  # tried on each of them
+PLACEMENTS_MAX = 16  # tried on each held node
 
 
 def ends_at_s(requests: Sequence[Request], now_s: float) -> float | None:
-    """When the last of them would end if they started now; None when one gives no run time."""
+    """Return the time at which the last of the requests ends if all start now; None if one of them gives no run time."""
     times = [r.run_time_s for r in requests]
     known = [t for t in times if t is not None]
     return now_s + max(known) if len(known) == len(times) else None
 
 
 class HeldNodes:
-    """The reservations that bind those who come later in this cycle, and the nodes held for them.
+    """Reservations that bind the requests attempted later in the cycle, and the nodes that are held for them.
 
     Attributes:
-        first_start_s: the earliest of their starts; None without one. gangs: for whom they are.
+        first_start_s: earliest start of the reservations; None if there are none.
+        gangs: keys of the reserved gangs.
     """
 
     def __init__(self, state: SchedulerState) -> None:
@@ -41,15 +41,15 @@ class HeldNodes:
         self.first_start_s: float | None = None
         self.gangs: set[GangKey] = set()
         self._cordoned: list[int] = []
-        self._tried: tuple[int, ...] = ()  # those of them where places are looked for
+        self._tried: tuple[int, ...] = ()  # the held nodes that are tried for backfill
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Return the nodes that are held now."""
+        """Return the rows of the nodes that are held now."""
         return tuple(self._cordoned)
 
     def add(self, reservation: Reservation) -> None:
-        """Hold its nodes from now on."""
+        """Add a reservation and hold its nodes."""
         self.reservations.append(reservation)
         self.gangs.add(reservation.gang)
         first_s = self.first_start_s
@@ -57,14 +57,14 @@ class HeldNodes:
         self._cordon(self.reservations)
 
     def release(self) -> None:
-        """Hold nothing any more; the reservations stay known."""
+        """Release all held nodes, but keep the reservations in ``reservations``."""
         for node in self._cordoned:
             self._state.cluster.cordon(node, schedulable=True)
         self._cordoned, self._tried = [], ()
 
     @contextmanager
-    def lifted(self, keep: Sequence[Reservation] = ()) -> Iterator[None]:
-        """Hold nothing inside but for ``keep``: for what is stronger than a promise, and to look at a promise itself."""
+    def released(self, keep: Sequence[Reservation] = ()) -> Iterator[None]:
+        """Release the held nodes within the context, except those of the reservations in ``keep``."""
         self.release()
         self._cordon(keep)
         try:
@@ -74,25 +74,33 @@ class HeldNodes:
             self._cordon(self.reservations)
 
     def choose(self, shape: Shape, ends_at_s: float | None) -> NodePlacement | None:
-        """The best place for what would end then (None: unknown), on a held node only if it delays nobody there."""
+        """Return the best placement for a shape: on a node that is not held, else on a held node that admits it.
+
+        Args:
+            ends_at_s: end of the request if it starts now; None if unknown.
+        """
         placement = self._state.room.choose(shape)
-        return placement if placement is not None else next(self.admitted(shape, ends_at_s), None)
+        return placement if placement is not None else next(self.backfill_placements(shape, ends_at_s), None)
 
-    def refuse(self, shape: Shape) -> bool:
-        """Return True if it is plain that ``choose`` finds no place: the shape asks for more than nodes have free, held too."""
+    def fits_nowhere(self, shape: Shape) -> bool:
+        """Return True if a quick check shows that the shape needs more than any node has free, held nodes included."""
         engine = self._state.room.engine
-        return engine.refuse(shape) and engine.maxima.refuse_on(shape, self._tried)
+        return engine.fits_nowhere(shape) and engine.maxima.exceeded_on(shape, self._tried)
 
-    def admitted(self, shape: Shape, ends_at_s: float | None) -> Iterator[NodePlacement]:
-        """Yield the places on held nodes where it would delay nobody."""
+    def backfill_placements(self, shape: Shape, ends_at_s: float | None) -> Iterator[NodePlacement]:
+        """Yield a placement for each held node that admits the shape without delaying its reservations.
+
+        Args:
+            ends_at_s: end of the request if it starts now; None if unknown.
+        """
         for node in self._tried:
             placement = self._choose_on_held(shape, node, ends_at_s)
             if placement is not None:
                 yield placement
 
-    def can_keep(self, reservation: Reservation) -> bool:
-        """Whether the reserved members would still fit on their nodes at the start. Nothing must be held there."""
-        return all(self._room_at_start(reservation, node) for node in reservation.requests_on)
+    def is_feasible(self, reservation: Reservation) -> bool:
+        """Return True if the reserved members will fit on their nodes at the start. The nodes must not be held now."""
+        return all(self._fits_at_start(reservation, node) for node in reservation.requests_on)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -105,15 +113,15 @@ class HeldNodes:
         self._tried = tuple(self._cordoned[:HELD_NODES_TRIED_MAX])
 
     def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
-        """Return the first place on the node where it delays nobody: the best one, or on devices in another state."""
-        if self._state.room.engine.maxima.refuse_on(shape, (node,)):
+        """Return the best placement on a held node that delays no reservation, trying at most PLACEMENTS_MAX."""
+        if self._state.room.engine.maxima.exceeded_on(shape, (node,)):
             return None
         self._state.cluster.cordon(node, schedulable=True)
         here = [r for r in self.reservations if node in r.requests_on]
         found = next(
             (
                 placement
-                for placement in self._state.room.places_on(shape, node, PLACES_MAX)
+                for placement in self._state.room.placements_on(shape, node, PLACEMENTS_MAX)
                 if all(self._admits(r, shape, placement, ends_at_s) for r in here)
             ),
             None,
@@ -124,27 +132,29 @@ class HeldNodes:
     def _admits(
         self, reservation: Reservation, shape: Shape, placement: NodePlacement, ends_at_s: float | None
     ) -> bool:
+        """Return True if a placement does not delay the reservation."""
         if ends_at_s is not None and ends_at_s <= reservation.start_s:
             return True
-        board = self._state.board
-        mark = board.mark()
-        board.place(shape, placement)
-        admitted = self._room_at_start(reservation, placement.node)
-        board.rollback(mark)
+        transaction = self._state.transaction
+        mark = transaction.mark()
+        transaction.place(shape, placement)
+        admitted = self._fits_at_start(reservation, placement.node)
+        transaction.rollback(mark)
         return admitted
 
-    def _room_at_start(self, reservation: Reservation, node: int) -> bool:
+    def _fits_at_start(self, reservation: Reservation, node: int) -> bool:
+        """Return True if the members reserved on a node fit there once the requests that end before the start have ended."""
         state = self._state
-        mark = state.board.mark()
+        mark = state.transaction.mark()
         for running in state.registry.on_node.get(node, {}).values():
             if estimated_end_s(running, state.now_s, state.options.default_run_time_s) <= reservation.start_s:
-                state.board.release(running.request.shape, running.placement)
+                state.transaction.release(running.request.shape, running.placement)
         fits = True
         for request in reservation.requests_on[node]:
-            place = state.room.choose_on(request.shape, node)
-            if place is None:
+            placement = state.room.choose_on(request.shape, node)
+            if placement is None:
                 fits = False
                 break
-            state.board.place(request.shape, place)
-        state.board.rollback(mark)
+            state.transaction.place(request.shape, placement)
+        state.transaction.rollback(mark)
         return fits

@@ -1,13 +1,12 @@
-"""Defragmentation on demand: move a few small requests so that a large one fits.
+"""Defragment action: move a few small requests so that a request for whole devices fits.
 
-Theory of operation. When a request for whole devices fits nowhere although enough is free in sum, each node has a
-price: the device milli in use on the devices that it would have to empty (those with the most free), plus
-``move_cost_milli`` per request on them, computed for all nodes at once from the resident arrays. The cheapest few
-nodes are tried: everything on the wanted devices is taken off, the newcomer is put there, and then the rest is placed
-anew by the same policy, the largest first; only if all of it fits is the result kept, else the board is rolled back.
-Requests that are pinned or may not be evicted, that run too short, that have a higher priority, or that want as many
-devices as the newcomer are never moved, and only nodes with others are looked at. Under churn at load 0.95 this is
-worth more than any score: a few moves per hundred arrivals admit nearly all 8-device requests.
+Theory of operation. If a request for whole devices fits on no node, each node gets a cost: the device milli in use on the
+devices that would have to be cleared (those with the most free), plus ``move_cost_milli`` per request on them, computed for all
+nodes at once from the resident arrays. The cheapest few nodes are tried: all requests on the wanted devices are taken off, the
+new request is placed there, and then the others are placed again by the policy, the largest first. If all of them fit the
+result is kept, else the transaction is rolled back. Requests that are not movable or not evictable, that have run too short,
+that have a higher priority, or that use at least as many whole devices as the new request are never moved, and nodes without
+movable requests are skipped. At a load of 0.95, a few moves per hundred arrivals admit nearly all requests for 8 devices.
 """
 
 from __future__ import annotations
@@ -21,21 +20,25 @@ import numpy.typing as npt
 
 from calabash.sched.actions.plan import Plan
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.board import Board
-from calabash.sched.cluster.fit import Compiled
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.fit import CompiledShape
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import Request, Running
 from calabash.sched.state import SchedulerState
 
 NODES_TRIED = 4
-NODES_LOOKED_AT = 64
+CANDIDATES_MAX = 64
 IMPOSSIBLE = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupant:
-    """A running request as far as moving it matters; ``movable`` already includes priority and run time."""
+    """A running request that may be moved.
+
+    Args:
+        movable: the request may be moved for the new request, with priority and run time taken into account.
+    """
 
     id: str
     shape: Shape
@@ -45,15 +48,29 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """Where the newcomer goes, and who moves where, in the order in which they were placed."""
+    """Placement of the new request, and the moves that it needs.
+
+    Args:
+        moved: moved requests with their new placements, in the order of placement.
+        cost_milli: cost of the node, as in ``node_costs``.
+    """
 
     placement: NodePlacement
     moved: tuple[tuple[Occupant, NodePlacement], ...]
     cost_milli: int
 
 
-def node_costs(cluster: Cluster, compiled: Compiled, *, moves_max: int, move_cost_milli: int) -> npt.NDArray[np.int64]:
-    """[N] price of emptying the devices that the shape wants; IMPOSSIBLE where it cannot fit or too many must move."""
+def node_costs(
+    cluster: Cluster, compiled: CompiledShape, *, moves_max: int, move_cost_milli: int
+) -> npt.NDArray[np.int64]:
+    """Return [N] the cost, in milli, of clearing the devices that a shape needs on each node.
+
+    IMPOSSIBLE for nodes where the shape cannot fit, nothing is to be moved, or too many requests must be moved.
+
+    Args:
+        moves_max: most moves.
+        move_cost_milli: cost of a move in addition to the device milli that it moves.
+    """
     shape = compiled.shape
     count = shape.gpu_count
     usable = np.arange(cluster.width) < cluster.gpu_count[:, None]
@@ -76,8 +93,8 @@ def node_costs(cluster: Cluster, compiled: Compiled, *, moves_max: int, move_cos
 
 
 def find_moves(
-    board: Board,
-    room: ClusterRoom,
+    transaction: Transaction,
+    room: ClusterPlacer,
     shape: Shape,
     occupants: Callable[[int], Iterable[Occupant]],
     *,
@@ -87,15 +104,16 @@ def find_moves(
     nodes_tried: int = NODES_TRIED,
     rows: Sequence[int] | None = None,
 ) -> Moves | None:
-    """Make room for ``shape`` by moving at most ``moves_max`` requests.
+    """Find a placement for ``shape`` by moving at most ``moves_max`` requests of one node.
 
     Args:
-        occupants: what runs on a node, by its row.
-        cost_max_milli: highest price of a node that is still tried.
-        rows: the nodes to be looked at; None: all.
+        occupants: returns the requests that run on a node, by its row.
+        cost_max_milli: highest cost of a node that is tried.
+        nodes_tried: most nodes that are tried.
+        rows: rows of the nodes that may be tried; None for all.
 
     Returns:
-        On success the board holds the moved at their new places and the newcomer at its own; on None it is unchanged.
+        The moves and the placement of the shape, applied in the transaction. None, with nothing changed, if no node was found.
     """
     if not shape.whole or moves_max < 1 or len(room.cluster.names) == 0 or room.cluster.width < shape.gpu_count:
         return None
@@ -104,63 +122,72 @@ def find_moves(
         others = np.ones(len(costs), np.bool_)
         others[rows] = False
         costs[others] = IMPOSSIBLE
-    looked_at = min(NODES_LOOKED_AT, len(costs))
-    cheapest = np.argpartition(costs, looked_at - 1)[:looked_at]
+    candidates = min(CANDIDATES_MAX, len(costs))
+    cheapest = np.argpartition(costs, candidates - 1)[:candidates]
     tried = 0
     for row in cheapest[np.argsort(costs[cheapest], kind="stable")].tolist():
         if costs[row] > cost_max_milli or tried == nodes_tried:
             break
-        leaving = _leaving(room.cluster, room.compiled(shape), row, list(occupants(row)))
-        if not leaving or len(leaving) > moves_max or not _host_has_room(room.cluster, shape, row, leaving):
+        moving = _requests_to_move(room.cluster, room.compiled(shape), row, list(occupants(row)))
+        if not moving or len(moving) > moves_max or not _host_suffices(room.cluster, shape, row, moving):
             continue
         tried += 1
-        moves = _empty(board, room, shape, row, leaving)
+        moves = _try_moves(transaction, room, shape, row, moving)
         if moves is not None:
             return Moves(placement=moves[0], moved=moves[1], cost_milli=int(costs[row]))
     return None
 
 
-def _host_has_room(cluster: Cluster, shape: Shape, row: int, leaving: list[Occupant]) -> bool:
-    """CPU and memory of the node suffice once these have left; what holds no device stays where it is."""
-    cpu_milli = int(cluster.cpu_free_milli[row]) + sum(o.shape.cpu_milli for o in leaving)
-    memory_mib = int(cluster.memory_free_mib[row]) + sum(o.shape.memory_mib for o in leaving)
+def _host_suffices(cluster: Cluster, shape: Shape, row: int, moving: list[Occupant]) -> bool:
+    """Return True if CPU and host memory of the node suffice for the shape once the requests have been moved."""
+    cpu_milli = int(cluster.cpu_free_milli[row]) + sum(o.shape.cpu_milli for o in moving)
+    memory_mib = int(cluster.memory_free_mib[row]) + sum(o.shape.memory_mib for o in moving)
     return cpu_milli >= shape.cpu_milli and memory_mib >= shape.memory_mib
 
 
-def _empty(
-    board: Board, room: ClusterRoom, shape: Shape, row: int, leaving: list[Occupant]
+def _try_moves(
+    transaction: Transaction, room: ClusterPlacer, shape: Shape, row: int, moving: list[Occupant]
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
-    mark = board.mark()
-    for occupant in leaving:
-        board.release(occupant.shape, occupant.placement)
+    """Place the shape on the node and the requests anew; return None, with the transaction unchanged, if not all of them fit.
+
+    Requests that keep their placement are not in the result.
+    """
+    mark = transaction.mark()
+    for occupant in moving:
+        transaction.release(occupant.shape, occupant.placement)
     placement = room.choose_on(shape, row)
     if placement is None:
-        board.rollback(mark)
+        transaction.rollback(mark)
         return None
-    board.place(shape, placement)
+    transaction.place(shape, placement)
     moved = []
-    for occupant in leaving:
-        place = room.choose(occupant.shape)
-        if place is None:
-            board.rollback(mark)
+    for occupant in moving:
+        new_placement = room.choose(occupant.shape)
+        if new_placement is None:
+            transaction.rollback(mark)
             return None
-        board.place(occupant.shape, place)
-        moved.append((occupant, place))
+        transaction.place(occupant.shape, new_placement)
+        moved.append((occupant, new_placement))
     return placement, tuple((o, p) for o, p in moved if (p.node, p.devices) != (o.placement.node, o.placement.devices))
 
 
-def _leaving(cluster: Cluster, compiled: Compiled, row: int, here: list[Occupant]) -> list[Occupant] | None:
-    """Who must leave the devices with the most free, the largest first; None when somebody there may not."""
+def _requests_to_move(
+    cluster: Cluster, compiled: CompiledShape, row: int, on_node: list[Occupant]
+) -> list[Occupant] | None:
+    """Return the requests on the devices with the most free compute that the shape needs, the largest request first.
+
+    Devices with a request that may not be moved are left out; None if the others are too few.
+    """
     count = int(cluster.gpu_count[row])
     usable = np.ones(count, np.bool_) if compiled.device_static is None else compiled.device_static[row, :count]
-    fixed = {d for o in here if not _may_move(o, compiled.shape) for d in o.placement.devices}
+    fixed = {d for o in on_node if not _may_move(o, compiled.shape) for d in o.placement.devices}
     free = cluster.gpu_free_milli[row, :count]
     order = [d for d in np.argsort(-free, kind="stable").tolist() if usable[d] and d not in fixed]
     wanted = set(order[: compiled.shape.gpu_count])
     if len(wanted) < compiled.shape.gpu_count:
         return None
-    leaving = [o for o in here if not wanted.isdisjoint(o.placement.devices)]
-    return sorted(leaving, key=lambda o: (-o.shape.gpu_total_milli, o.id))
+    moving = [o for o in on_node if not wanted.isdisjoint(o.placement.devices)]
+    return sorted(moving, key=lambda o: (-o.shape.gpu_total_milli, o.id))
 
 
 def _may_move(occupant: Occupant, shape: Shape) -> bool:
@@ -168,27 +195,27 @@ def _may_move(occupant: Occupant, shape: Shape) -> bool:
 
 
 class Defragment:
-    """The action for one cycle; what no moves help stays so until something is freed.
+    """The defragment action of one cycle. Shapes for which no moves were found are remembered until ``clear_cache``.
 
     Args:
-        begun: requests that this cycle has started, which it does not move.
+        started: requests that this round has started, which are not moved.
 
     Attributes:
-        spared: whether something was not moved for that reason alone.
+        spared: True if a request was not moved for that reason alone.
     """
 
-    def __init__(self, state: SchedulerState, begun: AbstractSet[str]) -> None:
+    def __init__(self, state: SchedulerState, started: AbstractSet[str]) -> None:
         self.spared = False
-        self._begun = begun
+        self._started = started
         self._state = state
         self._hopeless: set[tuple[int, Shape]] = set()
 
-    def forget(self) -> None:
-        """Places changed hands."""
+    def clear_cache(self) -> None:
+        """Drop the shapes for which no moves were found, because placements have changed."""
         self._hopeless.clear()
 
     def plan(self, requests: Sequence[Request]) -> Plan | None:
-        """Room for one request for whole devices by moving others."""
+        """Return a plan that moves requests to start one, applied in the transaction; None if no moves are found."""
         state, options, request = self._state, self._state.options, requests[0]
         if len(requests) != 1 or not self.may_help(request):
             return None
@@ -198,7 +225,7 @@ class Defragment:
         if request.shape.gpu_count < options.defragment_gpu_count_min or key in self._hopeless:
             return None
         moves = find_moves(
-            state.board,
+            state.transaction,
             state.room,
             request.shape,
             lambda row: [self._occupant(r, request) for r in state.registry.on_node.get(row, {}).values()],
@@ -214,19 +241,19 @@ class Defragment:
         return Plan(placed=((request, moves.placement),), moved=moved)
 
     def may_help(self, request: Request) -> bool:
-        """Return True if something may be moved for a request, by what it asks for alone."""
+        """Return True if requests may be moved at all, and the request is for whole devices."""
         return self._moves_max() > 0 and bool(self._state.registry.movable_on) and request.shape.whole
 
     def _moves_max(self) -> int:
         return min(self._state.options.defragment_moves_max, self._state.moves_left)
 
     def _occupant(self, running: Running, request: Request) -> Occupant:
-        options, asked = self._state.options, running.request
+        options, other = self._state.options, running.request
         rest_s = max(options.min_run_time_s, options.defragment_rest_s)
-        ripe = running.started_at_s + rest_s <= self._state.now_s
+        rested = running.started_at_s + rest_s <= self._state.now_s
         movable = (
-            asked.movable and asked.evictable and not asked.guarded and ripe and asked.priority <= request.priority
+            other.movable and other.evictable and not other.guarded and rested and other.priority <= request.priority
         )
-        if movable and asked.id in self._begun:
+        if movable and other.id in self._started:
             self.spared, movable = True, False
-        return Occupant(id=asked.id, shape=asked.shape, placement=running.placement, movable=movable)
+        return Occupant(id=other.id, shape=other.shape, placement=running.placement, movable=movable)

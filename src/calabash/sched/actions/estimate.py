@@ -1,11 +1,13 @@
-"""When a portion could start: from the estimated ends of what runs.
+"""Estimated start of a portion that does not fit now, from the estimated ends of the running requests.
 
-Theory of operation (EASY backfilling, Lifka 1995; Mu'alem and Feitelson 2001). Running requests are released on the board in
-the order of their estimated ends until the whole portion fits: that end is its start. An estimate that is exceeded is
-stretched by a tenth (a second at least), and again once that is exceeded; in between it stands, and with it what was promised.
-Requests without an estimate are taken to run ``default_run_time_s``. The number of releases is found by doubling and then
-halving, and the board is rolled back. First it is counted after how many releases each shape fits as often as it is asked for.
-With fewer nothing is tried; and where a count is exact, and one shape is asked for, that is the number.
+Theory of operation (EASY backfilling, Lifka 1995; Mu'alem and Feitelson 2001). Running requests are released in the order of
+their estimated ends until all requests of the portion fit: the last of these ends is the start. A run time that is exceeded is
+extended by a tenth (by a second at least), again and again; between extensions it is constant, and so are the reservations that
+depend on it. Requests without a run time are taken to run ``default_run_time_s``.
+
+The number of releases is found by doubling and then bisection, and the transaction is rolled back. A lower bound is computed
+first: the number of releases after which each shape, on its own, fits as often as requested. For requests of one shape whose
+count is exact, the lower bound is the result.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ RELEASES_MAX = 8192
 
 
 def estimated_end_s(running: Running, now_s: float, default_run_time_s: float) -> float:
-    """Return when it is expected to end, after ``now_s``; the same until then."""
+    """Return the time, after ``now_s``, at which a running request is expected to end. It is constant until it has passed."""
     run_time_s = running.request.run_time_s if running.request.run_time_s is not None else default_run_time_s
     began_s = running.started_at_s
     if began_s + run_time_s > now_s:
         return began_s + run_time_s
-    least_s = OVERDUE_STEP_MIN_S / (OVERDUE_STRETCH - 1)  # below it a tenth is less than a step
+    least_s = OVERDUE_STEP_MIN_S / (OVERDUE_STRETCH - 1)  # for shorter run times a tenth is less than the smallest step
     if run_time_s < least_s:
         steps = 1 + (min(now_s - began_s, least_s) - run_time_s) // OVERDUE_STEP_MIN_S
         run_time_s += steps * OVERDUE_STEP_MIN_S
@@ -47,7 +49,7 @@ def estimated_end_s(running: Running, now_s: float, default_run_time_s: float) -
 
 
 def end_is_known(running: Running, now_s: float) -> bool:
-    """Whether its run time was given and is not exceeded."""
+    """Return True if the run time was given and is not exceeded."""
     run_time_s = running.request.run_time_s
     return run_time_s is not None and now_s < running.started_at_s + run_time_s
 
@@ -55,9 +57,12 @@ def end_is_known(running: Running, now_s: float) -> bool:
 def earliest_start(
     state: SchedulerState, requests: Sequence[Request], running: Iterable[Running]
 ) -> tuple[float, tuple[Placed, ...]] | None:
-    """The start and the places then; None when it does not fit even on what is estimated to end. Board unchanged."""
+    """Return the earliest estimated start and the placements at that time; None if the requests never fit.
+
+    The transaction is unchanged. At most RELEASES_MAX ends are taken into account.
+    """
     now_s, default_run_time_s = state.now_s, state.options.default_run_time_s
-    # Ids are unique, so no two entries are compared beyond them.
+    # IDs are unique, so Running objects are never compared.
     ends = sorted((estimated_end_s(r, now_s, default_run_time_s), r.request.id, r) for r in running)
     found = _Search(state, requests, [r for _, _, r in ends[:RELEASES_MAX]]).run()
     if found is None:
@@ -67,10 +72,10 @@ def earliest_start(
 
 
 class _Search:
-    """The search for the number of releases after which requests fit."""
+    """Search for the smallest number of releases after which the requests fit."""
 
     def __init__(self, state: SchedulerState, requests: Sequence[Request], running: Sequence[Running]) -> None:
-        self._board = state.board
+        self._transaction = state.transaction
         self._cluster = state.cluster
         self._requests = requests
         self._most = len(running)
@@ -79,7 +84,7 @@ class _Search:
         self._counts = [(state.room.compiled(shape), count) for shape, count in counts.items()]
 
     def run(self) -> tuple[int, tuple[Placed, ...]] | None:
-        """Return the number and the places; None if the requests do not fit after all releases."""
+        """Return the number of releases and the placements; None if the requests do not fit after all releases."""
         least = self._least()
         if least is None:
             return None
@@ -107,9 +112,9 @@ class _Search:
         return high, found
 
     def _least(self) -> int | None:
-        """Return the least number of releases after which each shape fits as often as it is asked for, by itself.
+        """Return a lower bound of the number of releases: after it each shape, on its own, fits as often as requested.
 
-        After fewer, the requests do not fit. MIG instances are not counted: then it is 0. None if they do not fit after all.
+        It is 0 if MIG instances are involved, which cannot be counted. None if a shape does not fit after all releases.
         """
         if self._releases.has_mig or any(compiled.shape.mig_profile for compiled, _ in self._counts):
             return 0
@@ -118,16 +123,16 @@ class _Search:
                 return None
             return bisect_left(range(self._most), True, key=self._are_enough)
         finally:
-            self._releases.to(0)
+            self._releases.set_released(0)
 
     def _are_enough(self, released: int) -> bool:
-        self._releases.to(released)
+        self._releases.set_released(released)
         rows = np.arange(self._cluster.node_count)
         return all(compiled.count(rows).sum() >= count for compiled, count in self._counts)
 
     def _fits_after(self, released: int) -> tuple[Placed, ...] | None:
-        with self._releases.first(released):
-            mark = self._board.mark()
-            placed = place_together(self._board, self._requests)
-            self._board.rollback(mark)
+        with self._releases.released(released):
+            mark = self._transaction.mark()
+            placed = place_together(self._transaction, self._requests)
+            self._transaction.rollback(mark)
         return placed

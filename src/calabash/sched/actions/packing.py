@@ -1,12 +1,12 @@
-"""Places for requests that start together: all of them, or none.
+"""Placement of requests that start together: all of them, or none.
 
-Theory of operation. Members are placed one by one, the largest first, each at the best place by the policy. That finds places
-for members of one shape whenever there are some. Unlike members may take each other's places: then a search follows. It places
-the members that fit on the fewest nodes first, each on the node that the fewest other members could use, and goes back where
-the rest does not fit. Nodes in equal states are tried once, devices in equal states too, and a state that was found hopeless
-is not looked at again. The search is exact unless it reaches a bound: ``STEPS_MAX`` places tried, or more candidates than
-``NODES_MAX`` nodes or ``PLACES_MAX`` sets of devices of a node. More than ``SEARCHED_MAX`` members are placed once in that
-order, without going back.
+Theory of operation. Members are placed one by one, the largest first, each at the best placement by the policy. For members of
+one shape this finds a solution whenever there is one. Members of different shapes may take each other's placements: then a
+backtracking search follows. It places the members that fit on the fewest nodes first, each on the node that the fewest other
+members could use, and backtracks where the rest does not fit. Of nodes in equal states only one is tried, and likewise of
+devices; a state that was found hopeless is not tried again. The search is exact unless it reaches a bound: ``STEPS_MAX``
+placements tried, ``NODES_MAX`` candidate nodes, or ``PLACEMENTS_MAX`` sets of devices of a node. More than ``SEARCHED_MAX``
+members are placed once in that order, without backtracking.
 """
 
 from __future__ import annotations
@@ -16,43 +16,51 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from calabash.sched.actions.plan import Choose, Placed, largest_first
-from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import Request
 
 STEPS_MAX = 512
 NODES_MAX = 64
-PLACES_MAX = 16
+PLACEMENTS_MAX = 16
 SEARCHED_MAX = 32
-MorePlaces = Callable[[Shape], Iterator[NodePlacement]]
+MorePlacements = Callable[[Shape], Iterator[NodePlacement]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """``placed`` is None where no places were found; ``cut``: a bound was reached, so there may be some."""
+    """Result of ``pack``.
+
+    Args:
+        placed: placements of all requests; None if none were found.
+        cut: the search reached a bound, so there may be a solution that it has not found.
+    """
 
     placed: tuple[Placed, ...] | None
     cut: bool = False
 
 
-def place_together(board: Board, requests: Sequence[Request]) -> tuple[Placed, ...] | None:
-    """Return the places that all requests took on the board; None if they do not fit, with the board as it was."""
-    return pack(board, requests).placed
+def place_together(transaction: Transaction, requests: Sequence[Request]) -> tuple[Placed, ...] | None:
+    """Place all requests in the transaction and return their placements; return None, with nothing changed, if not all fit."""
+    return pack(transaction, requests).placed
 
 
 def pack(
-    board: Board, requests: Sequence[Request], choose: Choose | None = None, more: MorePlaces | None = None
+    transaction: Transaction,
+    requests: Sequence[Request],
+    choose: Choose | None = None,
+    more: MorePlacements | None = None,
 ) -> Packing:
-    """Place all requests on the board, or leave it as it was.
+    """Place all requests in the transaction, or none.
 
     Args:
-        choose: the best place for a shape; None: by the policy, in all of the room.
-        more: places beside those of the room that ``choose`` may name.
+        choose: returns the best placement for a shape; None for the ``choose`` of the transaction's placer.
+        more: returns placements that ``choose`` may return in addition to those of the placer.
     """
-    placed = _greedy(board, largest_first(requests), choose or board.room.choose)
+    placed = _greedy(transaction, largest_first(requests), choose or transaction.room.choose)
     if placed is not None or is_exact(requests):
         return Packing(placed=placed)
-    search = _Search(board, requests, more or _no_more)
+    search = _Search(transaction, requests, more or _no_more)
     return Packing(placed=search.run(), cut=search.cut)
 
 
@@ -62,73 +70,81 @@ def _no_more(shape: Shape) -> Iterator[NodePlacement]:
 
 
 def is_exact(requests: Sequence[Request]) -> bool:
-    """Return True if members of one shape fit in any order or in none: they do not choose among sets of shared devices."""
+    """Return True if placing the requests greedily finds a solution whenever there is one.
+
+    This holds for one request, and for requests of one shape of whole devices or of at most one device, without MIG.
+    """
     first = requests[0].shape
     simple = not first.mig_profile and (first.whole or first.gpu_count <= 1)
     return len(requests) == 1 or (simple and all(r.shape == first for r in requests))
 
 
-def _greedy(board: Board, requests: Sequence[Request], choose: Choose) -> tuple[Placed, ...] | None:
-    mark = board.mark()
+def _greedy(transaction: Transaction, requests: Sequence[Request], choose: Choose) -> tuple[Placed, ...] | None:
+    mark = transaction.mark()
     placed = []
     for request in requests:
         placement = choose(request.shape)
         if placement is None:
-            board.rollback(mark)
+            transaction.rollback(mark)
             return None
-        board.place(request.shape, placement)
+        transaction.place(request.shape, placement)
         placed.append((request, placement))
     return tuple(placed)
 
 
 class _Search:
-    """Members in the order in which they are placed, and what was tried."""
+    """Backtracking search for placements of requests of different shapes.
 
-    def __init__(self, board: Board, requests: Sequence[Request], more: MorePlaces) -> None:
+    Attributes:
+        cut: a bound was reached.
+    """
+
+    def __init__(self, transaction: Transaction, requests: Sequence[Request], more: MorePlacements) -> None:
         self.cut = False
-        self._board = board
+        self._transaction = transaction
         self._more = more
         self._steps = STEPS_MAX
         shapes = list(dict.fromkeys(r.shape for r in requests))
-        scarcity = {shape: board.room.nodes_for(shape).size for shape in shapes}
+        scarcity = {shape: transaction.room.nodes_for(shape).size for shape in shapes}
         self._members = sorted(
             largest_first(requests), key=lambda r: (scarcity[r.shape], -r.shape.gpu_total_milli, shapes.index(r.shape))
         )
         self._shapes = shapes
         last = {request.shape: number for number, request in enumerate(self._members)}
-        # For each member the other shapes that come after it: others may want the same nodes.
+        # For each member the other shapes among the members after it, which may need the same nodes.
         self._shapes_after = [
             [s for s in shapes if last[s] > number and s != request.shape]
             for number, request in enumerate(self._members)
         ]
         self._placed: list[Placed] = []
-        self._before: dict[int, Hashable] = {}  # what touched nodes were
+        self._before: dict[int, Hashable] = {}  # states of the touched nodes before they were touched
         self._touched: Counter[int] = Counter()
         self._states: dict[int, Hashable] = {}
         self._hopeless: set[Hashable] = set()
 
     def run(self) -> tuple[Placed, ...] | None:
-        """Return the places, taken on the board; None if none were found."""
-        mark = self._board.mark()
+        """Return the placements, applied in the transaction; None, with nothing changed, if none were found."""
+        mark = self._transaction.mark()
         found = self._place(0) if len(self._members) <= SEARCHED_MAX else self._descend()
         if not found:
-            self._board.rollback(mark)
+            self._transaction.rollback(mark)
             return None
         return tuple(self._placed)
 
     def _descend(self) -> bool:
-        """Place all in order, without going back."""
+        """Place all members in order, without backtracking."""
         for number, request in enumerate(self._members):
             placement = next(self._candidates(number, 1), None)
             if placement is None:
                 self.cut = True
                 return False
-            self._board.place(request.shape, placement)
+            self._transaction.place(request.shape, placement)
             self._states.pop(placement.node, None)
             self._placed.append((request, placement))
         return True
 
     def _place(self, number: int) -> bool:
+        """Place the members from a number on; return False if they do not fit."""
         if number == len(self._members):
             return True
         state = (number, self._state())
@@ -140,55 +156,58 @@ class _Search:
                 self.cut = True
                 return False
             self._steps -= 1
-            mark = self._board.mark()
+            mark = self._transaction.mark()
             self._take(request, placement)
             if self._place(number + 1):
                 return True
-            self._give_back(mark, placement)
+            self._undo(mark, placement)
         self._hopeless.add(state)
         return False
 
     def _take(self, request: Request, placement: NodePlacement) -> None:
         self._before.setdefault(placement.node, self._state_of(placement.node))
-        self._board.place(request.shape, placement)
+        self._transaction.place(request.shape, placement)
         self._touched[placement.node] += 1
         self._states.pop(placement.node, None)
         self._placed.append((request, placement))
 
-    def _give_back(self, mark: int, placement: NodePlacement) -> None:
-        self._board.rollback(mark)
+    def _undo(self, mark: int, placement: NodePlacement) -> None:
+        self._transaction.rollback(mark)
         self._touched[placement.node] -= 1
         self._states.pop(placement.node, None)
         self._placed.pop()
 
     def _all_fit_somewhere(self, number: int) -> bool:
         left = [self._members[number].shape, *self._shapes_after[number]]
-        return all(self._board.room.nodes_for(shape).size or next(self._more(shape), None) for shape in left)
+        return all(self._transaction.room.nodes_for(shape).size or next(self._more(shape), None) for shape in left)
 
     def _candidates(self, number: int, nodes_max: int = NODES_MAX) -> Iterator[NodePlacement]:
-        """Places to try for a member: on nodes that few others could use first, of equal nodes and devices one."""
-        shape, room = self._members[number].shape, self._board.room
+        """Yield the placements to try for a member, on nodes that few other members could use first.
+
+        Of nodes and sets of devices in equal states one is tried.
+        """
+        shape, room = self._members[number].shape, self._transaction.room
         others = self._shapes_after[number]
         seen: set[Hashable] = set()
-        for node in room.least_wanted(shape, others, nodes_max).tolist():
+        for node in room.least_contended(shape, others, nodes_max).tolist():
             if nodes_max > 1:
                 state = self._state_of(node)
                 if state in seen:
                     continue
                 seen.add(state)
-            places = list(room.places_on(shape, node, PLACES_MAX + 1))
-            self.cut |= len(places) > PLACES_MAX
-            yield from places[:PLACES_MAX]
+            placements = list(room.placements_on(shape, node, PLACEMENTS_MAX + 1))
+            self.cut |= len(placements) > PLACEMENTS_MAX
+            yield from placements[:PLACEMENTS_MAX]
         self.cut |= nodes_max > 1 and room.nodes_for(shape).size > nodes_max
         yield from self._more(shape)
 
     def _state(self) -> Hashable:
-        """Return what distinguishes this state from others with as many members placed."""
+        """Return a key that is equal for equivalent states with the same number of placed members."""
         touched = [node for node, count in self._touched.items() if count]
         return frozenset(Counter((self._before[node], self._state_of(node)) for node in touched).items())
 
     def _state_of(self, node: int) -> Hashable:
         state = self._states.get(node)
         if state is None:
-            state = self._states[node] = self._board.room.state_of(node, self._shapes)
+            state = self._states[node] = self._transaction.room.state_of(node, self._shapes)
         return state

@@ -1,4 +1,4 @@
-"""A plan: what an action would do. The board holds it already; the cycle carries it into the registry, or rolls it back."""
+"""Plan of an action: placements, evictions and moves, already applied in the transaction, for the cycle to carry out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Choose = Callable[[Shape], NodePlacement | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who starts where, who is evicted for it, and who moves where. ``in_quota``: what starts is within what its queue is
-    guaranteed."""
+    """Placements of the requests that start, and the evictions and moves that they need.
+
+    Args:
+        in_quota: the requests that start are within the guaranteed amount of their queue.
+    """
 
     placed: tuple[Placed, ...]
     evicted: tuple[Unit, ...] = ()
@@ -25,10 +28,10 @@ class Plan:
 
 
 def shapes_of(requests: Sequence[Request]) -> tuple[Shape, ...]:
-    """What decides whether a portion fits: portions of equal shapes fare alike."""
+    """Return the shapes of the requests, in order, as a key for caches of placements."""
     return (requests[0].shape,) if len(requests) == 1 else tuple(r.shape for r in requests)
 
 
 def largest_first(requests: Iterable[Request]) -> list[Request]:
-    """The order in which members are placed: what is hardest to place goes first."""
+    """Return the requests in the order of placement: most compute first, then device memory, then CPU, then by ID."""
     return sorted(requests, key=lambda r: (-r.shape.gpu_total_milli, -r.shape.gpu_memory_mib, -r.shape.cpu_milli, r.id))

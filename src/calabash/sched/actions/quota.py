@@ -1,10 +1,11 @@
-"""What is in quota and what is borrowed, unit by unit.
+"""Division of the running units of a queue into those in quota and those that are borrowed.
 
-Running units of a queue are ordered by priority, cores before surplus, then age; the longest prefix-with-skips that stays
-within what the queue is guaranteed is *in quota*, the rest is *borrowed*.
+The running units of a queue are sorted by priority, cores before surplus, oldest first. A unit is *in quota* if it fits into
+the part of the guaranteed amount that the in-quota units before it leave; otherwise it is *borrowed*.
 
-Slices that are charged by their number alone would fill few devices, but one of them keeps a device from everybody who asks for
-a whole one. They are in quota on as many devices as they would fill together (one at least), and borrowed on others.
+Small slices (charged the least charge of their number of slices) would together fill few devices, but a single one prevents
+others from using its device as a whole. They are in quota on as many devices as they would fill together (at least one), and
+borrowed on others.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ NO_ROWS: Bools = np.zeros(0, np.bool_)
 
 
 def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: Sequence[bool]) -> list[Unit]:
-    """The units with ``in_quota`` set; see the theory of operation.
+    """Return the units with ``in_quota`` set, in the order of the module description.
 
     Args:
         units: all running units of one queue.
-        guaranteed: what the queue is guaranteed, per resource.
-        managed: resources that anybody deserves; without any, everything is borrowed.
+        guaranteed: guaranteed amount of the queue, per resource.
+        managed: resources for which any queue has a deserved amount; if there are none, all units are borrowed.
     """
     left = list(guaranteed)
     resources = [r for r, on in enumerate(managed) if on]
@@ -47,19 +48,22 @@ def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: S
 
 
 def devices_of(unit: Unit) -> set[tuple[int, int]]:
-    """Return the devices of a unit, each by the row of its node and its number there."""
+    """Return the devices of a unit as (row of the node, index of the device)."""
     return {(member.placement.node, device) for member in unit.members for device in member.placement.devices}
 
 
 class _SmallSlices:
-    """Devices on which slices that are charged by their number are in quota."""
+    """Devices on which small slices of one queue are in quota."""
 
     def __init__(self) -> None:
         self._devices: set[tuple[int, int]] = set()
         self._milli = 0.0
 
     def fit(self, unit: Unit) -> bool:
-        """Count the unit in, unless its slices are on more devices than all slices counted would fill."""
+        """Return True, and add the unit, if the small slices are on no more devices than they would fill together.
+
+        A unit that is not of small slices always fits, and is not added.
+        """
         if not all(is_charged_by_count(m.request.shape, m.charge) for m in unit.members):
             return True
         devices = self._devices | devices_of(unit)
@@ -71,51 +75,53 @@ class _SmallSlices:
 
 
 class MarkedQueues:
-    """Marks of everything that runs, by row of the ``UnitTable``; those of a queue are kept until it is forgotten."""
+    """In-quota marks of all rows of the ``UnitTable``, cached by queue until the queue is invalidated."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._table = state.units
         self._marks = NO_ROWS
         self._known: dict[str, Rows] = {}
-        self._unknown: set[str] | None = None  # None: all that are not known
+        self._unknown: set[str] | None = (
+            None  # queues whose marks must be computed; None for all that are not in _known
+        )
 
-    def forget(self, queue: str) -> None:
-        """The marks of the queue are no longer true."""
+    def invalidate(self, queue: str) -> None:
+        """Drop the marks of a queue."""
         self._known.pop(queue, None)
         if self._unknown is not None:
             self._unknown.add(queue)
 
-    def forget_all(self) -> None:
-        """Rows have other numbers."""
+    def invalidate_all(self) -> None:
+        """Drop all marks, because the rows were renumbered."""
         self._known.clear()
         self._unknown = None
         self._marks = NO_ROWS
 
-    def appended(self, new: range) -> None:
-        """There are new rows: the marks of their queues are not known."""
+    def rows_appended(self, new: range) -> None:
+        """Drop the marks of the queues of new rows."""
         if len(self._marks) < self._table.size:
             self._marks = np.concatenate((self._marks, np.zeros(self._table.size - len(self._marks), np.bool_)))
         if new:
             for number in np.unique(self._table.queue[new.start : new.stop]).tolist():
-                self.forget(self._table.queue_name(number))
+                self.invalidate(self._table.queue_name(number))
 
     def is_marked(self, row: int) -> bool:
-        """Return True if the unit of the row is in quota, by the marks as they were last asked for."""
+        """Return True if the unit of the row is in quota, as last computed by ``marks`` or ``marks_of_all``."""
         return bool(self._marks[row])
 
     def marks(self, queues: Iterable[str]) -> Bools:
-        """Return the marks of all rows, with those of these queues made true."""
+        """Compute the marks of some queues. Returns the marks of all rows, of which those of other queues may be outdated."""
         unknown = [queue for queue in queues if queue not in self._known]
         if unknown:
             self._mark(unknown)
         return self._marks
 
     def marks_of_all(self, running: Mapping[str, object]) -> Bools:
-        """Return the marks of all rows.
+        """Compute and return the marks of all rows.
 
         Args:
-            running: by the names of the queues in which something runs.
+            running: mapping whose keys are the queues with running requests.
         """
         if self._unknown is None:
             self._unknown = set(running)
@@ -124,11 +130,12 @@ class MarkedQueues:
         return marks
 
     def rows(self, queue: str) -> Rows:
-        """Return the rows that the queue had when it was marked and that are alive."""
+        """Return the alive rows of a queue whose marks have been computed."""
         rows = self._known[queue]
         return rows[self._table.alive[rows]]
 
     def _mark(self, queues: Sequence[str]) -> None:
+        """Compute the marks of some queues."""
         table, tree = self._table, self._state.tree
         alive = np.flatnonzero(table.alive[: table.size])
         numbers = table.queue[alive]
@@ -148,7 +155,7 @@ class MarkedQueues:
                 self._marks[self._in_quota(rows, tree.guaranteed(queue), tree.form.managed)] = True
 
     def _in_quota(self, rows: Rows, guaranteed: Sequence[float], managed: Sequence[bool]) -> Rows:
-        """Return the rows of one queue that are in quota: most are settled without looking at them one by one."""
+        """Return those rows of one queue that are in quota. Units are examined one by one only if not all of them fit."""
         table = self._table
         amounts = (table.gpu_milli, table.cpu_milli, table.host_memory_mib)
         resources = [r for r, on in enumerate(managed) if on]

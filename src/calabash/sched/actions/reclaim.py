@@ -1,4 +1,4 @@
-"""Reclaim: what other queues may lose to a gang, because they borrowed it or hold more than their fair share."""
+"""Reclaim rules: amounts that other queues may lose to a gang, because they borrow or exceed their fair share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from calabash.sched.queues.gang import Gang
 from calabash.sched.state import SchedulerState
 
 
-def takes_back(state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount) -> bool:
-    """Return True if a gang may take what other queues borrow, because it stays within what its queue is guaranteed."""
+def may_reclaim(state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount) -> bool:
+    """Return True if a gang may evict borrowers of all other queues, because it is within its queue's guaranteed amount."""
     return state.options.reclaim and rules.would_be_in_quota(gang.queue, None, need)
 
 
 def above_fair_share(state: SchedulerState, gang: Gang, need: Amount) -> dict[str, float]:
-    """Return the queues above their fair share, each with how much it may lose, for a gang within its queue's own."""
+    """Return the queues above their fair share, each with the amount that it may lose to the gang.
+
+    The amount is device milli, or CPU milli if the gang needs no devices. Empty if the gang would raise its own queue above
+    its fair share, or if ``Options.reclaim_fair_share`` is off.
+    """
     tree = state.tree
     resource = 0 if need.gpu_milli else 1
     used, fair = tree.used(gang.queue), tree.fair(gang.queue)
@@ -30,7 +34,7 @@ def above_fair_share(state: SchedulerState, gang: Gang, need: Amount) -> dict[st
 
 
 def is_any_above_fair_share(state: SchedulerState) -> bool:
-    """Return True if ``above_fair_share`` may name a queue for some gang."""
+    """Return True if ``above_fair_share`` may return a queue for some gang."""
     if not state.options.reclaim_fair_share:
         return False
     shares, index = state.tree.shares().fair, state.tree.form.index

@@ -1,13 +1,13 @@
-"""Reserve: the first gang that finds no room is promised a start, so that large gangs do not starve.
+"""Reserve action: hold nodes for the first gang that does not fit, so that large gangs do not starve.
 
-Theory of operation. The earliest start by estimates (``estimate``) names the nodes that are held. A promise binds those who
-come later in the order of the cycle; it is kept between cycles while its members wait and it can be kept.
+Theory of operation. The nodes of the earliest start by estimates (``estimate``) are held. A reservation binds the requests that
+are attempted later in the cycle. It is kept between cycles while its members wait and will fit on its nodes at the start.
 
-Idle devices may be held without bound only when the start is known: everything that must end on the held nodes gave a run
-time and has not exceeded it. Otherwise the start is a guess, and the gang may hold idle devices for at most
-``reservation_hold_s``; then its promise lapses, others pass it for ``reservation_pause_s``, and after that it is promised a
-start again. So nobody keeps devices idle for ever by waiting for all of them, and nobody who waits is forgotten: a gang
-whose start is not known has a promise for at least hold / (hold + pause) of the time that it is the first to find no room.
+Idle devices are held without a time limit only if the start is known: all requests that must end first on the held nodes gave
+a run time and have not exceeded it. Otherwise the start is a guess, and the gang may hold idle devices for at most
+``reservation_hold_s``. Then the reservation expires, the gang gets no other for ``reservation_pause_s``, and may get one after
+that. So no gang keeps devices idle for ever, and no gang starves: a gang of unknown start has a reservation for at least
+hold / (hold + pause) of the time for which it is the first gang that does not fit.
 """
 
 from __future__ import annotations
@@ -26,22 +26,26 @@ from calabash.sched.state import SchedulerState
 
 
 class Reserve:
-    """The action for one cycle; it starts nothing."""
+    """The reserve action of one cycle. It starts nothing."""
 
     def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
         self._state = state
         self._held = held
         self._hopeless: set[tuple[Shape, ...]] = set()
 
-    def forget(self) -> None:
-        """Places changed hands."""
+    def clear_cache(self) -> None:
+        """Drop the shapes for which no start was found, because placements have changed."""
         self._hopeless.clear()
 
-    def consider(self, gang: Gang, requests: Sequence[Request]) -> None:
-        """Promise the gang a start if one more promise is allowed and there will be a start."""
+    def reserve_for(self, gang: Gang, requests: Sequence[Request]) -> None:
+        """Hold nodes for the core of a gang, or for one of its members.
+
+        Does nothing if ``Options.reservations`` are held, the core of the gang runs, the gang is in the pause after an expired
+        reservation or has a reservation, or no start can be estimated.
+        """
         state = self._state
         held = self._held.reservations
-        if len(held) >= state.options.reservations or not gang.missing or self.is_passed(gang):
+        if len(held) >= state.options.reservations or not gang.missing or self.is_paused(gang):
             return
         if any(r.gang == gang.key for r in held):
             return
@@ -49,40 +53,41 @@ class Reserve:
         if key in self._hopeless:
             return
         earlier = next((r for r in state.reservations if r.gang == gang.key), None)
-        reservation = self._kept(requests, earlier) or self._promised(gang, requests)
+        reservation = self._renewed(requests, earlier) or self._new(gang, requests)
         if reservation is None:
             self._hopeless.add(key)
             return
-        reservation = self._dated(reservation, earlier)
-        lapses_at_s = reservation.lapses_at_s(state.options.reservation_hold_s)
-        if lapses_at_s is not None and lapses_at_s <= state.now_s:
+        reservation = self._with_unknown_since(reservation, earlier)
+        expires_at_s = reservation.expires_at_s(state.options.reservation_hold_s)
+        if expires_at_s is not None and expires_at_s <= state.now_s:
             state.passed[gang.key] = state.now_s + state.options.reservation_pause_s
         else:
             self._held.add(reservation)
 
-    def is_passed(self, gang: Gang) -> bool:
-        """Whether its promise lapsed and others may still pass."""
+    def is_paused(self, gang: Gang) -> bool:
+        """Return True if the gang gets no reservation now because its last one has expired."""
         return self._state.now_s < self._state.passed.get(gang.key, 0.0)
 
-    def binding(self, reservation: Reservation) -> bool:
-        """Whether a promise of an earlier cycle still holds devices now."""
+    def is_binding(self, reservation: Reservation) -> bool:
+        """Return True if a reservation of an earlier cycle is valid: it has neither started nor expired, and its gang waits."""
         gang = self._state.registry.gangs.get(reservation.gang)
-        lapses_at_s = reservation.lapses_at_s(self._state.options.reservation_hold_s)
-        in_time = reservation.start_s > self._state.now_s and (lapses_at_s is None or lapses_at_s > self._state.now_s)
-        return in_time and gang is not None and all(name in gang.waiting for name in reservation.ids)
+        expires_at_s = reservation.expires_at_s(self._state.options.reservation_hold_s)
+        in_time = reservation.start_s > self._state.now_s and (expires_at_s is None or expires_at_s > self._state.now_s)
+        return in_time and gang is not None and all(name in gang.waiting for name in reservation.request_ids)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _kept(self, requests: Sequence[Request], earlier: Reservation | None) -> Reservation | None:
-        """The promise that these have from an earlier cycle, if it can still be kept; one to a part of them is none."""
+    def _renewed(self, requests: Sequence[Request], earlier: Reservation | None) -> Reservation | None:
+        """Return the reservation of an earlier cycle if it is for exactly these requests and still feasible."""
         if earlier is None or earlier.start_s <= self._state.now_s:
             return None
-        if {r.id for r in requests} != set(earlier.ids):
+        if {r.id for r in requests} != set(earlier.request_ids):
             return None
-        with self._held.lifted():
-            return earlier if self._held.can_keep(earlier) else None
+        with self._held.released():
+            return earlier if self._held.is_feasible(earlier) else None
 
-    def _promised(self, gang: Gang, requests: Sequence[Request]) -> Reservation | None:
+    def _new(self, gang: Gang, requests: Sequence[Request]) -> Reservation | None:
+        """Return a reservation for the earliest estimated start; None if there is none."""
         state = self._state
         running = [r for g in state.registry.gangs.values() for r in g.running.values()]
         found = earliest_start(state, requests, running)
@@ -93,14 +98,14 @@ class Reserve:
             requests_on[placement.node] = (*requests_on.get(placement.node, ()), request)
         return Reservation(gang=gang.key, start_s=found[0], requests_on=requests_on)
 
-    def _dated(self, reservation: Reservation, earlier: Reservation | None) -> Reservation:
-        """With the time since which the start is a guess."""
-        if self._is_known(reservation):
+    def _with_unknown_since(self, reservation: Reservation, earlier: Reservation | None) -> Reservation:
+        """Return the reservation with ``unknown_since_s``: None if its start is known, else that of the earlier one, or now."""
+        if self._is_start_known(reservation):
             return replace(reservation, unknown_since_s=None)
         since_s = earlier.unknown_since_s if earlier is not None else None
         return replace(reservation, unknown_since_s=self._state.now_s if since_s is None else since_s)
 
-    def _is_known(self, reservation: Reservation) -> bool:
+    def _is_start_known(self, reservation: Reservation) -> bool:
         state = self._state
         return all(
             end_is_known(running, state.now_s)

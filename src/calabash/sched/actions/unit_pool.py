@@ -1,9 +1,9 @@
-"""The units that may go for one gang, by node and by device.
+"""Pool of units that a gang may evict, indexed by node and device.
 
-Theory of operation. A pool follows a selection of rows of the ``UnitTable``. ``follow`` compares the selection with the last
-one and computes anew only what is known of the nodes where it differs, so that the plans of a cycle share one pool and each
-pays for what the plan before it has changed. Trials of a plan on a node are kept too: they hold until the selection on the
-node changes or something is placed or released there (``Board.changes``).
+Theory of operation. A pool is a selection of rows of the ``UnitTable``. ``select`` compares the new selection with the last one
+and updates only the nodes where they differ. So the plans of a cycle share one pool, and each pays only for the changes since
+the plan before it. Trials of a plan on a node are cached in the pool too; they are valid until the selection on the node
+changes or something is placed or released there (``Transaction.changes``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way to make room on one node. ``rank`` compares what must go: the most valuable unit first."""
+    """Units whose eviction lets a request fit on one node.
+
+    Args:
+        gpu_milli, slices: sums over the units.
+        rank: ``order`` of the units, the most valuable first, to compare trials of equal cost.
+    """
 
     units: tuple[Unit, ...]
     gpu_milli: float
@@ -34,15 +39,16 @@ class Trial:
 
 
 class UnitPool:
-    """See the module's description.
+    """Selection of units, with sums by node and device.
 
     Args:
-        unit: the unit of a row.
+        nodes, width: number of nodes, and most devices of a node.
+        unit: returns the unit of a row, with its in-quota mark.
 
     Attributes:
-        first: [N] smallest rank of the units on a node, ``UNRANKED`` where there are none.
-        fewest: [N] slices of the unit that has fewest of those on a node.
-        leaving: [N, G] how many placements the units have on a device.
+        first: [N] smallest rank of the units on a node, ``UNRANKED`` for nodes without units.
+        fewest: [N] smallest number of slices of a unit on a node, ``UNRANKED`` for nodes without units.
+        evictable_users: [N, G] number of placements of the units on a device.
         shares: [N, G] sum over the units on a device of the unit's slices divided by its devices on the node.
         slices: [N, G] sum over the units on a device of the unit's slices, on all devices.
     """
@@ -57,55 +63,57 @@ class UnitPool:
         self._marks = np.zeros(0, np.bool_)
         self.first: Ints = np.full(nodes, UNRANKED)
         self.fewest: Ints = np.full(nodes, UNRANKED)
-        self._leaving: Ints = np.zeros((nodes, self._columns), np.int64)
+        self._evictable_users: Ints = np.zeros((nodes, self._columns), np.int64)
         self._shares: Floats = np.zeros((nodes, self._columns))
         self._slices: Ints = np.zeros((nodes, self._columns), np.int64)
-        self.leaving, self.shares, self.slices = (a[:, :width] for a in (self._leaving, self._shares, self._slices))
+        self.evictable_users, self.shares, self.slices = (
+            a[:, :width] for a in (self._evictable_users, self._shares, self._slices)
+        )
         self._versions: Ints = np.zeros(nodes, np.int64)
         self._on: dict[int, list[Unit]] = {}
         self._surplus: dict[GangKey, list[Unit]] = {}
-        self._kept: dict[Hashable, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
 
-    def follow(self, chosen: Bools, marks: Bools) -> bool:
-        """Be about these rows from now on. Returns False, with nothing done, if the rows have got other numbers.
+    def select(self, chosen: Bools, marks: Bools) -> bool:
+        """Select some rows. Returns False, with nothing changed, if the rows of the table were renumbered.
 
         Args:
-            chosen: not changed afterwards: the same object says that nothing has changed.
-            marks: which rows are in quota: units say so.
+            chosen: selected rows. The array must not be changed afterwards: the same object is taken as an unchanged selection.
+            marks: in-quota marks of the rows.
         """
         if self._generation != self.table.generation:
             return False
         if chosen is self._all is self._chosen:
             return True
         self._all = chosen
-        self._follow(chosen, marks)
+        self._update(chosen, marks)
         return True
 
-    def without(self, gone: Iterable[Unit]) -> None:
-        """Be about the selection without these units from now on, but for the surplus of gangs."""
-        rows = [self.table.row(unit) for unit in gone]
+    def exclude(self, units: Iterable[Unit]) -> None:
+        """Leave some units out of the selection, until the next call. ``surplus`` and ``size`` still include them."""
+        rows = [self.table.row(unit) for unit in units]
         if not rows and self._chosen is self._all:
             return
         chosen = self._all.copy() if rows else self._all
         chosen[rows] = False
-        self._follow(chosen, self._marks)
+        self._update(chosen, self._marks)
 
     @property
     def size(self) -> int:
-        """Return how many units the selection has."""
+        """Return the number of selected units."""
         return int(np.count_nonzero(self._all))
 
     def least(self, resource: int) -> float:
-        """Return the smallest amount of device milli (0) or CPU milli (1) that a unit has."""
+        """Return the smallest amount of a unit: device milli for resource 0, CPU milli for 1. Infinite without units."""
         column = self.table.cpu_milli if resource else self.table.gpu_milli
         return float(column[: len(self._chosen)][self._chosen].min(initial=np.inf))
 
     def units(self) -> list[Unit]:
-        """Return all units, those that go first at the beginning."""
+        """Return all units in eviction order."""
         return self._in_order(np.flatnonzero(self._chosen))
 
     def on(self, node: int) -> list[Unit]:
-        """Return the units on a node, those that go first at the beginning."""
+        """Return the units on a node in eviction order."""
         found = self._on.get(node)
         if found is None:
             table = self.table
@@ -114,7 +122,7 @@ class UnitPool:
         return found
 
     def surplus(self, gang: GangKey) -> Sequence[Unit]:
-        """Return the surplus units of a gang, those that go first at the beginning."""
+        """Return the surplus units of a gang in eviction order."""
         found = self._surplus.get(gang)
         if found is None:
             rows = [r for r in self.table.rows_of(gang) if self._all[r] and not self.table.core[r]]
@@ -122,40 +130,41 @@ class UnitPool:
         return found
 
     def nodes(self) -> Ints:
-        """Return the nodes that have units."""
+        """Return the rows of the nodes that have units."""
         return np.flatnonzero(self.first < UNRANKED)
 
     def nodes_in_order(self) -> Iterator[int]:
-        """Yield the nodes that have units, in the order in which their first units go."""
+        """Yield the nodes that have units, in the eviction order of their first units."""
         nodes = self.nodes()
         ranks = self.first[nodes]
         order = np.argsort(ranks, kind="stable")
-        for _, alike in groupby(order.tolist(), key=ranks.tolist().__getitem__):
-            found = nodes[list(alike)].tolist()
-            if len(found) > 1:  # one unit: its members say which is the first
+        for _, same_rank in groupby(order.tolist(), key=ranks.tolist().__getitem__):
+            found = nodes[list(same_rank)].tolist()
+            if len(found) > 1:  # nodes of one unit: sort them by the order of its members
                 members = [m.placement.node for m in self.on(found[0])[0].members]
                 found.sort(key=members.index)
             yield from found
 
     def version(self, node: int) -> int:
-        """Return a number that changes with the selection on a node."""
+        """Return a number that increases when the selection on a node changes."""
         return self._versions.item(node)
 
     @property
     def versions(self) -> Ints:
-        """Return the versions of all nodes; a view."""
+        """Return the versions of all nodes. The array is the internal one."""
         return self._versions
 
-    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made for a key, or make it and keep it as long as the pool."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        found: T = self._kept[key]
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the object that is cached for a key; create it with ``make`` first if there is none."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        found: T = self._cache[key]
         return found
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _follow(self, chosen: Bools, marks: Bools) -> None:
+    def _update(self, chosen: Bools, marks: Bools) -> None:
+        """Change the selection, and recompute the nodes where it or the marks of selected rows differ."""
         table = self.table
         table.rank(chosen)
         if self._ranking != table.ranking:
@@ -171,13 +180,13 @@ class UnitPool:
                 changed[table.use_node[: table.uses][differ[table.use_row[: table.uses]]]] = True
         self._chosen, self._marks = chosen, marks.copy()
         if changed.any():
-            self._renew(changed)
+            self._recompute(changed)
 
     def _in_order(self, rows: Ints) -> list[Unit]:
         return [self._unit(row) for row in rows[np.argsort(self.table.rank_of[rows])].tolist()]
 
-    def _renew(self, changed: Bools) -> None:
-        """Compute anew what is known of some nodes."""
+    def _recompute(self, changed: Bools) -> None:
+        """Recompute the sums of some nodes, and drop their cached units."""
         table, size = self.table, self.table.uses
         nodes, rows = table.use_node[:size], table.use_row[:size]
         at = np.flatnonzero(changed[nodes] & self._chosen[rows])
@@ -185,11 +194,13 @@ class UnitPool:
         self.first[changed] = self.fewest[changed] = UNRANKED
         np.minimum.at(self.first, nodes, table.rank_of[rows])
         np.minimum.at(self.fewest, nodes, table.slices[rows])
-        places = np.cumsum(changed) - 1  # of a node among those that changed
-        count = int(places[-1]) + 1
-        flat = places[nodes] * self._columns + table.use_device[:size][at] % self._columns  # -1 is the last one
+        positions = np.cumsum(changed) - 1  # position of each node among the changed nodes
+        count = int(positions[-1]) + 1
+        flat = (
+            positions[nodes] * self._columns + table.use_device[:size][at] % self._columns
+        )  # NO_DEVICE is the last column
         for sums, values in (
-            (self._leaving, table.use_count),
+            (self._evictable_users, table.use_count),
             (self._shares, table.use_share),
             (self._slices, table.use_slices),
         ):

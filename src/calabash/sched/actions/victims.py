@@ -1,20 +1,20 @@
-"""Who may evict whom: the rules that reclaim and preempt share, and the proof that they never loop.
+"""Rules of eviction: the units that a gang may evict by reclaim or preempt, and the proof that evictions end.
 
-Theory of operation. Three ways to evict exist and no other:
+Theory of operation. A gang may evict units in three ways:
 
-* reclaim: a gang that would be in quota takes from borrowers of other queues, the youngest first;
-* preempt: a gang takes from strictly lower priority in its own queue; in-quota victims only if it becomes in quota;
-* fair share: a gang that stays within its queue's fair share takes surplus from queues that stay above theirs.
+* reclaim: a gang that would be in quota evicts borrowed units of other queues, the youngest first;
+* preempt: a gang evicts units of strictly lower priority in its own queue; units in quota only if it becomes in quota itself;
+* fair share: a gang that keeps its queue within its fair share evicts surplus of queues that stay above theirs.
 
-No loop is possible (A evicts B evicts A). Let V be the in-quota amounts per rank (priority, cores before surplus,
-earlier starts first within a rank), highest rank first. A gang that becomes in quota evicts only borrowers or in-quota
-units of strictly lower priority, so V grows lexicographically. Whether it becomes in quota is judged at its place: a slice
-that is charged by its number may be in quota on one device and borrowed on another. A gang that borrows evicts only
-borrowers, so V stays, and a gang that was evicted does not evict for borrowed room again for ``BORROW_PAUSE_S``. V is
-bounded, and between two growths of V every gang evicts for borrowed room at most once, so without outside events the
-evictions end. Starting something in free room never lowers V: the newcomer only pushes out of quota what has a lower rank.
+A loop (A evicts B, B evicts A) is impossible. Let V be the sequence of in-quota amounts by rank (priority, cores before
+surplus, earlier starts first within a rank), highest rank first. A gang that becomes in quota evicts only borrowed units or
+in-quota units of strictly lower priority, so V grows lexicographically. Whether it becomes in quota is decided for its
+placement, because small slices may be in quota on one device and borrowed on another. A gang that borrows evicts only borrowed
+units, so V does not change, and an evicted gang does not evict in order to borrow for ``BORROW_PAUSE_S``. V is bounded, and
+between two growths of V every gang evicts in order to borrow at most once, so without outside events the evictions end. A start
+on free devices never lowers V: it can displace from quota only units of a lower rank.
 
-The rules are vectors over the rows of the ``UnitTable``: what an eviction changes is a few rows of them.
+The rules are computed as vectors over the rows of the ``UnitTable``, of which an eviction changes only a few.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from calabash.sched.state import SchedulerState
 BORROW_PAUSE_S = 600.0
 
 
-def paused(gang: Gang, now_s: float) -> bool:
-    """Whether it was evicted so recently that it does not evict for borrowed room."""
+def is_borrow_paused(gang: Gang, now_s: float) -> bool:
+    """Return True if the gang may not evict in order to borrow, because it was evicted less than BORROW_PAUSE_S ago."""
     return gang.evicted_at_s is not None and now_s < gang.evicted_at_s + BORROW_PAUSE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Right:
-    """Units that a gang may evict, by one of its rights.
+class EvictionRight:
+    """A right of a gang to evict units.
 
     Attributes:
-        queue, priority: its own; of its queue it may evict lower priority.
-        in_quota: it would be in quota, and may evict what is in quota of its queue.
-        others: it may evict what all others borrow (True), or some other queues.
-        beside: only units on devices where small slices of the queue are in quota.
+        queue, priority: queue and priority of the gang, which may evict units of lower priority in its queue.
+        in_quota: the gang would be in quota, and may evict units in quota of its queue too.
+        others: the gang may evict the borrowed units of all other queues (True), of none (False), or of some.
+        beside: restricts the right to units on devices where small slices of the queue are in quota.
     """
 
     queue: str
@@ -62,48 +62,48 @@ class Right:
 
 
 class VictimRules:
-    """The rules in one cycle; what is known of a queue is kept until something in it starts or stops.
+    """Rules of eviction in one cycle. Results are cached by queue until a request of the queue starts or stops.
 
     Args:
-        begun: requests that this cycle has started: no decision of the same cycle stops them.
+        started: requests that this round has started, which may not be evicted.
 
     Attributes:
-        spared: whether a unit was left where it is for that reason alone, so that another cycle may decide otherwise.
-        table: everything that runs, as of the last question.
+        spared: True if a unit was not eligible for that reason alone, so that another cycle may decide otherwise.
+        table: table of all running units, updated by the queries.
     """
 
-    def __init__(self, state: SchedulerState, begun: AbstractSet[str] = frozenset()) -> None:
+    def __init__(self, state: SchedulerState, started: AbstractSet[str] = frozenset()) -> None:
         self.spared = False
         self.table = state.units
         self._state = state
-        self._begun = begun
+        self._started = started
         self._marked = MarkedQueues(state)
         self._ahead: dict[str, dict[int | None, Amount]] = {}
-        self._is_begun = NO_ROWS
+        self._is_started = NO_ROWS
         self._versions: dict[str, int] = {}
-        self._answers: dict[Hashable, tuple[Bools, Hashable]] = {}  # until something changes
+        self._eligible: dict[Hashable, tuple[Bools, Hashable]] = {}  # cleared with every change
 
-    def touch(self, queue: str) -> None:
-        """Something in the queue started or stopped."""
-        self._marked.forget(queue)
+    def queue_changed(self, queue: str) -> None:
+        """Drop cached results of a queue in which a request was started, stopped or moved."""
+        self._marked.invalidate(queue)
         self._ahead.pop(queue, None)
         self._versions[queue] = self._versions.get(queue, 0) + 1
-        self._answers.clear()
+        self._eligible.clear()
 
     def version(self, queue: str) -> int:
-        """Return a number that changes when something of the queue that is in quota may have changed."""
+        """Return a number that increases when the in-quota units of a queue may have changed."""
         return self._versions.get(queue, 0)
 
-    def left(self, gone: Iterable[Unit]) -> None:
-        """These units were evicted. What a queue borrows has no part in what of it is in quota, so the marks of others stay."""
-        for unit in gone:
+    def units_evicted(self, units: Iterable[Unit]) -> None:
+        """Drop cached results of the queues whose in-quota units were evicted. Borrowed units do not affect the marks."""
+        for unit in units:
             if unit.in_quota:
-                self.touch(unit.queue)
+                self.queue_changed(unit.queue)
 
-    # ---- what is in quota -----------------------------------------------------------------------------------------
+    # ---- units in quota -------------------------------------------------------------------------------------------
 
     def marks(self) -> Bools:
-        """Return for each row whether its unit is in quota. Rows that are not alive have no meaning."""
+        """Return the in-quota marks of all rows. Marks of rows that are not alive are undefined."""
         self._sync()
         return self._marks_of_all()
 
@@ -117,15 +117,18 @@ class VictimRules:
         return replace(unit, in_quota=True) if self._marked.is_marked(row) else unit
 
     def in_quota_of(self, queue: str, priority: int | None = None) -> list[Unit]:
-        """Return the units of the queue that are in quota, of at least that priority."""
+        """Return the units of the queue that are in quota and have at least a priority; None for any priority."""
         table, marks = self.table, self._queue_marks(queue)
         found = self._rows(queue)
         found = found[marks[found]]
         return [self.unit(row) for row in found if priority is None or table.priority[row] >= priority]
 
     def would_be_in_quota(self, queue: str, priority: int | None, need: Amount) -> bool:
-        """Return True if the amount, started now at that priority (None: behind all others), is within what the queue is
-        guaranteed."""
+        """Return True if an amount would be in quota if it started now.
+
+        Args:
+            priority: only in-quota units of at least this priority count before the amount; None for all.
+        """
         if not any(self._state.tree.form.managed):
             return False
         known = self._ahead.setdefault(queue, {})
@@ -135,7 +138,10 @@ class VictimRules:
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
     def is_in_quota_at(self, gang: Gang, placed: Sequence[Placed], evicted: Iterable[Unit]) -> bool:
-        """Return True if requests of the gang that would be in quota by their amount are so at these places too."""
+        """Return True if requests that would be in quota by their amount are in quota at their placements too.
+
+        Only small slices can differ: the marks of the queue are computed with the requests added and ``evicted`` left out.
+        """
         if not self.are_small(request for request, _ in placed):
             return True
         state = self._state
@@ -145,60 +151,63 @@ class VictimRules:
                 placement=placement,
                 node=state.cluster.names[placement.node],
                 started_at_s=state.now_s,
-                charge=state.charges.of(request.shape),
+                charge=state.charges.charge(request.shape),
                 sequence=sys.maxsize,
             )
             for request, placement in placed
         )
-        gone = {member.request.id for unit in evicted for member in unit.members}
-        left = [u for u in self.units(gang.queue) if u.members[0].request.id not in gone]
+        evicted_ids = {member.request.id for unit in evicted for member in unit.members}
+        left = [u for u in self.units(gang.queue) if u.members[0].request.id not in evicted_ids]
         unit = unit_of(gang, members, core=gang.missing > 0)
         marked = mark_in_quota([*left, unit], state.tree.guaranteed(gang.queue), state.tree.form.managed)
         return next(u.in_quota for u in marked if u.members is members)
 
     def are_small(self, requests: Iterable[Request]) -> bool:
-        """Return True if all requests are charged by the number of their slices."""
-        return all(is_charged_by_count(r.shape, self._state.charges.of(r.shape)) for r in requests)
+        """Return True if all requests are small slices: charged the least charge of their number of slices."""
+        return all(is_charged_by_count(r.shape, self._state.charges.charge(r.shape)) for r in requests)
 
-    # ---- who may go -----------------------------------------------------------------------------------------------
+    # ---- eligible victims -----------------------------------------------------------------------------------------
 
-    def eligible(self, right: Right, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
-        """Return the rows of the units that a gang may evict, and a name for them that gangs of nearly the same ones share.
+    def eligible(self, right: EvictionRight, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
+        """Return the rows of the units that a gang may evict, and a key under which a pool of similar rows can be reused.
 
         Args:
-            guarded: take those that are guarded as well, where they are borrowed.
+            guarded: include borrowed units that are guarded.
         """
         self._sync()
         key = None if self.table.rows_of(requester.key) else (right, guarded)
-        found = self._answers.get(key) if key else None
+        found = self._eligible.get(key) if key else None
         if found is None:
             units, kind = self._units_of_right(right)
             if right.beside:
                 units, kind = self._beside_own_slices(right.queue, units), (kind, right.beside)
-            found = (self._ripe(units, requester, guarded=guarded), (kind, right.in_quota, guarded))
+            found = (self._evictable(units, requester, guarded=guarded), (kind, right.in_quota, guarded))
             if key:
-                self._answers[key] = found
+                self._eligible[key] = found
         return found
 
-    def ripe_below(self, right: Right, requester: Gang) -> Bools:
-        """Return the rows of the units of its own queue that a gang may evict."""
-        return self._ripe(self._lower_priority(right), requester)
+    def victims_of_lower_priority(self, right: EvictionRight, requester: Gang) -> Bools:
+        """Return the rows of the units of lower priority in its own queue that a gang may evict."""
+        return self._evictable(self._lower_priority(right), requester)
 
     def in_order(self, units: Bools) -> Iterator[Unit]:
-        """Yield the units of some rows, those that go first at the beginning."""
+        """Yield the units of some rows in eviction order."""
         self.table.rank(units)
         rows = np.flatnonzero(units)
         for row in rows[np.argsort(self.table.rank_of[rows])].tolist():
             yield self.unit(row)
 
     def units_of(self, gang: GangKey, units: Bools) -> list[Unit]:
-        """Return those units of a gang whose rows are among some."""
+        """Return the units of a gang whose rows are selected in ``units``."""
         return [self.unit(row) for row in self.table.rows_of(gang) if units[row]]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _units_of_right(self, right: Right) -> tuple[Bools, Hashable]:
-        """Return the rows that a right is about, and a name for them: the queue only says more where it has such rows."""
+    def _units_of_right(self, right: EvictionRight) -> tuple[Bools, Hashable]:
+        """Return the rows to which a right applies, and a key for them.
+
+        The key contains the queue only if the rows depend on it, so that queues without rows of their own share a pool.
+        """
         if not self._state.registry.running_in.get(right.queue):
             return (self._borrowed(right) if right.others else np.zeros(self.table.size, np.bool_)), ""
         own = self._lower_priority(right)
@@ -211,7 +220,7 @@ class VictimRules:
         return others, (right.queue if len(rows) and not marks[rows].all() else "")
 
     def _beside_own_slices(self, queue: str, units: Bools) -> Bools:
-        """Return those rows whose units have a member on a device where small slices of the queue are in quota."""
+        """Return those of the rows whose units are on a device where small slices of the queue are in quota."""
         own = {
             device
             for unit in self.in_quota_of(queue)
@@ -223,8 +232,8 @@ class VictimRules:
             found[row] = not own.isdisjoint(devices_of(self.table.unit(row)))
         return found
 
-    def _lower_priority(self, right: Right) -> Bools:
-        """Return the rows of a queue of strictly lower priority; those in quota only if the gang would be in quota."""
+    def _lower_priority(self, right: EvictionRight) -> Bools:
+        """Return the rows of strictly lower priority in the queue; those in quota only if the gang would be in quota."""
         marks, table = self._queue_marks(right.queue), self.table
         rows = slice(0, table.size)
         if not self._state.options.preempt:
@@ -233,8 +242,8 @@ class VictimRules:
         found &= table.alive[rows]
         return found if right.in_quota else found & ~marks
 
-    def _borrowed(self, right: Right) -> Bools:
-        """Return the rows of what other queues borrow, all or some of them."""
+    def _borrowed(self, right: EvictionRight) -> Bools:
+        """Return the rows of the borrowed units of the other queues to which a right applies."""
         marks, table = self._marks_of_all(), self.table
         rows = slice(0, table.size)
         found: Bools = table.alive[rows] & ~marks
@@ -245,23 +254,26 @@ class VictimRules:
             found &= table.queue[rows] != table.queue_number(right.queue)
         return found
 
-    def _ripe(self, units: Bools, requester: Gang, *, guarded: bool = False) -> Bools:
-        """Return those rows whose units have run long enough and may be evicted; a core only with all of its surplus.
+    def _evictable(self, units: Bools, requester: Gang, *, guarded: bool = False) -> Bools:
+        """Return those of the rows whose units may be evicted now.
+
+        Left out are units that have run for less than ``min_run_time_s``, that are not evictable, that belong to the requester,
+        or that this round has started, and cores whose surplus cannot all be evicted.
 
         Args:
-            guarded: take those that are guarded as well, where they are borrowed.
+            guarded: include borrowed units that are guarded.
         """
         table, rows = self.table, slice(0, self.table.size)
         now_s, rest_s = self._state.now_s, self._state.options.min_run_time_s
-        kept = ~table.guarded[rows]
+        unguarded = ~table.guarded[rows]
         if guarded:
-            kept |= ~self._marks_of_all()
-        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] + rest_s <= now_s) & kept
+            unguarded |= ~self._marks_of_all()
+        chosen: Bools = units & table.evictable[rows] & (table.started_at_s[rows] + rest_s <= now_s) & unguarded
         own = table.rows_of(requester.key)
         chosen[own.start : own.stop] = False
-        if self._begun and (chosen & self._is_begun).any():
+        if self._started and (chosen & self._is_started).any():
             self.spared = True
-            chosen &= ~self._is_begun
+            chosen &= ~self._is_started
         cores = np.flatnonzero(chosen & (table.surplus[rows] > 0))
         if len(cores):
             surplus = np.bincount(table.gang[rows][chosen & ~table.core[rows]], minlength=table.size)
@@ -269,35 +281,35 @@ class VictimRules:
         return chosen
 
     def _sync(self) -> None:
-        """Bring the table up to what runs."""
+        """Update the table and the vectors over its rows to the running units."""
         table, generation = self.table, self.table.generation
-        if not self._state.registry.has_changed and len(self._is_begun) == table.size:
+        if not self._state.registry.has_changed and len(self._is_started) == table.size:
             return
         new = table.sync(self._state.registry)
-        self._answers.clear()
-        if table.generation != generation or len(self._is_begun) > table.size:
-            self._marked.forget_all()
+        self._eligible.clear()
+        if table.generation != generation or len(self._is_started) > table.size:
+            self._marked.invalidate_all()
             new = range(table.size)
-            self._is_begun = NO_ROWS
-        if len(self._is_begun) < table.size:
-            new = range(len(self._is_begun), table.size)
-            self._is_begun = np.concatenate((self._is_begun, np.zeros(len(new), np.bool_)))
-            self._is_begun[self._begun_rows(new)] = True
-        self._marked.appended(new)
+            self._is_started = NO_ROWS
+        if len(self._is_started) < table.size:
+            new = range(len(self._is_started), table.size)
+            self._is_started = np.concatenate((self._is_started, np.zeros(len(new), np.bool_)))
+            self._is_started[self._started_rows(new)] = True
+        self._marked.rows_appended(new)
 
-    def _begun_rows(self, new: range) -> list[int]:
-        """Return those of the new rows that have a member which this cycle has started."""
-        table, registry, begun = self.table, self._state.registry, self._begun
-        if not begun:
+    def _started_rows(self, new: range) -> list[int]:
+        """Return those of the new rows that have a member which this round has started."""
+        table, registry, started = self.table, self._state.registry, self._started
+        if not started:
             return []
         rows: Iterable[int] = new
-        if len(begun) < len(new):
-            keys = {registry.gang_of(name).key for name in begun if name in registry}
+        if len(started) < len(new):
+            keys = {registry.gang_of(name).key for name in started if name in registry}
             rows = [row for key in keys for row in table.rows_of(key) if row in new]
         return [
             row
             for row in rows
-            if table.alive[row] and not begun.isdisjoint(m.request.id for m in table.unit(row).members)
+            if table.alive[row] and not started.isdisjoint(m.request.id for m in table.unit(row).members)
         ]
 
     def _marks_of_all(self) -> Bools:
@@ -308,11 +320,12 @@ class VictimRules:
         return self._marked.rows(queue)
 
     def _queue_marks(self, queue: str) -> Bools:
-        """Return marks that are true of one queue."""
+        """Return the marks of all rows, of which those of one queue are current."""
         self._sync()
         return self._marked.marks((queue,))
 
     def _amount_ahead(self, queue: str, priority: int | None) -> Amount:
+        """Return the sum of the in-quota units of a queue of at least a priority; None for all."""
         if not self._state.registry.running_in.get(queue):
             return ZERO
         marks, table = self._queue_marks(queue), self.table

@@ -1,17 +1,23 @@
-"""The cluster as the scheduler sees it: what there is, what is free, where a shape fits, and where it fits best.
+"""Cluster state for placement: resident arrays of nodes and devices, feasibility of shapes, and the best placement.
 
-What lives here: resident arrays (``columns``, ``arrays``), shapes of requests (``shape``), feasibility (``fit``), bounds on
-it (``maxima``), device choice (``choose``), MIG tables for simulated clusters (``mig_tables``), what-if transactions
-(``board``) and releases (``releases``), counts of what is asked for (``demand``), and the engine that keeps one score
-vector per shape (``engine``).
-What never lives here: queues, gangs, time, or a reason to prefer one request to another.
+Modules:
+
+* ``spec``: nodes and devices as configured; ``shape``: what a request needs, and a placement;
+* ``columns``, ``mig_columns``, ``arrays``: the resident arrays, and placing and releasing on them;
+* ``fit``: nodes and devices where a shape fits; ``maxima``: quick upper bounds;
+* ``device_choice``, ``best_effort``: devices within a node;
+* ``engine``: cached scores per shape; ``scoring``: interface of placement policies;
+* ``placer``, ``transaction``, ``releases``: what-if placements that can be undone;
+* ``demand``: counts of requests per shape; ``mig_tables``: MIG geometries of simulated devices.
+
+The package knows no queues, gangs or time, and does not compare requests.
 """
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import PlacementPolicy, Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -20,7 +26,7 @@ __all__ = [
     "WHOLE_MILLI",
     "Bools",
     "Cluster",
-    "Compiled",
+    "CompiledShape",
     "Demand",
     "Engine",
     "Floats",

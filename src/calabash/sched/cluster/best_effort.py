@@ -1,10 +1,10 @@
-"""Devices for shapes of best-effort compute: spread so that a slice may expect a part of a device worth having.
+"""Device preference for shapes of best-effort compute, which spreads them so that each can expect enough compute.
 
-Theory of operation. A best-effort shape is promised memory and no compute, so free compute says nothing about where it fits
-best: by amounts alone, all such slices would go to one device until its memory is full. What a slice may expect of a device is
-the compute that is not promised there, divided by the best-effort slices on it and this one. A device in use is preferred as
-long as a slice may expect ``EXPECTED_MILLI_MIN`` of it, so that idle devices stay whole; then an idle device is; then the
-device in use of which most may be expected. The most slices per device are the sharing mode's (``Shape.gpu_slices_max``).
+Theory of operation. A best-effort shape is guaranteed memory but no compute, so free compute does not tell which device is
+best: by amounts alone, all such slices would go to one device until its memory is full. The compute that a slice can expect of
+a device is the free compute divided by the number of best-effort slices, this one included. A device in use on which a slice
+can expect ``EXPECTED_MILLI_MIN`` is preferred, so that idle devices stay whole; then an idle device; then the device in use
+with the most expected compute. The number of slices per device is limited by the sharing mode (``Shape.gpu_slices_max``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI
 
 EXPECTED_MILLI_MIN = 250  # four slices share a device before an idle one is taken
-_CLASS = 10 * WHOLE_MILLI  # larger than what may be expected, and than scores of policies
+_CLASS = 10 * WHOLE_MILLI  # larger than any expected compute and any score of a policy
 
 
-def worth(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
-    """Return [rows, G] how well each device serves a best-effort slice, larger is better; -1 where it does not fit."""
+def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
+    """Return [rows, G] the score of each device for a best-effort slice, larger is better; -1 where it does not fit."""
     expected = cluster.gpu_free_milli[rows] // (1 + cluster.gpu_best_effort[rows])
     used = cluster.gpu_users[rows] > 0
     rank = np.where(used, np.where(expected >= EXPECTED_MILLI_MIN, 2, 0), 1)
@@ -28,10 +28,10 @@ def worth(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
     return found
 
 
-def preferred(cluster: Cluster, rows: Rows, fits: Bools, scores: Floats) -> Floats:
-    """Return a policy's scores of the rows with the preference for their best devices before them."""
-    best = worth(cluster, rows, fits).max(axis=1)
-    crowded = np.where(best < _CLASS, best, 0)  # the policy decides among devices that are not
+def with_device_preference(cluster: Cluster, rows: Rows, fits: Bools, scores: Floats) -> Floats:
+    """Return scores of the rows by the class of their best device first, and by a policy's scores second."""
+    best = best_effort_scores(cluster, rows, fits).max(axis=1)
+    crowded = np.where(best < _CLASS, best, 0)  # among other devices the policy decides
     bounded = np.clip(scores, -WHOLE_MILLI, WHOLE_MILLI)
     ranked: Floats = np.where(np.isfinite(scores), best // _CLASS * _CLASS + 3 * crowded + bounded, scores)
     return ranked

@@ -1,8 +1,7 @@
-"""The columns of the cluster: what is kept per node and per device, and how the columns grow when a node comes.
+"""Arrays of the cluster, one row per node and one column per device, and their growth when nodes are added.
 
-One row per node, one column per device. Columns of devices beyond a node's count stay zero. Rows are in a fixed
-pseudo-random order of the nodes (``order_seed``), so that "the first row among equals" is first fit in a random but fixed
-order: it consolidates, and no node name is preferred.
+Rows are in a fixed pseudo-random order of the nodes (``order_seed``). Taking the first row among equals is therefore first fit
+in a random but fixed order: it consolidates requests, and no node is preferred because of its name.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
 from calabash.model.nominal import nominal_memory_mib
-from calabash.sched.cluster.mig_cuts import MigCuts
+from calabash.sched.cluster.mig_columns import MigColumns
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec
@@ -29,24 +28,28 @@ MODE_UNSET = 0
 MODE_MIG = "mig"
 
 
-class Columns(MigCuts):
-    """Resident arrays; N nodes, G the largest number of devices of a node (columns beyond a node's count stay zero).
+class Columns(MigColumns):
+    """Resident arrays for N nodes, with G the largest number of devices of a node.
 
-    Attributes (all of them read-only for others; shapes in brackets):
-        cpu_free_milli, cpu_milli, memory_free_mib, memory_mib [N]: host resources, free and whole.
-        gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib, gpu_nominal_mib [N, G]: devices, with
-            the memory that is free, that their drivers report, and that their models are sold with.
-        gpu_slices, gpu_services [N, G]: slices that placements have of a device, and how many times ``Shape.gpu_slices_max``
-            of them it takes (one for each MPS service).
-        gpu_best_effort [N, G]: placements that have memory of a device and no compute is promised to.
-        gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G].
+    Columns of devices beyond a node's count are zero. Other classes must not change the attributes.
+
+    Attributes (shapes in brackets):
+        cpu_milli, cpu_free_milli, memory_mib, memory_free_mib [N]: host resources, total and free.
+        gpu_count [N]: number of devices.
+        gpu_free_milli, gpu_free_mib [N, G]: free compute and memory of the devices.
+        gpu_mib, gpu_nominal_mib [N, G]: memory that the driver reports, and nominal memory of the card model.
+        gpu_slices [N, G]: slices that placements take of a device. gpu_services [N, G]: factor of ``Shape.gpu_slices_max``
+            for a device: the number of its MPS services, else 1.
+        gpu_best_effort [N, G]: placements of best-effort compute.
+        gpu_users [N, G]: placements on a device. gpu_mode, gpu_pinned [N, G]: sharing mode, and True if it is fixed.
+        gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G]: see ``GpuSpec``; models and cards by number.
         kind_users [N, KINDS]: placements per class of request (``Shape.kind``).
-        schedulable [N]: False while cordoned. rack [N].
-        gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free.
+        schedulable [N]: False while the node is cordoned. rack [N]: number of the rack, -1 for none.
+        gpu_sum_milli, gpu_whole_free [N]: free compute of all devices, and number of devices whose compute is free.
         users [N]: placements on the node.
-        names, labels, taints: per row. row_of: name -> row. removed: rows of nodes that are gone.
+        names, labels, taints: by row. row_of: row by name. removed: rows of removed nodes.
         log: changed rows, oldest first, starting at position ``log_start``.
-        mig_instances: MIG instances that stand on a device, by (row, device); mig_coming: profiles that wait, in order.
+        mig_instances: existing MIG instances by (row, device). mig_coming: MIG profiles of waiting requests, in order.
         static_version: changes when labels, taints or the set of nodes change.
     """
 
@@ -54,7 +57,7 @@ class Columns(MigCuts):
         seen: set[str] = set()
         for node in nodes:
             if node.name in seen:
-                raise CalabashError(f"node {node.name} is there twice", hint="node names are unique")
+                raise CalabashError(f"node {node.name} is given twice", hint="node names must be unique")
             seen.add(node.name)
         order: Iterable[int] = range(len(nodes))
         if order_seed is not None:
@@ -123,11 +126,14 @@ class Columns(MigCuts):
     kind_users: npt.NDArray[np.int32]
 
     def mode_code(self, mode: str) -> int:
-        """Stable small number of a sharing mode."""
+        """Return the number of a sharing mode, which never changes."""
         return self.modes.setdefault(mode, len(self.modes))
 
     def keep_mode(self, row: int, device: int, mode: str) -> None:
-        """A device serves that mode only, or (``""``) any when it is idle; what runs there is untouched."""
+        """Pin a device to a sharing mode, or unpin it (``""``), so that it serves any mode when idle.
+
+        Placements on the device are not affected.
+        """
         self.gpu_pinned[row, device] = bool(mode)
         if mode:
             self.gpu_mode[row, device] = self.mode_code(mode)
@@ -136,7 +142,7 @@ class Columns(MigCuts):
             self.gpu_mode[row, device] = MODE_UNSET
 
     def _allocate(self, count: int) -> None:
-        """Make all arrays ``count`` rows long, keeping what is there."""
+        """Grow all arrays to ``count`` rows, keeping their contents."""
         old = len(self.names)
         for name, dtype, fill in self._VECTORS:
             grown: npt.NDArray[Any] = np.full(count, fill, dtype)
@@ -163,20 +169,20 @@ class Columns(MigCuts):
             self._write(row, node)
         self.static_version += 1
 
-    def forget(self, row: int) -> None:
-        """The node is gone and its name free; another may have the row once nothing uses it."""
+    def remove_node(self, row: int) -> None:
+        """Remove a node. Its name is free; its row is reused for another node once no placement uses it."""
         del self.row_of[self.names[row]]
         for key in [key for key in self.mig_instances if key[0] == row]:
             del self.mig_instances[key]
         self.removed.add(row)
 
     def relabel(self, row: int, labels: Mapping[str, str], taints: Sequence[str]) -> None:
-        """A node has other labels or taints; what runs there is untouched."""
+        """Replace the labels and taints of a node. Placements on it are not affected."""
         self.labels[row], self.taints[row] = labels, tuple(taints)
         self.static_version += 1
 
     def _replace(self, row: int, node: NodeSpec) -> None:
-        """Another node in the row of one that is gone."""
+        """Write a node into the row of a removed node."""
         self.removed.discard(row)
         for name, _, fill in (*self._VECTORS, *self._MATRICES):
             getattr(self, name)[row] = fill

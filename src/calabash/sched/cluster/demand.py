@@ -1,6 +1,6 @@
-"""What is asked for, as counts per shape: the only thing that learned policies know of the workload.
+"""Demand: number of requests per shape, from which policies learn the workload.
 
-A demand comes from a file, or from arrivals as they come; it never looks ahead.
+A demand is read from a file, or counted from the requests that have arrived so far.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ TYPICAL_MAX = 128  # learning takes time in proportion
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Counts of requests per shape; shapes with different memory stay different."""
+    """Number of requests per shape."""
 
     counts: Mapping[Shape, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, shapes: Iterable[Shape]) -> Demand:
-        """Count them."""
+        """Return the demand of some requests, one shape each."""
         counts: dict[Shape, int] = {}
         for shape in shapes:
             counts[shape] = counts.get(shape, 0) + 1
@@ -30,13 +30,15 @@ class Demand:
 
     @property
     def gpu_total_milli(self) -> int:
-        """Device compute over all requests."""
+        """Return the device compute of all requests."""
         return sum(shape.gpu_total_milli * count for shape, count in self.counts.items())
 
     def typical(self) -> list[tuple[tuple[int, int, int, frozenset[str]], float]]:
-        """The target workload of FGD: the most popular (cpu_milli, gpu_milli, gpu_count, models) until they are 95 % of
-        all requests, at most ``TYPICAL_MAX``, with frequencies that add up to one. Host memory is ignored, CPU-only
-        requests are included."""
+        """Return the target workload of FGD: the most frequent (cpu_milli, gpu_milli, gpu_count, models) with frequencies.
+
+        Includes CPU-only requests and ignores host memory. The entries cover TYPICAL_SHARE of all requests, but are at most
+        TYPICAL_MAX; their frequencies sum to 1.
+        """
         merged: dict[tuple[int, int, int, frozenset[str]], int] = {}
         for shape, count in self.counts.items():
             key = (shape.cpu_milli, shape.gpu_milli, shape.gpu_count, shape.models)
@@ -53,7 +55,10 @@ class Demand:
         return [(key, count / covered) for key, count in found]
 
     def distance(self, other: Demand) -> float:
-        """Total variation between two demands by device compute and count, 0 (same mix) to 1 (nothing in common)."""
+        """Return the total variation distance to another demand, from 0 (same mix) to 1 (no shape in common).
+
+        Shapes are weighted by their number of requests and their device compute.
+        """
         mine, theirs = self._shares(), other._shares()
         return sum(abs(mine.get(s, 0.0) - theirs.get(s, 0.0)) for s in mine.keys() | theirs.keys()) / 2
 

@@ -1,12 +1,12 @@
-"""The decision engine: one cached score per shape and node, renewed only where something changed.
+"""Placement engine: best node for a shape, from one cached score per shape and node.
 
-Theory of operation. For every shape that was ever asked for there is one vector of scores over the nodes (minus
-infinity where it does not fit) and a cursor into the cluster's change log. A decision renews the entries of the rows
-that changed since this shape last looked, and takes the first largest score. Rows are in a fixed pseudo-random order,
-so "first among equals" is first fit; scores are rounded to 1e-9, because float noise would otherwise break it. A shape
-that fits nowhere is remembered by its cursor: asked again with nothing changed, it costs one comparison. After some refusals
-in a row, which is what a full cluster looks like, a shape is first compared with the most that any node has free (``maxima``).
-While few nodes have anything free on a device, a new shape is compared and scored on these nodes alone.
+Theory of operation. For every shape that was requested there is a vector of scores over the nodes (minus infinity where the
+shape does not fit) and a cursor into the change log of the cluster. A query rescores the rows that changed since the last query
+for the shape, and returns the first row with the largest score. Rows are in a fixed pseudo-random order, so that the first
+among equals is first fit; scores are rounded to 1e-9, so that float noise does not break ties. Repeating a query without
+changes costs one comparison. After several refusals in a row, as in a full cluster, a shape is first compared with the largest
+free amounts of all nodes (``maxima``). While few nodes have free compute on a device, a new shape is scored on these nodes
+only.
 """
 
 from __future__ import annotations
@@ -17,48 +17,47 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.best_effort import preferred, worth
-from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.best_effort import best_effort_scores, with_device_preference
 from calabash.sched.cluster.columns import Floats, Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.device_choice import choose_devices
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.maxima import Maxima
 from calabash.sched.cluster.scoring import PlacementPolicy, Scorer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
 
 _DECIMALS = 9
 _NOWHERE = -np.inf
-# Above this many changed rows one pass over everything is cheaper than gathering them.
+# Above this share of changed rows, rescoring all rows is cheaper than gathering the changed ones.
 _FULL_PASS_SHARE = 0.25
-# Below this a look at all scores is quicker than keeping track of the largest.
+# Below this number of rows, searching all scores is faster than keeping track of the largest.
 _MANY_ROWS = 4096
-# After so many refusals in a row the maxima are looked at first.
+# After this number of refusals in a row, the maxima are checked first.
 _REFUSALS_MIN = 8
 
 
 class _Entry:
-    """What is known of one shape."""
+    """Cached scores of one shape."""
 
     __slots__ = ("compiled", "cursor", "devices", "first", "scores", "static_version", "version")
 
-    def __init__(self, compiled: Compiled, count: int) -> None:
+    def __init__(self, compiled: CompiledShape, count: int) -> None:
         self.compiled = compiled
         self.scores: Floats = np.full(count, _NOWHERE)
         self.devices: npt.NDArray[np.int8] | None = np.zeros(count, np.int8) if compiled.shape.fraction else None
         self.cursor = -1
         self.static_version = -1
         self.version = -1
-        self.first = -1  # row of the first largest score; -1: it has to be looked for
+        self.first = -1  # row of the first largest score; -1 if it must be searched
 
 
 class Engine:
-    """Answers where a shape goes best now. It reads the cluster and never changes it.
+    """Best node for a shape by a placement policy. Reads the cluster and never changes it.
 
     Args:
-        cluster: the resident arrays.
-        policy: makes the scores; see ``policies``.
+        policy: computes the scores.
 
     Attributes:
-        maxima: the most that nodes have free.
+        maxima: largest free amounts of the nodes.
     """
 
     def __init__(self, cluster: Cluster, policy: PlacementPolicy) -> None:
@@ -67,22 +66,22 @@ class Engine:
         self._policy = policy.name
         self._entries: dict[Shape, _Entry] = {}
         self.maxima = Maxima(cluster)
-        self._refusals = 0  # since a place was found last, or the maxima did not help
+        self._refusals = 0  # since the last placement was found, or the maxima last did not refuse a shape
 
     def decide(self, shape: Shape) -> NodePlacement | None:
-        """The best place by the policy for a request that arrives, or None when it fits nowhere; nothing is taken."""
+        """Return ``best`` for a request that has just arrived, which policies that learn count."""
         self.scorer.observe(shape)
         return self.best(shape)
 
     def observe(self, shape: Shape) -> None:
-        """A request of this shape has arrived: policies that learn count it."""
+        """Count a request of the shape that has just arrived, for policies that learn."""
         self.scorer.observe(shape)
 
     def best(self, shape: Shape) -> NodePlacement | None:
-        """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
+        """Return the best placement by the policy, without taking it; None if the shape fits nowhere."""
         entry = self._entries.get(shape)
         if entry is None or entry.cursor != self.cluster.position or entry.version != self.scorer.version:
-            if self.refuse(shape):
+            if self.fits_nowhere(shape):
                 return None
             entry = self._fresh(shape)
         scores = entry.scores
@@ -99,23 +98,24 @@ class Engine:
         self._refusals = 0
         return self._placement(entry, row, score)
 
-    def refuse(self, shape: Shape, *, new: bool = False) -> bool:
-        """Return True if it is plain that the shape fits nowhere. It is looked at after some refusals in a row only, and after
-        as many again where that was in vain. Where all nodes would be scored else, it is also looked at while few nodes have
-        something free on a device.
+    def fits_nowhere(self, shape: Shape, *, new: bool = False) -> bool:
+        """Return True if a quick check shows that the shape fits on no schedulable node.
+
+        The check is made only after several refusals in a row, and again after as many if it did not help; and, while few nodes
+        have free compute on a device, if all nodes would have to be scored otherwise.
 
         Args:
-            new: all nodes would be scored although there are scores of the shape.
+            new: all nodes would have to be scored, although there are cached scores of the shape.
         """
         if self._refusals < _REFUSALS_MIN and not (self.maxima.few_open and (new or shape not in self._entries)):
             return False
-        if self.maxima.refuse(shape):
+        if self.maxima.exceeded(shape):
             return True
         self._refusals = 0
         return False
 
     def best_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
-        """As ``best``, on one of these rows."""
+        """Return the best placement on one of these rows, without taking it; None if the shape fits on none of them."""
         if not rows:
             return None
         entry = self._fresh(shape)
@@ -125,17 +125,17 @@ class Engine:
         return None if score == _NOWHERE else self._placement(entry, rows[first], score)
 
     def scores(self, shape: Shape) -> Floats:
-        """[N] current scores, minus infinity where the shape does not fit; a view, not to be changed."""
+        """Return [N] the current scores, minus infinity where the shape does not fit. The array must not be changed."""
         return self._fresh(shape).scores
 
     @property
     def preference(self) -> str:
-        """By what it prefers one node to another now, in words for people: the policy, and what it prices out of the usual."""
+        """Return a text for people: name of the policy, with the note of its scorer if it has one."""
         return f"{self._policy} ({self.scorer.note})" if self.scorer.note else self._policy
 
     @property
     def memory_bytes(self) -> int:
-        """What the caches hold."""
+        """Return the memory that the cached scores use."""
         return sum(
             entry.scores.nbytes + (0 if entry.devices is None else entry.devices.nbytes)
             for entry in self._entries.values()
@@ -148,7 +148,7 @@ class Engine:
         if entry is None or len(entry.scores) != cluster.node_count:
             if len(self._entries) >= SHAPES_KEPT_MAX:
                 self._entries.clear()
-            entry = self._entries[shape] = _Entry(Compiled(cluster, shape), cluster.node_count)
+            entry = self._entries[shape] = _Entry(CompiledShape(cluster, shape), cluster.node_count)
         version = self.scorer.version
         if entry.cursor == cluster.position and entry.version == version:
             return entry
@@ -174,7 +174,7 @@ class Engine:
     def _renew_all(self, entry: _Entry) -> None:
         entry.first = -1
         shape = entry.compiled.shape
-        if self.refuse(shape, new=True):
+        if self.fits_nowhere(shape, new=True):
             entry.scores.fill(_NOWHERE)
             return
         rows = self.maxima.rows_for(shape) if self.maxima.few_open else None
@@ -188,8 +188,8 @@ class Engine:
         scores, devices = self.scorer.score(entry.compiled, rows)
         if entry.compiled.shape.best_effort:
             fits = entry.compiled.devices(rows)
-            scores = preferred(self.cluster, rows, fits, scores)
-            devices = worth(self.cluster, rows, fits).argmax(axis=1).astype(np.int8)
+            scores = with_device_preference(self.cluster, rows, fits, scores)
+            devices = best_effort_scores(self.cluster, rows, fits).argmax(axis=1).astype(np.int8)
         scores = scores.round(_DECIMALS)
         if entry.first >= 0 and len(entry.scores) >= _MANY_ROWS:
             before = entry.scores.item(entry.first)
@@ -203,10 +203,10 @@ class Engine:
 
     @staticmethod
     def _still_first(entry: _Entry, rows: Rows, scores: Floats, before: float) -> int:
-        """The first largest row after a renewal of some; -1 when only a look at all rows can tell.
+        """Return the first row with the largest score after some rows were rescored; -1 if all rows must be searched.
 
-        Rows that were not renewed score at most ``before``, and none of them that reaches it stands before the old first.
-        So a larger renewed score wins outright, and the old first stays unless it fell.
+        Rows that were not rescored score at most ``before``, the old largest score, and those that reach it come after the old
+        first row. So a larger new score is the largest, and otherwise the old first row stays first unless its score fell.
         """
         top = scores.max()
         if top > before:
@@ -232,10 +232,10 @@ class Engine:
         if self.plain_whole(shape):
             free = (self.cluster.gpu_free_milli[row] == 1000).nonzero()[0][: shape.gpu_count]
             return NodePlacement(node=row, devices=tuple(free.tolist()), score=score)
-        return choose(entry.compiled, row, known=True)
+        return choose_devices(entry.compiled, row, known=True)
 
     def plain_whole(self, shape: Shape) -> bool:
-        """Whole cards by lowest index, where nothing but being free decides."""
+        """Return True if the shape is for whole devices and any free device of the node serves it."""
         cluster = self.cluster
         plain = not (cluster.has_modes or cluster.has_unhealthy or cluster.has_mixed or cluster.gpu_tracked)
         return plain and shape.whole and not (shape.topology or shape.models or shape.mode)

@@ -1,8 +1,8 @@
-"""Where a shape fits, as vectors over rows.
+"""Feasibility of a shape on nodes and devices, as vectors over rows.
 
-A shape is compiled once per cluster: what depends only on labels, taints and device models becomes a mask of nodes and,
-where it matters, of devices. What changes with every placement is compared on the rows asked for. Why a node does not
-fit is answered by ``explain.reasons``.
+A shape is compiled once per cluster: conditions on labels, taints and device models become a mask of nodes and, if needed, of
+devices. Amounts, which change with every placement, are compared for the rows of a query. ``explain.reasons`` finds the reason
+why a node does not fit.
 """
 
 from __future__ import annotations
@@ -17,20 +17,28 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
 
-# More requests than any node takes: of a shape that asks for nothing, any number fits.
+# Larger than any number of requests on a node; the count of a shape that needs nothing.
 COUNT_MAX = 1 << 30
 
 
 @lru_cache(maxsize=4096)
 def _has(geometry: MigGeometry, names: tuple[str, ...]) -> bool:
-    """Whether an empty card has all of them."""
+    """Return True if all of the profiles fit on an empty device together."""
     if len(names) == 1:
         return geometry.profile(names[0]) is not None
     return together(geometry, names, MigState(), ()) is not None
 
 
-class Compiled:
-    """A shape bound to a cluster: static masks, renewed when labels, taints or the set of nodes change."""
+class CompiledShape:
+    """A shape compiled for one cluster.
+
+    Attributes:
+        selected, tolerated: [N] nodes whose labels match and whose taints are tolerated; None if all are.
+        static: [N] both of them; None if all nodes are.
+        device_static: [N, G] devices of the right model and card memory; None if all are.
+        mode: number of the shape's sharing mode.
+        version: ``static_version`` of the cluster for which the masks were computed.
+    """
 
     __slots__ = ("cluster", "device_static", "mode", "selected", "shape", "static", "tolerated", "version")
 
@@ -42,7 +50,7 @@ class Compiled:
         self.renew()
 
     def renew(self) -> None:
-        """Compute the static masks again if they are out of date."""
+        """Recompute the masks if labels, taints or the set of nodes have changed."""
         cluster, shape = self.cluster, self.shape
         if self.version == cluster.static_version:
             return
@@ -78,7 +86,10 @@ class Compiled:
 
     @property
     def plain(self) -> bool:
-        """Only amounts decide: no selection, no modes, no sick or cordoned parts, no device memory, no MIG."""
+        """Return True if only amounts of CPU, host memory and compute decide whether the shape fits.
+
+        That is: no masks, modes, MIG, device memory or slices, all nodes schedulable, and all devices healthy.
+        """
         cluster, shape = self.cluster, self.shape
         special = cluster.has_modes or cluster.has_unhealthy or cluster.has_cordoned or cluster.gpu_tracked or self.mode
         masked = self.static is not None or self.device_static is not None
@@ -89,7 +100,11 @@ class Compiled:
 
     # ---- what fits now -----------------------------------------------------------------------------------------------------
     def devices(self, rows: Rows, gaps: Ints | None = None) -> Bools:
-        """[rows, G]: devices that can serve this shape now. ``gaps`` are the rows' free milli if already gathered."""
+        """Return [rows, G] the devices that can serve the shape now.
+
+        Args:
+            gaps: free milli of the rows, if the caller has them already.
+        """
         cluster, shape = self.cluster, self.shape
         if gaps is None:
             gaps = cluster.gpu_free_milli[rows]
@@ -112,7 +127,7 @@ class Compiled:
         return fits
 
     def if_idle(self, rows: Rows) -> Bools:
-        """[rows, G]: devices that would serve a shape of whole devices if nobody used them."""
+        """Return [rows, G] the devices that would serve a shape of whole devices if they were idle."""
         cluster = self.cluster
         allowed: Bools = np.arange(cluster.width) < cluster.gpu_count[rows][:, None]
         if self.device_static is not None:
@@ -126,21 +141,21 @@ class Compiled:
         return allowed
 
     def slices_allow(self, rows: Rows) -> Bools:
-        """[rows, G] devices that take the shape's slices beside those that they have given."""
+        """Return [rows, G] the devices that have enough slices left for the shape."""
         cluster, shape = self.cluster, self.shape
         most = shape.gpu_slices_max * cluster.gpu_services[rows]
         allowed: Bools = cluster.gpu_slices[rows] + shape.gpu_slices <= most
         return allowed
 
     def mode_allows(self, rows: Rows) -> Bools:
-        """[rows, G] devices that are idle or already in the shape's sharing mode."""
+        """Return [rows, G] the devices that are in the shape's sharing mode, or idle and not pinned to a mode."""
         cluster = self.cluster
         idle = (cluster.gpu_users[rows] == 0) & ~cluster.gpu_pinned[rows]
         allowed: Bools = idle | (cluster.gpu_mode[rows] == self.mode)
         return allowed
 
     def _mig(self, rows: Rows) -> Bools:
-        """Devices with a place for the profiles."""
+        """Return [rows, G] the devices where the shape's MIG profiles fit."""
         cluster, names = self.cluster, self.shape.mig_profiles
         known = [g is not None and _has(g, names) for g in cluster.geometries]
         fits = np.array(known, np.bool_)[cluster.gpu_geometry[rows]]
@@ -148,18 +163,22 @@ class Compiled:
         for index, device in zip(*np.nonzero(fits), strict=True):
             row, number = int(rows[index]), int(device)
             if (row, number) in cluster.mig_states or (row, number) in cluster.mig_instances:
-                fits[index, device] = cluster.mig_has_room(row, number, names)
+                fits[index, device] = cluster.mig_fits(row, number, names)
         return fits
 
     def nodes(self, rows: Rows, fits: Bools | None) -> Bools:
-        """[rows]: nodes where the shape fits, given which devices do (None for a CPU-only shape)."""
+        """Return [rows] the nodes where the shape fits.
+
+        Args:
+            fits: result of ``devices`` for the rows; None for a CPU-only shape.
+        """
         cluster, shape = self.cluster, self.shape
         ok: Bools = cluster.cpu_free_milli[rows] >= shape.cpu_milli
         ok &= cluster.memory_free_mib[rows] >= shape.memory_mib
         if fits is not None:
             ok &= fits.any(axis=1) if shape.gpu_count == 1 else fits.sum(axis=1) >= shape.gpu_count
             if shape.topology_required and shape.gpu_count > 1:
-                ok &= self._island_room(rows, fits) >= shape.gpu_count
+                ok &= self._most_in_one_group(rows, fits) >= shape.gpu_count
         if self.static is not None:
             ok &= self.static[rows]
         if cluster.has_cordoned:
@@ -168,13 +187,13 @@ class Compiled:
 
     @property
     def counted(self) -> bool:
-        """Return True if ``count`` is exact, in whatever order places are chosen."""
+        """Return True if ``count`` is exact, independent of the order of placements."""
         shape = self.shape
         simple = not (shape.mig_profile or shape.gpu_slices_max or shape.topology_required)
         return simple and (shape.whole or shape.gpu_count <= 1)
 
     def count(self, rows: Rows) -> Ints:
-        """[rows]: how many requests of this shape each node takes beside each other; it may take fewer unless ``counted``."""
+        """Return [rows] the number of requests of the shape that fit on each node; an upper bound unless ``counted``."""
         cluster, shape = self.cluster, self.shape
         most = np.full(len(rows), COUNT_MAX)
         fits = self.devices(rows) if shape.gpu_count else None
@@ -195,21 +214,21 @@ class Compiled:
         return most
 
     def groups(self, rows: Rows) -> Ints:
-        """[rows, G] the island or NUMA node of every device, by what the shape wishes."""
+        """Return [rows, G] the NUMA node of each device if the shape's topology is NUMA, else its NVLink island."""
         cluster = self.cluster
         matrix = cluster.gpu_numa if self.shape.topology is Topology.NUMA else cluster.gpu_island
         return matrix[rows].astype(np.int64)
 
-    def _island_room(self, rows: Rows, fits: Bools) -> Ints:
-        """[rows]: most fitting devices within one island or NUMA node."""
+    def _most_in_one_group(self, rows: Rows, fits: Bools) -> Ints:
+        """Return [rows] the largest number of fitting devices within one island or NUMA node."""
         groups = self.groups(rows)
-        room = np.zeros(len(rows), np.int64)
+        most = np.zeros(len(rows), np.int64)
         for group in range(int(groups.max(initial=-1)) + 1):
-            np.maximum(room, (fits & (groups == group)).sum(axis=1), out=room)
-        return room
+            np.maximum(most, (fits & (groups == group)).sum(axis=1), out=most)
+        return most
 
     def fitting(self, rows: Rows | None = None) -> Bools:
-        """[rows]: nodes where the shape fits now; all rows when None."""
+        """Return [rows] the nodes where the shape fits now; for all rows if ``rows`` is None."""
         self.renew()
         if rows is None:
             rows = np.arange(self.cluster.node_count)

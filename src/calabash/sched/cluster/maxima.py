@@ -1,8 +1,8 @@
-"""The most that nodes have free: a bound that refuses a shape without a look at labels, modes, health and scores.
+"""Largest free amounts of the nodes: a quick check that a shape fits nowhere, without labels, modes, health and scores.
 
-A shape that asks for more of one resource than any schedulable node has free fits nowhere. The converse does not hold: the
-maxima of different resources may be those of different nodes. Where few nodes have anything free on their devices, which is
-what a full cluster looks like, each of them is compared with a shape that asks for devices.
+A shape that needs more of one resource than any schedulable node has free fits nowhere. The converse does not hold, because the
+maxima of different resources may belong to different nodes. If only few nodes have free compute on a device, as in a full
+cluster, a shape that needs devices is compared with each of them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from calabash.sched.cluster.columns import Ints, Rows
 from calabash.sched.cluster.shape import Shape
 
 _NONE = -1
-# More nodes than these are not compared one by one.
+# Most nodes that are compared one by one.
 _OPEN_MAX = 256
 
 
 class Maxima:
-    """Free resources of each node of a cluster, and their maxima over schedulable nodes.
+    """Free resources of each node of a cluster, and their maxima over the schedulable nodes.
 
-    Both are brought up to date when they are asked for; only rows that have changed since are read again.
+    Every query updates both from the change log of the cluster.
 
     Attributes:
-        few_open: True if few schedulable nodes had something free on a device when that was looked at last.
+        few_open: True if few schedulable nodes had free compute on a device at the last query.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -33,17 +33,17 @@ class Maxima:
         self._cursor = -1
         # [N, G + 3] free compute of the devices in descending order, then free CPU, host memory and memory of a device.
         self._free: Ints = np.empty((0, cluster.width + 3), np.int64)
-        self._most: list[int] | None = None  # over schedulable nodes; None: to be computed
-        self._most_on: dict[tuple[int, ...], list[int]] = {}  # over nodes that were asked about since a change
-        self._open_rows: Rows = np.empty(0, np.intp)  # schedulable nodes with something free on a device
-        self._open: Ints = self._free  # of these nodes, if they are few
-        self._most_open: list[int] = []  # over them
+        self._most: list[int] | None = None  # maxima over the schedulable nodes; None if not computed
+        self._most_on: dict[tuple[int, ...], list[int]] = {}  # maxima over some nodes, since the last change
+        self._open_rows: Rows = np.empty(0, np.intp)  # schedulable nodes with free compute on a device
+        self._open: Ints = self._free  # rows of _free for them, if they are few
+        self._most_open: list[int] = []  # maxima over them
 
-    def refuse(self, shape: Shape) -> bool:
-        """Return True if the shape asks for more than any schedulable node has free, so that it fits nowhere."""
+    def exceeded(self, shape: Shape) -> bool:
+        """Return True if the shape needs more than any schedulable node has free, so that it fits nowhere."""
         if self._cursor != self._cluster.position:
             self._renew()
-        if shape.gpu_milli > 0 and self.few_open:  # it fits on one of them or nowhere
+        if shape.gpu_milli > 0 and self.few_open:  # it fits on an open node or nowhere
             return self._exceeds(shape, self._most_open) or (len(self._open) > 1 and not self._fits_open(shape))
         if self._most is None:
             cluster = self._cluster
@@ -52,13 +52,13 @@ class Maxima:
         return self._exceeds(shape, self._most)
 
     def rows_for(self, shape: Shape) -> Rows | None:
-        """Return the only nodes where the shape may fit, if they are few; None if it may fit on any node."""
+        """Return the rows to which the search for the shape can be restricted, if they are few; None for all rows."""
         if self._cursor != self._cluster.position:
             self._renew()
         return self._open_rows if shape.gpu_milli > 0 and self.few_open else None
 
-    def refuse_on(self, shape: Shape, nodes: tuple[int, ...]) -> bool:
-        """Return True if the shape asks for more than any of some nodes has free, schedulable or not."""
+    def exceeded_on(self, shape: Shape, nodes: tuple[int, ...]) -> bool:
+        """Return True if the shape needs more than any of some nodes has free, schedulable or not."""
         if self._cursor != self._cluster.position:
             self._renew()
         most = self._most_on.get(nodes)
@@ -75,7 +75,7 @@ class Maxima:
         return count > width or shape.gpu_milli > most[count - 1] or shape.gpu_memory_mib > most[width + 2]
 
     def _fits_open(self, shape: Shape) -> bool:
-        """Return True if one node has free all that the shape asks for."""
+        """Return True if an open node has enough of all resources free."""
         width, free = self._cluster.width, self._open
         enough = free[:, shape.gpu_count - 1] >= shape.gpu_milli
         if shape.cpu_milli:

@@ -1,4 +1,4 @@
-"""MIG geometry by the name of a device model, for simulated clusters only: there is no driver that could be asked."""
+"""MIG geometries by device model, for simulated clusters, which have no driver to read them from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from calabash.model.mig import MigGeometry, MigProfile
 
 
 def _seven(sizes: Mapping[str, tuple[str, float]]) -> MigGeometry:
-    """Eight memory slices, seven compute slices: A100 and later. ``sizes``: shape -> (suffix, GiB usable)."""
+    """Return a geometry of eight memory and seven compute slices (A100 and later).
+
+    Args:
+        sizes: (suffix of the profile name, usable memory in GiB) by instance size.
+    """
     shapes: dict[str, tuple[int, int, tuple[int, ...], int]] = {
         "1g": (1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
         "1g.double": (1, 2, (0, 2, 4, 6), 4),
@@ -21,7 +25,7 @@ def _seven(sizes: Mapping[str, tuple[str, float]]) -> MigGeometry:
 
 
 def _four(sizes: Mapping[str, tuple[str, float]]) -> MigGeometry:
-    """Four memory slices, four compute slices: A30."""
+    """Return a geometry of four memory and four compute slices (A30); ``sizes`` as in ``_seven``."""
     shapes: dict[str, tuple[int, int, tuple[int, ...], int]] = {
         "1g": (1, 1, (0, 1, 2, 3), 4),
         "2g": (2, 2, (0, 2), 2),
@@ -93,9 +97,14 @@ GEOMETRIES: Mapping[str, MigGeometry] = {
 
 
 def geometry_of(model: str, memory_mib: int) -> MigGeometry | None:
-    """Geometry for a device model as drivers and traces name it (``NVIDIA A100-SXM4-80GB``, ``H200``); None: no MIG."""
+    """Return the geometry of a device model, named as by drivers or traces; None if the model has no MIG.
+
+    Args:
+        model: for example ``NVIDIA A100-SXM4-80GB`` or ``H200``.
+        memory_mib: memory of the device, to distinguish variants of a model.
+    """
     name = model.upper()
     if "A100" in name:
         return GEOMETRIES["A100-80" if "80" in name.replace("A100", "") or memory_mib > 50_000 else "A100-40"]
-    found = max((key for key in GEOMETRIES if key in name), key=len, default=None)  # GH200 is no H200
+    found = max((key for key in GEOMETRIES if key in name), key=len, default=None)  # GH200 contains H200
     return GEOMETRIES[found] if found else None

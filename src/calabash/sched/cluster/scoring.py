@@ -1,4 +1,4 @@
-"""What the engine asks of a placement policy: one score per node, and the device for a share."""
+"""Interface of placement policies: scores of nodes for a shape, and the device for a slice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Floats, Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import Shape
 
 Devices = npt.NDArray[np.int8]
@@ -17,15 +17,15 @@ Scored = tuple[Floats, Devices | None]
 
 
 class PlacementPolicy(Protocol):
-    """A way to prefer nodes; values only, shared by any number of clusters."""
+    """A placement policy: immutable configuration, which can be used for several clusters."""
 
     @property
     def name(self) -> str:
-        """Name in reports and on the command line."""
+        """Return the name for reports and the command line."""
         ...
 
     def bind(self, cluster: Cluster) -> Scorer:
-        """The policy at work on one cluster."""
+        """Return a scorer of the policy for one cluster."""
         ...
 
 
@@ -33,9 +33,9 @@ class Scorer(Protocol):
     """A policy bound to a cluster.
 
     Attributes:
-        random_ties: equals are drawn from ``rng`` instead of taken in row order.
-        note: what it prices beyond its usual terms at the moment, in words for people; empty when nothing.
-        version: changes when scores that were given out are no longer comparable (tables were learned anew).
+        random_ties: of equal nodes a random one is taken, by ``rng``, instead of the first row.
+        note: text for people about terms that currently apply in addition to the usual ones; empty if there are none.
+        version: changes when new scores are not comparable with earlier ones (tables were learned again).
     """
 
     random_ties: bool
@@ -44,13 +44,20 @@ class Scorer(Protocol):
     rng: np.random.Generator
 
     def observe(self, shape: Shape) -> None:
-        """A request of this shape has arrived."""
+        """Count a request of the shape that has just arrived."""
         ...
 
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
-        """Scores [rows] (larger is better, minus infinity where it does not fit); device [rows] for fractions."""
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
+        """Return [rows] the scores, and [rows] the device of each node if the shape is a slice of one device.
+
+        Larger scores are better; minus infinity where the shape does not fit.
+        """
         ...
 
-    def device(self, compiled: Compiled, row: int, device: int) -> int:
-        """The device to use on the chosen row, given the one that ``score`` named."""
+    def device(self, compiled: CompiledShape, row: int, device: int) -> int:
+        """Return the device to use on the chosen row.
+
+        Args:
+            device: device that ``score`` returned for the row.
+        """
         ...

@@ -1,8 +1,7 @@
-"""What is asked of the scheduler and what it answers: frozen values, hashable, compared by content.
+"""Shape of a request (all that placement depends on), placement of a shape on a node, and label expressions.
 
-A ``Shape`` is everything about a request that matters for where it fits; thousands of pods share a few hundred shapes,
-and everything that the engine caches is cached per shape. Units stand last in the names; ``milli`` of a GPU is a
-thousandth of its compute, per device.
+Thousands of requests share a few hundred shapes, and the engine caches its results per shape. Shapes are frozen, hashable, and
+compared by content. Units are last in names; a GPU ``milli`` is a thousandth of the compute of one device.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from calabash.model.mig import MigPlace
 
 WHOLE_MILLI = 1000
 KINDS = 5
-# Caches per shape are emptied at so many: shapes are chosen by who submits, and must not fill the memory.
+# Caches per shape are cleared at this size, because users choose the shapes and must not fill the memory.
 SHAPES_KEPT_MAX = 16_384
 _IN_EXPRESSION = re.compile(r"^(?P<key>[^\s=!(),]+)\s+(?P<op>in|notin)\s+\((?P<values>[^()]*)\)$")
 _EQUALITY = re.compile(r"^(?P<key>[^\s=!(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s=!(),]*)$")
@@ -25,7 +24,7 @@ _EXISTENCE = re.compile(r"^(?P<absent>!?)(?P<key>[^\s=!(),]+)$")
 
 
 class Topology(StrEnum):
-    """How the devices of one request want to lie: anywhere, in one NVLink island, on one NUMA node."""
+    """Preferred topology of the devices of one request: any, one NVLink island, or one NUMA node."""
 
     ANY = ""
     NVLINK = "nvlink"
@@ -34,25 +33,25 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One request, reduced to what placement depends on.
+    """All properties of a request that its placement depends on.
 
     Args:
         cpu_milli, memory_mib: host resources of the whole request.
-        gpu_count: devices wanted; 0 is a CPU-only request.
-        gpu_milli: compute of each device, 0..1000; 1000 without ``gpu_memory_mib`` is the whole card, memory included; 0 with
-            it is best-effort compute.
-        gpu_memory_mib: memory of each device; 0 when only compute is asked for.
-        models: acceptable device models by exact name; empty accepts all.
-        gpu_slices, gpu_slices_max: slices that each device gives at once, and how many of its sharing mode a device takes; a
-            maximum of 0 stands for none.
-        card_memory_mib_min, card_memory_mib_max: range of the nominal size of the card itself; 0 is open.
+        gpu_count: number of devices; 0 for a CPU-only request.
+        gpu_milli: compute of each device, 0 to 1000. 1000 without ``gpu_memory_mib`` is a whole device with its memory; 0 with
+            ``gpu_memory_mib`` is best-effort compute.
+        gpu_memory_mib: memory of each device; 0 if only compute is requested.
+        gpu_slices: slices that the request takes of each device.
+        gpu_slices_max: most slices of one device in the sharing mode; 0 for no limit.
+        models: acceptable device models by exact name; empty for all.
+        card_memory_mib_min, card_memory_mib_max: range of the nominal memory of the card; 0 for no bound.
         selector: label expressions that must all hold on the node: ``k=v``, ``k!=v``, ``k in (a,b)``,
             ``k notin (a,b)``, ``k``, ``!k``.
-        tolerations: taints (``key=value:Effect`` or ``key``) that the request accepts; ``*`` accepts all.
-        mig_profile: name of a MIG profile (``1g.10gb``), or several with ``&`` between them that each device gives together;
-            then ``gpu_milli`` and ``gpu_memory_mib`` stay 0.
-        topology, topology_required: a wish about the devices of one node, and whether it is a condition.
-        mode: sharing mode of the devices; "" stands for the mode that unassigned devices have.
+        tolerations: tolerated taints (``key=value:Effect`` or ``key``); ``*`` for all.
+        mig_profile: name of a MIG profile (``1g.10gb``), or several joined by ``&`` that are taken of each device together;
+            ``gpu_milli`` and ``gpu_memory_mib`` must be 0 then.
+        topology: preferred topology of the devices. topology_required: devices of another topology are not accepted.
+        mode: sharing mode of the devices; "" for the mode of unassigned devices.
     """
 
     cpu_milli: int = 0
@@ -94,67 +93,73 @@ class Shape:
         ):  # fmt: skip
             value = getattr(self, name)
             if value < 0:
-                raise CalabashError(f"{name} {value} is negative", hint="ask for zero or more")
+                raise CalabashError(f"{name} {value} is negative", hint=f"{name} must be 0 or more")
         if self.gpu_milli > WHOLE_MILLI:
             raise CalabashError(
-                f"gpu_milli {self.gpu_milli} is more than one device", hint="gpu_milli is per device, at most 1000"
+                f"gpu_milli {self.gpu_milli} exceeds a whole device (1000)",
+                hint="gpu_milli is per device, at most 1000",
             )
         amount = self.gpu_milli or self.gpu_memory_mib or self.mig_profile
         if self.gpu_count and not amount:
             raise CalabashError(
-                f"{self.gpu_count} devices of nothing are asked for",
-                hint="give gpu_milli, gpu_memory_mib or mig_profile",
+                f"gpu_count is {self.gpu_count}, but no amount per device is requested",
+                hint="set gpu_milli, gpu_memory_mib or mig_profile",
             )
         if self.gpu_slices > self.gpu_slices_max > 0:
             raise CalabashError(
-                f"{self.gpu_slices} slices of one device are asked for, which takes {self.gpu_slices_max}",
-                hint=f"ask for at most {self.gpu_slices_max} slices of each device",
+                f"{self.gpu_slices} slices of one device are requested, the limit is {self.gpu_slices_max}",
+                hint=f"request at most {self.gpu_slices_max} slices of each device",
             )
         if not self.gpu_count and amount:
-            raise CalabashError("a device amount is asked for without a device", hint="set gpu_count to 1 or more")
+            raise CalabashError(
+                "an amount per device is requested, but gpu_count is 0", hint="set gpu_count to 1 or more"
+            )
         if self.mig_profile and (self.gpu_milli or self.gpu_memory_mib):
             raise CalabashError(
-                f"MIG profile {self.mig_profile} already says how much",
+                f"MIG profile {self.mig_profile} is combined with gpu_milli or gpu_memory_mib",
                 hint="leave gpu_milli and gpu_memory_mib at 0 with mig_profile",
             )
 
     @property
     def mig_profiles(self) -> tuple[str, ...]:
-        """What each device gives, one by one."""
+        """Return the names of the MIG profiles that are taken of each device."""
         return tuple(self.mig_profile.split("&")) if self.mig_profile else ()
 
     @property
     def whole(self) -> bool:
-        """Each device is taken as a whole card, memory included."""
+        """Return True if each device is taken as a whole, with its memory."""
         return self.gpu_milli == WHOLE_MILLI and self.gpu_memory_mib == 0
 
     @property
     def fraction(self) -> bool:
-        """Exactly one device is shared: the policy chooses which."""
+        """Return True if the shape is a slice of exactly one device, which the policy chooses."""
         return self.gpu_count == 1 and not self.whole and not self.mig_profile
 
     @property
     def best_effort(self) -> bool:
-        """Its devices promise it memory and no compute."""
+        """Return True if memory is guaranteed and compute is not."""
         return self.gpu_count > 0 and self.gpu_milli == 0 and not self.mig_profile
 
     @property
     def kind(self) -> int:
-        """Class by devices, below KINDS: 0 a share, 1 one card, 2 two, 3 up to four, 4 more."""
+        """Return the class of the shape: 0 for slices; for 1, 2, 3 to 4, or more whole devices 1, 2, 3 or 4."""
         return min(KINDS - 1, 1 + (self.gpu_count - 1).bit_length()) if self.whole else 0
 
     @property
     def gpu_total_milli(self) -> int:
-        """Compute over all devices."""
+        """Return the compute over all devices."""
         return self.gpu_count * self.gpu_milli
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlacement:
-    """Where a shape goes: the cluster's row of the node, device indices there, and the policy's score.
+    """Placement of a shape.
 
-    ``mig_places`` are the places of MIG instances, for each device those of the shape's profiles; one that is not there
-    begins at -1.
+    Args:
+        node: row of the node. devices: indices of the devices on the node.
+        mig_places: for each device the places of the MIG instances of the shape's profiles; a place that is not known starts
+            at -1.
+        score: score of the node by the policy.
     """
 
     node: int
@@ -165,7 +170,7 @@ class NodePlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelExpression:
-    """``key`` in, not in, present or absent."""
+    """A label expression: the value of ``key`` is in or not in ``values``, or the label exists or does not exist."""
 
     key: str
     values: frozenset[str]
@@ -173,7 +178,7 @@ class LabelExpression:
     existence: bool
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Kubernetes' meaning: a negated comparison also holds where the label is absent."""
+        """Return True if the expression holds for the labels. As in Kubernetes, ``!=`` and ``notin`` hold without the label."""
         if self.existence:
             return (self.key in labels) != self.negated
         if self.key not in labels:
@@ -182,7 +187,11 @@ class LabelExpression:
 
 
 def parse_expression(text: str) -> LabelExpression:
-    """Read one label expression; raises CalabashError when it is none."""
+    """Parse a label expression.
+
+    Raises:
+        CalabashError: the text is not a label expression.
+    """
     text = text.strip()
     if match := _IN_EXPRESSION.match(text):
         values = frozenset(value.strip() for value in match["values"].split(",") if value.strip())
@@ -195,14 +204,14 @@ def parse_expression(text: str) -> LabelExpression:
     elif match := _EXISTENCE.match(text):
         return LabelExpression(key=match["key"], values=frozenset(), negated=bool(match["absent"]), existence=True)
     raise CalabashError(
-        f"label expression {text!r} is not understood",
+        f"label expression {text!r} is not valid",
         reason=Reason.BAD_REQUEST,
         hint="write key=value, key!=value, key in (a,b), key notin (a,b), key or !key",
     )
 
 
 def tolerates(tolerations: frozenset[str], taint: str) -> bool:
-    """Whether a taint ``key=value:Effect`` keeps the request away. PreferNoSchedule never does."""
+    """Return True if the tolerations accept a taint ``key=value:Effect``. PreferNoSchedule is always accepted."""
     key_value, _, effect = taint.partition(":")
     if effect == "PreferNoSchedule" or "*" in tolerations:
         return True

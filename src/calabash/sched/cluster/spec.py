@@ -1,4 +1,4 @@
-"""A cluster as its owner describes it: nodes and their devices, with everything free."""
+"""Configuration of nodes and their devices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class GpuSpec:
     """One device of a node.
 
     Args:
-        model: name by which requests select it.
-        card: the physical model, where ``model`` names something finer (a single device); "" is the same as ``model``.
-        memory_mib: its memory; 0 when unknown (then only compute is scheduled).
-        island: number of its NVLink island within the node, -1 when it has no NVLink.
-        numa: NUMA node, -1 when unknown.
-        healthy: takes new work.
-        mode: sharing mode that is fixed by its operator; "" follows demand.
-        geometry: its MIG profiles as read from the driver; None takes the table for the model when ``mode`` is mig.
+        model: name by which requests select the device.
+        card: physical model, if ``model`` names a single device; "" if it is the same as ``model``.
+        memory_mib: memory; 0 if unknown, in which case only compute is scheduled.
+        island: number of the NVLink island within the node, -1 without NVLink.
+        numa: NUMA node, -1 if unknown.
+        healthy: the device takes new placements.
+        mode: sharing mode that the operator has fixed; "" for a device that follows demand.
+        geometry: MIG geometry as read from the driver; None for the table entry of the model if ``mode`` is mig.
     """
 
     model: str = ""
@@ -35,7 +35,12 @@ class GpuSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """A node with everything free. ``taints`` are ``key=value:Effect``; ``rack`` names its switch or block."""
+    """One node, with its total resources.
+
+    Args:
+        taints: taints as ``key=value:Effect``.
+        rack: name of the node's switch or block.
+    """
 
     name: str
     cpu_milli: int

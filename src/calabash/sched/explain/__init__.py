@@ -1,1 +1,1 @@
-"""Why a request waits: what the nodes say (``nodes``), and what its queue says (``why``)."""
+"""Explanations of why a request waits: verdicts of the nodes (``nodes``, ``verdicts``) and of its queue (``explainer``)."""

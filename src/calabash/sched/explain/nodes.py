@@ -17,7 +17,7 @@ from calabash.model.errors import Reason
 from calabash.model.units import format_mib
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Ints, Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.decisions import Cause, Explanation
 from calabash.sched.explain.reasons import REASONS, reasons
@@ -76,7 +76,7 @@ class NodeVerdict:
         return max(passing or self.causes, key=lambda c: c.nodes, default=None)
 
 
-def judge(compiled: Compiled) -> NodeVerdict:
+def judge(compiled: CompiledShape) -> NodeVerdict:
     """Ask every node about the shape."""
     cluster = compiled.cluster
     codes = reasons(compiled)
@@ -99,7 +99,7 @@ def judge(compiled: Compiled) -> NodeVerdict:
     return NodeVerdict(nodes=nodes, fitting=int((codes == 0).sum()), causes=tuple(causes))
 
 
-def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
+def _cause(compiled: CompiledShape, reason: Reason, rows: Rows) -> Cause:
     shape, cluster = compiled.shape, compiled.cluster
     if reason is Reason.NO_CAPACITY:  # devices are full by the number of their slices
         return _no_slices(compiled, rows)
@@ -115,7 +115,7 @@ def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
     return Cause(reason=reason, nodes=len(rows), text=text, asked=asked, largest=largest)
 
 
-def _no_slices(compiled: Compiled, rows: Rows) -> Cause:
+def _no_slices(compiled: CompiledShape, rows: Rows) -> Cause:
     """Describe nodes whose devices take no more slices."""
     shape, cluster = compiled.shape, compiled.cluster
     free = shape.gpu_slices_max * cluster.gpu_services[rows].astype(np.int64) - cluster.gpu_slices[rows]
@@ -124,7 +124,7 @@ def _no_slices(compiled: Compiled, rows: Rows) -> Cause:
     return Cause(reason=Reason.NO_CAPACITY, nodes=len(rows), text=text, asked=float(shape.gpu_slices), largest=largest)
 
 
-def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, float, str]:
+def _numbers(compiled: CompiledShape, reason: Reason, rows: Rows) -> tuple[float, float, str]:
     """(asked, the most that any of the rows has, the text that names both)."""
     shape, cluster = compiled.shape, compiled.cluster
     if reason in _TEXTS:
@@ -154,7 +154,7 @@ def _asked(shape: Shape, reason: Reason) -> float:
     return shape.memory_mib
 
 
-def _most_of(compiled: Compiled, reason: Reason, rows: Rows) -> float:
+def _most_of(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
     """Return the most that any of the rows has of that amount."""
     cluster = compiled.cluster
     match reason:
@@ -186,7 +186,7 @@ def _largest(values: Ints) -> float:
     return float(values.max(initial=0))
 
 
-def _eligible(compiled: Compiled, rows: Rows) -> Bools:
+def _eligible(compiled: CompiledShape, rows: Rows) -> Bools:
     """[rows, G] devices of the right kind, health and mode, whatever they have free."""
     cluster = compiled.cluster
     mask: Bools = np.arange(cluster.width) < cluster.gpu_count[rows][:, None]
@@ -195,24 +195,24 @@ def _eligible(compiled: Compiled, rows: Rows) -> Bools:
     return mask & cluster.gpu_healthy[rows]
 
 
-def _free_devices(compiled: Compiled, rows: Rows) -> float:
+def _free_devices(compiled: CompiledShape, rows: Rows) -> float:
     return float(compiled.devices(rows).sum(axis=1).max(initial=0))
 
 
-def _usable(compiled: Compiled, rows: Rows) -> Bools:
+def _usable(compiled: CompiledShape, rows: Rows) -> Bools:
     """[rows, G] eligible devices whose sharing mode and number of slices admit the shape."""
     usable = _eligible(compiled, rows) & compiled.mode_allows(rows)
     return usable & compiled.slices_allow(rows) if compiled.shape.gpu_slices_max else usable
 
 
-def _largest_on_devices(compiled: Compiled, free: Ints, usable: Bools) -> float:
+def _largest_on_devices(compiled: CompiledShape, free: Ints, usable: Bools) -> float:
     """Return the most that as many usable devices of one node as the shape asks for have free, of ``free`` [rows, G]."""
     count = max(compiled.shape.gpu_count, 1)
     most = np.sort(np.where(usable, free, 0), axis=1)[:, ::-1]
     return _largest(most[:, count - 1]) if most.shape[1] >= count else 0.0
 
 
-def _memory_left(compiled: Compiled, rows: Rows) -> float:
+def _memory_left(compiled: CompiledShape, rows: Rows) -> float:
     """The most device memory that is free, on devices that have the compute."""
     cluster = compiled.cluster
     enough = cluster.gpu_free_milli[rows] >= compiled.shape.gpu_milli
@@ -240,8 +240,8 @@ def changes_for(cluster: Cluster, shape: Shape) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _where(cluster: Cluster, shape: Shape) -> tuple[Compiled, Rows]:
-    compiled = Compiled(cluster, shape)
+def _where(cluster: Cluster, shape: Shape) -> tuple[CompiledShape, Rows]:
+    compiled = CompiledShape(cluster, shape)
     return compiled, np.flatnonzero(compiled.fitting())
 
 
@@ -321,7 +321,7 @@ def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
 
 def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) -> str:
     """`` (T4, V100)``: models of the devices that would serve the shape on these nodes, without those asked for."""
-    fits = Compiled(cluster, shape).devices(rows) if shape.gpu_count else None
+    fits = CompiledShape(cluster, shape).devices(rows) if shape.gpu_count else None
     codes = set(np.unique(cluster.gpu_model[rows][fits]).tolist()) if fits is not None else set()
     names = sorted(name for name, code in cluster.models.items() if code in codes and name and name not in but)
     return f" ({', '.join(names)})" if names else ""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from calabash.model.errors import Reason
 from calabash.sched.cluster.columns import Bools
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 
 # The order in which conditions are looked at; codes are positions in this tuple plus one, 0 means that it fits.
 REASONS: tuple[Reason, ...] = (
@@ -29,7 +29,7 @@ REASONS: tuple[Reason, ...] = (
 _CODE = {reason: code for code, reason in enumerate(REASONS, 1)}
 
 
-def reasons(compiled: Compiled) -> npt.NDArray[np.int8]:
+def reasons(compiled: CompiledShape) -> npt.NDArray[np.int8]:
     """[N] codes: position in REASONS plus one of the first condition that fails on each node; 0 where it fits."""
     compiled.renew()
     cluster, shape = compiled.cluster, compiled.shape
@@ -58,7 +58,7 @@ def reasons(compiled: Compiled) -> npt.NDArray[np.int8]:
     return codes
 
 
-def _device_reasons(compiled: Compiled, fail: Callable[[Bools, Reason], None]) -> None:
+def _device_reasons(compiled: CompiledShape, fail: Callable[[Bools, Reason], None]) -> None:
     """Narrow the devices condition by condition; the one after which too few are left is the reason."""
     cluster, shape = compiled.cluster, compiled.shape
     rows = np.arange(cluster.node_count)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from calabash.sched.cluster.columns import Ints
-from calabash.sched.cluster.room import ClusterRoom
+from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
 from calabash.sched.explain.nodes import NodeVerdict, changes_for, judge, restated
 
@@ -30,7 +30,7 @@ Verdict = tuple[NodeVerdict, tuple[str, ...]]
 class Verdicts:
     """Verdicts on the cluster of a room until ``clear``; the caller says when the cluster has changed."""
 
-    def __init__(self, room: ClusterRoom) -> None:
+    def __init__(self, room: ClusterPlacer) -> None:
         self._room = room
         self._known: dict[Shape, Verdict] = {}
         self._of_rank: dict[tuple[object, ...], Verdict] = {}
@@ -85,7 +85,7 @@ class Verdicts:
 class _Ranks:
     """The distinct values of the cluster that amounts of a shape are compared with, in ascending order."""
 
-    def __init__(self, room: ClusterRoom) -> None:
+    def __init__(self, room: ClusterPlacer) -> None:
         cluster = room.cluster
         self._cpu_free, self._cpu = _values(cluster.cpu_free_milli), _values(cluster.cpu_milli)
         self._memory_free, self._memory = _values(cluster.memory_free_mib), _values(cluster.memory_mib)

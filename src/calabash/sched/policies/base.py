@@ -9,7 +9,7 @@ import numpy as np
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Devices, PlacementPolicy
 from calabash.sched.cluster.shape import Shape
 
@@ -31,11 +31,11 @@ class ScorerBase:
     def observe(self, shape: Shape) -> None:
         """Nothing is learned."""
 
-    def device(self, compiled: Compiled, row: int, device: int) -> int:
+    def device(self, compiled: CompiledShape, row: int, device: int) -> int:
         """The device that was scored."""
         return device
 
-    def fits(self, compiled: Compiled, rows: Rows) -> tuple[Bools, Bools | None]:
+    def fits(self, compiled: CompiledShape, rows: Rows) -> tuple[Bools, Bools | None]:
         """(nodes [rows], devices [rows, G] or None for CPU-only shapes)."""
         devices = compiled.devices(rows) if compiled.shape.gpu_count else None
         return compiled.nodes(rows, devices), devices

@@ -13,7 +13,7 @@ import numpy as np
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Floats, Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import PlacementPolicy, Scored, Scorer
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.policies.base import ScorerBase
@@ -57,7 +57,7 @@ class _Combined(ScorerBase):
         self.version = sum(scorer.version for _, scorer, _ in self._parts)
         self.note = "; ".join(scorer.note for _, scorer, _ in self._parts if scorer.note)
 
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         total: Floats = np.zeros(len(rows))
         chosen = None
         for index, (name, scorer, weight) in enumerate(self._parts):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.policies.base import Maker, ScorerBase, masked
@@ -69,7 +69,7 @@ class _FgdScorer(ScorerBase):
         expected: Floats = (np.where(runs, left, total[..., None]) * self._share).sum(axis=-1)
         return expected
 
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         if self._static_version != self.cluster.static_version:
             self._renew()
         ok, fitting = self.fits(compiled, rows)
@@ -86,7 +86,7 @@ class _FgdScorer(ScorerBase):
         return masked(scores, ok), devices
 
     def _gradients(
-        self, compiled: Compiled, rows: Rows, fitting: Bools | None
+        self, compiled: CompiledShape, rows: Rows, fitting: Bools | None
     ) -> tuple[Floats, npt.NDArray[np.int8] | None]:
         shape, cluster = compiled.shape, self.cluster
         gaps = cluster.gpu_free_milli[rows]

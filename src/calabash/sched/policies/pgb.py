@@ -30,7 +30,7 @@ import numpy as np
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Devices, Scored, Scorer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.policies.base import Maker, ScorerBase
@@ -189,7 +189,7 @@ class _PgbScorer(ScorerBase):
         self._has_scarce = bool(by_model.any())
 
     # ---------------------------------------------------------------------------------------- scoring
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         if self._static_version != self.cluster.static_version:
             self._scarcity()
         cluster, shape = self.cluster, compiled.shape
@@ -242,7 +242,7 @@ class _PgbScorer(ScorerBase):
         growth[~ok] = np.inf
         return np.negative(growth, out=growth), devices
 
-    def _score_one(self, compiled: Compiled, rows: Rows) -> float:
+    def _score_one(self, compiled: CompiledShape, rows: Rows) -> float:
         """Return the score of one row as ``score`` computes it, for no share of a device and without a price of spare CPU.
 
         After a start one row has changed; arrays of one element cost several times what numbers do.
@@ -272,7 +272,7 @@ class _PgbScorer(ScorerBase):
             growth += self._scarce.item(row) * (shape.gpu_total_milli / WHOLE_MILLI)
         return -growth
 
-    def _shared(self, compiled: Compiled, place: _Rows) -> tuple[Floats, Devices]:
+    def _shared(self, compiled: CompiledShape, place: _Rows) -> tuple[Floats, Devices]:
         """Least growth over the devices of each row for a share, and the device; infinite where none fits."""
         shape, cluster = compiled.shape, self.cluster
         rows, gaps, after, free = place.rows, place.gaps, place.after, place.free

@@ -13,7 +13,7 @@ import numpy as np
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Floats, Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.policies.base import Maker, ScorerBase, masked
@@ -25,30 +25,30 @@ GPU_REFERENCE_MILLI = 8_000.0
 class _Simple(ScorerBase):
     """Score by a formula over node totals; a share goes to the fullest device that has room."""
 
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         ok, fitting = self.fits(compiled, rows)
         devices = self.fullest(rows, fitting) if fitting is not None and compiled.shape.fraction else None
         chosen = None if devices is None else devices.astype(np.intp)
         return masked(self.formula(compiled, rows, chosen), ok), devices
 
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
+    def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
         raise NotImplementedError
 
 
 class _Random(ScorerBase):
     random_ties = True
 
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         ok, fitting = self.fits(compiled, rows)
         devices = self.fullest(rows, fitting) if fitting is not None and compiled.shape.fraction else None
         return masked(np.zeros(len(rows)), ok), devices
 
-    def device(self, compiled: Compiled, row: int, device: int) -> int:
+    def device(self, compiled: CompiledShape, row: int, device: int) -> int:
         return int(self.rng.choice(np.flatnonzero(compiled.devices(np.array([row]))[0])))
 
 
 class _BestFit(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
+    def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         cpu_left = (cluster.cpu_free_milli[rows] - shape.cpu_milli) / CPU_REFERENCE_MILLI
         gpu_left = (cluster.gpu_sum_milli[rows] - shape.gpu_total_milli) / GPU_REFERENCE_MILLI
@@ -56,7 +56,7 @@ class _BestFit(_Simple):
 
 
 class _DotProduct(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
+    def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         cpu = cluster.cpu_free_milli[rows] / CPU_REFERENCE_MILLI * (shape.cpu_milli / CPU_REFERENCE_MILLI)
         gpu = cluster.gpu_sum_milli[rows] / GPU_REFERENCE_MILLI * (shape.gpu_total_milli / GPU_REFERENCE_MILLI)
@@ -64,7 +64,7 @@ class _DotProduct(_Simple):
 
 
 class _Packing(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
+    def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         if not shape.gpu_count:
             return np.zeros(len(rows))
@@ -79,7 +79,7 @@ class _Packing(_Simple):
 
 
 class _Clustering(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
+    def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         if not shape.gpu_count:
             return np.zeros(len(rows))
@@ -92,14 +92,14 @@ class _Clustering(_Simple):
 
 
 class _Spread(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
+    def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
         cluster = self.cluster
         whole = np.maximum(cluster.gpu_count[rows] * WHOLE_MILLI, 1)
         gpu = cluster.gpu_sum_milli[rows] / whole
         cpu = cluster.cpu_free_milli[rows] / np.maximum(cluster.cpu_milli[rows], 1)
         return gpu + 1e-3 * cpu if compiled.shape.gpu_count else cpu
 
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         ok, fitting = self.fits(compiled, rows)
         devices = None
         if fitting is not None and compiled.shape.fraction:

@@ -13,7 +13,7 @@ import numpy as np
 
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Floats, Ints, Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.policies.base import Maker, ScorerBase, masked
@@ -30,7 +30,7 @@ class TopologyPolicy:
 
 
 class _TopologyScorer(ScorerBase):
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+    def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         ok, fitting = self.fits(compiled, rows)
         shape, cluster = compiled.shape, self.cluster
         devices = self.fullest(rows, fitting) if fitting is not None and shape.fraction else None

@@ -1,7 +1,15 @@
-"""Whose turn it is: the tree of queues, fair shares, turns of owners, and the registry of gangs that wait and run.
+"""Queues: the queue tree, fair shares, the order of queues and owners, gangs, and the registry of requests.
 
-What lives here: the tree with its amounts (``tree``, ``use``), the division of what there is (``fairshare``), turns of owners
-(``turns``), the queue that goes next (``fairest``), gangs (``gang``) and where every request is (``registry``), what runs by
-column (``unit_table``), promises (``reservation``).
-What never lives here: devices, nodes, or a decision.
+Modules:
+
+* ``spec``, ``hierarchy``: the queues as configured, and the tree that they form;
+* ``use``, ``tree``: amounts used and waiting per queue; limits, guaranteed and fair shares, pressure;
+* ``fairshare``: division of the capacity among the queues;
+* ``pressure_heap``: selection of the queue with the least pressure;
+* ``owner_order``: order of the owners within one queue;
+* ``gang``, ``registry``: gangs, and the gang of every request;
+* ``unit_table``: columns over everything that runs;
+* ``reservation``: the reservation of a blocked gang.
+
+The package knows no devices and no nodes, and makes no decisions.
 """

@@ -1,19 +1,20 @@
-"""Fair shares of a tree of queues: what each is guaranteed, and what each should have of the rest.
+"""Fair shares of a queue tree: the guaranteed amount and the share of the surplus of each queue.
 
-Theory of operation. Every resource (device milli, CPU milli, host MiB) is divided on its own, level by level from the
-root. At each level the amount of the parent is poured twice:
+Theory of operation. Every resource (device milli, CPU milli, host MiB) is divided separately, level by level from the
+root. At each level the amount of the parent is divided in two steps:
 
-1. *guaranteed*: every child gets what it deserves, at most what it demands. Children of one parent that leave part of
-   it untouched leave it to their siblings first (by weight): what an organisation deserves stays in the organisation.
-2. *over quota*: what is left is poured like water into glasses whose widths are the over-quota weights and whose
-   heights are the unmet demands (``pour``), so nobody gets more than it asks and no weight is wasted.
+1. *guaranteed*: every child gets its deserved amount, but no more than its demand. The part of a parent's guaranteed
+   amount that its children do not demand is offered to their siblings first, by weight: the deserved amount of an
+   organisation stays in the organisation.
+2. *over quota*: the rest is divided by water-filling (``water_fill``) in proportion to the over-quota weights, up to the
+   unmet demand of each child. So no queue gets more than its demand, and no weight is wasted.
 
-Past use narrows a glass: with a half-life, a queue that has had more than its share of the recent past gets less of
-the surplus now, and one that has had less gets more. What is deserved is never touched by the past. The form (weight
+With a half-life, past use corrects the weights: a queue that has used more than its share of the recent past gets less of
+the surplus now, and one that has used less gets more. Deserved amounts do not depend on past use. The form (weight
 corrected by the difference between entitlement and decayed use) is that of time-based fair share in batch systems;
 guaranteed plus weighted surplus is max-min fairness with minimum rates (Bertsekas and Gallager, Data Networks, 6.5).
 
-Amounts are floats inside, because shares divide; they are compared with a tolerance of ``EPSILON`` of a unit.
+Shares are floats; they are compared with a tolerance of ``EPSILON`` of a unit.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ WEIGHT_FLOOR_RATIO = 0.05
 
 
 class Amount(NamedTuple):
-    """A quantity of everything that queues count. ``gpu_milli`` is thousandths of devices: a whole number, or a multiple of
-    ``2 ** -20``, so that sums are exact."""
+    """An amount of the three resources that queues count.
+
+    ``gpu_milli`` is in thousandths of a device: a whole number or a multiple of ``2 ** -20``, so that sums are exact.
+    """
 
     gpu_milli: float = 0
     cpu_milli: int = 0
@@ -39,12 +42,12 @@ class Amount(NamedTuple):
         return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def within(self, bound: Sequence[float]) -> bool:
-        """No resource that is asked for exceeds the bound; what is not asked for cannot exceed anything."""
+        """Return True if no resource with a positive amount exceeds the bound."""
         return all(mine <= most + EPSILON for mine, most in zip(self, bound, strict=True) if mine > 0)
 
 
 def total(amounts: Iterable[Amount]) -> Amount:
-    """The sum."""
+    """Return the sum of the amounts."""
     gpu_milli: float = 0
     cpu_milli = host_memory_mib = 0
     for amount in amounts:
@@ -62,23 +65,26 @@ Shares = list[list[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueShares:
-    """Shares of all queues: ``guaranteed[q][r]`` is in quota, ``fair[q][r]`` includes the share of the surplus."""
+    """Shares of all queues, by queue number and resource.
+
+    Attributes:
+        guaranteed: in-quota amounts.
+        fair: in-quota amounts plus the shares of the surplus.
+    """
 
     guaranteed: Shares
     fair: Shares
 
 
-def pour(available: float, caps: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Water-filling: divide ``available`` in proportion to ``weights``, nobody above its cap.
+def water_fill(available: float, caps: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Divide ``available`` in proportion to ``weights``, no share above its cap (water-filling).
 
     Returns one amount per cap; their sum is min(available, sum of caps with a positive weight).
     """
     given = [0.0] * len(caps)
-    glasses = sorted(
-        (i for i in range(len(caps)) if weights[i] > 0 and caps[i] > 0), key=lambda i: caps[i] / weights[i]
-    )
-    weight_left = sum(weights[i] for i in glasses)
-    for i in glasses:
+    order = sorted((i for i in range(len(caps)) if weights[i] > 0 and caps[i] > 0), key=lambda i: caps[i] / weights[i])
+    weight_left = sum(weights[i] for i in order)
+    for i in order:
         if available <= 0:
             break
         given[i] = min(caps[i], available * weights[i] / weight_left) if weight_left > 0 else 0.0
@@ -88,10 +94,15 @@ def pour(available: float, caps: Sequence[float], weights: Sequence[float]) -> l
 
 
 def corrected_weights(weights: Sequence[float], past: Sequence[float], active: Sequence[bool]) -> list[float]:
-    """Weights after the past: ``past[i]`` is decayed use above what was deserved, in any common unit.
+    """Return the weights of sibling queues, corrected by their past use.
 
-    Weights and past use are brought to sum 1 over the active queues; the difference is added to the weight, which
-    never falls below WEIGHT_FLOOR_RATIO of itself, so that no past, however greedy, starves a queue.
+    Weights and past use are normalised to sum 1 over the active queues, and their difference is added to the weight. A
+    weight never falls below WEIGHT_FLOOR_RATIO of itself, so that past use cannot starve a queue. Returns the weights
+    unchanged if no active queue has a weight, or none has past use.
+
+    Args:
+        past: decayed use above the deserved amount, per queue, in any common unit.
+        active: queues that have unmet demand.
     """
     weight_sum = sum(w for w, on in zip(weights, active, strict=True) if on)
     past_sum = sum(p for p, on in zip(past, active, strict=True) if on)
@@ -105,12 +116,12 @@ def corrected_weights(weights: Sequence[float], past: Sequence[float], active: S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """What a division depends on. Queue 0 is the root; parents come before their children.
+class DivisionInput:
+    """Input of ``divide``, by queue number. Queue 0 is the root; parents come before their children.
 
     Args:
         children: indices of the children of each queue.
-        deserved, demand: amounts per queue and resource; demand is what runs plus what waits, at most the limit.
+        deserved, demand: amounts per queue and resource; demand is the running plus the waiting amount, at most the limit.
         weights: over-quota weight per queue.
         past: decayed use above the deserved amount, per queue, in cluster seconds.
     """
@@ -122,8 +133,8 @@ class Tree:
     past: Sequence[float]
 
 
-def divide(tree: Tree, capacity: Sequence[float]) -> QueueShares:
-    """Pour the capacity down the tree; see the theory of operation."""
+def divide(tree: DivisionInput, capacity: Sequence[float]) -> QueueShares:
+    """Divide the capacity among all queues of the tree, as the module description says."""
     count = len(tree.children)
     guaranteed = [[0.0] * RESOURCES for _ in range(count)]
     fair = [[0.0] * RESOURCES for _ in range(count)]
@@ -137,21 +148,22 @@ def divide(tree: Tree, capacity: Sequence[float]) -> QueueShares:
     return QueueShares(guaranteed=guaranteed, fair=fair)
 
 
-def _divide_level(tree: Tree, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
+def _divide_level(tree: DivisionInput, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
+    """Write the shares of one resource for the children of one queue."""
     kids = tree.children[parent]
     demand = [tree.demand[k][resource] for k in kids]
     due = [min(tree.deserved[k][resource], d) for k, d in zip(kids, demand, strict=True)]
-    promised = guaranteed[parent][resource]
-    # More deserved than there is: everybody gets the same proportion of it.
-    sure = due if sum(due) <= promised + EPSILON else pour(promised, due, due)
+    available = guaranteed[parent][resource]
+    # If the children deserve more than is available, all get the same proportion.
+    sure = due if sum(due) <= available + EPSILON else water_fill(available, due, due)
     weights = [tree.weights[k] for k in kids]
     unmet = [d - s for d, s in zip(demand, sure, strict=True)]
     if parent != 0:
-        extra = pour(promised - sum(sure), unmet, weights)
+        extra = water_fill(available - sum(sure), unmet, weights)
         sure = [s + e for s, e in zip(sure, extra, strict=True)]
         unmet = [d - s for d, s in zip(demand, sure, strict=True)]
-    narrowed = corrected_weights(weights, [tree.past[k] for k in kids], [u > EPSILON for u in unmet])
-    surplus = pour(max(0.0, fair[parent][resource] - sum(sure)), unmet, narrowed)
+    corrected = corrected_weights(weights, [tree.past[k] for k in kids], [u > EPSILON for u in unmet])
+    surplus = water_fill(max(0.0, fair[parent][resource] - sum(sure)), unmet, corrected)
     for kid, base, extra_amount in zip(kids, sure, surplus, strict=True):
         guaranteed[kid][resource] = base
         fair[kid][resource] = base + extra_amount

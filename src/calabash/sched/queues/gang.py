@@ -1,7 +1,7 @@
-"""Gangs: what starts together, and what can only be evicted as a whole.
+"""Gangs of requests that start together (portions) and are evicted together (units).
 
-A request without a gang is a gang of one. A gang has a *core* of ``min_member`` members that start together and die
-together, and *surplus* members beyond it that come and go singly.
+A request without a gang is a gang of one. A gang has a *core* of ``min_member`` members, which are started together and
+evicted together, and *surplus* members beyond it, which are started and evicted one by one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.fairshare import Amount, total
 
 Rank = tuple[int, bool, float, GangKey, str]
-Alike = tuple[str, int, Shape, int]
-"""Queue, priority, shape, and how many members were missing."""
+EquivalenceKey = tuple[str, int, Shape, int]
+"""Queue, priority, shape, and number of core members that have not started."""
 
 
 @dataclass(slots=True)
 class Gang:
-    """Members of one gang that wait and that run."""
+    """Waiting and running members of one gang.
+
+    Attributes:
+        evicted_at_s: time of the last eviction of a member; None if none was evicted.
+        priority: highest priority of the members. submitted_at_s: earliest submission.
+        portions, units: caches of ``portions_of`` and ``units_of``.
+        ended: number of members that have run and ended.
+        version: increased with every change of the members.
+    """
 
     key: GangKey
     queue: str
@@ -37,28 +45,28 @@ class Gang:
 
     @property
     def required(self) -> int:
-        """How many members must run together; those that have run and ended need not come back."""
+        """Return the number of members that must run together: ``min_member`` less those that have ended, at least 1."""
         return max(1, self.min_member - self.ended)
 
     @property
     def missing(self) -> int:
-        """How many members must still start before the core is complete."""
+        """Return the number of members that must still start until the core is complete."""
         return max(0, self.required - len(self.running))
 
     @property
     def incomplete(self) -> int:
-        """How many members have not even been submitted yet."""
-        if self.min_member == 1 and self.waiting:  # as of most gangs that are asked
+        """Return the number of core members that have not been submitted yet."""
+        if self.min_member == 1 and self.waiting:  # fast path for the most frequent case
             return 0
         return max(0, self.required - len(self.running) - len(self.waiting))
 
     def changed(self) -> None:
-        """Members came, went, started or stopped."""
+        """Drop what was derived from the members, after one was added, removed, started or stopped."""
         self.portions = self.units = None
         self.version += 1
 
     def refresh(self) -> None:
-        """Compute again what depends on the members."""
+        """Recompute priority, submission time and ``min_member`` from the members."""
         self.changed()
         requests = [*self.waiting.values(), *(r.request for r in self.running.values())]
         if requests:
@@ -69,10 +77,13 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What can only be evicted as a whole: the core of a gang, or one surplus member.
+    """Running members that can only be evicted together: the core of a gang, or one surplus member.
 
-    ``order`` sorts units by how soon they go: lower priority first, then surplus, then the youngest. ``slices`` are those of
-    all members, whole devices included.
+    Attributes:
+        amount: charge of all members.
+        order: eviction order, smaller first: lower priority, then surplus before core, then the youngest.
+        slices: slices of all members; a whole device counts as one.
+        in_quota: the unit is within the guaranteed amount of its queue.
     """
 
     gang: GangKey
@@ -90,29 +101,37 @@ class Unit:
 
 @dataclass(slots=True)
 class Portion:
-    """What of a gang is started at once: its core together, surplus members singly. Never changed; thousands are made."""
+    """Waiting members that are started in one attempt: the core of a gang, or one surplus member.
+
+    Treated as immutable; not frozen because thousands are created and frozen classes are slower to create.
+    """
 
     gang: Gang
     requests: tuple[Request, ...]
     rank: Rank
-    _alike: Alike | None
+    _equivalence_key: EquivalenceKey | None
     _version: int
 
     @property
     def waits_for_core(self) -> bool:
-        """Return True if these are surplus of a gang whose first members have not started."""
+        """Return True if the portion is a surplus member of a gang whose core has not started."""
         return self.gang.min_member > 1 and len(self.requests) < self.gang.missing
 
     @property
-    def alike(self) -> Alike | None:
-        """Portions of which this is equal differ in nothing that decides whether they start, but in promises and in how
-        lately they were evicted. None: this one is unlike any other."""
+    def equivalence_key(self) -> EquivalenceKey | None:
+        """Return a key that is equal for portions that can be started under the same conditions.
+
+        Portions of equal keys may still differ in their reservations and in the time of their last eviction. None for a
+        portion of several members, which is equivalent to no other.
+        """
         gang = self.gang
-        return self._alike if self._version == gang.version else _alike(gang, self.requests, gang.missing)
+        if self._version == gang.version:
+            return self._equivalence_key
+        return _equivalence_key(gang, self.requests, gang.missing)
 
 
 def portions_of(gang: Gang) -> list[Portion]:
-    """The portions that wait, kept until the gang changes."""
+    """Return the waiting portions of a gang, surplus members first. Cached until the gang changes."""
     if gang.portions is None:
         waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
         missing = gang.missing
@@ -122,30 +141,30 @@ def portions_of(gang: Gang) -> list[Portion]:
                 gang,
                 (r,),
                 (-r.priority, True, r.submitted_at_s, gang.key, r.id),
-                _alike(gang, (r,), missing),
+                _equivalence_key(gang, (r,), missing),
                 gang.version,
             )
             for r in surplus
         ]
         if core:
             rank = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
-            gang.portions.append(Portion(gang, core, rank, _alike(gang, core, missing), gang.version))
+            gang.portions.append(Portion(gang, core, rank, _equivalence_key(gang, core, missing), gang.version))
     return gang.portions
 
 
-def _alike(gang: Gang, requests: tuple[Request, ...], missing: int) -> Alike | None:
+def _equivalence_key(gang: Gang, requests: tuple[Request, ...], missing: int) -> EquivalenceKey | None:
     if len(requests) > 1 or missing > 1 or gang.incomplete:
         return None
     return (gang.queue, requests[0].priority, requests[0].shape, missing)
 
 
 def portion_of(gang: Gang, request_id: str) -> Portion | None:
-    """What would be started together with a waiting member; None when it does not wait."""
+    """Return the portion that contains a waiting member; None if the member does not wait."""
     return next((p for p in portions_of(gang) if any(r.id == request_id for r in p.requests)), None)
 
 
 def units_of(gang: Gang) -> list[Unit]:
-    """Return the gang's running members as units, kept until they change; the core keeps the oldest members."""
+    """Return the units of a gang, the core first; the oldest members form the core. Cached until the members change."""
     if gang.units is None:
         gang.units = _units_of(gang)
     return gang.units
@@ -154,7 +173,7 @@ def units_of(gang: Gang) -> list[Unit]:
 def _units_of(gang: Gang) -> list[Unit]:
     if not gang.running:
         return []
-    if len(gang.running) == 1:  # as of most gangs
+    if len(gang.running) == 1:  # fast path for the most frequent case
         return [unit_of(gang, tuple(gang.running.values()), core=True)]
     members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
     core, surplus = members[: gang.required], members[gang.required :]
@@ -162,7 +181,7 @@ def _units_of(gang: Gang) -> list[Unit]:
 
 
 def unit_of(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
-    """Return these members of the gang as one unit, not in quota."""
+    """Return a unit of some members of a gang, with ``in_quota`` unset."""
     priority = gang.priority if core else members[0].request.priority
     if len(members) == 1:
         member = members[0]
@@ -185,5 +204,5 @@ def unit_of(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
 
 
 def slices_of(shape: Shape) -> int:
-    """Return how many slices a shape has on all of its devices: a whole device counts as one."""
+    """Return the number of slices that a shape takes on all of its devices; a whole device counts as one."""
     return shape.gpu_count * max(1, shape.gpu_slices)

@@ -1,4 +1,7 @@
-"""The form of the tree of queues: who is whose child, by number. Made anew when queues change, never changed in place."""
+"""The structure of the queue tree: parents, children and paths by queue number.
+
+A ``Hierarchy`` is immutable. A new one is built when the queues change.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,14 @@ class Hierarchy:
     """Queues by number: 0 is the root, parents come before their children.
 
     Attributes:
-        specs: the queues, in that order. index: number by name.
-        children: numbers of the children. paths: from the queue itself up to the root.
-        managed: per resource whether any queue deserves some of it; what nobody deserves is in nobody's quota.
+        specs: the queues in the order of their numbers, without the root.
+        index: number by name, root included.
+        children: numbers of the children, by number.
+        paths: numbers from the queue itself up to the root, by number.
+        managed: per resource, True if any queue has a deserved amount of it. Resources that are not managed have no quota.
         leaves: names of the queues without children.
-        limited: the part of each path that has a limit.
-        deserved: amounts that the queues deserve, by number; see ``own_deserved``.
+        limited: the queues on each path that have a limit.
+        deserved: deserved amounts by number; a parent without a deserved amount deserves the sum of its children's.
     """
 
     specs: tuple[QueueSpec, ...]
@@ -33,15 +38,18 @@ class Hierarchy:
     deserved: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def of(cls, specs: Iterable[QueueSpec]) -> Hierarchy:
-        """Build the hierarchy.
+    def build(cls, specs: Iterable[QueueSpec]) -> Hierarchy:
+        """Build the hierarchy of some queues.
 
-        Raises CalabashError: duplicate, unknown parent, circle, more than QUEUE_DEPTH_MAX levels.
+        Raises:
+            CalabashError: a duplicate name, an unknown parent, a cycle, or more than QUEUE_DEPTH_MAX levels.
         """
         wanted: dict[str, QueueSpec] = {}
         for spec in specs:
             if spec.name in wanted:
-                raise CalabashError(f"queue {spec.name} is defined twice", hint="names are unique in the whole tree")
+                raise CalabashError(
+                    f"queue {spec.name} is defined twice", hint="queue names must be unique in the whole tree"
+                )
             wanted[spec.name] = spec
         order = _parents_first(wanted)
         index = {ROOT: 0, **{name: i for i, name in enumerate(order, 1)}}
@@ -66,37 +74,33 @@ class Hierarchy:
         )
 
     def spec(self, number: int) -> QueueSpec:
-        """The queue of that number; the root has none."""
+        """Return the spec of a queue by its number, 1 or more."""
         return self.specs[number - 1]
 
     def require_leaf(self, name: str) -> None:
-        """Raises CalabashError when jobs cannot be put on that queue."""
+        """Raise CalabashError if the queue does not exist or is not a leaf."""
         number = self.index.get(name, 0)
         if number == 0:
             raise CalabashError(
                 f"queue {name!r} does not exist",
                 reason=Reason.NOT_FOUND,
-                hint=f"one of: {', '.join(sorted(self.leaves)) or 'none is defined'}",
+                hint=f"use one of: {', '.join(sorted(self.leaves))}" if self.leaves else "no queue is defined",
             )
         if self.children[number]:
             raise CalabashError(
-                f"queue {name} is a parent: jobs go to its children",
+                f"queue {name} is a parent queue and takes no jobs",
                 reason=Reason.BAD_REQUEST,
-                hint=f"one of: {', '.join(sorted(n for n in self.leaves if number in self.paths[self.index[n]]))}",
+                hint=f"use one of: {', '.join(sorted(n for n in self.leaves if number in self.paths[self.index[n]]))}",
             )
-
-    def own_deserved(self, number: int) -> tuple[float, ...]:
-        """What the queue deserves; a parent without a guarantee of its own deserves the sum of its children's."""
-        return self.deserved[number]
 
 
 def levels(parents: Mapping[str, str]) -> dict[str, int]:
-    """Return the level of each queue: 1 at the top, one more than its parent's below.
+    """Return the level of each queue in the tree, 1 at the top.
 
-    A parent that is not among the queues counts as none. Queues of a circle and below it have level 0.
+    A queue whose parent is unknown has level 1. Queues of a cycle, and the queues below it, have level 0.
 
     Args:
-        parents: name of the parent by name of the queue, ROOT at the top.
+        parents: name of the parent by name of the queue; ROOT for a queue at the top.
     """
     found: dict[str, int] = {}
     for name in parents:
@@ -114,18 +118,18 @@ def levels(parents: Mapping[str, str]) -> dict[str, int]:
 
 
 def too_deep(name: str, level: int) -> CalabashError:
-    """Return the error for a queue below QUEUE_DEPTH_MAX."""
+    """Return the error for a queue at a level beyond QUEUE_DEPTH_MAX."""
     return CalabashError(
         f"queue {name} is at level {level} of the queue tree, the limit is {QUEUE_DEPTH_MAX} levels",
         reason=Reason.BAD_REQUEST,
-        hint="give it a parent that is nearer to the top",
+        hint="set a parent that is nearer to the root",
     )
 
 
 def _deserved(specs: Sequence[QueueSpec], children: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-    """Amounts that the queues deserve, by number; children come after their parents, so it counts from the last."""
+    """Return ``Hierarchy.deserved``."""
     found: list[tuple[float, ...]] = [ZERO] * len(children)
-    for number in range(len(specs), 0, -1):
+    for number in range(len(specs), 0, -1):  # children before their parents
         own: tuple[float, ...] = specs[number - 1].deserved
         if not any(own) and children[number]:
             own = tuple(sum(amounts) for amounts in zip(*(found[c] for c in children[number]), strict=True))
@@ -134,7 +138,11 @@ def _deserved(specs: Sequence[QueueSpec], children: Sequence[Sequence[int]]) -> 
 
 
 def _parents_first(wanted: Mapping[str, QueueSpec]) -> list[str]:
-    """Return the names so that each queue comes after its parent. Raises CalabashError: unknown parent, circle."""
+    """Return the names ordered so that each queue comes after its parent.
+
+    Raises:
+        CalabashError: an unknown parent or a cycle.
+    """
     order: dict[str, None] = {}
     for name in wanted:
         trail: dict[str, None] = {}
@@ -143,7 +151,10 @@ def _parents_first(wanted: Mapping[str, QueueSpec]) -> list[str]:
             if at in trail:
                 names = list(trail)
                 circle = " -> ".join((*names[names.index(at) :], at))
-                raise CalabashError(f"queues form a circle: {circle}", hint="a parent cannot be below its child")
+                raise CalabashError(
+                    f"queues form a cycle: {circle}",
+                    hint="change the parent of one of them so that it is not below itself",
+                )
             trail[at] = None
             parent = wanted[at].parent
             if parent == ROOT:
@@ -152,7 +163,7 @@ def _parents_first(wanted: Mapping[str, QueueSpec]) -> list[str]:
                 raise CalabashError(
                     f"queue {at}: parent {parent} does not exist",
                     reason=Reason.NOT_FOUND,
-                    hint="define the parent too",
+                    hint=f"define queue {parent}, or set another parent",
                 )
             at = parent
         order.update(dict.fromkeys(reversed(trail)))

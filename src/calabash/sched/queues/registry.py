@@ -1,4 +1,4 @@
-"""The registry of gangs: who waits, who runs, and where every request is."""
+"""Registry of all gangs and of their waiting and running requests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.gang import Gang
 
 CHANGED_MAX = 16_384
+"""Most changed gangs that are noted one by one; beyond it ``take_changed`` reports that all may have changed."""
 
 
 class GangRegistry:
-    """Every gang, those that have members waiting (``queued``), and where every id is.
+    """All gangs, indexed by key, request, queue and node.
 
-    ``running_in`` are the gangs with running members by queue. ``movable_on`` counts what may be moved, by the node's row.
-    ``version`` changes with every change, and ``take_changed`` names the gangs that changed.
+    Attributes:
+        gangs: all gangs. queued: gangs that have waiting members.
+        running_in: gangs that have running members, by queue.
+        on_node: running requests by the row of their node and by ID.
+        movable_on: number of running requests that may be moved, by the row of their node; rows without any are left out.
+        version: increased with every change.
     """
 
     def __init__(self) -> None:
@@ -33,7 +38,7 @@ class GangRegistry:
         gang = self._gang_of.get(request_id)
         if gang is None:
             raise CalabashError(
-                f"request {request_id!r} is not known", reason=Reason.NOT_FOUND, hint="it may have ended already"
+                f"request {request_id!r} does not exist", reason=Reason.NOT_FOUND, hint="it may have ended already"
             )
         return gang
 
@@ -47,23 +52,26 @@ class GangRegistry:
 
     @property
     def has_changed(self) -> bool:
-        """Return True if ``take_changed`` would name a gang."""
+        """Return True if running members of a gang have changed since the last ``take_changed``."""
         return self._changed is None or bool(self._changed)
 
     @property
     def has_changed_much(self) -> bool:
-        """Return True if ``take_changed`` would name many gangs."""
+        """Return True if so many gangs have changed since the last ``take_changed`` that it is due."""
         return self._changed is None or len(self._changed) > CHANGED_MAX // 16
 
     def take_changed(self) -> set[GangKey] | None:
-        """Return the gangs whose running members changed since the last call, ended ones too; None for all."""
+        """Return the gangs whose running members changed since the last call, ended gangs included; None for all gangs."""
         changed, self._changed = self._changed, set()
         return changed
 
     def add(self, request: Request) -> Gang:
+        """Add a waiting request to its gang; create the gang if it is new."""
         if request.id in self._gang_of:
             raise CalabashError(
-                f"request {request.id} is there already", reason=Reason.CONFLICT, hint="ids are unique while they live"
+                f"request {request.id} exists already",
+                reason=Reason.CONFLICT,
+                hint="use another ID, or remove the request first",
             )
         key = request.gang_key
         gang = self.gangs.get(key)
@@ -75,83 +83,86 @@ class GangRegistry:
         self._gang_of[request.id] = gang
         gang.refresh()
         if gang.running:
-            self._note(gang)
+            self._mark_changed(gang)
         return gang
 
     def start(self, running: Running) -> None:
+        """Change a waiting request to running."""
         gang = self._gang_of[running.request.id]
         self.version += 1
         del gang.waiting[running.request.id]
         if not gang.waiting:
             del self.queued[gang.key]
         gang.changed()
-        self._come(gang, running)
+        self._add_running(gang, running)
 
     def stop(self, request_id: str) -> Running:
-        """From running back to waiting."""
+        """Change a running request back to waiting, after an eviction."""
         gang = self._gang_of[request_id]
         self.version += 1
         running = gang.running.pop(request_id)
         gang.waiting[request_id] = running.request
         self.queued[gang.key] = gang
         gang.changed()
-        self._leave(gang, running)
+        self._running_removed(gang, running)
         return running
 
     def move(self, running: Running) -> None:
-        """Replace a running entry by the same ask elsewhere."""
+        """Replace the placement of a running request."""
         gang = self._gang_of[running.request.id]
         self.version += 1
-        self._leave(gang, gang.running.pop(running.request.id))
-        self._come(gang, running)
+        self._running_removed(gang, gang.running.pop(running.request.id))
+        self._add_running(gang, running)
 
     def remove(self, request_id: str) -> Running | Request:
+        """Remove a request, waiting or running, and its gang if that was the last member."""
         gang = self.gang_of(request_id)
         self.version += 1
         del self._gang_of[request_id]
-        gone: Running | Request
+        removed: Running | Request
         if request_id in gang.waiting:
-            gone = gang.waiting.pop(request_id)
+            removed = gang.waiting.pop(request_id)
             if not gang.waiting:
                 del self.queued[gang.key]
         else:
-            gone = gang.running.pop(request_id)
+            removed = gang.running.pop(request_id)
             gang.ended += 1
-            self._leave(gang, gone)
+            self._running_removed(gang, removed)
         if gang.waiting or gang.running:
             gang.refresh()
             if gang.running:
-                self._note(gang)
+                self._mark_changed(gang)
         else:
             del self.gangs[gang.key]
-        return gone
+        return removed
 
-    def _note(self, gang: Gang) -> None:
-        """Note that running members of the gang changed. While nobody takes the notes they are bounded."""
+    def _mark_changed(self, gang: Gang) -> None:
+        """Note that running members of the gang changed; beyond CHANGED_MAX gangs, note that all may have changed."""
         if self._changed is not None:
             self._changed.add(gang.key)
             if len(self._changed) > CHANGED_MAX:
                 self._changed = None
 
-    def _come(self, gang: Gang, running: Running) -> None:
+    def _add_running(self, gang: Gang, running: Running) -> None:
         request, row = running.request, running.placement.node
         gang.running[request.id] = running
         gang.units = None
-        self._note(gang)
+        self._mark_changed(gang)
         self.running_in.setdefault(gang.queue, {})[gang.key] = gang
         self.on_node.setdefault(row, {})[request.id] = running
         if request.movable and request.evictable and not request.guarded:
             self.movable_on[row] = self.movable_on.get(row, 0) + 1
 
-    def _leave(self, gang: Gang, running: Running) -> None:
+    def _running_removed(self, gang: Gang, running: Running) -> None:
+        """Remove a request that no longer runs from the indices by queue and node."""
         request, row = running.request, running.placement.node
         gang.units = None
-        self._note(gang)
+        self._mark_changed(gang)
         if not gang.running:
             del self.running_in[gang.queue][gang.key]
-        here = self.on_node[row]
-        del here[request.id]
-        if not here:
+        on_same_node = self.on_node[row]
+        del on_same_node[request.id]
+        if not on_same_node:
             del self.on_node[row]
         if request.movable and request.evictable and not request.guarded:
             self.movable_on[row] -= 1

@@ -1,4 +1,4 @@
-"""A reservation: the start that a gang which found no room is promised, and the nodes that are held for it."""
+"""Reservation of nodes for a blocked gang, with the estimated time of its start."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from calabash.sched.decisions import GangKey, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A promised start: who, when, and which requests on which node.
+    """Nodes that are held for a blocked gang until an estimated start.
 
     Args:
-        unknown_since_s: since when the start is a guess, because something that must end first gave no run time or has
-            exceeded it; None while the start is known.
+        start_s: estimated start of the gang.
+        requests_on: requests of the gang by the row of the node that is held for them.
+        unknown_since_s: time since which the start is a guess, because a request that must end first gave no run time or
+            has exceeded it; None while the start is known.
     """
 
     gang: GangKey
@@ -22,10 +24,10 @@ class Reservation:
     unknown_since_s: float | None = None
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """The requests that are waited for."""
+    def request_ids(self) -> tuple[str, ...]:
+        """Return the IDs of the requests for which nodes are held."""
         return tuple(request.id for requests in self.requests_on.values() for request in requests)
 
-    def lapses_at_s(self, hold_s: float) -> float | None:
-        """When it stops holding anything; None while the start is known."""
+    def expires_at_s(self, hold_s: float) -> float | None:
+        """Return the time at which a reservation of unknown start expires; None while the start is known."""
         return None if self.unknown_since_s is None else self.unknown_since_s + hold_s

@@ -1,4 +1,4 @@
-"""Queues as their owners describe them, and the refusal that names the queue whose limit would be broken."""
+"""The configuration of a queue (``QueueSpec``), and the description of an exceeded limit (``OverLimit``)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from calabash.sched.queues.fairshare import ZERO, Amount
 UNLIMITED = Amount(1 << 60, 1 << 60, 1 << 60)
 ROOT = ""
 QUEUE_DEPTH_MAX = 32
-"""Levels of the queue tree: a queue at the top is at level 1. What a start costs grows with the levels above its queue."""
+"""Most levels of the queue tree; a queue at the top is at level 1. The cost of a start grows with the level of its queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:
-    """A queue as its owner describes it.
+    """Configuration of a queue.
 
     Args:
-        name: unique; leaves are named by jobs.
+        name: unique name; jobs name a leaf queue.
         parent: name of the parent, "" for the top level.
-        deserved: guaranteed amounts; a resource left at 0 has no guarantee. A parent whose deserved amount is all 0
-            deserves the sum of its children's.
-        limit: most it may hold, borrowed or not.
-        over_quota_weight: width of its share of the surplus; 0 never borrows.
+        deserved: guaranteed amounts (quota); a resource of amount 0 is not guaranteed. A parent whose deserved amounts
+            are all 0 deserves the sum of its children's.
+        limit: most that the queue may use, borrowed amounts included.
+        over_quota_weight: weight of the queue's share of the surplus; a queue of weight 0 has no share of it.
     """
 
     name: str
@@ -36,10 +36,12 @@ class QueueSpec:
     def __post_init__(self) -> None:
         if not self.name or self.name == self.parent:
             raise CalabashError(
-                f"queue name {self.name!r} is not usable", hint="give it a name that is not its parent's"
+                f"queue name {self.name!r} is empty or the name of its parent", hint="give the queue a name of its own"
             )
         if min(self.deserved) < 0 or min(self.limit) < 0:
-            raise CalabashError(f"queue {self.name}: negative amount", hint="deserved and limit are zero or more")
+            raise CalabashError(
+                f"queue {self.name}: negative amount in deserved or limit", hint="deserved and limit must be 0 or more"
+            )
         if not self.deserved.within(self.limit):
             raise CalabashError(
                 f"queue {self.name}: deserves {self.deserved.gpu_milli / 1000:g} GPUs but is limited to"
@@ -47,12 +49,21 @@ class QueueSpec:
                 hint="raise the limit or lower the deserved amount",
             )
         if not (math.isfinite(self.over_quota_weight) and self.over_quota_weight >= 0):
-            raise CalabashError(f"queue {self.name}: weight {self.over_quota_weight} is not zero or more")
+            raise CalabashError(
+                f"queue {self.name}: weight {self.over_quota_weight} is negative or not finite",
+                hint="over_quota_weight must be 0 or more",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverLimit:
-    """Which queue on the way to the root refuses, and in what."""
+    """A queue limit that a request would exceed.
+
+    Attributes:
+        queue: the queue whose limit is exceeded: the request's own queue or an ancestor.
+        resource: index of the resource in ``Amount``.
+        used, asked, limit: amounts of the resource.
+    """
 
     queue: str
     resource: int

@@ -1,7 +1,7 @@
-"""The tree of queues: what each is guaranteed, what is fair now, and whose turn it is.
+"""The queue tree: use, limits, guaranteed and fair shares, and the pressure that orders the queues.
 
-Jobs belong to leaves; a parent's use is the sum of its children's (``use``). Limits hold at every level. Shares are divided
-by ``fairshare`` and kept until use, demand, the past or the form of the tree changes.
+Jobs belong to leaf queues; the use of a parent is the sum of its children's (``use``). Limits hold at every level. Shares are
+computed by ``fairshare`` and cached until the demand, the capacity, past use or the queues change.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, QueueShares, Tree, divide
+from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, DivisionInput, QueueShares, divide
 from calabash.sched.queues.hierarchy import Hierarchy
 from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
@@ -19,28 +19,36 @@ AMOUNTS_KEPT_MAX = 256
 
 
 class QueueTree:
-    """Resident tree. ``form`` is its hierarchy, ``use`` what is charged to it, ``capacity`` what there is to divide."""
+    """All queues with their use and shares.
+
+    Args:
+        half_life_s: half-life of past use, which corrects the over-quota weights; 0 ignores past use.
+
+    Attributes:
+        form: structure of the tree. use: amounts used and waiting, by queue. capacity: amount that is divided.
+    """
 
     def __init__(self, specs: Iterable[QueueSpec] = (), *, half_life_s: float = 0.0) -> None:
         self.half_life_s = half_life_s
-        self.form = Hierarchy.of(specs)
+        self.form = Hierarchy.build(specs)
         self.use = QueueUse(self.form)
         self.capacity = ZERO
         self._past = [0.0] * len(self.form.paths)
         self._past_at_s = 0.0
         self._shares: QueueShares | None = None
         self._shares_of = -1
-        # Of ``part``, by amount and number: the part, and the use for which it holds.
-        self._parts: dict[Amount, dict[int, tuple[list[float], tuple[float, ...]]]] = {}
-        self._parts_of: QueueShares | None = None
+        # Cache of ``pressure_term`` for ``_terms_of``, by amount and queue number: the use it was computed for, and the term.
+        self._terms: dict[Amount, dict[int, tuple[list[float], tuple[float, ...]]]] = {}
+        self._terms_of: QueueShares | None = None
 
     def replace(self, specs: Iterable[QueueSpec]) -> None:
-        """Set all queues. Use, demand and past of queues that stay are kept; a queue in use must stay.
+        """Replace all queues. The use, demand and past use of leaf queues that remain are kept.
 
-        Raises CalabashError: duplicate, unknown parent, circle, too many levels, job on a queue that is removed or becomes
-        a parent.
+        Raises:
+            CalabashError: a duplicate name, an unknown parent, a cycle, too many levels, or a queue with jobs that is removed
+                or becomes a parent. Nothing is changed then.
         """
-        form = Hierarchy.of(specs)
+        form = Hierarchy.build(specs)
         past = dict(self.past())
         for name in self.form.leaves:
             in_use = any(self.use.used(name)) or any(self.use.waiting(name))
@@ -50,7 +58,7 @@ class QueueTree:
                     reason=Reason.CONFLICT,
                     hint="let its jobs end or cancel them first",
                 )
-        self.use = self.use.carried_to(form)
+        self.use = self.use.copy_to(form)
         self.form = form
         self._past = [0.0] * len(form.paths)
         for name in form.leaves:
@@ -58,25 +66,29 @@ class QueueTree:
                 self._past[level] += past.get(name, 0.0)
 
     def set_capacity(self, capacity: Amount) -> None:
-        """What there is to divide: the sum over usable nodes."""
+        """Set the amount that is divided among the queues: the sum over the usable nodes."""
         if capacity != self.capacity:
             self.capacity = capacity
             self._shares = None
 
     def used(self, name: str) -> Amount:
-        """What runs in the queue."""
+        """Return the amount that runs in the queue and below it."""
         return self.use.used(name)
 
     def waiting(self, name: str) -> Amount:
-        """What waits in the queue."""
+        """Return the amount that waits in the queue and below it."""
         return self.use.waiting(name)
 
     def is_limited(self, name: str) -> bool:
-        """Return True if the queue or one above it has a limit."""
+        """Return True if the queue or one of its ancestors has a limit."""
         return bool(self.form.limited[self.form.index[name]])
 
     def over_limit(self, name: str, amount: Amount, freed: Amount = ZERO) -> OverLimit | None:
-        """Return the first queue from the leaf up whose limit ``amount`` more would break once ``freed`` is given back."""
+        """Return the first limit, from the queue up to the root, that starting ``amount`` would exceed; None if none.
+
+        Args:
+            freed: amount of the queue that would be freed first.
+        """
         for i in self.form.limited[self.form.index[name]]:
             spec, used = self.form.spec(i), self.use.used_at(i)
             for r in range(RESOURCES):
@@ -85,10 +97,10 @@ class QueueTree:
                     return OverLimit(queue=spec.name, resource=r, used=left, asked=amount[r], limit=spec.limit[r])
         return None
 
-    # ---- the past -------------------------------------------------------------------------------------------------
+    # ---- past use -------------------------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:
-        """Bring the decayed past up to ``now_s``; use has been constant since the last call."""
+        """Update past use to ``now_s``, taking the use since the last call as constant. Does nothing without a half-life."""
         elapsed_s = now_s - self._past_at_s
         self._past_at_s = max(now_s, self._past_at_s)
         if self.half_life_s <= 0 or elapsed_s <= 0 or not any(self.capacity):
@@ -96,20 +108,20 @@ class QueueTree:
         keep = 0.5 ** (elapsed_s / self.half_life_s)
         gained_s = (1.0 - keep) * self.half_life_s / math.log(2.0)
         for i in range(1, len(self._past)):
-            deserved = self.form.own_deserved(i)
+            deserved = self.form.deserved[i]
             above = [max(0, u - d) for u, d in zip(self.use.used_at(i), deserved, strict=True)]
             dominant = max((a / c for a, c in zip(above, self.capacity, strict=True) if c > 0), default=0.0)
             self._past[i] = self._past[i] * keep + dominant * gained_s
         self._shares = None
 
     def past(self) -> tuple[tuple[str, float], ...]:
-        """Decayed use of every queue above what it deserves, in cluster seconds."""
+        """Return for each queue its decayed use above its deserved amount, in seconds of the whole cluster."""
         return tuple((name, self._past[i]) for name, i in self.form.index.items() if i)
 
     # ---- shares ---------------------------------------------------------------------------------------------------
 
     def shares(self) -> QueueShares:
-        """Guaranteed and fair amounts of all queues now."""
+        """Return the current guaranteed and fair amounts of all queues."""
         if self._shares is None or self._shares_of != self.use.version:
             self._shares = self._divide(self._past)
             self._shares_of = self.use.version
@@ -122,41 +134,46 @@ class QueueTree:
         return self.shares().fair[self.form.index[name]]
 
     def entitled(self) -> dict[str, list[float]]:
-        """Fair shares of the leaves as if nobody had a past: what fairness is measured against."""
+        """Return the fair shares of the leaf queues without the correction for past use, to measure fairness against."""
         fair = self._divide([0.0] * len(self._past)).fair
         return {name: fair[self.form.index[name]] for name in self.form.leaves}
 
     def within_guaranteed(self, name: str, used: Amount, need: Amount) -> bool:
-        """Whether ``need`` beside ``used`` stays in quota; False when nothing of it is managed."""
+        """Return True if ``used`` plus ``need`` is within the guaranteed amount of the queue.
+
+        Only managed resources that ``need`` contains are compared; returns False if there are none.
+        """
         guaranteed = self.guaranteed(name)
         asked = [r for r, on in enumerate(self.form.managed) if on and need[r] > 0]
         return bool(asked) and all(used[r] + need[r] <= guaranteed[r] + EPSILON for r in asked)
 
     def pressure(self, name: str, amount: Amount = ZERO) -> tuple[float, ...]:
-        """Who goes first: smaller first. Compared level by level from the top, so that siblings compete with each
-        other before their parents do: in-quota use before borrowing, then use in proportion to the fair share.
+        """Return the sort key of a queue; the queue with the smallest key is scheduled first.
+
+        Keys are compared level by level from the root, so that queues compete with their siblings. At each level, a queue
+        in quota comes before one that borrows, then the queue with the smaller use in proportion to its fair share.
 
         Args:
-            amount: what would be added to the queue.
+            amount: amount that would be added to the use of the queue.
         """
         path = self.form.paths[self.form.index[name]]
-        return tuple(value for number in reversed(path) for value in self.part(number, amount))
+        return tuple(value for number in reversed(path) for value in self.pressure_term(number, amount))
 
-    def part(self, number: int, amount: Amount) -> tuple[float, ...]:
-        """Return the part of ``pressure`` that one queue on the path has, by its number; the root has none."""
+    def pressure_term(self, number: int, amount: Amount) -> tuple[float, ...]:
+        """Return the term of ``pressure`` for one queue on the path, by its number; empty for the root."""
         shares = self.shares()
-        if self._parts_of is not shares or len(self._parts) > AMOUNTS_KEPT_MAX:
-            self._parts, self._parts_of = {}, shares
-        parts, used = self._parts.setdefault(amount, {}), self.use.used_at(number)
-        known = parts.get(number)
+        if self._terms_of is not shares or len(self._terms) > AMOUNTS_KEPT_MAX:
+            self._terms, self._terms_of = {}, shares
+        terms, used = self._terms.setdefault(amount, {}), self.use.used_at(number)
+        known = terms.get(number)
         if known is None or known[0] != used:
-            known = parts[number] = ([*used], self._part(number, amount, shares) if number else ())
+            known = terms[number] = ([*used], self._pressure_term(number, amount, shares) if number else ())
         return known[1]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _part(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
-        """Compute the same."""
+    def _pressure_term(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
+        """Compute (0 in quota or 1 borrowing, highest ratio of use to fair share over all resources)."""
         used = [u + a for u, a in zip(self.use.used_at(i), amount, strict=True)]
         in_quota = all(
             u <= g + EPSILON
@@ -177,11 +194,11 @@ class QueueTree:
             for r in range(RESOURCES):
                 wanted = sum(demand[c][r] for c in below) if below else float(self.use.demand_at(i, r))
                 demand[i][r] = min(wanted, float(limit[r]))
-        tree = Tree(
+        tree = DivisionInput(
             children=form.children,
             deserved=[
                 [float(v) for v in self.capacity],
-                *([float(v) for v in form.own_deserved(i)] for i in range(1, count)),
+                *([float(v) for v in form.deserved[i]] for i in range(1, count)),
             ],
             demand=demand,
             weights=[0.0, *(spec.over_quota_weight for spec in form.specs)],

@@ -1,9 +1,9 @@
-"""Columns over everything that runs, one row per unit, so that questions about all units are answered by vectors.
+"""Columnar table of all running units, one row per unit, for vectorised queries.
 
 Theory of operation. The registry notes the gangs that changed. ``sync`` closes the rows of those gangs and appends rows for
-their units as they are now, so its cost is proportional to what changed. A row is never written again but to close it: a unit
-that changes gets another row, and a reader that keeps a vector over rows sees the change as two rows that differ. Closed rows
-are dropped by building the table anew once they are most of it; ``generation`` changes then.
+their current units, so its cost is proportional to the number of changes. The values of a row never change; only its ``alive``
+flag is cleared. A unit that changes gets a new row, so a reader that keeps a vector over the rows only adds the new rows. When
+most rows are closed, the table is rebuilt without them and ``generation`` changes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ _SHARES = ("use_share",)
 
 
 class UnitTable:
-    """Units by row. Others read the columns up to ``size``, those of uses up to ``uses``.
+    """Running units by row. Columns are valid up to ``size``, the ``use_`` columns up to ``uses``.
 
     Attributes:
-        alive: the unit of the row is as it was. queue: number of the queue. gang: first row that the gang had.
-        core, priority, started_at_s, sequence, slices: as of ``Unit``. gpu_milli, cpu_milli, host_memory_mib: its amount.
-        evictable: all members may be evicted. guarded: one is guarded. small: all are charged by their number of slices alone.
-        surplus: for a core, how many members of the gang run beside it.
-        rank_of: position in the order in which units go, ``UNRANKED`` for rows that came after the last ``rank``.
-        use_row, use_node, use_device: one entry for each device that a unit is on (``NO_DEVICE`` for a node where the unit
-            has none), by row of the unit. use_count: how many of its members use the device. use_slices: slices of the unit,
-            on all devices. use_share: the same, divided by its devices on the node.
-        generation: changes when rows are numbered anew. ranking: changes when ranks do.
+        alive: the unit still runs unchanged. queue: number of the queue. gang: first row of the gang.
+        core, priority, started_at_s, sequence, slices: as in ``Unit``.
+        gpu_milli, cpu_milli, host_memory_mib: amount of the unit.
+        evictable: all members may be evicted. guarded: a member is guarded.
+        small: all members are charged the least charge of their slices.
+        surplus: for a core, the number of surplus members of the gang that run.
+        rank_of: position in the eviction order; ``UNRANKED`` for rows that were added after the last ``rank``.
+        use_row, use_node, use_device: one entry for each device that a unit is on, with the row of the unit; ``NO_DEVICE`` for
+            a node where the unit has no device.
+        use_count: number of the unit's members on the device. use_slices: slices of the unit on all its devices.
+        use_share: ``use_slices`` divided by the number of the unit's devices on the node.
+        generation: changes when the rows are renumbered. ranking: changes when the ranks change.
     """
 
     alive: Bools
@@ -80,7 +83,7 @@ class UnitTable:
     # ---- changes --------------------------------------------------------------------------------------------------
 
     def sync(self, registry: GangRegistry) -> range:
-        """Bring the rows up to what runs. Return the rows that were appended; all of them if ``generation`` changed."""
+        """Update the table to the registry. Return the rows that were appended: all rows if ``generation`` changed."""
         changed = registry.take_changed()
         if changed is None or self._closed > max(_CLOSED_MIN, self.size // 2):
             self._clear()
@@ -97,8 +100,7 @@ class UnitTable:
         return range(before, self.size)
 
     def rank(self, chosen: Bools) -> None:
-        """Make the ranks of these rows known. The order is ``Unit.order``: lower priority first, then surplus, then the
-        youngest."""
+        """Compute ``rank_of`` for all rows by ``Unit.order``, unless the chosen rows all have ranks."""
         if not (self.rank_of[: len(chosen)][chosen] == UNRANKED).any():
             return
         rows = np.flatnonzero(self.alive[: self.size])
@@ -109,23 +111,23 @@ class UnitTable:
     # ---- questions ------------------------------------------------------------------------------------------------
 
     def queue_number(self, queue: str) -> int:
-        """Return the number of a queue; -1 when nothing of it ever ran."""
+        """Return the number of a queue; -1 if no unit of it has ever run."""
         return self._queues.get(queue, -1)
 
     def queue_name(self, number: int) -> str:
-        """Return the name of the queue of a number."""
+        """Return the name of a queue by its number."""
         return self._queue_names[number]
 
     def rows_of(self, gang: GangKey) -> range:
-        """Return the rows of a gang's units as they are, its core first."""
+        """Return the alive rows of a gang, its core first; empty if the gang does not run."""
         return self._rows_of.get(gang, range(0))
 
     def unit(self, row: int) -> Unit:
-        """Return the unit of a row that is alive; its mark is not set."""
+        """Return the unit of an alive row, with ``in_quota`` unset."""
         return units_of(self._gangs[row])[row - self.gang.item(row)]
 
     def row(self, unit: Unit) -> int:
-        """Return the row of a unit as it is."""
+        """Return the alive row of a unit."""
         first = unit.members[0].sequence
         return next(row for row in self._rows_of[unit.gang] if self.unit(row).members[0].sequence == first)
 
@@ -138,10 +140,10 @@ class UnitTable:
         self._rows_of: dict[GangKey, range] = {}
         self._matrices: dict[tuple[str, ...], npt.NDArray[Any]] = {}
         self.rank_of: Ints = np.zeros(0, np.int64)
-        self._make_room(0, 0)
+        self._grow(0, 0)
 
-    def _make_room(self, rows: int, uses: int) -> None:
-        """Make the columns long enough, for twice as much."""
+    def _grow(self, rows: int, uses: int) -> None:
+        """Grow the columns to at least these lengths, doubling them; do nothing if they are long enough."""
         if self._matrices and rows <= len(self.alive) and uses <= len(self.use_row):
             return
         for names, kind, count in (
@@ -164,7 +166,7 @@ class UnitTable:
         self._closed += len(rows)
 
     def _append(self, gangs: Sequence[Gang]) -> None:
-        """Append rows for the units of gangs that have none."""
+        """Append rows for the units of gangs that have no rows."""
         alone = [gang for gang in gangs if gang.min_member == 1 and len(gang.running) == 1]
         self._append_alone(alone, [next(iter(gang.running.values())) for gang in alone])
         if len(alone) < len(gangs):
@@ -173,7 +175,7 @@ class UnitTable:
                     self._append_units(gang, units_of(gang))
 
     def _append_alone(self, gangs: Sequence[Gang], members: Sequence[Running]) -> None:
-        """Append rows for gangs of one member. Most are, so this way makes no units."""
+        """Append rows for gangs of one member, without creating ``Unit`` objects: most gangs have one member."""
         start = self.size
         requests, places = [m.request for m in members], [m.placement for m in members]
         shapes = [r.shape for r in requests]
@@ -231,7 +233,7 @@ class UnitTable:
         self, gangs: Sequence[Gang], ints: Sequence[Any], floats: Sequence[Any], bools: Sequence[Any]
     ) -> None:
         start, end = self.size, self.size + len(gangs)
-        self._make_room(end, self.uses)
+        self._grow(end, self.uses)
         for names, columns in ((_INTS, ints), (_FLOATS, floats), (_BOOLS, bools)):
             self._matrices[names][:, start:end] = columns
         self._gangs.extend(gangs)
@@ -239,14 +241,14 @@ class UnitTable:
 
     def _write_uses(self, ints: Sequence[Any], shares: Any) -> None:
         start, end = self.uses, self.uses + len(ints[0])
-        self._make_room(self.size, end)
+        self._grow(self.size, end)
         self._matrices[_USES][:, start:end] = ints
         self.use_share[start:end] = shares
         self.uses = end
 
 
 def _uses(row: int, unit: Unit) -> Iterator[tuple[int, int, int, int, int, float]]:
-    """Yield the devices that a unit is on: row, node, device, members, slices, slices by the devices of the node."""
+    """Yield the ``use_`` entries of a unit: row, node, device, count, slices, share."""
     nodes: dict[int, Counter[int]] = {}
     for member in unit.members:
         nodes.setdefault(member.placement.node, Counter()).update(member.placement.devices)

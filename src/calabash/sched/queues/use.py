@@ -1,4 +1,4 @@
-"""What the queues use and what waits in them: amounts charged to leaves and counted in all their ancestors."""
+"""Amounts used and waiting per queue: charged to the leaf queues and counted in all their ancestors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ Table = list[list[float]]
 
 
 class QueueUse:
-    """Amounts per queue. ``version`` changes with the demand (what runs plus what waits), on which shares depend, and
-    ``changes`` with every amount."""
+    """Amounts used and waiting, per queue.
+
+    Attributes:
+        version: changes with the demand (used plus waiting), on which shares depend.
+        changes: changes with every amount.
+    """
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         self.version = 0
@@ -21,26 +25,26 @@ class QueueUse:
         self._used: Table = [[0] * RESOURCES for _ in hierarchy.paths]
         self._waiting: Table = [[0] * RESOURCES for _ in hierarchy.paths]
 
-    def wait(self, name: str, amount: Amount) -> None:
-        """The amount joins what waits."""
+    def add_waiting(self, name: str, amount: Amount) -> None:
+        """Add to the amount that waits in a queue."""
         self._add(self._waiting, name, amount, 1)
         self.version += 1
 
-    def leave(self, name: str, amount: Amount) -> None:
-        """It waits no longer and does not run either."""
+    def remove_waiting(self, name: str, amount: Amount) -> None:
+        """Subtract from the amount that waits in a queue, for a request that was removed before it started."""
         self._add(self._waiting, name, amount, -1)
         self.version += 1
 
     def start(self, name: str, amount: Amount) -> None:
-        """From waiting to used: the demand, and so the shares, stay."""
+        """Change an amount from waiting to used. The demand, and so the shares, do not change."""
         self._transfer(self._waiting, self._used, name, amount)
 
     def stop(self, name: str, amount: Amount) -> None:
-        """From used back to waiting (eviction)."""
+        """Change an amount from used back to waiting, after an eviction. The demand does not change."""
         self._transfer(self._used, self._waiting, name, amount)
 
     def end(self, name: str, amount: Amount) -> None:
-        """It runs no longer."""
+        """Subtract from the amount that is used, for a request that has ended."""
         self._add(self._used, name, amount, -1)
         self.version += 1
 
@@ -51,15 +55,15 @@ class QueueUse:
         return _amount(self._waiting[self._hierarchy.index[name]])
 
     def used_at(self, number: int) -> list[float]:
-        """The same by number, for the divisions of the tree; not to be changed."""
+        """Return the used amount by queue number. The list is the internal one and must not be changed."""
         return self._used[number]
 
     def demand_at(self, number: int, resource: int) -> float:
-        """What runs plus what waits."""
+        """Return used plus waiting of one resource, by queue number."""
         return self._used[number][resource] + self._waiting[number][resource]
 
-    def carried_to(self, hierarchy: Hierarchy) -> QueueUse:
-        """The same amounts in a tree of another form; queues that are gone must be unused."""
+    def copy_to(self, hierarchy: Hierarchy) -> QueueUse:
+        """Return the amounts of the leaf queues that another hierarchy has too, counted in its ancestors."""
         moved = QueueUse(hierarchy)
         moved.version = self.version + 1
         for name in self._hierarchy.leaves:

@@ -54,7 +54,7 @@ def test_queue_below_the_last_level_says_so_in_its_status_until_it_is_moved_up(w
         assert queue is not None
         return queue.status.message
 
-    hint = "give it a parent that is nearer to the top"
+    hint = "set a parent that is nearer to the root"
     told = f"queue c33 is at level 33 of the queue tree, the limit is 32 levels; hint: {hint}"
     until(lambda: message("c33") == told, "the message")
     assert message("c32") == ""

@@ -1,4 +1,4 @@
-"""What MIG has cut of the devices of a cluster: a part of the columns."""
+"""MIG state of the devices of a cluster: taken places, existing instances and geometries."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from calabash.sched.cluster.shape import NodePlacement, Shape
 MigChange = Callable[[MigState, MigProfile, int, int], MigState]
 
 
-class MigCuts:
-    """By (row, device): what is taken, and the instances that stand there.
+class MigColumns:
+    """MIG state of devices, by (row, device).
 
     Attributes:
-        geometries: how devices can be cut, by their number in ``gpu_geometry`` [N, G].
-        mig_coming: profiles that wait, in order.
+        geometries: MIG geometries by their number in ``gpu_geometry`` [N, G]; None for devices without MIG.
+        mig_states: places that placements take. Devices without placements are left out.
+        mig_instances: existing MIG instances, used or unused.
+        mig_coming: MIG profiles of waiting requests, in order.
     """
 
     gpu_geometry: npt.NDArray[np.int16]
@@ -31,21 +33,21 @@ class MigCuts:
         self.mig_coming: list[str] = []
 
     def mig_state(self, row: int, device: int) -> MigState:
-        """What MIG instances take of a device."""
+        """Return the places of a device that placements take."""
         return self.mig_states.get((row, device), MigState())
 
     def mig_profiles(
         self, row: int, device: int, names: Sequence[str]
     ) -> tuple[MigGeometry, tuple[MigProfile, ...]] | None:
-        """How a device is cut, and its profiles of these names; None where it has not all of them."""
+        """Return the geometry of a device and its profiles of some names; None if it does not have all of them."""
         geometry = self.geometries[int(self.gpu_geometry[row, device])]
         if geometry is None:
             return None
         found = tuple(profile for name in names if (profile := geometry.profile(name)) is not None)
         return (geometry, found) if len(found) == len(names) else None
 
-    def mig_has_room(self, row: int, device: int, names: Sequence[str]) -> bool:
-        """Whether MIG instances of these profiles have a place together."""
+    def mig_fits(self, row: int, device: int, names: Sequence[str]) -> bool:
+        """Return True if MIG instances of these profiles fit on a device together."""
         found = self.mig_profiles(row, device, names)
         if found is None:
             return False
@@ -55,10 +57,15 @@ class MigCuts:
             return bool(possible_places(geometry, profiles[0], state, instances))
         return together(geometry, names, state, instances) is not None
 
-    def mig_may_stand(
+    def mig_fits_at(
         self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace], *, held: bool
     ) -> bool:
-        """Whether they may be exactly there, in this order; ``held``: what stands there is theirs."""
+        """Return True if MIG instances of these profiles can be at these places.
+
+        Args:
+            places: one place per profile; a place with a negative start is not checked.
+            held: existing instances belong to the request itself, and are ignored.
+        """
         found = self.mig_profiles(row, device, names)
         if found is None or len(places) != len(names):
             return False
@@ -74,8 +81,8 @@ class MigCuts:
             state = occupied(state, profile, *place)
         return True
 
-    def mig_cut(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
-        """Take the places of a placement, or give them back."""
+    def change_mig_states(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
+        """Take or release the MIG places of a placement, by ``occupied`` or ``vacated`` as ``change``."""
         for device, places in zip(placement.devices, placement.mig_places, strict=True):
             found = self.mig_profiles(placement.node, device, shape.mig_profiles)
             if found is not None:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.model.mig import MigInstance
-from calabash.sched import upkeep
+from calabash.sched import updates
 from calabash.sched.actions.victims import BORROW_PAUSE_S
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.cycle import Cycle
+from calabash.sched.cycle_memory import AGE_MAX_S, CycleMemory
 from calabash.sched.decisions import Decision, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.registry import GangRegistry
@@ -27,7 +28,6 @@ from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.state import SchedulerState
-from calabash.sched.unchanged import AGE_MAX_S, CycleMemory
 
 Step = Callable[[Scheduler, float], tuple[Decision, ...] | None]
 Act = Callable[[Scheduler], object]
@@ -108,10 +108,10 @@ def step_of(rng: random.Random, number: int) -> Step:
         elif what == "cordon":
             scheduler.cordon(chosen(sorted(scheduler.specs)), schedulable=on)
         elif what == "evictable" and running:
-            upkeep.set_evictable(scheduler, chosen(running), evictable=on)
+            updates.set_evictable(scheduler, chosen(running), evictable=on)
         elif what == "movable" and running:
             name = chosen(running)
-            upkeep.set_movable(scheduler, name, shape=scheduler.registry.request(name).shape if on else None)
+            updates.set_movable(scheduler, name, shape=scheduler.registry.request(name).shape if on else None)
         elif what == "decide" and waiting:
             return scheduler.decide(chosen(waiting), now_s)
         return None
@@ -218,8 +218,8 @@ STAYS = MigInstance(profile="1g.10gb", start=0, fixed=True)
 
 
 def forbid_moves(scheduler: Scheduler) -> None:
-    upkeep.set_movable(scheduler, "ra")
-    upkeep.set_movable(scheduler, "rb")
+    updates.set_movable(scheduler, "ra")
+    updates.set_movable(scheduler, "rb")
 
 
 def with_change(scheduler: Scheduler, change: Act) -> Scheduler:
@@ -230,7 +230,7 @@ def with_change(scheduler: Scheduler, change: Act) -> Scheduler:
 def begin(scheduler: Scheduler) -> None:
     request = scheduler.registry.request("x")
     scheduler.cluster.place(request.shape, PLACE)
-    scheduler.state.begin(request, PLACE, 2.0)
+    scheduler.state.start(request, PLACE, 2.0)
 
 
 def put(name: str, value: object) -> Act:
@@ -271,24 +271,24 @@ CASES = {
     ),
     "Scheduler.decide": Case(world=half_full, change=lambda s: s.decide("x", 2.0)),
     "relabel": Case(
-        world=lambda: shut(lambda s: upkeep.relabel(s, "a", labels={}, taints=("k=v:NoSchedule",))),
-        change=lambda s: upkeep.relabel(s, "a", labels={}, taints=()),
+        world=lambda: shut(lambda s: updates.relabel(s, "a", labels={}, taints=("k=v:NoSchedule",))),
+        change=lambda s: updates.relabel(s, "a", labels={}, taints=()),
         decided="Bind",
     ),
     "set_mig_instances": Case(
-        world=lambda: shut(lambda s: upkeep.set_mig_instances(s, "a", 0, [STAYS])),
-        change=lambda s: upkeep.set_mig_instances(s, "a", 0, []),
+        world=lambda: shut(lambda s: updates.set_mig_instances(s, "a", 0, [STAYS])),
+        change=lambda s: updates.set_mig_instances(s, "a", 0, []),
         decided="Bind",
     ),
-    "set_mig_coming": Case(world=half_full, change=lambda s: upkeep.set_mig_coming(s, ["1g.10gb"])),
+    "set_mig_coming": Case(world=half_full, change=lambda s: updates.set_mig_coming(s, ["1g.10gb"])),
     "set_evictable": Case(
         world=lambda: with_change(half_full(), lambda s: s.submit(ask("y", 2, priority=1))),
-        change=lambda s: upkeep.set_evictable(s, "r", evictable=True),
+        change=lambda s: updates.set_evictable(s, "r", evictable=True),
         decided="Evict Bind Defer",
     ),
     "set_movable": Case(
         world=lambda: with_change(scattered(), forbid_moves),
-        change=lambda s: upkeep.set_movable(s, "ra", shape=Shape(gpu_count=1, gpu_milli=500)),
+        change=lambda s: updates.set_movable(s, "ra", shape=Shape(gpu_count=1, gpu_milli=500)),
         decided="Move Bind",
     ),
     "SchedulerState.moves_left": Case(
@@ -308,8 +308,8 @@ CASES = {
     "SchedulerState.freed": Case(world=half_full, change=lambda s: s.state.freed()),
     "SchedulerState.changed": Case(world=half_full, change=lambda s: s.state.changed()),
     "SchedulerState.count_capacity": Case(world=half_full, change=lambda s: s.state.count_capacity([0])),
-    "SchedulerState.join": Case(world=half_full, change=lambda s: s.state.join(ask("y")), decided="Bind"),
-    "SchedulerState.begin": Case(world=lambda: shut(lambda s: s.cordon("a")), change=begin),
+    "SchedulerState.enqueue": Case(world=half_full, change=lambda s: s.state.enqueue(ask("y")), decided="Bind"),
+    "SchedulerState.start": Case(world=lambda: shut(lambda s: s.cordon("a")), change=begin),
     "SchedulerState.stop": Case(world=half_full, change=lambda s: s.state.stop("r"), decided="Bind"),
     "SchedulerState.move": Case(
         world=half_full, change=lambda s: s.state.move(s.registry.gang_of("r").running["r"], PLACE)
@@ -336,8 +336,8 @@ def methods(of: type) -> set[str]:
 def test_every_method_that_changes_the_scheduler_has_a_case() -> None:
     functions = {
         name
-        for name, function in inspect.getmembers(upkeep, inspect.isfunction)
-        if function.__module__ == upkeep.__name__ and not name.startswith("_")
+        for name, function in inspect.getmembers(updates, inspect.isfunction)
+        if function.__module__ == updates.__name__ and not name.startswith("_")
     }
     wanted = {f"{of.__name__}.{name}" for of in (Scheduler, SchedulerState) for name in methods(of)} | functions
     assert wanted - CASES.keys() == set()
@@ -383,7 +383,7 @@ def evicted() -> Scheduler:
     scheduler.adopt(ask("x", priority=1), started_at_s=0.0)
     scheduler.submit(ask("y", priority=2))
     assert "x" in {decision.id for decision in scheduler.cycle(1.0)}
-    upkeep.set_evictable(scheduler, "z", evictable=True)
+    updates.set_evictable(scheduler, "z", evictable=True)
     return scheduler
 
 
@@ -493,9 +493,9 @@ def test_request_too_long_for_a_hole_no_longer_hides_a_shorter_one(runs: list[in
     scheduler._memory = CycleMemory(scheduler.state, age_max_s=math.inf)
     settled(scheduler, runs, 1.0)
     scheduler.cycle(40.0)  # p1 would just end in time
-    assert [r.ids for r in scheduler.state.reservations] == [("x",)]
+    assert [r.request_ids for r in scheduler.state.reservations] == [("x",)]
     scheduler.cycle(40.5)
-    assert [r.ids for r in scheduler.state.reservations] == [("x",), ("p2",)]
+    assert [r.request_ids for r in scheduler.state.reservations] == [("x",), ("p2",)]
 
 
 def test_cycles_are_skipped_until_an_exceeded_estimate_is_stretched_again(runs: list[int]) -> None:
@@ -545,10 +545,10 @@ def test_cycle_is_skipped_only_if_the_coming_profiles_are_those_that_the_last_on
         return run(cycle)
 
     monkeypatch.setattr(Cycle, "run", taking)
-    upkeep.set_mig_coming(scheduler, ["1g.10gb"])
+    updates.set_mig_coming(scheduler, ["1g.10gb"])
     scheduler.cycle(1.0)
     if restored:
-        upkeep.set_mig_coming(scheduler, ["1g.10gb"])
+        updates.set_mig_coming(scheduler, ["1g.10gb"])
     scheduler.cycle(1.5)
     assert len(runs) == (1 if restored else 2)
 

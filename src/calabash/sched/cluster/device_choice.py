@@ -1,4 +1,4 @@
-"""Devices of one node for a shape: the fullest sufficient for a share, one island, one physical model, or lowest index."""
+"""Choice of devices within one node: fullest sufficient device, one NVLink island, one card model, or lowest index."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import numpy as np
 from calabash.model.mig import MigPlace, open_profiles
 from calabash.model.mig_plan import standing, together
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.best_effort import worth
+from calabash.sched.cluster.best_effort import best_effort_scores
 from calabash.sched.cluster.columns import Rows
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import NodePlacement, Topology
 
 
-def choose(compiled: Compiled, row: int, *, known: bool = False) -> NodePlacement | None:
-    """Devices of one node by default: the fullest sufficient for a share, one island or lowest index for cards.
+def choose_devices(compiled: CompiledShape, row: int, *, known: bool = False) -> NodePlacement | None:
+    """Return the default placement of a shape on one node; None if it does not fit.
+
+    Slices take the fullest devices that suffice. Whole devices are taken from one island if the shape has a topology, of one
+    card model if possible, and by lowest index.
 
     Args:
-        known: whether the shape is known to fit there.
+        known: the caller knows that the shape fits on the node.
     """
     shape = compiled.shape
     rows = np.array([row])
@@ -34,7 +37,7 @@ def choose(compiled: Compiled, row: int, *, known: bool = False) -> NodePlacemen
     if shape.topology is not Topology.ANY and shape.gpu_count > 1:
         free = _within_island(compiled, rows, free)
     if shape.best_effort:
-        free = free[np.argsort(-worth(compiled.cluster, rows, fits)[0, free], kind="stable")]
+        free = free[np.argsort(-best_effort_scores(compiled.cluster, rows, fits)[0, free], kind="stable")]
     elif not shape.whole:
         gaps = compiled.cluster.gpu_free_milli[row, free] * (1 << 40) + compiled.cluster.gpu_free_mib[row, free]
         free = free[np.argsort(gaps, kind="stable")]
@@ -43,42 +46,42 @@ def choose(compiled: Compiled, row: int, *, known: bool = False) -> NodePlacemen
     return NodePlacement(node=row, devices=tuple(sorted(free[: shape.gpu_count].tolist())))
 
 
-def places(compiled: Compiled, row: int) -> Iterator[NodePlacement]:
-    """Yield places for the shape on one node that differ in the state of their devices, the default first."""
-    first = choose(compiled, row)
+def placement_options(compiled: CompiledShape, row: int) -> Iterator[NodePlacement]:
+    """Yield the placements of a shape on one node that differ in the states of their devices, the default one first."""
+    first = choose_devices(compiled, row)
     if first is None:
         return
     yield first
     shape, cluster = compiled.shape, compiled.cluster
     if not shape.gpu_count:
         return
-    alike: dict[Hashable, list[int]] = {}
+    by_state: dict[Hashable, list[int]] = {}
     for device in np.flatnonzero(compiled.devices(np.array([row]))[0]).tolist():
-        alike.setdefault(device_state(cluster, row, device), []).append(device)
-    islands = compiled.groups(np.array([row]))[0]
-    for devices in _sets(list(alike.values()), shape.gpu_count):
-        together = [int(islands[device]) for device in devices]
-        if shape.topology_required and shape.gpu_count > 1 and (len(set(together)) > 1 or together[0] < 0):
+        by_state.setdefault(device_state(cluster, row, device), []).append(device)
+    island_of = compiled.groups(np.array([row]))[0]
+    for devices in _device_sets(list(by_state.values()), shape.gpu_count):
+        islands = [int(island_of[device]) for device in devices]
+        if shape.topology_required and shape.gpu_count > 1 and (len(set(islands)) > 1 or islands[0] < 0):
             continue
-        place = (
+        placement = (
             _choose_mig(compiled, row, list(devices)) if shape.mig_profile else NodePlacement(node=row, devices=devices)
         )
-        if place is not None and place.devices != first.devices:
-            yield place
+        if placement is not None and placement.devices != first.devices:
+            yield placement
 
 
-def _sets(alike: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield sets of so many devices that differ in how many are taken of each group of devices in equal state."""
+def _device_sets(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield sets of ``count`` devices that differ in the number of devices taken from each group."""
     if not count:
         yield ()
-    elif alike:
-        for taken in range(min(count, len(alike[0])), -1, -1):
-            for rest in _sets(alike[1:], count - taken):
-                yield tuple(sorted((*alike[0][:taken], *rest)))
+    elif groups:
+        for taken in range(min(count, len(groups[0])), -1, -1):
+            for rest in _device_sets(groups[1:], count - taken):
+                yield tuple(sorted((*groups[0][:taken], *rest)))
 
 
 def device_state(cluster: Cluster, row: int, device: int) -> Hashable:
-    """Return all that decides what a device can serve: equal for devices of which it does not matter which is taken."""
+    """Return a key of all that decides what a device can serve; devices of one node with equal keys are interchangeable."""
     at = (row, device)
     return (
         cluster.gpu_free_milli[at],
@@ -101,8 +104,8 @@ def device_state(cluster: Cluster, row: int, device: int) -> Hashable:
     )
 
 
-def _within_island(compiled: Compiled, rows: Rows, free: Rows) -> Rows:
-    """The smallest island that has room, else the devices of the largest ones first."""
+def _within_island(compiled: CompiledShape, rows: Rows, free: Rows) -> Rows:
+    """Return the free devices of the smallest island that has enough; else all of them, the largest islands first."""
     groups = compiled.groups(rows)[0][free]
     sizes = {int(group): int((groups == group).sum()) for group in np.unique(groups) if group >= 0}
     enough = [(size, group) for group, size in sizes.items() if size >= compiled.shape.gpu_count]
@@ -113,8 +116,8 @@ def _within_island(compiled: Compiled, rows: Rows, free: Rows) -> Rows:
     return free[order]
 
 
-def _of_one_card(compiled: Compiled, row: int, free: Rows) -> Rows:
-    """The devices of one physical model, of the model with the fewest that suffice; all when no model has enough."""
+def _of_one_card(compiled: CompiledShape, row: int, free: Rows) -> Rows:
+    """Return the free devices of one card model: that with the fewest devices that suffice; all if no model has enough."""
     cards = compiled.cluster.gpu_card[row, free]
     kinds, first, sizes = np.unique(cards, return_index=True, return_counts=True)
     enough = [
@@ -123,14 +126,18 @@ def _of_one_card(compiled: Compiled, row: int, free: Rows) -> Rows:
     return free[cards == min(enough)[2]] if enough else free
 
 
-def _choose_mig(compiled: Compiled, row: int, free: list[int]) -> NodePlacement | None:
-    """The cards that keep the largest profiles possible, with the places on each of them."""
+def _choose_mig(compiled: CompiledShape, row: int, free: list[int]) -> NodePlacement | None:
+    """Return the placement of MIG profiles that keeps the largest profiles possible; None if it does not fit.
+
+    Devices are preferred by: fewest new instances, most slices taken already, fewest instances destroyed, and then the numbers
+    of profiles that still fit afterwards.
+    """
     cluster, shape = compiled.cluster, compiled.shape
     options: list[tuple[tuple[object, ...], int, tuple[MigPlace, ...]]] = []
     coming = list(cluster.mig_coming)
     for name in shape.mig_profiles:
         if name in coming:
-            coming.remove(name)  # the one that is being decided about
+            coming.remove(name)  # the request that is placed now
     for device in free:
         geometry = cluster.geometries[int(cluster.gpu_geometry[row, device])]
         if geometry is None:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.sched.queues.fairest import FairestFirst
 from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.pressure_heap import PressureHeap
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.queues.tree import QueueTree
 
@@ -25,7 +25,7 @@ def random_tree(rng: random.Random) -> QueueTree:
     tree = QueueTree(specs)
     tree.set_capacity(Amount(20_000, 8000))
     for leaf in tree.form.leaves:
-        tree.use.wait(leaf, Amount(20_000, 8000))
+        tree.use.add_waiting(leaf, Amount(20_000, 8000))
     return tree
 
 
@@ -38,7 +38,7 @@ def expected(tree: QueueTree, amounts: dict[str, Amount]) -> str:
 def test_first_queue_is_the_one_of_least_pressure_after_any_changes(seed: int) -> None:
     rng = random.Random(seed)
     tree = random_tree(rng)
-    fairest, amounts = FairestFirst(tree), dict.fromkeys(tree.form.leaves, AMOUNTS[0])
+    fairest, amounts = PressureHeap(tree), dict.fromkeys(tree.form.leaves, AMOUNTS[0])
     for leaf, amount in amounts.items():
         fairest.put(leaf, amount)
     running: list[tuple[str, Amount]] = []
@@ -48,19 +48,19 @@ def test_first_queue_is_the_one_of_least_pressure_after_any_changes(seed: int) -
             case "start":
                 tree.use.start(leaf, amount)
                 running.append((leaf, amount))
-                fairest.started(leaf)
+                fairest.use_increased(leaf)
             case "stop" if running:
                 left, freed = running.pop(rng.randrange(len(running)))
                 tree.use.stop(left, freed)
                 tree.use.start(leaf, amount)  # an eviction makes room for a start
                 running.append((leaf, amount))
-                fairest.started(leaf)
-                fairest.stopped(left)
+                fairest.use_increased(leaf)
+                fairest.use_decreased(left)
             case "put":
                 fairest.put(leaf, amount)
                 amounts[leaf] = amount
             case "take out" if leaf in amounts and len(amounts) > 1:
-                fairest.take_out(leaf)
+                fairest.remove(leaf)
                 del amounts[leaf]
         assert all((leaf in fairest) == (leaf in amounts) for leaf in tree.form.leaves)
         if rng.random() < 0.7:

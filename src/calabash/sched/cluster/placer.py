@@ -1,4 +1,4 @@
-"""The room that gangs are placed in: the resident cluster with the engine that knows its best places."""
+"""Placement on the resident cluster with the scores of the engine: the implementation of ``transaction.Placer``."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.choose import choose, device_state, places
 from calabash.sched.cluster.columns import Bools, Ints
+from calabash.sched.cluster.device_choice import choose_devices, device_state, placement_options
 from calabash.sched.cluster.engine import Engine
-from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
 
 
-class ClusterRoom:
-    """``board.Room`` over the resident arrays; what is cordoned takes nothing."""
+class ClusterPlacer:
+    """``Placer`` over the resident arrays; cordoned nodes are never chosen."""
 
     def __init__(self, cluster: Cluster, engine: Engine) -> None:
         self.cluster = cluster
         self.engine = engine
-        self._compiled: dict[Shape, Compiled] = {}
+        self._compiled: dict[Shape, CompiledShape] = {}
 
     def choose(self, shape: Shape) -> NodePlacement | None:
         return self.engine.best(shape)
 
     def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
-        return choose(self.compiled(shape), node)
+        return choose_devices(self.compiled(shape), node)
 
     def choose_among(self, shape: Shape, nodes: Sequence[int]) -> NodePlacement | None:
-        """The same on the best of some nodes."""
+        """Return the best placement on some nodes, without taking it; None if the shape fits on none of them."""
         return self.engine.best_among(shape, nodes)
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
@@ -56,21 +56,21 @@ class ClusterRoom:
     def nodes_for(self, shape: Shape) -> Ints:
         return np.flatnonzero(self.engine.scores(shape) > -np.inf)
 
-    def least_wanted(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
+    def least_contended(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
         scores, nodes = self.engine.scores(shape), self.nodes_for(shape)
-        wanted = np.zeros(len(nodes), np.int64)
+        contenders = np.zeros(len(nodes), np.int64)
         for other in others:
-            wanted += self.engine.scores(other)[nodes] > -np.inf
+            contenders += self.engine.scores(other)[nodes] > -np.inf
         if len(nodes) > count:
-            enough = wanted <= np.partition(wanted, count - 1)[count - 1]
-            nodes, wanted = nodes[enough], wanted[enough]
+            enough = contenders <= np.partition(contenders, count - 1)[count - 1]
+            nodes, contenders = nodes[enough], contenders[enough]
         if count == 1 and len(nodes):
             return nodes[[int(scores[nodes].argmax())]]
-        order: Ints = nodes[np.lexsort((nodes, -scores[nodes], wanted))[:count]]
+        order: Ints = nodes[np.lexsort((nodes, -scores[nodes], contenders))[:count]]
         return order
 
-    def places_on(self, shape: Shape, node: int, count: int) -> Iterator[NodePlacement]:
-        return islice(places(self.compiled(shape), node), count)
+    def placements_on(self, shape: Shape, node: int, count: int) -> Iterator[NodePlacement]:
+        return islice(placement_options(self.compiled(shape), node), count)
 
     def state_of(self, node: int, shapes: Sequence[Shape]) -> Hashable:
         cluster = self.cluster
@@ -89,7 +89,7 @@ class ClusterRoom:
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
         free, row = self.cluster.gpu_free_milli, placement.node
         if shape.gpu_milli and any(free.item(row, device) < shape.gpu_milli for device in placement.devices):
-            return False  # the same answer without an error, which costs more
+            return False  # avoids the cost of raising the error
         try:
             self.cluster.place(shape, placement)
         except CalabashError:
@@ -97,12 +97,12 @@ class ClusterRoom:
         self.cluster.release(shape, placement)
         return True
 
-    def compiled(self, shape: Shape) -> Compiled:
-        """The shape's masks on this cluster."""
+    def compiled(self, shape: Shape) -> CompiledShape:
+        """Return the shape compiled for this cluster, with current masks. Cached by shape."""
         found = self._compiled.get(shape)
         if found is None:
             if len(self._compiled) >= SHAPES_KEPT_MAX:
                 self._compiled.clear()
-            found = self._compiled[shape] = Compiled(self.cluster, shape)
+            found = self._compiled[shape] = CompiledShape(self.cluster, shape)
         found.renew()
         return found

@@ -1,4 +1,4 @@
-"""Owners of one queue take turns, and one request is decided without a look at all that wait."""
+"""Order of owners within a queue, and decisions about one request that do not depend on the number of waiting ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from calabash.sched import (
     Shape,
     charges,
 )
-from calabash.sched.cluster import engine, room
+from calabash.sched.cluster import engine, placer
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.explain import verdicts
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, portions_of
-from calabash.sched.queues.turns import OwnerTurns, QueueOrder
+from calabash.sched.queues.owner_order import OwnerUse, QueueOrder
 
 ONE = Shape(gpu_count=1, gpu_milli=1000)
 MANY = 4000
@@ -123,7 +123,7 @@ def test_a_newcomer_is_bound_by_the_reservation_of_who_came_before() -> None:
     (told,) = scheduler.decide("one", 2.0)
     assert isinstance(told, Defer)
     assert told.explanation.blocked_by == ("all",)
-    assert scheduler.state.reservations[0].ids == ("all",)
+    assert scheduler.state.reservations[0].request_ids == ("all",)
     assert scheduler.cycle(2.0) == ()
     assert scheduler.wake_at_s() == 1.0 + scheduler.state.options.reservation_hold_s
     assert bound(scheduler.cycle(scheduler.wake_at_s() or 0.0)) == ["one"]
@@ -176,7 +176,7 @@ def test_deciding_one_by_one_with_the_cycles_that_are_due_starts_what_whole_cycl
 
 def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     kept_max = 20
-    for module in (charges, engine, room, verdicts):
+    for module in (charges, engine, placer, verdicts):
         monkeypatch.setattr(module, "SHAPES_KEPT_MAX", kept_max)
     scheduler = scheduler_of(1)
     scheduler.adopt(ask("r", "ann"), started_at_s=0.0)
@@ -192,28 +192,28 @@ def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: p
 @settings(max_examples=examples(100))
 @given(seed=st.integers(0, 2**32))
 def test_portions_come_in_the_order_of_turns_whatever_starts_and_is_evicted_meanwhile(seed: int) -> None:
-    chance, turns = random.Random(seed), OwnerTurns()
+    chance, use = random.Random(seed), OwnerUse()
     owners = [f"o{number}" for number in range(chance.randrange(2, 6))]
     gangs = []
     for number in range(chance.randrange(5, 30)):
         request = replace(ask(f"r{number}", chance.choice(owners)), priority=chance.choice((0, 0, 1)))
         gang = Gang(key=(request.owner, "q", request.id), queue="q", owner=request.owner, waiting={request.id: request})
         gang.refresh()
-        turns.join("q", request.owner)
+        use.add_request("q", request.owner)
         gangs.append(gang)
     left = [portion for gang in gangs for portion in portions_of(gang)]
-    order, amount = QueueOrder(left, turns), Amount(gpu_milli=1000)
+    order, amount = QueueOrder(left, use), Amount(gpu_milli=1000)
     holding: list[str] = []
     while left:
         portion = order.head()
-        assert portion is min(left, key=turns.place)
+        assert portion is min(left, key=use.sort_key)
         order.pop()
         left.remove(portion)
         if chance.random() < 0.5:
-            turns.start("q", portion.gang.owner, amount)
+            use.start("q", portion.gang.owner, amount)
             holding.append(portion.gang.owner)
         if holding and chance.random() < 0.2:
             owner = holding.pop(chance.randrange(len(holding)))
-            turns.stop("q", owner, amount)
+            use.stop("q", owner, amount)
             order.renew(owner)
     assert not order

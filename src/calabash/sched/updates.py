@@ -1,4 +1,4 @@
-"""What a cluster that lives does to a scheduler beside nodes that come and go: labels that change, binds that fail."""
+"""Updates of nodes, MIG instances and running requests in a scheduler: labels, taints, instances, evictable, movable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.sched.scheduler import Scheduler
 
 
 def relabel(scheduler: Scheduler, name: str, *, labels: Mapping[str, str], taints: Sequence[str]) -> None:
-    """A node has other labels or taints; what runs there is untouched."""
+    """Replace the labels and taints of a node. Running requests are not affected."""
     row = scheduler.cluster.row(name)
     scheduler.cluster.relabel(row, labels, taints)
     scheduler.cluster.touch(row)
@@ -23,8 +23,11 @@ def relabel(scheduler: Scheduler, name: str, *, labels: Mapping[str, str], taint
 
 
 def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: Sequence[MigInstance]) -> None:
-    """What MIG instances stand on a device, used or not: places are chosen so that few of them have to leave, and a device
-    with some that stay serves no other mode."""
+    """Set the MIG instances that exist on a device, used or unused.
+
+    Placements are chosen so that few existing instances must be removed. A device with instances that cannot be removed
+    serves no other sharing mode.
+    """
     cluster = scheduler.cluster
     key = (cluster.row(name), device)
     if cluster.mig_instances.get(key, ()) == tuple(instances):
@@ -42,33 +45,45 @@ def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: S
 
 
 def set_mig_coming(scheduler: Scheduler, profiles: Iterable[str]) -> None:
-    """The profiles that wait, in their order: who is placed now leaves room for them where it can."""
+    """Set the MIG profiles of waiting requests, in their order. Placements avoid taking the positions that they need."""
     scheduler.cluster.mig_coming = list(profiles)
 
 
 def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool, guarded: bool = False) -> None:
-    """What runs may be evicted for others, or may not, or only where it is borrowed. Raises CalabashError when it does not
-    run."""
+    """Set whether a running request may be evicted, and whether it is guarded: evictable only where it is borrowed.
+
+    Raises:
+        CalabashError: the request does not run.
+    """
     state = scheduler.state
     running = state.registry.running(request_id)
     if running is None:
-        raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
+        raise _not_running(request_id)
     state.registry.move(replace(running, request=replace(running.request, evictable=evictable, guarded=guarded)))
     if evictable:
-        state.freed()  # who waits may have its place now
+        state.freed()  # waiting requests may evict it now
     else:
         state.changed()
 
 
 def set_movable(scheduler: Scheduler, request_id: str, *, shape: Shape | None = None) -> None:
-    """What runs may be moved to where ``shape`` fits, which asks for what it has; None: it may not. Who waits has its benefit
-    from the next cycle on.
+    """Set whether a running request may be moved. Takes effect with the next cycle.
 
-    Raises CalabashError when it does not run.
+    Args:
+        shape: shape with the same amounts that selects where the request may be moved; None if it must not be moved.
+
+    Raises:
+        CalabashError: the request does not run.
     """
     registry = scheduler.registry
     running = registry.running(request_id)
     if running is None:
-        raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
+        raise _not_running(request_id)
     shape, movable = shape or running.request.shape, shape is not None
     registry.move(replace(running, request=replace(running.request, movable=movable, shape=shape)))
+
+
+def _not_running(request_id: str) -> CalabashError:
+    return CalabashError(
+        f"request {request_id} is not running", reason=Reason.CONFLICT, hint="call decide or cycle to start it first"
+    )

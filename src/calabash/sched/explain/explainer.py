@@ -24,7 +24,7 @@ from calabash.sched.state import SchedulerState
 NAMED_MAX = 3
 
 
-class Why:
+class Explainer:
     """Explanations of the state as it is; what the nodes say is asked once per shape and version of the state."""
 
     def __init__(self, state: SchedulerState) -> None:
@@ -34,14 +34,14 @@ class Why:
         self._fitting: dict[tuple[str, int], int] = {}
 
     def waiting(self, gang: Gang, request_id: str) -> Explanation:
-        """Why one request waits, from the arrays as they are."""
+        """Explainer one request waits, from the arrays as they are."""
         portion = portion_of(gang, request_id)
         requests = portion.requests if portion else ()
         reason = Reason.GANG_INCOMPLETE if gang.incomplete else Reason.NO_CAPACITY
         return self.blocked(gang, requests, gang.waiting[request_id], reason)
 
     def blocked(self, gang: Gang, requests: Sequence[Request], request: Request, reason: Reason) -> Explanation:
-        """Why it was refused in a cycle for that reason."""
+        """Explainer it was refused in a cycle for that reason."""
         if reason is Reason.GANG_INCOMPLETE:
             there = gang.required - gang.incomplete
             return explanation(
@@ -82,8 +82,8 @@ class Why:
             reason, summary = Reason.NO_CAPACITY, f"{summary}: its turn comes in the next cycle"
         elif verdict.fitting:
             reason = Reason.RESERVED
-            blocking = tuple(name for r in state.reservations for name in r.ids)
-            held = tuple(f"{_requests(r.ids)}, {self._until(r)}" for r in state.reservations)
+            blocking = tuple(name for r in state.reservations for name in r.request_ids)
+            held = tuple(f"{_requests(r.request_ids)}, {self._until(r)}" for r in state.reservations)
             summary = f"{summary}, {'; '.join(self._held_for(r) for r in state.reservations)}"
         if reason in PASSING and self._over_deserved(gang, need):
             guaranteed, used = state.tree.guaranteed(gang.queue), state.tree.used(gang.queue)
@@ -102,14 +102,16 @@ class Why:
         """Which nodes are held, for which requests, and until when."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
-        return f"held for a reserved gang: {nodes}, for {_requests(reservation.ids)}, {self._until(reservation)}"
+        return (
+            f"held for a reserved gang: {nodes}, for {_requests(reservation.request_ids)}, {self._until(reservation)}"
+        )
 
     def _until(self, reservation: Reservation) -> str:
         state = self._state
-        lapses_at_s = reservation.lapses_at_s(state.options.reservation_hold_s)
-        if lapses_at_s is None:
+        expires_at_s = reservation.expires_at_s(state.options.reservation_hold_s)
+        if expires_at_s is None:
             return f"which starts in {max(0.0, reservation.start_s - state.now_s):.0f} s"
-        return f"for at most {max(0.0, lapses_at_s - state.now_s):.0f} s more"
+        return f"for at most {max(0.0, expires_at_s - state.now_s):.0f} s more"
 
     def _over_deserved(self, gang: Gang, need: Amount) -> bool:
         """Whether the queue would hold more than it is guaranteed: then it waits for something to borrow."""
@@ -127,16 +129,16 @@ class Why:
 
     def _placed(self, requests: Sequence[Request]) -> int:
         """Place as many members as possible, and undo it."""
-        board, room = self._state.board, self._state.room
+        transaction, room = self._state.transaction, self._state.room
         nodes = {r.shape: room.nodes_for(r.shape).size for r in requests}
-        mark = board.mark()
+        mark = transaction.mark()
         count = 0
         for request in sorted(requests, key=lambda r: nodes[r.shape]):
             placement = room.choose(request.shape)
             if placement is not None:
-                board.place(request.shape, placement)
+                transaction.place(request.shape, placement)
                 count += 1
-        board.rollback(mark)
+        transaction.rollback(mark)
         return count
 
     def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Placing as a transaction: everything since a mark can be undone, so what-if questions cost no copy.
+"""Transactions of placements: all changes since a mark can be rolled back, so what-if questions need no copy.
 
-Members of a gang are placed one after another on the resident arrays; if one finds no room the log is played backwards, and
-the arrays are what they were to the last integer.
+Members of a gang are placed one after another on the resident arrays. If one does not fit, the log is undone in reverse order,
+which restores the arrays exactly.
 """
 
 from __future__ import annotations
@@ -15,72 +15,75 @@ from calabash.sched.cluster.columns import Bools, Ints
 from calabash.sched.cluster.shape import NodePlacement, Shape
 
 
-class Room(Protocol):
-    """What is needed of the cluster and its engine."""
+class Placer(Protocol):
+    """Operations on the cluster that actions need: choosing, taking and releasing placements."""
 
     def choose(self, shape: Shape) -> NodePlacement | None:
-        """The best place for the shape now, not taken yet."""
+        """Return the best placement for the shape, without taking it; None if it does not fit."""
         ...
 
     def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
-        """The same on one node."""
+        """Return the best placement on one node, without taking it; None if the shape does not fit there."""
         ...
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
-        """Take the place."""
+        """Take a placement."""
         ...
 
     def release(self, shape: Shape, placement: NodePlacement) -> None:
-        """Give the place back."""
+        """Release a placement."""
         ...
 
     def restore(self, shape: Shape, placement: NodePlacement) -> None:
-        """Take a place again that was given back, whatever has been said of it since it was taken first."""
+        """Take a released placement again, even if modes or MIG instances of its devices were changed since it was taken."""
         ...
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
-        """Return which devices of the nodes would serve the shape if they were idle, and how many placements use each."""
+        """Return [nodes, G] the devices that would serve the shape if they were idle, and the number of their placements."""
         ...
 
     def device_users(self) -> npt.NDArray[Any]:
-        """Return how many placements use each device, by node; a view."""
+        """Return [N, G] the number of placements on each device. The array is a view."""
         ...
 
     def nodes_for(self, shape: Shape) -> Ints:
-        """Return the nodes that have a place for the shape now."""
+        """Return the rows of the nodes where the shape fits now."""
         ...
 
-    def least_wanted(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
-        """Return at most ``count`` of these nodes: those first where the fewest of the other shapes have a place, of equal
-        ones the best by the policy."""
+    def least_contended(self, shape: Shape, others: Sequence[Shape], count: int) -> Ints:
+        """Return at most ``count`` of the nodes where the shape fits.
+
+        Nodes where the fewest of the other shapes fit come first, and of equal nodes the best by the policy.
+        """
         ...
 
-    def places_on(self, shape: Shape, node: int, count: int) -> Iterator[NodePlacement]:
-        """Yield at most ``count`` places on a node that differ in the state of their devices, the best by the policy first."""
+    def placements_on(self, shape: Shape, node: int, count: int) -> Iterator[NodePlacement]:
+        """Yield at most ``count`` placements on a node that differ in the states of their devices, the best one first."""
         ...
 
     def state_of(self, node: int, shapes: Sequence[Shape]) -> Hashable:
-        """Return what decides which of the shapes have a place on a node: equal for nodes that are interchangeable."""
+        """Return a key that is equal for nodes that are interchangeable for the shapes."""
         ...
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
-        """Whether exactly this place could be taken now."""
+        """Return True if exactly this placement is free."""
         ...
 
 
-class Board:
-    """A ``Room`` with a log: everything since a mark can be undone.
+class Transaction:
+    """A ``Placer`` with a log: all changes since a mark can be rolled back.
 
     Attributes:
-        changes: number of changes that were committed, by node.
+        changes: number of committed changes, by node.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Placer) -> None:
         self.room = room
         self.changes: dict[int, int] = {}
         self._log: list[tuple[bool, Shape, NodePlacement]] = []
 
     def mark(self) -> int:
+        """Return the current position in the log, for ``rollback``."""
         return len(self._log)
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
@@ -92,6 +95,7 @@ class Board:
         self._log.append((False, shape, placement))
 
     def rollback(self, mark: int) -> None:
+        """Undo all changes since a mark."""
         while len(self._log) > mark:
             placed, shape, placement = self._log.pop()
             if placed:
@@ -100,10 +104,11 @@ class Board:
                 self.room.restore(shape, placement)
 
     def nodes_since(self, mark: int) -> set[int]:
-        """Return the nodes where something was placed or released since a mark."""
+        """Return the rows of the nodes that were changed since a mark."""
         return {placement.node for _, _, placement in self._log[mark:]}
 
     def commit(self) -> None:
+        """Make all changes permanent, and count them in ``changes``."""
         for _, _, placement in self._log:
             self.changes[placement.node] = self.changes.get(placement.node, 0) + 1
         self._log.clear()
