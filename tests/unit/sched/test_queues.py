@@ -12,7 +12,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Request
-from calabash.sched.queues.fairshare import Amount, DivisionInput, corrected_weights, divide, water_fill
+from calabash.sched.queues.fairshare import Amount, FairShareInput, corrected_weights, divide, water_fill
 from calabash.sched.queues.hierarchy import levels
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, QueueSpec
 from calabash.sched.queues.tree import QueueTree
@@ -37,7 +37,7 @@ def test_pouring_gives_out_all_that_can_be_taken_and_no_more(available: int, gla
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> tuple[DivisionInput, list[float]]:
+def trees(draw: st.DrawFn) -> tuple[FairShareInput, list[float]]:
     count = draw(st.integers(2, 8))
     parents = [0, *(draw(st.integers(0, i)) for i in range(1, count))]
     children: list[list[int]] = [[] for _ in range(count + 1)]
@@ -51,12 +51,12 @@ def trees(draw: st.DrawFn) -> tuple[DivisionInput, list[float]]:
     deserved = [[float(draw(amounts)) for _ in range(3)] for _ in range(count + 1)]
     weights = [draw(st.sampled_from([0.0, 1.0, 2.0])) for _ in range(count + 1)]
     past = [draw(st.floats(0, 1e6)) for _ in range(count + 1)]
-    tree = DivisionInput(children=children, deserved=deserved, demand=demand, weights=weights, past=past)
+    tree = FairShareInput(children=children, deserved=deserved, demand=demand, weights=weights, past=past)
     return tree, [float(draw(st.integers(0, 300))) for _ in range(3)]
 
 
 @given(trees())
-def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[DivisionInput, list[float]]) -> None:
+def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[FairShareInput, list[float]]) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
     for parent, kids in enumerate(tree.children):
@@ -70,7 +70,7 @@ def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[DivisionI
 
 @given(trees())
 def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(
-    case: tuple[DivisionInput, list[float]],
+    case: tuple[FairShareInput, list[float]],
 ) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
@@ -83,7 +83,7 @@ def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(
 
 
 @given(trees())
-def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[DivisionInput, list[float]]) -> None:
+def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[FairShareInput, list[float]]) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
     for parent, kids in enumerate(tree.children):

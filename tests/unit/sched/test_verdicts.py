@@ -59,7 +59,7 @@ def test_verdict_of_equal_ranks_is_that_of_a_look_at_all_nodes(seed: int) -> Non
         patched.setattr(verdicts_module, "SINGLE_MAX", 0)
         for _ in range(40):
             shape = varied(rng, rng.choice(base))
-            assert verdicts.of(shape) == one_by_one(room, shape)
+            assert verdicts.verdict(shape) == one_by_one(room, shape)
 
 
 def test_verdicts_of_many_full_nodes_look_at_the_nodes_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_verdicts_of_many_full_nodes_look_at_the_nodes_a_few_times(monkeypatch: 
     room = full_room()
     verdicts = Verdicts(room)
     shapes = [Shape(gpu_count=1, gpu_milli=1 + i, cpu_milli=i) for i in range(500)]
-    assert [verdicts.of(shape) for shape in shapes] == [one_by_one(room, shape) for shape in shapes]
+    assert [verdicts.verdict(shape) for shape in shapes] == [one_by_one(room, shape) for shape in shapes]
     assert len(looked) <= SINGLE_MAX + 4
 
 
@@ -78,21 +78,21 @@ def test_verdicts_follow_a_change_of_the_cluster_but_not_one_that_is_undone(monk
     monkeypatch.setattr(verdicts_module, "judge", counting(looked))
     room = full_room()
     verdicts, place = Verdicts(room), NodePlacement(node=0, devices=(0,))
-    verdicts.of(Shape(gpu_count=1, gpu_milli=300))
+    verdicts.verdict(Shape(gpu_count=1, gpu_milli=300))
     with verdicts.kept():
         room.release(Shape(gpu_count=1, gpu_milli=1000), place)
         room.place(Shape(gpu_count=1, gpu_milli=1000), place)
-    verdicts.of(Shape(gpu_count=1, gpu_milli=301))
+    verdicts.verdict(Shape(gpu_count=1, gpu_milli=301))
     assert len(looked) == 1
     room.release(Shape(gpu_count=1, gpu_milli=1000), place)
-    assert verdicts.of(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 1
+    assert verdicts.verdict(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 1
     with verdicts.kept():
         pass
     verdicts.clear()
     room.place(Shape(gpu_count=1, gpu_milli=1000), place)
     with verdicts.kept():
         pass
-    assert verdicts.of(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 0
+    assert verdicts.verdict(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 0
 
 
 def full_room() -> ClusterPlacer:

@@ -1,7 +1,7 @@
-"""What a waiting request is told: which of all causes is the one, in whose terms, and what would help.
+"""Explanation of why a request waits, from the verdict of the nodes and the state of its queue and gang.
 
-The nodes' side comes from ``nodes``; here the queue's side is added: members that are missing, limits, guarantees that are used
-up, devices held for a reserved gang and for whom, and queues that could give something back.
+The verdict of the nodes comes from ``verdicts``. This module adds missing members of the gang, limits and used-up guaranteed
+amounts of the queue, devices held for reserved gangs, and queues that borrow enough to give it back.
 """
 
 from __future__ import annotations
@@ -25,34 +25,39 @@ NAMED_MAX = 3
 
 
 class Explainer:
-    """Explanations of the state as it is; what the nodes say is asked once per shape and version of the state."""
+    """Explanations of one state of the scheduler. Create a new one when the state has changed."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
-        # By the first of the requests that start together, and their number.
+        # Caches by the first of the requests that start together, and their number.
         self._needs: dict[tuple[str, int], Amount] = {}
         self._fitting: dict[tuple[str, int], int] = {}
 
     def waiting(self, gang: Gang, request_id: str) -> Explanation:
-        """Explainer one request waits, from the arrays as they are."""
+        """Explain why a request waits in the current state."""
         portion = portion_of(gang, request_id)
         requests = portion.requests if portion else ()
         reason = Reason.GANG_INCOMPLETE if gang.incomplete else Reason.NO_CAPACITY
         return self.blocked(gang, requests, gang.waiting[request_id], reason)
 
     def blocked(self, gang: Gang, requests: Sequence[Request], request: Request, reason: Reason) -> Explanation:
-        """Explainer it was refused in a cycle for that reason."""
+        """Explain why a request was refused in a cycle.
+
+        Args:
+            requests: requests of its portion, which start together; empty if there is no portion.
+            reason: reason of the refusal.
+        """
         if reason is Reason.GANG_INCOMPLETE:
             there = gang.required - gang.incomplete
             return explanation(
                 reason,
-                f"gang {gang.key[2]} waits for members: {there} of {gang.required} have come",
+                f"gang {gang.key[2]} needs {gang.required} members, {there} submitted",
                 changes=(f"would be tried once {gang.incomplete} more members are submitted",),
             )
         if len(requests) < gang.missing:
             return explanation(
                 reason,
-                f"the {gang.missing} members of gang {gang.key[2]} that start together come first, and have not started",
+                f"gang {gang.key[2]} must start its first {gang.missing} members together, and they do not fit yet",
             )
         key = (requests[0].id, len(requests))
         need = self._needs.get(key)
@@ -61,12 +66,13 @@ class Explainer:
         over = self._state.tree.over_limit(gang.queue, need)
         if over is not None:
             return _over_limit(over)
-        return self._no_room(gang, requests, request, need)
+        return self._no_capacity(gang, requests, request, need)
 
-    def _no_room(self, gang: Gang, requests: Sequence[Request], request: Request, need: Amount) -> Explanation:
+    def _no_capacity(self, gang: Gang, requests: Sequence[Request], request: Request, need: Amount) -> Explanation:
+        """Explain why a request does not fit: by the nodes, other reservations, or the guaranteed amount of its queue."""
         state = self._state
         own = next((r for r in state.reservations if r.gang == gang.key), None)
-        verdict, changes = state.verdicts.of(request.shape)
+        verdict, changes = state.verdicts.verdict(request.shape)
         dominant = verdict.dominant
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
         summary = verdict.summary
@@ -79,7 +85,7 @@ class Explainer:
             summary = f"{fitting} of {len(requests)} members fit at once{tried}; {summary}"
             changes = (f"would start with min_member <= {fitting}",) if fitting else ()
         elif verdict.fitting and not state.reservations:
-            reason, summary = Reason.NO_CAPACITY, f"{summary}: its turn comes in the next cycle"
+            reason, summary = Reason.NO_CAPACITY, f"{summary}: will be tried in the next cycle"
         elif verdict.fitting:
             reason = Reason.RESERVED
             blocking = tuple(name for r in state.reservations for name in r.request_ids)
@@ -89,8 +95,8 @@ class Explainer:
             guaranteed, used = state.tree.guaranteed(gang.queue), state.tree.used(gang.queue)
             reason = Reason.QUEUE_OVER_DESERVED
             summary = (
-                f"queue {gang.queue} holds {_devices(used.gpu_milli)} of {_devices(guaranteed[0])} deserved devices"
-                f" and asks {_devices(need.gpu_milli)} more, nothing is free to borrow; {summary}"
+                f"queue {gang.queue} uses {_devices(used.gpu_milli)} of {_devices(guaranteed[0])} deserved devices"
+                f" and needs {_devices(need.gpu_milli)} more, none is free to borrow; {summary}"
             )
         if reason in PASSING or reason in (Reason.RESERVED, Reason.QUEUE_OVER_DESERVED):
             changes = (*changes, *self._give_back(gang, need))
@@ -99,7 +105,7 @@ class Explainer:
         return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
 
     def _held_for(self, reservation: Reservation) -> str:
-        """Which nodes are held, for which requests, and until when."""
+        """Return a text with the nodes that are held, the requests that they are held for, and the end of the reservation."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
         return (
@@ -114,21 +120,21 @@ class Explainer:
         return f"for at most {max(0.0, expires_at_s - state.now_s):.0f} s more"
 
     def _over_deserved(self, gang: Gang, need: Amount) -> bool:
-        """Whether the queue would hold more than it is guaranteed: then it waits for something to borrow."""
+        """Return True if the queue would exceed its guaranteed amount, so that the gang could only start by borrowing."""
         tree = self._state.tree
         return any(tree.form.managed) and not tree.within_guaranteed(gang.queue, tree.used(gang.queue), need)
 
     def _members_fitting(self, requests: Sequence[Request]) -> int:
-        """How many members find places, those first that fit on the fewest nodes."""
+        """Return the number of members that fit now, placing those first that fit on the fewest nodes. Cached."""
         key = (requests[0].id, len(requests))
         if key in self._fitting:
             return self._fitting[key]
         with self._state.verdicts.kept():
-            count = self._fitting[key] = self._placed(requests)
+            count = self._fitting[key] = self._count_fitting(requests)
         return count
 
-    def _placed(self, requests: Sequence[Request]) -> int:
-        """Place as many members as possible, and undo it."""
+    def _count_fitting(self, requests: Sequence[Request]) -> int:
+        """Return the number of members that can be placed, rolling the placements back."""
         transaction, room = self._state.transaction, self._state.room
         nodes = {r.shape: room.nodes_for(r.shape).size for r in requests}
         mark = transaction.mark()
@@ -142,7 +148,7 @@ class Explainer:
         return count
 
     def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:
-        """Queues that hold more than they are guaranteed, the largest borrower first."""
+        """Return texts for the two largest borrowers among the queues that borrow at least the devices that the gang needs."""
         tree = self._state.tree
         if not any(tree.form.managed):
             return ()
@@ -166,6 +172,7 @@ def _requests(ids: Sequence[str]) -> str:
 
 
 def _over_limit(over: OverLimit) -> Explanation:
+    """Explain an exceeded queue limit."""
     unit, queue = ("devices", "CPUs", "host memory")[over.resource], mention(Mentioned.QUEUE, over.queue)
 
     def show(amount: float) -> str:
@@ -173,7 +180,7 @@ def _over_limit(over: OverLimit) -> Explanation:
 
     return explanation(
         Reason.QUEUE_OVER_LIMIT,
-        f"queue {queue} holds {show(over.used)} of at most {show(over.limit)} {unit}, asked {show(over.asked)}",
+        f"queue {queue} uses {show(over.used)} of at most {show(over.limit)} {unit}, {show(over.asked)} more requested",
         changes=(f"would be tried if the limit of queue {queue} were {show(over.used + over.asked)} {unit}",),
     )
 

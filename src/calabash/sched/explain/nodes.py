@@ -1,10 +1,10 @@
-"""Why a request waits: one dominant reason, the numbers per class of nodes, and what would have to change.
+"""Verdict of the nodes on a shape: dominant reason, counts per reason, and changes of the request that would let it fit.
 
-Theory of operation. ``fit`` gives every node the first condition that fails there; nodes are counted per condition and
-each class is described by the best that any of its nodes has of what is short. What would help is found by relaxing
-one dimension at a time and asking the same arrays again: where the relaxed shape fits, the largest amount that those
-nodes still have is the change that would do. Everything is vectorised over nodes: a few milliseconds per shape at a
-hundred thousand devices.
+Theory of operation. ``reasons`` returns for every node the first condition that fails there. Nodes are counted per condition,
+and each cause gives the largest free amount of the missing resource on any of its nodes. Changes that would help are found by
+relaxing one condition of the shape at a time: on the nodes where the relaxed shape fits, the largest free amount is the amount
+that the request could have. All steps are vectorised over the nodes, and take a few milliseconds per shape for a hundred
+thousand devices.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.decisions import Cause, Explanation
 from calabash.sched.explain.reasons import REASONS, reasons
 
-# Reasons that pass when others end; the rest stays until somebody changes the cluster or the request.
+# Reasons that go away when other requests end. The others remain until the cluster or the request is changed.
 PASSING = frozenset(
     (Reason.NO_CORES, Reason.NO_MEMORY, Reason.NO_CPU, Reason.NO_HOST_MEMORY, Reason.NO_CAPACITY, Reason.MODE_CONFLICT,
      Reason.TOPOLOGY)
 )  # fmt: skip
-_WORDS = {
+_TEXT_OF_REASON = {
     Reason.SELECTOR_MISMATCH: "did not match the selected devices or labels",
     Reason.TAINTED: "had taints that are not tolerated",
     Reason.NO_DEVICES: "had no devices",
@@ -44,8 +44,8 @@ _WORDS = {
     Reason.RESERVED: "reserved",
 }
 
-# Texts of the reasons that name an amount of the shape.
-_TEXTS = {
+# Texts of causes about an amount of the shape.
+_TEXT_OF_AMOUNT = {
     Reason.NO_CORES: "largest free fraction {largest}, asked {asked}",
     Reason.NO_MEMORY: "largest free device memory {largest}, asked {asked}",
     Reason.NO_CPU: "most free CPU {largest}, asked {asked}",
@@ -57,7 +57,12 @@ OTHER_MODEL = "would fit on another device model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVerdict:
-    """What the nodes say about one shape: causes (most nodes first) and how many nodes have room."""
+    """Verdict of the nodes on one shape.
+
+    Args:
+        nodes: number of nodes. fitting: number of nodes where the shape fits.
+        causes: causes for the other nodes, most nodes first.
+    """
 
     nodes: int
     fitting: int
@@ -65,19 +70,19 @@ class NodeVerdict:
 
     @property
     def summary(self) -> str:
-        """The line that people know from kube-scheduler."""
-        parts = ", ".join(f"{c.nodes} {_WORDS.get(c.reason, c.reason)}" for c in self.causes)
+        """Return a line in the form of kube-scheduler, such as "0/3 nodes are available: 2 insufficient CPU, 1 cordoned"."""
+        parts = ", ".join(f"{c.nodes} {_TEXT_OF_REASON.get(c.reason, c.reason)}" for c in self.causes)
         return f"{self.fitting}/{self.nodes} nodes are available" + (f": {parts}" if parts else "")
 
     @property
     def dominant(self) -> Cause | None:
-        """What passes by waiting counts before what never passes; then the number of nodes."""
+        """Return the cause of the most nodes, among those that go away by waiting if there are any; None without causes."""
         passing = [c for c in self.causes if c.reason in PASSING]
         return max(passing or self.causes, key=lambda c: c.nodes, default=None)
 
 
 def judge(compiled: CompiledShape) -> NodeVerdict:
-    """Ask every node about the shape."""
+    """Return the verdict of all nodes on a shape; removed nodes are not counted."""
     cluster = compiled.cluster
     codes = reasons(compiled)
     codes[list(cluster.removed)] = -1
@@ -100,6 +105,7 @@ def judge(compiled: CompiledShape) -> NodeVerdict:
 
 
 def _cause(compiled: CompiledShape, reason: Reason, rows: Rows) -> Cause:
+    """Return the cause for the nodes that refuse a shape for one reason."""
     shape, cluster = compiled.shape, compiled.cluster
     if reason is Reason.NO_CAPACITY:  # devices are full by the number of their slices
         return _no_slices(compiled, rows)
@@ -107,8 +113,8 @@ def _cause(compiled: CompiledShape, reason: Reason, rows: Rows) -> Cause:
         reason = Reason.NO_CAPACITY
     if reason is Reason.NO_MEMORY and shape.whole:
         reason = Reason.NO_CAPACITY
-    asked, largest, what = _numbers(compiled, reason, rows)
-    text = what.format(largest=_show(reason, largest), asked=_show(reason, asked))
+    asked, largest, template = _amounts(compiled, reason, rows)
+    text = template.format(largest=_show(reason, largest), asked=_show(reason, asked))
     if reason is Reason.SELECTOR_MISMATCH and shape.models:
         there = sorted({m for m, code in cluster.models.items() if m and (cluster.gpu_model[rows] == code).any()})
         text = f"have {', '.join(there) or 'none'}, asked {' or '.join(sorted(shape.models))}"
@@ -116,7 +122,7 @@ def _cause(compiled: CompiledShape, reason: Reason, rows: Rows) -> Cause:
 
 
 def _no_slices(compiled: CompiledShape, rows: Rows) -> Cause:
-    """Describe nodes whose devices take no more slices."""
+    """Return the cause for nodes whose devices have too few slices left."""
     shape, cluster = compiled.shape, compiled.cluster
     free = shape.gpu_slices_max * cluster.gpu_services[rows].astype(np.int64) - cluster.gpu_slices[rows]
     largest = _largest_on_devices(compiled, free, _eligible(compiled, rows) & compiled.mode_allows(rows))
@@ -124,26 +130,26 @@ def _no_slices(compiled: CompiledShape, rows: Rows) -> Cause:
     return Cause(reason=Reason.NO_CAPACITY, nodes=len(rows), text=text, asked=float(shape.gpu_slices), largest=largest)
 
 
-def _numbers(compiled: CompiledShape, reason: Reason, rows: Rows) -> tuple[float, float, str]:
-    """(asked, the most that any of the rows has, the text that names both)."""
+def _amounts(compiled: CompiledShape, reason: Reason, rows: Rows) -> tuple[float, float, str]:
+    """Return (requested amount, largest free amount on any of the rows, template of the text)."""
     shape, cluster = compiled.shape, compiled.cluster
-    if reason in _TEXTS:
-        return _asked(shape, reason), _most_of(compiled, reason, rows), _TEXTS[reason]
+    if reason in _TEXT_OF_AMOUNT:
+        return _asked(shape, reason), _largest_free(compiled, reason, rows), _TEXT_OF_AMOUNT[reason]
     match reason:
         case Reason.NO_CAPACITY:
             what = f"most devices with room for {shape.mig_profile}" if shape.mig_profile else "most free devices"
-            return shape.gpu_count, _free_devices(compiled, rows), what + " {largest}, asked {asked}"
+            return shape.gpu_count, _most_fitting_devices(compiled, rows), what + " {largest}, asked {asked}"
         case Reason.TOO_LARGE:
             return (
                 shape.gpu_count,
                 _largest(cluster.gpu_count[rows]),
                 "largest node has {largest} devices, asked {asked}",
             )
-    return 0.0, 0.0, _WORDS.get(reason, reason.value)
+    return 0.0, 0.0, _TEXT_OF_REASON.get(reason, reason.value)
 
 
 def _asked(shape: Shape, reason: Reason) -> float:
-    """Return the amount that a reason of ``_TEXTS`` is about."""
+    """Return the requested amount of the resource of a reason in ``_TEXT_OF_AMOUNT``."""
     match reason:
         case Reason.NO_CORES:
             return shape.gpu_milli
@@ -154,27 +160,27 @@ def _asked(shape: Shape, reason: Reason) -> float:
     return shape.memory_mib
 
 
-def _most_of(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
-    """Return the most that any of the rows has of that amount."""
+def _largest_free(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
+    """Return the largest free amount of the resource of a reason in ``_TEXT_OF_AMOUNT`` on any of the rows."""
     cluster = compiled.cluster
     match reason:
         case Reason.NO_CORES:
             return _largest_on_devices(compiled, cluster.gpu_free_milli[rows], _usable(compiled, rows))
         case Reason.NO_MEMORY:
-            return _memory_left(compiled, rows)
+            return _largest_free_memory(compiled, rows)
         case Reason.NO_CPU:
             return _largest(cluster.cpu_free_milli[rows])
     return _largest(cluster.memory_free_mib[rows])
 
 
 def restated(verdict: NodeVerdict, shape: Shape) -> NodeVerdict:
-    """Return a verdict with the amounts that this shape asks for, which compares alike with every node."""
+    """Return the verdict of another shape with the amounts of this one, for shapes that all nodes judge alike."""
     causes = tuple(_restated(cause, shape) for cause in verdict.causes)
     return NodeVerdict(nodes=verdict.nodes, fitting=verdict.fitting, causes=causes)
 
 
 def _restated(cause: Cause, shape: Shape) -> Cause:
-    text = _TEXTS.get(cause.reason)
+    text = _TEXT_OF_AMOUNT.get(cause.reason)
     if text is None:
         return cause
     asked = _asked(shape, cause.reason)
@@ -187,7 +193,7 @@ def _largest(values: Ints) -> float:
 
 
 def _eligible(compiled: CompiledShape, rows: Rows) -> Bools:
-    """[rows, G] devices of the right kind, health and mode, whatever they have free."""
+    """Return [rows, G] the healthy devices of the right model and card memory, regardless of their free amounts."""
     cluster = compiled.cluster
     mask: Bools = np.arange(cluster.width) < cluster.gpu_count[rows][:, None]
     if compiled.device_static is not None:
@@ -195,31 +201,36 @@ def _eligible(compiled: CompiledShape, rows: Rows) -> Bools:
     return mask & cluster.gpu_healthy[rows]
 
 
-def _free_devices(compiled: CompiledShape, rows: Rows) -> float:
+def _most_fitting_devices(compiled: CompiledShape, rows: Rows) -> float:
     return float(compiled.devices(rows).sum(axis=1).max(initial=0))
 
 
 def _usable(compiled: CompiledShape, rows: Rows) -> Bools:
-    """[rows, G] eligible devices whose sharing mode and number of slices admit the shape."""
+    """Return [rows, G] the eligible devices whose sharing mode and number of slices admit the shape."""
     usable = _eligible(compiled, rows) & compiled.mode_allows(rows)
     return usable & compiled.slices_allow(rows) if compiled.shape.gpu_slices_max else usable
 
 
 def _largest_on_devices(compiled: CompiledShape, free: Ints, usable: Bools) -> float:
-    """Return the most that as many usable devices of one node as the shape asks for have free, of ``free`` [rows, G]."""
+    """Return the largest amount that ``gpu_count`` usable devices of one node each have free.
+
+    Args:
+        free: [rows, G] free amounts. usable: [rows, G] devices to consider.
+    """
     count = max(compiled.shape.gpu_count, 1)
     most = np.sort(np.where(usable, free, 0), axis=1)[:, ::-1]
     return _largest(most[:, count - 1]) if most.shape[1] >= count else 0.0
 
 
-def _memory_left(compiled: CompiledShape, rows: Rows) -> float:
-    """The most device memory that is free, on devices that have the compute."""
+def _largest_free_memory(compiled: CompiledShape, rows: Rows) -> float:
+    """Return the largest free device memory on usable devices that have enough free compute."""
     cluster = compiled.cluster
     enough = cluster.gpu_free_milli[rows] >= compiled.shape.gpu_milli
     return _largest_on_devices(compiled, cluster.gpu_free_mib[rows], _usable(compiled, rows) & enough)
 
 
 def _show(reason: Reason, value: float) -> str:
+    """Return an amount as text in the unit of a reason."""
     if reason is Reason.NO_CORES:
         return f"{value / WHOLE_MILLI:g}"
     if reason is Reason.NO_CPU:
@@ -229,18 +240,19 @@ def _show(reason: Reason, value: float) -> str:
     return f"{value:g}"
 
 
-# ---- what would help ----------------------------------------------------------------------------------------------
+# ---- changes that would help --------------------------------------------------------------------------------------
 
 
 def changes_for(cluster: Cluster, shape: Shape) -> tuple[str, ...]:
-    """One change of the request at a time after which it would fit now."""
+    """Return texts of changes of the request, each of which alone would let it fit now."""
     found: list[str] = []
     for relax in (_less_memory, _less_compute, _fewer_devices, _less_cpu, _less_host_memory, _other_conditions):
         found.extend(relax(cluster, shape))
     return tuple(found)
 
 
-def _where(cluster: Cluster, shape: Shape) -> tuple[CompiledShape, Rows]:
+def _fitting_rows(cluster: Cluster, shape: Shape) -> tuple[CompiledShape, Rows]:
+    """Return the compiled shape and the rows where it fits now."""
     compiled = CompiledShape(cluster, shape)
     return compiled, np.flatnonzero(compiled.fitting())
 
@@ -249,7 +261,7 @@ def _less_memory(cluster: Cluster, shape: Shape) -> list[str]:
     if not shape.gpu_memory_mib or shape.gpu_count != 1:
         return []
     milli = shape.gpu_milli
-    compiled, rows = _where(cluster, replace(shape, gpu_memory_mib=1))
+    compiled, rows = _fitting_rows(cluster, replace(shape, gpu_memory_mib=1))
     if not len(rows):
         return []
     fits = compiled.devices(rows)
@@ -260,7 +272,7 @@ def _less_memory(cluster: Cluster, shape: Shape) -> list[str]:
 def _less_compute(cluster: Cluster, shape: Shape) -> list[str]:
     if shape.gpu_milli <= 1 or shape.gpu_count != 1 or (shape.whole and cluster.gpu_tracked):
         return []
-    compiled, rows = _where(cluster, replace(shape, gpu_milli=1))
+    compiled, rows = _fitting_rows(cluster, replace(shape, gpu_milli=1))
     if not len(rows):
         return []
     fits = compiled.devices(rows)
@@ -271,12 +283,12 @@ def _less_compute(cluster: Cluster, shape: Shape) -> list[str]:
 def _fewer_devices(cluster: Cluster, shape: Shape) -> list[str]:
     if shape.gpu_count < 2:
         return []
-    compiled, rows = _where(cluster, replace(shape, gpu_count=1))
+    compiled, rows = _fitting_rows(cluster, replace(shape, gpu_count=1))
     if not len(rows):
         return []
     most = int(compiled.devices(rows).sum(axis=1).max())
     if shape.topology_required:
-        while most > 1 and not len(_where(cluster, replace(shape, gpu_count=most))[1]):
+        while most > 1 and not len(_fitting_rows(cluster, replace(shape, gpu_count=most))[1]):
             most -= 1
     return [f"would fit with {most} devices instead of {shape.gpu_count}"] if 0 < most < shape.gpu_count else []
 
@@ -284,7 +296,7 @@ def _fewer_devices(cluster: Cluster, shape: Shape) -> list[str]:
 def _less_cpu(cluster: Cluster, shape: Shape) -> list[str]:
     if not shape.cpu_milli:
         return []
-    _, rows = _where(cluster, replace(shape, cpu_milli=0))
+    _, rows = _fitting_rows(cluster, replace(shape, cpu_milli=0))
     most = int(cluster.cpu_free_milli[rows].max(initial=0))
     return [f"would fit if CPU <= {most / 1000:g}"] if 0 < most < shape.cpu_milli else []
 
@@ -292,12 +304,13 @@ def _less_cpu(cluster: Cluster, shape: Shape) -> list[str]:
 def _less_host_memory(cluster: Cluster, shape: Shape) -> list[str]:
     if not shape.memory_mib:
         return []
-    _, rows = _where(cluster, replace(shape, memory_mib=0))
+    _, rows = _fitting_rows(cluster, replace(shape, memory_mib=0))
     most = int(cluster.memory_free_mib[rows].max(initial=0))
     return [f"would fit if host memory <= {format_mib(most)}"] if 0 < most < shape.memory_mib else []
 
 
 def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
+    """Return the texts for models, card memory, selector, taints and topology, which are relaxed as a whole."""
     wanted = ", ".join(shape.selector)
     tries: list[tuple[bool, Shape, str]] = [
         (bool(shape.models), replace(shape, models=frozenset()), OTHER_MODEL),
@@ -313,14 +326,14 @@ def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
     found = []
     for applies, relaxed, text in tries:
         if applies and relaxed != shape:
-            _, rows = _where(cluster, relaxed)
+            _, rows = _fitting_rows(cluster, relaxed)
             if len(rows):
                 found.append(text + (_models(cluster, relaxed, rows, but=shape.models) if shape.models else ""))
     return found
 
 
 def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) -> str:
-    """`` (T4, V100)``: models of the devices that would serve the shape on these nodes, without those asked for."""
+    """Return `` (T4, V100)``: the models of the devices that would serve the shape on these nodes, without ``but``."""
     fits = CompiledShape(cluster, shape).devices(rows) if shape.gpu_count else None
     codes = set(np.unique(cluster.gpu_model[rows][fits]).tolist()) if fits is not None else set()
     names = sorted(name for name, code in cluster.models.items() if code in codes and name and name not in but)
@@ -330,5 +343,5 @@ def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) 
 def explanation(
     reason: Reason, summary: str, verdict: NodeVerdict | None = None, changes: tuple[str, ...] = ()
 ) -> Explanation:
-    """Put the parts together."""
+    """Return an explanation with the causes of a verdict."""
     return Explanation(reason=reason, summary=summary, causes=verdict.causes if verdict else (), changes=changes)

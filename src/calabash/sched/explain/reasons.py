@@ -1,4 +1,4 @@
-"""The first condition that fails on each node, in a fixed order: its reason; explanations count them."""
+"""Reason of each node for refusing a shape: the first condition that fails there, in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.model.errors import Reason
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.fit import CompiledShape
 
-# The order in which conditions are looked at; codes are positions in this tuple plus one, 0 means that it fits.
+# Conditions in the order in which they are checked. The code of a reason is its position plus one; 0 means that the shape fits.
 REASONS: tuple[Reason, ...] = (
     Reason.SELECTOR_MISMATCH,
     Reason.TAINTED,
@@ -30,7 +30,7 @@ _CODE = {reason: code for code, reason in enumerate(REASONS, 1)}
 
 
 def reasons(compiled: CompiledShape) -> npt.NDArray[np.int8]:
-    """[N] codes: position in REASONS plus one of the first condition that fails on each node; 0 where it fits."""
+    """Return [N] the code of the first condition that fails on each node: its position in REASONS plus one, 0 if none fails."""
     compiled.renew()
     cluster, shape = compiled.cluster, compiled.shape
     codes = np.zeros(cluster.node_count, np.int8)
@@ -59,7 +59,7 @@ def reasons(compiled: CompiledShape) -> npt.NDArray[np.int8]:
 
 
 def _device_reasons(compiled: CompiledShape, fail: Callable[[Bools, Reason], None]) -> None:
-    """Narrow the devices condition by condition; the one after which too few are left is the reason."""
+    """Apply the conditions on devices one after another; the reason is the first after which too few devices are left."""
     cluster, shape = compiled.cluster, compiled.shape
     rows = np.arange(cluster.node_count)
     left: Bools = np.arange(cluster.width) < cluster.gpu_count[:, None]

@@ -1,11 +1,11 @@
-"""Verdicts of the nodes on many shapes: one look at all nodes for all shapes that no node tells apart.
+"""Cache of verdicts of the nodes on shapes, shared by shapes that all nodes judge alike.
 
-Theory of operation. A verdict depends on an amount that a shape asks for only through comparisons with what nodes have: with
-free CPU, with free compute of devices, and so on. Shapes that are equal but for amounts between which no node's value lies
-compare alike everywhere, so the same nodes refuse them for the same reasons, and the same changes help. Their verdicts differ
-in the amounts that are named as asked for. So amounts are replaced by their ranks among the distinct values of the cluster, and
-what has been found for a shape holds for all shapes of equal ranks, with their amounts put in. Few shapes are looked at one by
-one, because the ranks cost as much as a verdict.
+Theory of operation. A verdict depends on a requested amount only through comparisons with amounts of the nodes: free CPU, free
+compute of devices, and so on. Shapes that differ only in amounts between which no node's amount lies compare alike on all
+nodes: the same nodes refuse them for the same reasons, and the same changes help. Only the requested amounts in the texts
+differ. So amounts are replaced by their ranks among the distinct amounts of the cluster, and a verdict is reused for all shapes
+of equal ranks, with the amounts replaced. The first few shapes are judged without ranks, because computing the ranks costs as
+much as a verdict.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
 from calabash.sched.explain.nodes import NodeVerdict, changes_for, judge, restated
 
-# So many shapes are looked at one by one before the ranks are made.
+# Number of shapes that are judged without ranks.
 SINGLE_MAX = 4
 Verdict = tuple[NodeVerdict, tuple[str, ...]]
-"""Verdict of the nodes on a shape, and the changes that would help."""
+"""Verdict of the nodes on a shape, and texts of changes that would let it fit."""
 
 
 class Verdicts:
-    """Verdicts on the cluster of a room until ``clear``; the caller says when the cluster has changed."""
+    """Verdicts on one cluster. The caller calls ``clear`` when the cluster has changed."""
 
     def __init__(self, room: ClusterPlacer) -> None:
         self._room = room
         self._known: dict[Shape, Verdict] = {}
         self._of_rank: dict[tuple[object, ...], Verdict] = {}
         self._ranks: _Ranks | None = None
-        self._position = -1  # of the change log, when the ranks were made
+        self._position = -1  # position of the change log when the ranks were computed
 
     def __len__(self) -> int:
-        """Return the number of shapes that have a verdict."""
+        """Return the number of cached shapes."""
         return len(self._known)
 
     def clear(self) -> None:
@@ -48,14 +48,14 @@ class Verdicts:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep what is known although the cluster changes: everything that is done inside is undone there."""
+        """Keep the ranks valid over changes of the cluster that the context itself undoes."""
         current = self._position == self._room.cluster.position
         yield
         if current:
             self._position = self._room.cluster.position
 
-    def of(self, shape: Shape) -> Verdict:
-        """Return the verdict of the nodes on the shape, and the changes that would help."""
+    def verdict(self, shape: Shape) -> Verdict:
+        """Return the verdict of the nodes on a shape, and texts of changes that would let it fit."""
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= SHAPES_KEPT_MAX:
@@ -73,7 +73,7 @@ class Verdicts:
         if self._ranks is None or self._position != cluster.position:
             self._of_rank.clear()
             self._ranks, self._position = _Ranks(self._room), cluster.position
-        key = self._ranks.of(shape)
+        key = self._ranks.key(shape)
         found = self._of_rank.get(key)
         if found is None:
             found = self._of_rank[key] = self._judged(shape)
@@ -83,7 +83,7 @@ class Verdicts:
 
 
 class _Ranks:
-    """The distinct values of the cluster that amounts of a shape are compared with, in ascending order."""
+    """Distinct amounts of the cluster with which the amounts of a shape are compared, in ascending order."""
 
     def __init__(self, room: ClusterPlacer) -> None:
         cluster = room.cluster
@@ -91,10 +91,10 @@ class _Ranks:
         self._memory_free, self._memory = _values(cluster.memory_free_mib), _values(cluster.memory_mib)
         self._gpu_free, self._gpu_free_mib = _values(cluster.gpu_free_milli), _values(cluster.gpu_free_mib)
 
-    def of(self, shape: Shape) -> tuple[object, ...]:
-        """Return a key that is equal for shapes that compare alike with all nodes and differ in amounts only."""
+    def key(self, shape: Shape) -> tuple[object, ...]:
+        """Return a key that is equal for shapes that all nodes judge alike, and that differ in amounts only."""
         return (
-            # Amounts of 0 and 1 milli ask for none, and for the least that there is; a whole device is another kind of request.
+            # 0 milli requests no compute, 1 milli the smallest amount, and a whole device is a request of another kind.
             (shape.whole, min(shape.gpu_milli, 2), bool(shape.gpu_memory_mib), bool(shape.cpu_milli), bool(shape.memory_mib)),
             bisect_left(self._cpu_free, shape.cpu_milli),
             bisect_left(self._cpu, shape.cpu_milli),

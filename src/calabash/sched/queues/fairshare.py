@@ -116,7 +116,7 @@ def corrected_weights(weights: Sequence[float], past: Sequence[float], active: S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DivisionInput:
+class FairShareInput:
     """Input of ``divide``, by queue number. Queue 0 is the root; parents come before their children.
 
     Args:
@@ -133,7 +133,7 @@ class DivisionInput:
     past: Sequence[float]
 
 
-def divide(tree: DivisionInput, capacity: Sequence[float]) -> QueueShares:
+def divide(tree: FairShareInput, capacity: Sequence[float]) -> QueueShares:
     """Divide the capacity among all queues of the tree, as the module description says."""
     count = len(tree.children)
     guaranteed = [[0.0] * RESOURCES for _ in range(count)]
@@ -148,7 +148,7 @@ def divide(tree: DivisionInput, capacity: Sequence[float]) -> QueueShares:
     return QueueShares(guaranteed=guaranteed, fair=fair)
 
 
-def _divide_level(tree: DivisionInput, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
+def _divide_level(tree: FairShareInput, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
     """Write the shares of one resource for the children of one queue."""
     kids = tree.children[parent]
     demand = [tree.demand[k][resource] for k in kids]

@@ -35,6 +35,7 @@ class GangRegistry:
         return request_id in self._gang_of
 
     def gang_of(self, request_id: str) -> Gang:
+        """Return the gang of a request. Raises NOT_FOUND if there is no such request."""
         gang = self._gang_of.get(request_id)
         if gang is None:
             raise CalabashError(
@@ -66,7 +67,7 @@ class GangRegistry:
         return changed
 
     def add(self, request: Request) -> Gang:
-        """Add a waiting request to its gang; create the gang if it is new."""
+        """Add a waiting request to its gang; create the gang if it is new. Raises CONFLICT if the ID is in use."""
         if request.id in self._gang_of:
             raise CalabashError(
                 f"request {request.id} exists already",

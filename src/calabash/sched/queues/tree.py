@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, DivisionInput, QueueShares, divide
+from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, FairShareInput, QueueShares, divide
 from calabash.sched.queues.hierarchy import Hierarchy
 from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
@@ -194,7 +194,7 @@ class QueueTree:
             for r in range(RESOURCES):
                 wanted = sum(demand[c][r] for c in below) if below else float(self.use.demand_at(i, r))
                 demand[i][r] = min(wanted, float(limit[r]))
-        tree = DivisionInput(
+        tree = FairShareInput(
             children=form.children,
             deserved=[
                 [float(v) for v in self.capacity],
