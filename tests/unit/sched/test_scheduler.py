@@ -183,7 +183,7 @@ def test_surplus_of_a_gang_that_does_not_fit_is_told_so() -> None:
         scheduler.submit(Request(id=name, queue="q", gang="g", min_member=2, priority=priority, shape=whole(1)))
     told = {d.id: d for d in scheduler.decide("m1", 1.0) if isinstance(d, Defer)}
     assert set(told) == {"m1", "m2", "m3"}
-    assert "start together come first" in told["m1"].explanation.summary
+    assert "must start its first" in told["m1"].explanation.summary
     assert all(r.request_ids == ("m2", "m3") for r in scheduler.state.reservations)
 
 

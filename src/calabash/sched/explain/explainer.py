@@ -57,7 +57,7 @@ class Explainer:
         if len(requests) < gang.missing:
             return explanation(
                 reason,
-                f"gang {gang.key[2]} must start its first {gang.missing} members together, and they do not fit yet",
+                f"gang {gang.key[2]} must start its first {gang.missing} members together, and they have not started",
             )
         key = (requests[0].id, len(requests))
         need = self._needs.get(key)
