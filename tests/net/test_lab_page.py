@@ -146,10 +146,10 @@ def _states(world: World) -> dict[str, bool | None]:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("up", "--prefix", "Not-A-Name"), 2, "no name"),
+        (("up", "--prefix", "Not-A-Name"), 2, "not a valid name"),
         (("up", "--hosts", "1000"), 2, "--hosts"),
         (("ctl", "ovn-nbctl", "show"), 3, "net up"),
-        (("down", "--prefix", "../x"), 2, "no name"),
+        (("down", "--prefix", "../x"), 2, "not a valid name"),
     ],
 )
 def test_what_cannot_be_is_one_line(

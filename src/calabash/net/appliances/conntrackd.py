@@ -12,7 +12,7 @@ from calabash.net.appliances.nft import SYNC_PORT
 _ENTRIES_MAX = 262144
 
 
-def of_gateway(replica: NfvReplica, directory: str) -> str:
+def configuration(replica: NfvReplica, directory: str) -> str:
     """Return the configuration file. ``directory``, an absolute path, contains its socket and lock."""
     seat = replica.seat
     own = (seat.own, seat.peer, seat.virtual)

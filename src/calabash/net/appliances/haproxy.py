@@ -32,7 +32,7 @@ def check_path(path: str, whose: str) -> str:
     return path
 
 
-def of_balancer(replica: BalancerReplica, directory: str) -> str:
+def configuration(replica: BalancerReplica, directory: str) -> str:
     """Return the configuration file. ``directory``, an absolute path without spaces, contains its socket and certificate."""
     tls = f" ssl crt {directory}/{replica.certificate}.pem alpn h2,http/1.1" if replica.certificate else ""
     checked = replica.check.kind is not CheckKind.NONE
@@ -71,7 +71,7 @@ def of_balancer(replica: BalancerReplica, directory: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def states(statistics: str) -> Mapping[str, bool]:
+def parse_states(statistics: str) -> Mapping[str, bool]:
     """Parse the output of ``show stat``: True for each healthy backend, by ``SUBNET.PORT-NUMBER``.
 
     Backends without a check count as healthy.

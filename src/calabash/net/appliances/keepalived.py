@@ -17,24 +17,24 @@ _PRIORITY = (0, 200, 100)  # by rank; decides the first election only
 _ROUTER_ID = 1  # the same for all pairs: advertisements are unicast
 
 
-def of_gateway(replica: NfvReplica) -> str:
+def gateway_configuration(replica: NfvReplica) -> str:
     """Return the configuration for a replica of an NFV gateway."""
     own = f"{replica.address}/{replica.outside_prefix}"
     outside = [own, *(f"{address}/32" for address in replica.addresses if address != replica.address)]
     moved = [f"{address} dev {OUTSIDE}" for address in outside]
     routes = [f"0.0.0.0/0 via {replica.outside_router} dev {OUTSIDE}"]
-    return _file(replica.seat, moved, routes, tracked=(OUTSIDE,))
+    return _configuration(replica.seat, moved, routes, tracked=(OUTSIDE,))
 
 
-def of_balancer(replica: BalancerReplica, alive: str) -> str:
+def balancer_configuration(replica: BalancerReplica, alive: str) -> str:
     """Return the configuration for a replica of a load balancer.
 
     ``alive``: path of a script that exits with 0 while HAProxy runs.
     """
-    return _file(replica.seat, (), (), tracked=(), alive=alive)
+    return _configuration(replica.seat, (), (), tracked=(), alive=alive)
 
 
-def _file(
+def _configuration(
     seat: PairMember, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str], alive: str = ""
 ) -> str:
     bits = 32 if seat.virtual.version == 4 else 128

@@ -31,7 +31,7 @@ _FORWARDING = {
 _BALANCING = {"net/ipv4/ip_nonlocal_bind": "1", "net/ipv6/ip_nonlocal_bind": "1"}
 
 
-def rendered(replica: Replica, directory: str) -> Appliance:
+def build_appliance(replica: Replica, directory: str) -> Appliance:
     """Return the appliance of a replica.
 
     Args:
@@ -57,8 +57,8 @@ def _gateway(replica: NfvReplica, directory: str) -> Appliance:
         settings=_FORWARDING,
         files={
             _RULES: nft.ruleset(replica),
-            _CONNECTIONS: conntrackd.of_gateway(replica, directory),
-            _VIRTUAL: keepalived.of_gateway(replica),
+            _CONNECTIONS: conntrackd.configuration(replica, directory),
+            _VIRTUAL: keepalived.gateway_configuration(replica),
         },
         programs=(_conntrackd(directory), _keepalived(directory)),
         ruleset=_RULES,
@@ -77,9 +77,9 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
         scripts=(_ALIVE,),
         settings=_BALANCING,
         files={
-            _BALANCER: haproxy.of_balancer(replica, directory),
+            _BALANCER: haproxy.configuration(replica, directory),
             _ALIVE: f'#!/bin/sh\nkill -0 "$(cat {directory}/haproxy.pid)"\n',
-            _VIRTUAL: keepalived.of_balancer(replica, f"{directory}/{_ALIVE}"),
+            _VIRTUAL: keepalived.balancer_configuration(replica, f"{directory}/{_ALIVE}"),
         },
         programs=(_haproxy(directory), _keepalived(directory)),
         secrets=(replica.certificate,) if replica.certificate else (),

@@ -16,7 +16,7 @@ from calabash.model.network import NetworkGateway, kind_of
 from calabash.model.network_services import LoadBalancer
 from calabash.net.appliances.model import Replica
 from calabash.net.appliances.naming import is_pair
-from calabash.net.appliances.rendering import rendered
+from calabash.net.appliances.rendering import build_appliance
 from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas_of
 from calabash.net.objects.collection import NetworkObjects
 from calabash.netd.appliances import processes, watching
@@ -113,7 +113,7 @@ class Appliances:
             place.namespace,
             ReplicaManager(place, tools=self._tools, plug=self._switch.plug, secret=self._secrets),
         )
-        appliance = rendered(replica, str(place.directory))
+        appliance = build_appliance(replica, str(place.directory))
         failure = ""
         try:
             manager.reconcile(appliance, running.get(processes.inode_of(place.path), []))
@@ -159,7 +159,7 @@ def local_replicas(
             where = assign_hosts(pair, hosts, placement_number(item.name))
             found = [replica for replica in pair if where.get(replica.seat.name) == host]
             for replica in found:
-                rendered(replica, "/")  # raises an error if it is invalid
+                build_appliance(replica, "/")  # raises an error if it is invalid
             wanted += found
         except CalabashError as error:
             failed.append(ReplicaState(item=item.name, kind=kind_of(item).value, replica="", failure=error.message))

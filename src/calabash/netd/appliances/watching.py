@@ -44,7 +44,7 @@ def replica_state(appliance: Appliance, namespace: Path, directory: Path, failur
     """Return the current state of a replica."""
     healthy: Mapping[str, bool] = {}
     if (directory / "haproxy.ctl").exists():
-        healthy = haproxy.states(_haproxy_reply(directory / "haproxy.ctl", b"show stat\n"))
+        healthy = haproxy.parse_states(_haproxy_reply(directory / "haproxy.ctl", b"show stat\n"))
     active = False
     with contextlib.suppress(OSError):
         active = namespaces.inside(namespace, lambda: _has_address(appliance.virtual))

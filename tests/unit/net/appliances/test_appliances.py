@@ -17,7 +17,7 @@ from calabash.model.network_services import CheckKind, HealthCheck, Layer, LoadB
 from calabash.net.appliances import haproxy, keepalived, nft
 from calabash.net.appliances.model import BalancerReplica, NfvReplica, Translation
 from calabash.net.appliances.naming import is_pair, outside_mac, pair_ports
-from calabash.net.appliances.rendering import rendered
+from calabash.net.appliances.rendering import build_appliance
 from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas, replicas_of
 
 RED = tenant("red", 1)
@@ -119,7 +119,7 @@ def test_rules_of_a_tenant_contain_no_address_of_another_tenant(data: st.DataObj
     for replica in replicas(of):
         number = replica.seat.number
         own = inside | {f"198.51.100.{10 * number + at}" for at in range(3)} | {str(UPLINK.gateway)}
-        made = rendered(replica, "/run/x")
+        made = build_appliance(replica, "/run/x")
         found = {address for text in made.files.values() for address in ADDRESS.findall(text)}
         assert found <= own | SHARED
         others = [f"t{other}" for other in numbers if other != number]
@@ -130,10 +130,10 @@ def test_rules_of_a_tenant_contain_no_address_of_another_tenant(data: st.DataObj
 def test_path_of_a_check_cannot_inject_configuration(path: str) -> None:
     check = HealthCheck(kind=CheckKind.HTTP, path=path)
     try:
-        text = haproxy.of_balancer(balancer(check), "/run/x")
+        text = haproxy.configuration(balancer(check), "/run/x")
     except CalabashError:
         return  # refused; that each hostile letter is, the next test says
-    plain = haproxy.of_balancer(balancer(HealthCheck(kind=CheckKind.HTTP, path="/")), "/run/x")
+    plain = haproxy.configuration(balancer(HealthCheck(kind=CheckKind.HTTP, path="/")), "/run/x")
     assert text.replace(f"uri '{path}'", "uri '/'") == plain
     assert not set(path) & set("'\"\\ #\n\r\t\0")
 
@@ -144,19 +144,19 @@ def test_path_of_a_check_cannot_inject_configuration(path: str) -> None:
 )
 def test_hostile_path_is_refused_with_a_one_line_message(path: str) -> None:
     with pytest.raises(CalabashError, match="is not a valid path") as refused:
-        haproxy.of_balancer(balancer(HealthCheck(kind=CheckKind.HTTP, path=path)), "/run/x")
+        haproxy.configuration(balancer(HealthCheck(kind=CheckKind.HTTP, path=path)), "/run/x")
     assert "\n" not in refused.value.message
 
 
 def test_tls_balancer_refers_to_its_private_certificate_file() -> None:
-    made = rendered(balancer(certificate="site"), "/run/x")
+    made = build_appliance(balancer(certificate="site"), "/run/x")
     assert "bind 10.0.1.212:443 ssl crt /run/x/site.pem" in made.files["haproxy.cfg"]
     assert made.secrets == ("site",)
     assert not any("PRIVATE KEY" in text for text in made.files.values())
 
 
 def test_balancer_without_a_check_does_not_probe_its_backends() -> None:
-    text = haproxy.of_balancer(balancer(HealthCheck()), "/run/x")
+    text = haproxy.configuration(balancer(HealthCheck()), "/run/x")
     assert "check" not in text.replace("http-check", "")
     assert "server a.web1-8080 10.0.1.11:8080\n" in text
 
@@ -166,16 +166,16 @@ def test_backend_states_are_parsed_from_statistics() -> None:
         "# pxname,svname,status,\npublic,FRONTEND,OPEN,\ntargets,a.web1-80,UP,\ntargets,a.web2-80,DOWN,\n"
         "targets,a.web3-80,no check,\ntargets,a.web4-80,UP 1/2,\ntargets,BACKEND,UP,\n"
     )
-    assert haproxy.states(said) == {"a.web1-80": True, "a.web2-80": False, "a.web3-80": True, "a.web4-80": True}
+    assert haproxy.parse_states(said) == {"a.web1-80": True, "a.web2-80": False, "a.web3-80": True, "a.web4-80": True}
 
 
 @given(st.text(max_size=300))
 def test_parser_of_statistics_accepts_any_text(said: str) -> None:
-    assert all(isinstance(healthy, bool) for healthy in haproxy.states(said).values())
+    assert all(isinstance(healthy, bool) for healthy in haproxy.parse_states(said).values())
 
 
 def test_external_addresses_move_with_the_virtual_address() -> None:
-    text = keepalived.of_gateway(nfv())
+    text = keepalived.gateway_configuration(nfv())
     for moved in ("198.51.100.10/24 dev out0", "198.51.100.11/32 dev out0", "198.51.100.12/32 dev out0"):
         assert moved in text
     assert "0.0.0.0/0 via 198.51.100.1 dev out0" in text
@@ -184,7 +184,7 @@ def test_external_addresses_move_with_the_virtual_address() -> None:
 
 def test_returning_replica_does_not_preempt_the_active_one() -> None:
     for rank in (1, 2):
-        text = keepalived.of_gateway(nfv(rank))
+        text = keepalived.gateway_configuration(nfv(rank))
         assert "nopreempt" in text
         assert "state BACKUP" in text
 
