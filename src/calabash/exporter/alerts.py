@@ -20,7 +20,7 @@ _ALLOCATION = ("node", "tenant", "allocation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One rule: it fires when ``expression`` has had a result for ``lasting``."""
+    """An alert rule: it fires when ``expression`` has had a result for ``lasting``."""
 
     name: str
     expression: str
@@ -37,7 +37,7 @@ ALERTS = (
         lasting="1m",
         severity="critical",
         summary="The pool on {{ $labels.instance }} does not answer",
-        help="What runs keeps its slices and limits; nothing new is given out. See pool.log, and `calabash doctor`.",
+        help="Running programs keep their slices and limits; no new allocation is made. See pool.log, and `calabash doctor`.",
     ),
     Alert(
         name="CalabashExporterDown",
@@ -52,8 +52,8 @@ ALERTS = (
         expression=f"{once(c.DEVICE_HEALTHY)} == 0",
         lasting="5m",
         severity="warning",
-        summary="Device {{ $labels.device_index }} of {{ $labels.node }} takes no new work",
-        help="`calabash device show` says why and what it needs.",
+        summary="Device {{ $labels.device_index }} of {{ $labels.node }} accepts no new allocations",
+        help="`calabash device show` shows the cause and the remedy.",
     ),
     Alert(
         name="CalabashStrangerOnDevice",
@@ -61,15 +61,15 @@ ALERTS = (
         lasting="5m",
         severity="warning",
         summary="{{ $value }} processes without a slice on device {{ $labels.device_index }} of {{ $labels.node }}",
-        help="`calabash smi` names them; `calabash up --strangers` says what is done about them.",
+        help="`calabash smi` names the processes; `calabash up --strangers` sets the policy for them.",
     ),
     Alert(
         name="CalabashMemoryDenied",
         expression=f"{once(c.SLICE_DENIED, by=_ALLOCATION, over='increase 10m')} > 0",
         lasting="0m",
         severity="info",
-        summary="Allocation {{ $labels.allocation }} of {{ $labels.tenant }} asks for more memory than it has",
-        help="The program gets CUDA's error for no memory; a larger slice, or --spill, helps.",
+        summary="Allocation {{ $labels.allocation }} of {{ $labels.tenant }} was refused memory at its limit",
+        help="The program gets CUDA's out-of-memory error. A larger slice, or --spill, helps.",
     ),
     Alert(
         name="CalabashHeldWithoutUse",
@@ -77,7 +77,7 @@ ALERTS = (
         lasting="1h",
         severity="info",
         summary="Allocation {{ $labels.allocation }} of {{ $labels.tenant }} has not computed for an hour",
-        help="It holds its slice without use.",
+        help="The allocation holds its slice without using it.",
     ),
     Alert(
         name="CalabashWaitingLong",
@@ -85,15 +85,15 @@ ALERTS = (
         lasting="0m",
         severity="info",
         summary="A request has waited in queue {{ $labels.queue }} for {{ $value | humanizeDuration }}",
-        help="`calabash why` says what each waits for.",
+        help="`calabash why` shows the reason of each waiting request.",
     ),
     Alert(
         name="CalabashTenantBelowGuarantee",
         expression=(f"({once(c.TENANT_PENDING)} > 0) and ({once(c.TENANT_ALLOCATED)} < {once(c.TENANT_GUARANTEE)})"),
         lasting="15m",
         severity="warning",
-        summary="Tenant {{ $labels.tenant }} waits, and holds less than it is guaranteed",
-        help="`calabash why` says what its requests wait for; guarantees may be more than there are devices.",
+        summary="Tenant {{ $labels.tenant }} has waiting requests and holds less than its guarantee",
+        help="`calabash why` shows the reasons. The sum of guarantees may exceed the number of devices.",
     ),
     Alert(
         name="CalabashBudgetNearlySpent",
@@ -101,7 +101,7 @@ ALERTS = (
         lasting="0m",
         severity="warning",
         summary="Tenant {{ $labels.tenant }} has spent {{ $value | humanizePercentage }} of its budget",
-        help="`calabash quota show` has the figures; what happens beyond it is the pool's policy of over-use.",
+        help="`calabash quota show` has the figures; the pool's policy of over-use applies beyond the budget.",
     ),
     Alert(
         name="CalabashNetworkDaemonDown",
@@ -111,8 +111,8 @@ ALERTS = (
         summary="OVN does not answer on {{ $labels.node }}: {{ $labels.reason }}, which affects {{ $value }} VPCs",
         help=(
             "What stands goes on; no new port, rule or backend is carried out, and nothing passes on a host whose"
-            " ovs-vswitchd is dead. `calabash net doctor` names the daemon or the host, `calabash vpc show` what does not"
-            " answer. northbound_down, southbound_down: start the ovsdb-server of that database. northd_down: start"
+            " ovs-vswitchd is dead. `calabash net doctor` names the daemon or the host, `calabash vpc show` the silent"
+            " part. northbound_down, southbound_down: start the ovsdb-server of that database. northd_down: start"
             " ovn-northd. host_silent: start ovsdb-server, ovs-vswitchd and ovn-controller there, in this order. Of a network"
             " of `calabash net up`, `calabash net up` starts what does not run."
         ),
@@ -129,12 +129,12 @@ ALERTS = (
 
 
 def rules() -> dict[str, Any]:
-    """A rule file, before it becomes YAML."""
+    """Return the rule file of the pool's alerts, as a structure for YAML."""
     return rules_of("calabash", ALERTS)
 
 
 def rules_of(group: str, alerts: Sequence[Alert]) -> dict[str, Any]:
-    """A rule file with one group of alerts."""
+    """Return a rule file with one group of alerts, as a structure for YAML."""
     return {
         "groups": [
             {

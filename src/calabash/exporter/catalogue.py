@@ -1,7 +1,7 @@
-"""Every metric of the exporter, once: its type, unit, labels, and what bounds the number of its series.
+"""Catalogue of the exporter's metrics: type, unit, labels, and the bound on the number of series of each.
 
-Names end in their base unit; ratios are 0 to 1. What identifies a device or a slice stands in the labels of each of its
-series; what merely describes it (model, tenant's command, mode) only in the ``_info`` series, to be joined.
+Names end in their base unit; ratios are 0 to 1. Labels that identify a device or a slice are on each of its series; labels
+that describe it (model, tenant's command, mode) are only on the ``_info`` series, to be joined.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class MetricKind(StrEnum):
-    """Prometheus' types, as far as they are used."""
+    """Prometheus' metric types, as far as they are used."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -19,7 +19,7 @@ class MetricKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """What there is one series of: the bound on how many a metric has."""
+    """Object of which a metric has one series each; it bounds the number of series."""
 
     POOL = "one"
     DEVICE = "one for each device"
@@ -36,7 +36,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
-    """One metric; ``unit`` is empty for what is counted in pieces. The name carries the unit, and ``_total`` of counters."""
+    """Specification of a metric; ``unit`` is empty for plain counts. The name ends in the unit, counters in ``_total``."""
 
     name: str
     help: str
@@ -91,53 +91,57 @@ def _pool(name: str, text: str, unit: str = "", labels: tuple[str, ...] = ("node
     return MetricSpec(name=f"calabash_{name}", help=text, scope=Scope.POOL, labels=labels, unit=unit)
 
 
-UP = _pool("up", "1 when the pool answered this scrape, 0 when it did not; then nothing else is told.", labels=())
-READ_SECONDS = _pool("read_seconds", "How long the pool took to answer this scrape.", "seconds", labels=())
+UP = _pool("up", "1 if the pool answered this scrape, else 0; then there are no other metrics.", labels=())
+READ_SECONDS = _pool("read_seconds", "Time that the pool took to answer this scrape.", "seconds", labels=())
 POOL_INFO = _pool("pool_info", "The pool: always 1.", labels=("node", "version", "driver", "simulated"))
-POOL_START = _pool("pool_start_time_seconds", "When the pool started, in seconds since 1970.", "seconds")
+POOL_START = _pool("pool_start_time_seconds", "Start of the pool, in seconds since 1970.", "seconds")
 
 DEVICE_INFO = _device(
     "info",
-    "The device: always 1. sharing_mode is empty while nobody holds it.",
+    "The device: always 1. sharing_mode is empty while no allocation holds it.",
     labels=(*DEVICE, "device_model", "vendor", "compute_capability", "sharing_mode"),
 )
-DEVICE_HEALTHY = _device("healthy", "1 while new slices of the device are given out, 0 while they are not.")
+DEVICE_HEALTHY = _device("healthy", "1 while the device accepts new allocations, else 0.")
 DEVICE_HEALTH_INFO = _device(
     "health_info", "The device's health and its cause: always 1.", labels=(*DEVICE, "health", "cause")
 )
 DEVICE_MEMORY = _device("memory_bytes", "Memory of the device.", "bytes")
-DEVICE_MEMORY_USED = _device("memory_used_bytes", "Memory in use, by the driver.", "bytes")
-DEVICE_MEMORY_ALLOCATED = _device("memory_allocated_bytes", "Memory that is promised to slices.", "bytes")
-DEVICE_MEMORY_FREE = _device("memory_free_bytes", "Memory that can still be given out.", "bytes")
-DEVICE_CORE_ALLOCATED = _device("core_allocated_ratio", "Compute that is promised to slices.", "ratio")
-DEVICE_BUSY = _device("busy_ratio", "How much of the last sampling period a kernel ran, by the driver.", "ratio")
-DEVICE_TEMPERATURE = _device("temperature_celsius", "Temperature.", "celsius")
-DEVICE_POWER = _device("power_watts", "Power that is drawn.", "watts")
+DEVICE_MEMORY_USED = _device("memory_used_bytes", "Device memory in use, as the driver reports it.", "bytes")
+DEVICE_MEMORY_ALLOCATED = _device("memory_allocated_bytes", "Device memory that is allocated to slices.", "bytes")
+DEVICE_MEMORY_FREE = _device("memory_free_bytes", "Device memory that can still be allocated.", "bytes")
+DEVICE_CORE_ALLOCATED = _device("core_allocated_ratio", "Compute of the device that is allocated to slices.", "ratio")
+DEVICE_BUSY = _device(
+    "busy_ratio", "Part of the last sampling period in which a kernel ran, as the driver reports it.", "ratio"
+)
+DEVICE_TEMPERATURE = _device("temperature_celsius", "Temperature of the device.", "celsius")
+DEVICE_POWER = _device("power_watts", "Power that the device draws.", "watts")
 DEVICE_SLICES = _device("slices", "Allocations that hold a slice of the device.")
 DEVICE_STRANGERS = _device("strangers", "Processes on the device that have no slice of it.")
-DEVICE_STRANGERS_MEMORY = _device("strangers_memory_bytes", "Memory that they hold.", "bytes")
+DEVICE_STRANGERS_MEMORY = _device(
+    "strangers_memory_bytes", "Device memory of processes that have no slice of the device.", "bytes"
+)
 
 SLICE_INFO = _slice(
     "info",
     "The slice: always 1.",
     labels=(*SLICE, "device_index", "user", "sharing_mode", "policy", "mig_profile", "gang"),
 )
-SLICE_MEMORY_LIMIT = _slice("memory_limit_bytes", "Memory that the slice has.", "bytes")
+SLICE_MEMORY_LIMIT = _slice("memory_limit_bytes", "Memory limit of the slice.", "bytes")
 SLICE_MEMORY_USED = _slice("memory_used_bytes", "Memory of the slice that is in use.", "bytes")
 SLICE_CORE_LIMIT = _slice(
     "core_limit_ratio",
-    "Compute share that the slice has of its device; with policy best-effort the share that it is accounted with.",
+    "Compute share of the slice; with policy best-effort the share for which it is accounted.",
     "ratio",
 )
-SLICE_CORE_USED = _slice("core_used_ratio", "Compute of the device that it used over the last second.", "ratio")
+SLICE_CORE_USED = _slice("core_used_ratio", "Compute of the device that the slice used over the last second.", "ratio")
 SLICE_THROTTLED = _slice(
     "throttled_seconds_total",
-    "How long its launches have waited for their turn.",
+    "Time for which launches of the slice were held back by its compute limit.",
     "seconds",
     kind=MetricKind.COUNTER,
 )
 SLICE_DENIED = _slice(
-    "memory_denied_total", "Requests for memory that were refused at the limit.", kind=MetricKind.COUNTER
+    "memory_denied_total", "Memory allocations of the slice that were refused at its limit.", kind=MetricKind.COUNTER
 )
 
 QUEUE_INFO = MetricSpec(
@@ -149,10 +153,10 @@ QUEUE_INFO = MetricSpec(
 QUEUE_DESERVED = _queue("deserved_devices", "Devices that the queue is guaranteed beyond those of its child queues.")
 QUEUE_LIMIT = _queue(
     "limit_devices",
-    "Devices that it and its child queues may hold at most; +Inf without a limit. A bound: not to be added.",
+    "Most devices that the queue and its child queues may hold; +Inf without a limit. A bound: not to be added.",
 )
 QUEUE_ALLOCATED = _queue(
-    "allocated_devices", "Devices that the queue itself holds, in parts of devices, without its child queues."
+    "allocated_devices", "Devices that the queue itself holds, with fractions of devices, without its child queues."
 )
 QUEUE_PENDING = _queue(
     "pending_devices", "Devices for which requests wait in the queue itself, without its child queues."
@@ -167,7 +171,7 @@ QUEUE_LONGEST_WAIT = MetricSpec(
 
 QUEUE_WAIT = MetricSpec(
     name="calabash_queue_wait_seconds",
-    help="How long requests waited from their submission until they were granted, or ended without (outcome not_granted).",
+    help="Waiting time of requests from submission until they were granted, or ended without a grant (outcome not_granted).",
     scope=Scope.WAITS,
     labels=(*QUEUE, "outcome"),
     unit="seconds",
@@ -175,56 +179,58 @@ QUEUE_WAIT = MetricSpec(
 )
 
 TENANT_GUARANTEE = _tenant("guarantee_devices", "Devices that the tenant is guaranteed.")
-TENANT_LIMIT = _tenant("limit_devices", "Devices that it may hold at most; +Inf without a limit. Not to be added.")
-TENANT_ALLOCATED = _tenant("allocated_devices", "Devices that it holds, in parts of devices, its projects included.")
-TENANT_BORROWED = _tenant("borrowed_devices", "Devices that it holds above its guarantee.")
-TENANT_PENDING = _tenant("pending_devices", "Devices for which its requests wait, its projects included.")
+TENANT_LIMIT = _tenant("limit_devices", "Most devices that the tenant may hold; +Inf without a limit. Not to be added.")
+TENANT_ALLOCATED = _tenant("allocated_devices", "Devices that the tenant holds, with fractions, its projects included.")
+TENANT_BORROWED = _tenant("borrowed_devices", "Devices that the tenant holds above its guarantee.")
+TENANT_PENDING = _tenant("pending_devices", "Devices for which the tenant's requests wait, its projects included.")
 TENANT_GPU_SECONDS = _tenant(
     "gpu_seconds_total",
-    "Seconds of whole devices that it was allocated since the start of the pool, its projects included.",
+    "Seconds of whole devices that the tenant was allocated since the start of the pool, its projects included.",
     "seconds",
     kind=MetricKind.COUNTER,
 )
 TENANT_GPU_USED = _tenant(
-    "gpu_used_seconds_total", "Seconds of whole devices that it used.", "seconds", kind=MetricKind.COUNTER
+    "gpu_used_seconds_total", "Seconds of whole devices that the tenant used.", "seconds", kind=MetricKind.COUNTER
 )
 TENANT_GPU_IDLE = _tenant(
     "gpu_idle_seconds_total",
-    "Seconds of whole devices that it was allocated in which no kernel of the slice ran, where that is measured.",
+    "Allocated seconds of whole devices in which no kernel of the slice ran, where that is measured.",
     "seconds",
     kind=MetricKind.COUNTER,
 )
-TENANT_PROJECTS = _tenant("projects", "Projects that it has, also those that have no series.", "")
+TENANT_PROJECTS = _tenant("projects", "Projects of the tenant, with those that have no series.", "")
 TENANT_BUDGET = _tenant(
     "budget",
-    "What it may spend in a month, in the currency of the label; only where it has a budget.",
+    "Budget of the tenant for a month, in the currency of the label; only if it has one.",
     "",
     labels=BUDGET,
 )
 TENANT_SPENT = _tenant(
     "spent",
-    "What its use of this month costs without tax, as of a count of the last minutes; only where it has a budget.",
+    "Cost of the tenant's usage of this month without tax, counted within the last minutes; only if it has a budget.",
     "",
     labels=BUDGET,
 )
 
-PROJECT_GUARANTEE = _project("guarantee_devices", "Devices that the project is guaranteed, of those of its tenant.")
-PROJECT_LIMIT = _project("limit_devices", "Devices that it may hold at most; +Inf without a limit. Not to be added.")
-PROJECT_ALLOCATED = _project("allocated_devices", "Devices that it holds, in parts of devices.")
-PROJECT_BORROWED = _project("borrowed_devices", "Devices that it holds above its guarantee.")
-PROJECT_PENDING = _project("pending_devices", "Devices for which its requests wait.")
+PROJECT_GUARANTEE = _project("guarantee_devices", "Devices that the project is guaranteed, out of those of its tenant.")
+PROJECT_LIMIT = _project(
+    "limit_devices", "Most devices that the project may hold; +Inf without a limit. Not to be added."
+)
+PROJECT_ALLOCATED = _project("allocated_devices", "Devices that the project holds, with fractions.")
+PROJECT_BORROWED = _project("borrowed_devices", "Devices that the project holds above its guarantee.")
+PROJECT_PENDING = _project("pending_devices", "Devices for which the project's requests wait.")
 PROJECT_GPU_SECONDS = _project(
     "gpu_seconds_total",
-    "Seconds of whole devices that it was allocated since the start of the pool.",
+    "Seconds of whole devices that the project was allocated since the start of the pool.",
     "seconds",
     kind=MetricKind.COUNTER,
 )
 PROJECT_GPU_USED = _project(
-    "gpu_used_seconds_total", "Seconds of whole devices that it used.", "seconds", kind=MetricKind.COUNTER
+    "gpu_used_seconds_total", "Seconds of whole devices that the project used.", "seconds", kind=MetricKind.COUNTER
 )
 PROJECT_GPU_IDLE = _project(
     "gpu_idle_seconds_total",
-    "Seconds of whole devices that it was allocated in which no kernel of the slice ran, where that is measured.",
+    "Allocated seconds of whole devices in which no kernel of the slice ran, where that is measured.",
     "seconds",
     kind=MetricKind.COUNTER,
 )

@@ -17,8 +17,8 @@ CLUSTER_ALERTS = (
         expression=f"sum({of_pods(m.PLANNER_LEADS)}) == 0",
         lasting="2m",
         severity="critical",
-        summary="No planner leads: no pod with devices is placed",
-        help="`/readyz` of the planners says why; see their logs and the Lease calabash-planner.",
+        summary="No planner is the leader: no pod with devices is placed",
+        help="`/readyz` of the planners shows the cause; see their logs and the Lease calabash-planner.",
     ),
     Alert(
         name="CalabashPlannerDown",
@@ -34,7 +34,7 @@ CLUSTER_ALERTS = (
         lasting="0m",
         severity="warning",
         summary="Decisions of planner {{ $labels.pod }} failed",
-        help="Its log names the pods that it leaves out; they are tried again when what they ask for changes.",
+        help="Its log names the pods that it skips; a pod is tried again when its request changes.",
     ),
     Alert(
         name="CalabashDecisionsSlow",
@@ -58,7 +58,7 @@ CLUSTER_ALERTS = (
         lasting="1h",
         severity="warning",
         summary="The certificate of {{ $labels.pod }} ends in {{ $value | humanizeDuration }}",
-        help="Programs renew their certificates by themselves: see the log for what keeps them from it, or cert-manager.",
+        help="Programs renew their certificates by themselves: see the log for the error, or cert-manager.",
     ),
     Alert(
         name="CalabashAgentNotServing",
@@ -66,7 +66,7 @@ CLUSTER_ALERTS = (
         lasting="10m",
         severity="warning",
         summary="Agent {{ $labels.pod }} does not serve the devices of its node",
-        help="`kubectl describe gpunode` says why.",
+        help="`kubectl describe gpunode` shows the cause.",
     ),
     Alert(
         name="CalabashAgentReconnects",
@@ -82,7 +82,7 @@ CLUSTER_ALERTS = (
         lasting="15m",
         severity="warning",
         summary="{{ $value }} usage records wait on the node of {{ $labels.pod }}",
-        help="The node does not reach the server of the cluster. At 200,000 it gives out nothing new.",
+        help="The node does not reach the server of the cluster. At 200,000 records it makes no new allocations.",
     ),
     Alert(
         name="CalabashNodeReportsLate",
@@ -90,19 +90,19 @@ CLUSTER_ALERTS = (
         lasting="5m",
         severity="warning",
         summary="A node has sent no usage for {{ $value | humanizeDuration }}",
-        help="`calabash_agent_usage_records_waiting` says which agent does not get through.",
+        help="`calabash_agent_usage_records_waiting` shows which agent cannot send its records.",
     ),
     Alert(
         name="CalabashApiServerSilent",
         expression=f"{of_pods(m.KUBE_SILENT)} > 300",
         lasting="5m",
         severity="warning",
-        summary="{{ $labels.pod }} has heard nothing of {{ $labels.kind }} for {{ $value | humanizeDuration }}",
-        help="What it knows of these objects is old. See its log: rights may be missing, or the API server is not reached.",
+        summary="{{ $labels.pod }} has received no update of {{ $labels.kind }} for {{ $value | humanizeDuration }}",
+        help="Its view of these objects is old. See its log: permissions may be missing, or the API server is unreachable.",
     ),
 )
 
 
 def cluster_rules() -> dict[str, Any]:
-    """A rule file, before it becomes YAML."""
+    """Return the rule file of a cluster's alerts, as a structure for YAML."""
     return rules_of("calabash-cluster", CLUSTER_ALERTS)

@@ -1,6 +1,6 @@
-"""The dashboard of a cluster's own programs: queries over ``api.part_metrics``.
+"""Dashboard of a cluster's own programs: queries over ``api.part_metrics``.
 
-Programs are told apart by the label ``pod``, which the chart's monitors give. A pod that two jobs scrape counts once: every
+The label ``pod``, which the chart's monitors set, distinguishes programs. A pod that two jobs scrape counts once: every
 query reduces its series with ``of_pods`` before it adds or divides.
 """
 
@@ -43,13 +43,13 @@ def _one(expression: str, legend: str = "") -> tuple[Query, ...]:
     return (Query(expression=expression, legend=legend),)
 
 
-# Other programs serve ``process_*`` as well: only those of pods that say they are ours are shown.
+# Other programs serve ``process_*`` as well: only pods of the product are shown.
 _OWN_MEMORY = f"{of_pods(m.PROCESS_MEMORY)} and on (pod) {of_pods(m.BUILD_INFO)}"
 
 CLUSTER = Dashboard(
     name="calabash-cluster",
-    title="Calabash: the programs of a cluster",
-    text="Planner, admission, agents and server: whether they work, how long they take, and what fails.",
+    title="Calabash: programs of a cluster",
+    text="Planner, admission, agents and server: availability, latency and failures.",
     panels=(
         Panel(title="Planners that lead", shape="stat", width=4, queries=_one(f"sum({of_pods(m.PLANNER_LEADS)})")),
         Panel(

@@ -1,8 +1,8 @@
-"""The pool's devices under the names and labels of NVIDIA's dcgm-exporter, for dashboards that know those.
+"""Metrics of the pool's devices under the names and labels of NVIDIA's dcgm-exporter, for dashboards that use those.
 
-Names, units and labels are those of its default counters (``etc/default-counters.csv``); what the pool does not know is left
-out, never invented. One more label pair tells whose a device is, where one allocation alone holds it: dcgm-exporter has pods
-there.
+Names, units and labels are those of its default counters (``etc/default-counters.csv``). Figures that the pool does not
+know are
+left out. Two more labels name tenant and allocation if one allocation holds the device alone; dcgm-exporter has pods there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIELDS = {
 
 
 def dcgm_families(reading: PoolReading) -> Iterator[Family]:
-    """One family for each field."""
+    """Yield one family for each field."""
     found = {name: Family(name=name, help=text, labels=LABELS) for name, text in FIELDS.items()}
     for device in reading.devices:
         labels = (str(device.index), device.uuid, f"nvidia{device.index}", device.model, reading.status.node)

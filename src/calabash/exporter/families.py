@@ -1,4 +1,4 @@
-"""One metric of the catalogue with its series."""
+"""Families of series: a metric of the catalogue with its rows."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ Row = tuple[tuple[str, ...], float]
 
 
 def family(spec: MetricSpec, rows: Sequence[Row]) -> Family:
-    """Each row has a value for every label."""
+    """Return the family of a metric. Each row has a value for every label."""
     return Family(name=spec.name, help=spec.help, labels=spec.labels, kind=spec.kind.value, rows=list(rows))

@@ -1,4 +1,4 @@
-"""Dashboards in Grafana's JSON, from ``panels``."""
+"""Dashboards in Grafana's JSON format, from ``panels``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = 24
 
 
 def grafana(board: Dashboard) -> dict[str, Any]:
-    """One dashboard as Grafana imports it; its data source is chosen there."""
+    """Return a dashboard as Grafana imports it; the user chooses its data source there."""
     return {
         "uid": board.name,
         "title": board.title,
@@ -55,7 +55,7 @@ def _variable(label: str, metric: str) -> dict[str, Any]:
 
 
 def _placed(panels: tuple[Panel, ...]) -> list[dict[str, Any]]:
-    """Row after row, each as high as its highest panel."""
+    """Return the panels with their positions: row by row, each row as high as its highest panel."""
     found: list[dict[str, Any]] = []
     x = y = height = 0
     for number, panel in enumerate(panels, start=1):

@@ -1,4 +1,4 @@
-"""The catalogue's families from one reading of the pool."""
+"""Families of the catalogue from one reading of the pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNEXPLAINED = "queued"
 
 
 def families(reading: PoolReading) -> Iterator[Family]:
-    """All metrics of a pool that answered, in the catalogue's order within each kind."""
+    """Yield all metrics of a pool that answered, in the catalogue's order within each kind."""
     yield from _of_pool(reading)
     yield from _of_devices(reading)
     yield from _of_slices(reading)
@@ -31,7 +31,7 @@ def families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _affected(reading: PoolReading) -> list[Row]:
-    """Yield the number of VPCs that each silent part of OVN affects; nothing for a pool without VPCs."""
+    """Return a row for each cause in OVN with the number of affected VPCs; no rows for a pool without VPCs."""
     told = Counter(
         condition.reason for vpc in reading.vpcs for condition in vpc.status.conditions if condition.kind is READY
     )
@@ -73,7 +73,7 @@ def _of_devices(reading: PoolReading) -> Iterator[Family]:
 
 
 def slices(reading: PoolReading) -> Iterator[tuple[replies.AllocationView, replies.SliceUseView]]:
-    """Every slice that is held. Two instances of one device in one allocation are one row: see ``joined``."""
+    """Yield every held slice with its allocation. Instances of one device in one allocation are one slice: see ``joined``."""
     for allocation in reading.allocations:
         if allocation.state != PENDING:
             for part in joined(allocation.slices):
@@ -81,7 +81,7 @@ def slices(reading: PoolReading) -> Iterator[tuple[replies.AllocationView, repli
 
 
 def joined(parts: Sequence[replies.SliceUseView]) -> list[replies.SliceUseView]:
-    """One slice for each device: labels must name a series, and amounts of instances of one card add up."""
+    """Return one slice for each device, with the sums over its instances, because labels must identify a series."""
     found: dict[str, replies.SliceUseView] = {}
     for part in parts:
         before = found.get(part.device)

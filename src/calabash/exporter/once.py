@@ -1,4 +1,4 @@
-"""PromQL of a metric of which every series counts once, however many exporters or jobs scrape its pool."""
+"""PromQL query of a metric in which every series counts once, however many exporters or jobs scrape its pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of one scrape: the pool is read, and told."""
+"""Text of one scrape: a reading of the pool in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsPage:
-    """Safe for threads: one reads, the others wait for what it found.
+    """Page of metrics. Safe for threads: one reads the pool, the others wait for its result.
 
     Args:
         reader: the pool.
-        compatible: names of ``COMPATIBLE`` that are told beside our own.
+        compatible: names of ``COMPATIBLE`` that are served beside our own.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class MetricsPage:
         self._text = b""
 
     def text(self) -> bytes:
-        """The page, at most ``FRESH_S`` old."""
+        """Return the page, at most ``FRESH_S`` old; if the pool cannot be read, the page has only ``calabash_up`` 0."""
         with self._lock:
             if self._clock() - self._read_at_s >= FRESH_S:
                 self._text = exposition(self._collect())

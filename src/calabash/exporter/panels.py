@@ -1,4 +1,4 @@
-"""What the dashboards show: titles and queries over the catalogue's metrics, without a word of any dashboard's format.
+"""Content of the dashboards: titles and queries over the catalogue's metrics, independent of a dashboard's format.
 
 A pool may be scraped more than once: by two exporters for availability, or by two jobs of one Prometheus. Its series then
 differ in ``instance`` and ``job`` alone. Every query reduces these to one series with ``once``, before it adds or divides.
@@ -15,7 +15,7 @@ from calabash.exporter.once import once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One PromQL expression; ``legend`` names its series by their labels in double braces."""
+    """A PromQL expression; ``legend`` names its series by their labels in double braces."""
 
     expression: str
     legend: str = ""
@@ -23,7 +23,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel. ``unit`` is Grafana's name of it; ``shape`` its kind of panel; ``width`` of 24."""
+    """A panel. ``unit`` is Grafana's name of the unit; ``shape`` the type of panel; ``width`` is of 24."""
 
     title: str
     queries: tuple[Query, ...]
@@ -35,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A dashboard: ``variables`` are labels by which it can be narrowed, each with the metric that has its values."""
+    """A dashboard: ``variables`` are labels that filter it, each with the metric that has its values."""
 
     name: str
     title: str
@@ -56,7 +56,7 @@ _TENANT = f'{_NODE}, tenant=~"$tenant"'
 
 
 def _sum(labels: str, spec: MetricSpec, selector: str = _NODE) -> str:
-    """Return the sum of a metric over everything but some labels. A slice whose allocation changes its queue counts once."""
+    """Return the sum of a metric over all labels but some. A slice whose allocation changes its queue counts once."""
     by = _HELD if spec.scope is Scope.SLICE else ()
     return f"sum by ({labels}) ({once(spec, selector, by=by)})"
 
@@ -64,7 +64,7 @@ def _sum(labels: str, spec: MetricSpec, selector: str = _NODE) -> str:
 POOL = Dashboard(
     name="calabash-pool",
     title="Calabash: the pool",
-    text="What is promised, what is used, and what waits for it.",
+    text="Allocated and used amounts, and waiting requests.",
     variables=(("node", "calabash_pool_info"),),
     panels=(
         Panel(
@@ -132,7 +132,7 @@ POOL = Dashboard(
 DEVICES = Dashboard(
     name="calabash-devices",
     title="Calabash: devices",
-    text="Each device: load, memory, temperature, power, health, strangers.",
+    text="Each device: load, memory, temperature, power, health, unmanaged processes.",
     variables=(("node", "calabash_pool_info"),),
     panels=(
         Panel(
@@ -154,7 +154,7 @@ DEVICES = Dashboard(
         ),
         Panel(title="Power", unit="watt", queries=_one(once(c.DEVICE_POWER, _NODE), _DEVICE)),
         Panel(
-            title="Memory of strangers",
+            title="Memory of unmanaged processes",
             unit="bytes",
             queries=_one(once(c.DEVICE_STRANGERS_MEMORY, _NODE), _DEVICE),
         ),
@@ -173,7 +173,7 @@ DEVICES = Dashboard(
 TENANTS = Dashboard(
     name="calabash-tenants",
     title="Calabash: tenants and queues",
-    text="What each tenant and each queue is promised, holds, uses, waits for and spends.",
+    text="Guarantees, held and used amounts, waiting requests and spending of tenants and queues.",
     variables=(("node", "calabash_pool_info"), ("tenant", "calabash_tenant_guarantee_devices")),
     panels=(
         Panel(
@@ -215,7 +215,7 @@ TENANTS = Dashboard(
             text="In devices, on average over five minutes.",
         ),
         Panel(
-            title="Budget and what is spent of it",
+            title="Budget and spending",
             unit="none",
             width=12,
             queries=(
@@ -255,7 +255,7 @@ TENANTS = Dashboard(
                 _sum("tenant", c.SLICE_CORE_LIMIT, _TENANT) + " - " + _sum("tenant", c.SLICE_CORE_USED, _TENANT),
                 "{{tenant}}",
             ),
-            text="In devices: what is promised less what is used.",
+            text="In devices: allocated less used compute.",
         ),
         Panel(
             title="Memory used of its limit",
@@ -269,7 +269,7 @@ TENANTS = Dashboard(
             ),
         ),
         Panel(
-            title="Waiting for their turn",
+            title="Launches held back",
             unit="percentunit",
             width=12,
             queries=_one(once(c.SLICE_THROTTLED, _TENANT, by=("tenant", "allocation"), over="rate 5m"), _SLICE),

@@ -1,7 +1,7 @@
-"""Series of queues, of which ``sum()`` counts every device and every request once.
+"""Metrics of queues, whose ``sum()`` counts every device and every request once.
 
-The pool tells of a parent queue what it and its child queues hold. A series has what the queue itself holds, so the sum over
-any set of queues is right, and the sum over a queue and its descendants is what the pool tells of it.
+The pool reports for a parent queue the amounts of it and its child queues. A series has the amounts of the queue alone, so the
+sum over any set of queues is right, and the sum over a queue and its descendants equals the pool's figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS = 6
 
 
 def queue_families(reading: PoolReading) -> Iterator[Family]:
-    """All metrics of queues."""
+    """Yield all metrics of queues."""
     queues = [((reading.status.node, q.name), q) for q in reading.queues]
     tree = _QueueTree(reading.queues)
     waits = _longest_waits(reading)
@@ -39,9 +39,9 @@ def queue_families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _wait_times(reading: PoolReading, leaves: Sequence[str]) -> list[Histogram]:
-    """Return the waiting times of the queues that there are: of each without child queues, and of each that was asked.
+    """Return the waiting times of all queues without child queues, and of all queues with requests.
 
-    A queue of which nothing is known has zeros: a series that begins with 1 shows no increase.
+    A queue without data has zeros: a series that begins with 1 shows no increase.
     """
     bounds = tuple(reading.counters.wait_bounds_s)
     if not bounds:
@@ -60,7 +60,7 @@ def _wait_times(reading: PoolReading, leaves: Sequence[str]) -> list[Histogram]:
 
 
 class _QueueTree:
-    """The queues of a reading. The parent of a queue need not be in it."""
+    """Tree of the queues of a reading. The parent of a queue need not be in it."""
 
     def __init__(self, queues: Sequence[QueueView]) -> None:
         self._queues = {q.name: q for q in queues}

@@ -1,4 +1,4 @@
-"""What one scrape reads of the pool: its typed replies, bounded in number."""
+"""Reading of the pool for one scrape: its typed replies, bounded in number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from calabash.api.counters import NO_COUNTERS, PoolCounters
 from calabash.api.networks import PATH, NetworkObjectView
 from calabash.model.errors import CalabashError, Reason
 
-EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
+EVENT_PAGES_MAX = 20  # in one scrape; the next continues
 _EVENTS_AT_ONCE = 1000
 _WITHOUT_COUNTERS = {Reason.NOT_FOUND, Reason.UNSUPPORTED, Reason.NOT_PERMITTED}
-PENDING = "pending"  # the state of a request that waits
+PENDING = "pending"  # state of a waiting request
 
 
 class PoolSource(Protocol):
-    """A pool's API: the client of its Unix socket, or of a server."""
+    """API of a pool: the client of its Unix socket, or of a server."""
 
     def get(self, path: str) -> Any: ...
     def items(self, path: str) -> list[Any]: ...
@@ -29,7 +29,7 @@ class PoolSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReading:
-    """The state of a pool at one moment. ``events`` counts those that were seen so far, by kind and reason."""
+    """State of a pool at one moment. ``events`` counts the events since the reader was made, by kind and reason."""
 
     status: replies.Status
     devices: list[replies.DeviceView]
@@ -42,7 +42,7 @@ class PoolReading:
 
 
 class Reader:
-    """Reads a pool again and again; all that it keeps between two scrapes is the count of events."""
+    """Reader of a pool; between two scrapes it keeps only the count of events."""
 
     def __init__(self, pool: PoolSource) -> None:
         self._pool = pool
@@ -50,7 +50,12 @@ class Reader:
         self._last: int | None = None
 
     def read(self) -> PoolReading:
-        """Raises CalabashError when the pool does not answer, msgspec.ValidationError when it is not understood."""
+        """Read the state of the pool.
+
+        Raises:
+            CalabashError: the pool does not answer.
+            msgspec.ValidationError: a reply has an unknown form.
+        """
         status = msgspec.convert(self._pool.get("/v1/status"), replies.Status)
         devices = msgspec.convert(self._pool.get("/v1/devices"), replies.DeviceList).items
         allocations = msgspec.convert(self._pool.items("/v1/allocations"), list[replies.AllocationView])
@@ -69,7 +74,7 @@ class Reader:
         )
 
     def _counters(self) -> PoolCounters:
-        """Return the pool's counters; none of a cluster or an older pool, and none that this user is not shown."""
+        """Return the pool's counters, or none for a cluster, an older pool, or a user who may not see them."""
         try:
             return msgspec.convert(self._pool.get("/v1/counters"), PoolCounters)
         except CalabashError as error:
@@ -78,7 +83,7 @@ class Reader:
             return NO_COUNTERS
 
     def _count_events(self) -> None:
-        """Those since the last scrape. At the first, those that were there are passed over: they count from here on."""
+        """Count the events since the last scrape. The first scrape skips all earlier events."""
         after = self._last or 0
         for _ in range(EVENT_PAGES_MAX):
             path = f"/v1/events?after={after}&limit={_EVENTS_AT_ONCE}"

@@ -1,6 +1,6 @@
-"""The port that is scraped: ``GET /metrics`` and nothing else, every wait bounded, few connections at once.
+"""HTTP server of the scraped page: ``GET /metrics`` and nothing else, every wait bounded, few connections at once.
 
-A scraper shows a bearer token where one is asked for. The protocol is h11's; a connection serves one request.
+A scraper sends a bearer token if one is required. The protocol is h11's; a connection serves one request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEAD_BYTES_MAX = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where to listen, and who may read: whoever shows ``token``, everybody where it is empty."""
+    """Address to listen on, and the bearer token that readers must send; without a token, every reader is permitted."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Listening:
 
 
 class MetricsServer:
-    """Serves a page until it is cancelled."""
+    """Server of a page until it is cancelled."""
 
     def __init__(self, page: MetricsPage, listening: Listening) -> None:
         self._page = page
@@ -51,7 +51,7 @@ class MetricsServer:
         self._accepting: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns the address and the port. Raises CalabashError when the port is taken or not permitted."""
+        """Listen; return the address and the port. Raises CalabashError if the port is in use or not permitted."""
         where = self._listening
         try:
             self._listener = _listen(where.host, where.port)
@@ -74,7 +74,7 @@ class MetricsServer:
         return str(host), int(port)
 
     async def stop(self) -> None:
-        """Accept no more connections, and close the port."""
+        """Stop accepting connections, and close the port."""
         if self._accepting is not None and self._listener is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
@@ -110,7 +110,7 @@ class MetricsServer:
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[h11.Connection, h11.Request]:
-    """The head of one request; a body is nobody's business here. Raises what ``_serve`` passes over."""
+    """Read the head of one request; a body is not read. Raises the errors that ``_serve`` ignores."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
     while True:
         event = connection.next_event()
@@ -137,7 +137,7 @@ async def _reply(
 
 
 async def serve_until_told(page: MetricsPage, listening: Listening, *, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; ``ready`` is called with HOST:PORT when it listens."""
+    """Serve until SIGTERM or SIGINT; call ``ready`` with HOST:PORT once it listens."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

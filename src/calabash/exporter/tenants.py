@@ -1,7 +1,7 @@
-"""What tenants are promised, hold, wait for and spend.
+"""Metrics of tenants: guarantees, held amounts, waiting requests and spending.
 
-A tenant's own people may make projects, so how many of them have series is bounded: whoever makes a thousand makes no
-Prometheus larger than whoever makes fifty.
+A tenant's own users may create projects, so the number of projects with series is bounded: a tenant with a thousand projects
+makes Prometheus no larger than one with fifty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NONE = GpuTimeView(tenant="", project="", allocated_s=0.0, used_s=0.0, idle_s=0
 
 
 def tenant_families(reading: PoolReading) -> Iterator[Family]:
-    """All metrics of tenants."""
+    """Yield all metrics of tenants."""
     node = reading.status.node
     wholes = [one for one in reading.quota if not one.project]
     projects: dict[str, list[QuotaView]] = defaultdict(list)
@@ -62,7 +62,7 @@ def tenant_families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _money(node: str, tenant: str, text: str) -> Iterator[Row]:
-    """None where nothing is said."""
+    """Yield one row with the amount of money, none if the text is empty."""
     try:
         money: Money = parse_money(text)
     except CalabashError:
