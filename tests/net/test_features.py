@@ -56,7 +56,7 @@ TCP = TransportProtocol.TCP
 _IP_MTU_DISCOVER, _IP_MTU, _IP_PMTUDISC_DO = 10, 14, 2  # of Linux; Python has no names for them
 WORLD = "198.51.100.1"
 INTERNET = "203.0.113.10"
-ANYBODY = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+ANYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 PLACES = {
     "red/a/web1": "h1",
     "red/a/web2": "h2",
@@ -75,7 +75,7 @@ def stations(site: Site) -> Stations:
     for name in ("red", "blue"):
         opened = [
             SecurityRule(direction=Direction.INGRESS, protocol=TCP, ports=(8000, 8100), peer=anybody)
-            for anybody in ANYBODY
+            for anybody in ANYWHERE
         ]
         both = (f"{name}/default", f"{name}/open")
         site.put(

@@ -155,7 +155,7 @@ def free_number(first: int, last: int, taken: Collection[int]) -> int:
     return number
 
 
-def may_have(tenant: str, standing: Collection[str] | None) -> bool:
+def may_grant(tenant: str, standing: Collection[str] | None) -> bool:
     """Return True if a device can be granted to the tenant: it is in no other tenant's partition.
 
     Args:

@@ -113,17 +113,17 @@ def _daemons(connection: NetworkConnection) -> Iterator[NetworkFinding]:
     if dead:
         yield NetworkFinding(check="daemons", result="fail", text=f"not controller_pid: {_named(dead)}", hint=hint)
     elif not supervisor_pid(lab.directory):
-        text = "all are controller_pid, but no supervisor would restart them"
+        text = "all are running, but no supervisor would restart them"
         yield NetworkFinding(check="daemons", result="warn", text=text, hint=hint)
     elif recent:
-        text = f"all are controller_pid; restarted within {RECENT_S / 60:.0f} minutes: {_named(recent)}"
+        text = f"all are running; restarted within {RECENT_S / 60:.0f} minutes: {_named(recent)}"
         yield NetworkFinding(check="daemons", result="warn", text=text, hint=hint)
     else:
-        yield NetworkFinding(check="daemons", result="ok", text=f"{len(lab.daemons())} are controller_pid")
+        yield NetworkFinding(check="daemons", result="ok", text=f"{len(lab.daemons())} are running")
 
 
 def controller_pid(home: Path) -> int:
-    """Return the process ID of the controller of this home, 0 if none is controller_pid, -1 if it is unknown."""
+    """Return the process ID of the controller of this home, 0 if none is running, -1 if it is unknown."""
     try:
         descriptor = os.open(home / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

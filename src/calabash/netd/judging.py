@@ -11,7 +11,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer
 from calabash.model.network_status import ConditionKind
-from calabash.net.objects.backends import NONE_CLOSED, backend_name, health
+from calabash.net.objects.backends import NONE_CLOSED, backend_name, backends_condition
 from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.netd.known import KnownNetworks
@@ -177,7 +177,7 @@ class StatusTracker:
                 self._statuses.set(key, ConditionKind.READY, None, "backends_unknown", text)
             else:
                 healthy = {backend_name(one): bool(state) for one, state in states.items()}
-                self._statuses.set(key, ConditionKind.READY, *health(healthy))
+                self._statuses.set(key, ConditionKind.READY, *backends_condition(healthy))
 
     def _realized(self, known: KnownNetworks, written: PendingChange, found: Progress) -> None:
         message = f"without {', '.join(found.silent)}, which do not respond" if found.silent else ""

@@ -17,7 +17,7 @@ from calabash.agent.net.naming import HostNames
 from calabash.agent.net.switch import OWNER
 from calabash.model.addresses import Address
 from calabash.model.errors import CalabashError
-from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends, closed_text
+from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends, format_closed
 from calabash.seams.links.listeners import NamespaceSockets
 from calabash.seams.links.namespaces import path_of
 from calabash.seams.ovn.local import LocalSwitch
@@ -78,7 +78,7 @@ class LocalListeners:
                         self._closed = self._check(before)
                     after = self._closed
                 if after != before:
-                    log.info("closed backends", backends=closed_text(after))
+                    log.info("closed backends", backends=format_closed(after))
                     self._changed(after)
                 pause_s = self._poll_s
             except CalabashError as error:  # keep the known state: OVN does not change it without the switch either

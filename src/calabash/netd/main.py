@@ -24,7 +24,7 @@ from calabash.seams.host.log_stream import log_stream
 from calabash.seams.ovn.local import LocalSwitch
 from calabash.seams.pool.client import PoolClient
 
-LOCK_FILE = "netd.lock"  # lock by the controller of this home
+LOCK_FILE = "netd.lock"  # held by the controller of this home
 
 log = structlog.get_logger(__name__)
 

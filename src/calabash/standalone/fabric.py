@@ -22,7 +22,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricCondition, FabricUse
 from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import DEFAULT_TENANT
-from calabash.net.fabric_partitions import may_have
+from calabash.net.fabric_partitions import may_grant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class FabricHolds:
         told = self._told.get(use.device, set())
         others = {*self._uses, *self._left, *self._promised}
         standing = None if told is None else told | {u.tenant for u in others if u.device == use.device}
-        if use.device in self._told and not may_have(use.tenant, standing):
+        if use.device in self._told and not may_grant(use.tenant, standing):
             found = "not known" if standing is None else mentions(Mentioned.TENANT, sorted(standing - {use.tenant}))
             raise CalabashError(
                 f"{use.device} may still be in a partition of another tenant's on its fabric: {found}",

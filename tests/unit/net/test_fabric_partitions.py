@@ -19,7 +19,7 @@ from calabash.net.fabric_partitions import (
     conditions,
     fabric_steps,
     free_number,
-    may_have,
+    may_grant,
     memberships,
     read_address,
 )
@@ -113,7 +113,7 @@ def test_device_is_granted_to_another_tenant_only_after_it_was_observed_to_leave
         now = tuple(FabricUse(device=device, tenant=owner) for device, owner in holder.items())
         switch.follow(memberships(ENDPOINTS, now, PLANE), lost)
         told = {c.device: c.standing for c in conditions(ENDPOINTS, now, PLANE, switch.partitions_seen())}
-        if may_have(tenant, told[card]):
+        if may_grant(tenant, told[card]):
             holder[card] = tenant
         for device, owner in holder.items():
             addresses = {one.address for one in ENDPOINTS if one.device == device}
@@ -145,10 +145,10 @@ def test_second_partition_of_a_tenant_is_emptied() -> None:
 
 
 def test_unknown_partitions_refuse_the_grant() -> None:
-    assert not may_have("red", None)
-    assert not may_have("red", ("blue",))
-    assert may_have("red", ("red",))
-    assert may_have("red", ())
+    assert not may_grant("red", None)
+    assert not may_grant("red", ("blue",))
+    assert may_grant("red", ("red",))
+    assert may_grant("red", ())
 
 
 def test_state_of_a_device_depends_on_its_users_and_its_partition() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterable
 
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
-from calabash.net.addresses.derived import PORTS_PER_VPC_EVER, port_mac
+from calabash.net.addresses.derived import PORT_NUMBERS_MAX, port_mac
 
 
 def free_number(taken: Iterable[int], most: int, what: str) -> int:
@@ -105,8 +105,8 @@ def free_mac(vpc_number: int, taken: Container[str], ports: int) -> str:
     Raises:
         CalabashError: NO_CAPACITY if all MACs of the VPC are taken.
     """
-    for step in range(PORTS_PER_VPC_EVER):
-        mac = port_mac(vpc_number, (ports + step) % PORTS_PER_VPC_EVER + 1)
+    for step in range(PORT_NUMBERS_MAX):
+        mac = port_mac(vpc_number, (ports + step) % PORT_NUMBERS_MAX + 1)
         if mac not in taken:
             return mac
     raise CalabashError("all MACs of the VPC are taken", reason=Reason.NO_CAPACITY)

@@ -16,9 +16,9 @@ from calabash.model.addresses import Address, Network
 PLATFORM_MAC = "0e:"
 TRANSIT_4 = IPv4Network("169.254.0.0/16")
 TRANSIT_6 = IPv6Network("fdca:1aba:5b00::/40")
-PORTS_PER_VPC_EVER = (1 << 24) - 1  # port numbers that fit into a MAC
+PORT_NUMBERS_MAX = (1 << 24) - 1  # port numbers that fit into a MAC
 PREFIX_4, PREFIX_6 = 29, 64
-CHECKED_MIN = 16  # a range with fewer addresses has no source address for health checks
+HEALTH_CHECK_RANGE_MIN = 16  # a range with fewer addresses has no source address for health checks
 
 
 class MacUse(IntEnum):
@@ -64,12 +64,12 @@ def endpoint_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inte
     return _interfaces(number + 4096, side)
 
 
-def checks_address(network: Network, routers: tuple[Address, ...]) -> Address | None:
-    """Return the source address of health checks in a subnet, or None if the range has fewer than CHECKED_MIN addresses.
+def health_check_address(network: Network, routers: tuple[Address, ...]) -> Address | None:
+    """Return the source address of health checks in a subnet, or None if the range is too small.
 
     It is the last host address of the range that is not a router's; ports do not get it.
     """
-    if network.num_addresses < CHECKED_MIN:
+    if network.num_addresses < HEALTH_CHECK_RANGE_MIN:
         return None
     last = -2 if network.version == 4 else -1
     return network[last] if network[last] not in routers else network[last - 1]

@@ -14,16 +14,16 @@ _ENTRIES_MAX = 262144
 
 def configuration(replica: NfvReplica, directory: str) -> str:
     """Return the configuration file. ``directory``, an absolute path, contains its socket and lock."""
-    seat = replica.seat
-    own = (seat.own, seat.peer, seat.virtual)
+    member = replica.member
+    own = (member.own, member.peer, member.virtual)
     return f"""Sync {{
     Mode FTFW {{
         DisableExternalCache on
         StartupResync on
     }}
     UDP {{
-        IPv4_address {seat.own}
-        IPv4_Destination_Address {seat.peer}
+        IPv4_address {member.own}
+        IPv4_Destination_Address {member.peer}
         Port {SYNC_PORT}
         Interface {INSIDE}
         Checksum on

@@ -58,7 +58,7 @@ def configuration(replica: BalancerReplica, directory: str) -> str:
         "    retries 2",
         "    option redispatch",
         "frontend public",
-        f"    bind {_host(replica.seat.virtual)}:{replica.number}{tls}",
+        f"    bind {_host(replica.member.virtual)}:{replica.number}{tls}",
         *(["    http-request set-header X-Forwarded-Proto https"] if tls else []),
         f"    default_backend {BACKEND}",
         f"backend {BACKEND}",

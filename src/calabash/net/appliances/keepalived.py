@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from calabash.net.appliances.model import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairMember
 
 ADVERT_S = 0.15  # seconds; the other replica takes over after three missed advertisements
-ASK_S = 1  # seconds between checks of HAProxy; the other replica takes over after two failures
+CHECK_S = 1  # seconds between checks of HAProxy; the other replica takes over after two failures
 _PRIORITY = (0, 200, 100)  # by rank; decides the first election only
 _ROUTER_ID = 1  # the same for all pairs: advertisements are unicast
 
@@ -23,7 +23,7 @@ def gateway_configuration(replica: NfvReplica) -> str:
     outside = [own, *(f"{address}/32" for address in replica.addresses if address != replica.address)]
     moved = [f"{address} dev {OUTSIDE}" for address in outside]
     routes = [f"0.0.0.0/0 via {replica.outside_router} dev {OUTSIDE}"]
-    return _configuration(replica.seat, moved, routes, tracked=(OUTSIDE,))
+    return _configuration(replica.member, moved, routes, tracked=(OUTSIDE,))
 
 
 def balancer_configuration(replica: BalancerReplica, alive: str) -> str:
@@ -31,25 +31,25 @@ def balancer_configuration(replica: BalancerReplica, alive: str) -> str:
 
     ``alive``: path of a script that exits with 0 while HAProxy runs.
     """
-    return _configuration(replica.seat, (), (), tracked=(), alive=alive)
+    return _configuration(replica.member, (), (), tracked=(), alive=alive)
 
 
 def _configuration(
-    seat: PairMember, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str], alive: str = ""
+    member: PairMember, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str], alive: str = ""
 ) -> str:
-    bits = 32 if seat.virtual.version == 4 else 128
+    bits = 32 if member.virtual.version == 4 else 128
     instance = [
         "state BACKUP",
         "nopreempt",
         f"interface {INSIDE}",
         f"virtual_router_id {_ROUTER_ID}",
-        f"priority {_PRIORITY[seat.rank]}",
+        f"priority {_PRIORITY[member.rank]}",
         f"advert_int {ADVERT_S}",
-        f"unicast_src_ip {seat.own}",
-        *_block("unicast_peer", [str(seat.peer)]),
+        f"unicast_src_ip {member.own}",
+        *_block("unicast_peer", [str(member.peer)]),
         *_block("track_interface", tracked),
         *_block("track_script", ["alive"] if alive else []),
-        *_block("virtual_ipaddress", [f"{seat.virtual}/{bits} dev {INSIDE}"]),
+        *_block("virtual_ipaddress", [f"{member.virtual}/{bits} dev {INSIDE}"]),
         *_block("virtual_ipaddress_excluded", excluded),
         *_block("virtual_routes", routes),
     ]
@@ -61,7 +61,7 @@ def _configuration(
         "vrrp_garp_master_refresh 5",  # for hosts whose switch was restarted
         "vrrp_garp_lower_prio_repeat 1",
     ]
-    script = [f'script "{alive}"', f"interval {ASK_S}", "timeout 2", "fall 2", "rise 1"] if alive else []
+    script = [f'script "{alive}"', f"interval {CHECK_S}", "timeout 2", "fall 2", "rise 1"] if alive else []
     global_settings += ["enable_script_security", "script_user root"] if alive else []
     lines = [
         *_block("global_defs", global_settings),

@@ -87,7 +87,7 @@ class NfvReplica:
         snat: True translates the source of outgoing packets without a FIP to ``address``.
     """
 
-    seat: PairMember
+    member: PairMember
     gateway: str
     ranges: tuple[IPv4Network, ...]
     closed: tuple[IPv4Network, ...]
@@ -107,12 +107,12 @@ class BalancerReplica:
 
     Args:
         balancer: its name, ``VPC/LB``.
-        number: port on which it listens at ``seat.virtual``.
+        number: port on which it listens at ``member.virtual``.
         targets: backends: ``SUBNET.PORT``, address, port number.
         certificate: name of the secret for TLS termination; "" for plain HTTP.
     """
 
-    seat: PairMember
+    member: PairMember
     balancer: str
     number: int
     targets: tuple[tuple[str, Address, int], ...]

@@ -41,10 +41,10 @@ def _forward(replica: NfvReplica) -> Iterator[str]:
 
 
 def _input(replica: NfvReplica) -> Iterator[str]:
-    seat = replica.seat
+    member = replica.member
     yield 'iifname "lo" accept'
-    yield f'iifname "{INSIDE}" ip saddr {seat.peer} ip protocol {_VRRP} accept'
-    yield f'iifname "{INSIDE}" ip saddr {seat.peer} ip daddr {seat.own} udp dport {SYNC_PORT} accept'
+    yield f'iifname "{INSIDE}" ip saddr {member.peer} ip protocol {_VRRP} accept'
+    yield f'iifname "{INSIDE}" ip saddr {member.peer} ip daddr {member.own} udp dport {SYNC_PORT} accept'
     yield "ct state established,related accept"
     yield "icmp type echo-request limit rate 100/second accept"
 

@@ -44,16 +44,16 @@ def build_appliance(replica: Replica, directory: str) -> Appliance:
 
 
 def _gateway(replica: NfvReplica, directory: str) -> Appliance:
-    seat = replica.seat
+    member = replica.member
     outside = ApplianceInterface(
-        device=OUTSIDE, port=replica.outside_port, mac=replica.outside_mac, addresses=(), mtu_bytes=seat.mtu_bytes
+        device=OUTSIDE, port=replica.outside_port, mac=replica.outside_mac, addresses=(), mtu_bytes=member.mtu_bytes
     )
     return Appliance(
-        name=seat.name,
+        name=member.name,
         kind=NetworkKind.GATEWAY.value,
         item=replica.gateway,
-        interfaces=(_inside(seat, map(str, replica.ranges)), outside),
-        virtual=str(seat.virtual),
+        interfaces=(_inside(member, map(str, replica.ranges)), outside),
+        virtual=str(member.virtual),
         settings=_FORWARDING,
         files={
             _RULES: nft.ruleset(replica),
@@ -66,14 +66,14 @@ def _gateway(replica: NfvReplica, directory: str) -> Appliance:
 
 
 def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
-    seat = replica.seat
-    anywhere = "0.0.0.0/0" if seat.own.version == 4 else "::/0"
+    member = replica.member
+    anywhere = "0.0.0.0/0" if member.own.version == 4 else "::/0"
     return Appliance(
-        name=seat.name,
+        name=member.name,
         kind=NetworkKind.LOAD_BALANCER.value,
         item=replica.balancer,
-        interfaces=(_inside(seat, (anywhere,)),),
-        virtual=str(seat.virtual),
+        interfaces=(_inside(member, (anywhere,)),),
+        virtual=str(member.virtual),
         scripts=(_ALIVE,),
         settings=_BALANCING,
         files={
@@ -86,14 +86,14 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
     )
 
 
-def _inside(seat: PairMember, reached: Iterable[str]) -> ApplianceInterface:
+def _inside(member: PairMember, reached: Iterable[str]) -> ApplianceInterface:
     return ApplianceInterface(
         device=INSIDE,
-        port=seat.name,
-        mac=seat.mac,
-        addresses=(f"{seat.own}/{seat.prefix}",),
-        mtu_bytes=seat.mtu_bytes,
-        routes=tuple((prefix, str(seat.router)) for prefix in reached),
+        port=member.name,
+        mac=member.mac,
+        addresses=(f"{member.own}/{member.prefix}",),
+        mtu_bytes=member.mtu_bytes,
+        routes=tuple((prefix, str(member.router)) for prefix in reached),
     )
 
 

@@ -62,7 +62,7 @@ def assign_hosts(replicas: Sequence[Replica], hosts: Sequence[str], number: int)
 
     With two or more hosts, the replicas are on different hosts. ``number`` spreads pairs over the hosts.
     """
-    return {one.seat.name: hosts[(number + one.seat.rank) % len(hosts)] for one in replicas} if hosts else {}
+    return {one.member.name: hosts[(number + one.member.rank) % len(hosts)] for one in replicas} if hosts else {}
 
 
 def placement_number(item: str) -> int:
@@ -70,7 +70,7 @@ def placement_number(item: str) -> int:
     return zlib.crc32(item.encode())
 
 
-def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: int) -> PairMember:
+def _pair_member(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: int) -> PairMember:
     names = pair_ports(item)
     own, peer, virtual = (
         _required(networks, Port, name, item.name) for name in (names[rank - 1], names[2 - rank], names[2])
@@ -101,7 +101,7 @@ def _seat(networks: NetworkObjects, item: NetworkGateway | LoadBalancer, rank: i
 
 
 def _gateway(networks: NetworkObjects, gateway: NetworkGateway, rank: int, closed: Sequence[IPv4Network]) -> NfvReplica:
-    seat = _seat(networks, gateway, rank)
+    member = _pair_member(networks, gateway, rank)
     uplink = _required(networks, Uplink, gateway.uplink, gateway.name)
     vpc = _required(networks, Vpc, vpc_of(gateway.name), gateway.name)
     address, router = gateway.address, uplink.gateway
@@ -115,7 +115,7 @@ def _gateway(networks: NetworkObjects, gateway: NetworkGateway, rank: int, close
     eips = {eip.name: eip.address for eip in own.all(Eip).values() if isinstance(eip.address, IPv4Address)}
     outside = eips | {gateway.name: address}
     return NfvReplica(
-        seat=seat,
+        member=member,
         gateway=gateway.name,
         ranges=tuple(cidr for cidr in vpc.cidrs if isinstance(cidr, IPv4Network)),
         closed=tuple(closed),
@@ -148,17 +148,17 @@ def _translation(networks: NetworkObjects, rule: NatRule, outside: IPv4Address) 
 
 
 def _balancer(networks: NetworkObjects, balancer: LoadBalancer, rank: int) -> BalancerReplica:
-    seat = _seat(networks, balancer, rank)
+    member = _pair_member(networks, balancer, rank)
     targets = tuple(
         (
             backend.port.partition("/")[2].replace("/", "."),
-            _address(_required(networks, Port, backend.port, balancer.name), seat.own.version),
+            _address(_required(networks, Port, backend.port, balancer.name), member.own.version),
             backend.number,
         )
         for backend in balancer.backends
     )
     return BalancerReplica(
-        seat=seat,
+        member=member,
         balancer=balancer.name,
         number=balancer.vip_number,
         targets=targets,

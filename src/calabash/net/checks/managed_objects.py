@@ -25,7 +25,7 @@ from calabash.model.network import (
 from calabash.model.network_services import Layer, LoadBalancer, TransportProtocol
 from calabash.net.addresses.ranges import range_of
 from calabash.net.checks.common import describe
-from calabash.net.checks.subnets import ANYBODY, default_group
+from calabash.net.checks.subnets import ANYWHERE, default_group
 from calabash.net.objects.collection import NetworkObjects, VpcObjects
 
 REPLICAS = (1, 2)
@@ -70,11 +70,11 @@ def _balancer_objects(objects: VpcObjects, item: LoadBalancer) -> tuple[NetworkO
     number = item.vip_number
     service = tuple(
         SecurityRule(direction=Direction.INGRESS, protocol=TransportProtocol.TCP, ports=(number, number), peer=anywhere)
-        for anywhere in ANYBODY
+        for anywhere in ANYWHERE
     )
     name = f"{vpc_of(item.name)}/{managed_label(item)}"
     replicas = SecurityRule(direction=Direction.INGRESS, peer_group=name)
-    egress = tuple(SecurityRule(direction=Direction.EGRESS, peer=anywhere) for anywhere in ANYBODY)
+    egress = tuple(SecurityRule(direction=Direction.EGRESS, peer=anywhere) for anywhere in ANYWHERE)
     group = SecurityGroup(name=name, rules=(*service, replicas, *egress))
     groups = (
         default_group(vpc_of(item.name)).name,
@@ -92,7 +92,7 @@ def _gateway_objects(objects: VpcObjects, item: NetworkGateway) -> tuple[Network
             reason=Reason.NOT_FOUND,
             hint=f"calabash subnet create {vpc_of(item.name)}/a --cidr 10.0.1.0/24",
         )
-    rules = tuple(SecurityRule(direction=direction, peer=anywhere) for direction in Direction for anywhere in ANYBODY)
+    rules = tuple(SecurityRule(direction=direction, peer=anywhere) for direction in Direction for anywhere in ANYWHERE)
     group = SecurityGroup(name=f"{vpc_of(item.name)}/{managed_label(item)}", rules=rules)
     return (group, *_replica_ports(item, subnet, (group.name,), ()))
 

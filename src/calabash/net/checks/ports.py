@@ -9,7 +9,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import Port, QosPolicy, SecurityGroup, SecurityRule, Subnet, Vpc, vpc_of
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
 from calabash.net.addresses.allocation import check_host_address, free_address, free_mac
-from calabash.net.addresses.derived import PLATFORM_MAC, checks_address
+from calabash.net.addresses.derived import PLATFORM_MAC, health_check_address
 from calabash.net.addresses.ranges import range_of
 from calabash.net.checks.common import (
     NUMBER_MAX,
@@ -87,7 +87,7 @@ class AddressHolders:
         for subnet in objects.all(Subnet).values():
             for gateway in subnet.gateways:
                 self._others[int(gateway)] = (subnet.name, f"the router of subnet {subnet.name}")
-            for address in filter(None, (checks_address(cidr, subnet.gateways) for cidr in subnet.cidrs)):
+            for address in filter(None, (health_check_address(cidr, subnet.gateways) for cidr in subnet.cidrs)):
                 self._others[int(address)] = (subnet.name, f"health checks in subnet {subnet.name}")
         for endpoint in objects.all(ServiceEndpoint).values():
             if endpoint.vip is not None:

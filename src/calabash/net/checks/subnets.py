@@ -28,7 +28,7 @@ MTU_MIN, MTU_MIN_6, MTU_MAX = 576, 1280, 9000
 PREFIX_MIN = {4: 8, 6: 32}
 PREFIX_MAX = {4: 30, 6: 124}
 DEFAULT_GROUP = "default"
-ANYBODY: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+ANYWHERE: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
 def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
@@ -61,7 +61,7 @@ def default_group(vpc: str) -> SecurityGroup:
     """Build the default group of a VPC: admits traffic between its ports and all outgoing traffic."""
     name = f"{vpc}/{DEFAULT_GROUP}"
     inside = SecurityRule(direction=Direction.INGRESS, peer_group=name)
-    outside = tuple(SecurityRule(direction=Direction.EGRESS, peer=anywhere) for anywhere in ANYBODY)
+    outside = tuple(SecurityRule(direction=Direction.EGRESS, peer=anywhere) for anywhere in ANYWHERE)
     return SecurityGroup(name=name, rules=(inside, *outside))
 
 

@@ -15,7 +15,7 @@ from calabash.model.network import (
     Subnet,
     Uplink,
 )
-from calabash.net.kubeovn.resources import PROVIDER_NAME_MAX, Rendering, by_version, joined, protocol_of
+from calabash.net.kubeovn.resources import PROVIDER_NAME_MAX, Rendering, by_version, join_versions, protocol_of
 
 NAT_GATEWAY_HOSTS = "gateway hosts are chosen by the node label ovn.kubernetes.io/external-gw"
 
@@ -33,7 +33,7 @@ def render_uplink(into: Rendering, item: Uplink) -> None:
     }
     into.add("Subnet", uplink_subnet(item.name), spec, item)
     if item.hosts:
-        into.refuse(item, f"hosts: {NAT_GATEWAY_HOSTS}", whole=False)
+        into.add_unsupported(item, f"hosts: {NAT_GATEWAY_HOSTS}", whole=False)
 
 
 def uplink_subnet(uplink: str) -> str:
@@ -51,7 +51,7 @@ def _segment(into: Rendering, item: Uplink | DedicatedLine, physical: str, vlan:
     Returns False if the name of the physical network is too long for Kube-OVN.
     """
     if len(physical) > PROVIDER_NAME_MAX:
-        into.refuse(item, f"physical {physical!r} has more than {PROVIDER_NAME_MAX} characters")
+        into.add_unsupported(item, f"physical {physical!r} has more than {PROVIDER_NAME_MAX} characters")
         return False
     existing = {(resource.kind, resource.name) for resource in into.resources}
     if ("ProviderNetwork", physical) not in existing:
@@ -80,7 +80,7 @@ def render_gateway(into: Rendering, item: NetworkGateway, vpc: dict[str, Any]) -
     """
     uplink = _rendered_uplink(into, item)
     if uplink is None:
-        into.refuse(item, f"its uplink {item.uplink} is not supported")
+        into.add_unsupported(item, f"its uplink {item.uplink} is not supported")
     elif item.kind is GatewayKind.OVN:
         _ovn_gateway(into, item, uplink, vpc)
     else:
@@ -125,7 +125,7 @@ def _nat_gateway(into: Rendering, item: NetworkGateway, uplink: Uplink, vpc: dic
     inside = next((ports[name] for name in item.ports if name in ports), None)
     lan = by_version(inside.addresses, 4) if inside is not None else ""
     if inside is None or not lan or uplink.cidr.version != 4:
-        into.refuse(item, "a VpcNatGateway supports IPv4 only, and needs an address in the VPC")
+        into.add_unsupported(item, "a VpcNatGateway supports IPv4 only, and needs an address in the VPC")
         return
     name, space = into.name(item.name), into.space(item.name)
     spec = {
@@ -135,7 +135,7 @@ def _nat_gateway(into: Rendering, item: NetworkGateway, uplink: Uplink, vpc: dic
         "externalSubnets": [uplink_subnet(uplink.name)],
     }
     into.add("VpcNatGateway", name, spec, item)
-    into.refuse(
+    into.add_unsupported(
         item, "a VpcNatGateway is a single pod: there is no immediate failover if its host is lost", whole=False
     )
     vpc.setdefault("staticRoutes", []).append(_anywhere(4, lan))
@@ -155,7 +155,7 @@ def render_eip(into: Rendering, item: Eip) -> None:
     uplink = _rendered_uplink(into, gateway) if gateway is not None else None
     addresses = [item.address] if item.address is not None else []
     if gateway is None or uplink is None:
-        into.refuse(item, "an outside address needs an external subnet, and the VPC has no gateway to one")
+        into.add_unsupported(item, "an outside address needs an external subnet, and the VPC has no gateway to one")
     elif gateway.kind is GatewayKind.OVN:
         spec = {
             "externalSubnet": uplink_subnet(uplink.name),
@@ -168,14 +168,14 @@ def render_eip(into: Rendering, item: Eip) -> None:
         eip = {"natGwDp": into.name(gateway.name), "v4ip": str(item.address)}
         into.add("IptablesEIP", into.name(item.name), eip | {"externalSubnet": uplink_subnet(uplink.name)}, item)
     else:
-        into.refuse(item, "a VpcNatGateway supports IPv4 outside addresses only")
+        into.add_unsupported(item, "a VpcNatGateway supports IPv4 outside addresses only")
 
 
 def render_nat(into: Rendering, item: NatRule) -> None:
     """Render a NAT rule as OvnFip or OvnDnatRule, or as IptablesFIPRule or IptablesDnatRule of a VpcNatGateway."""
     gateway = gateway_of(into, item.name)
     if gateway is None or _rendered_uplink(into, gateway) is None:
-        into.refuse(item, "the VPC has no gateway that can translate")
+        into.add_unsupported(item, "the VPC has no gateway that can translate")
         return
     own = item.eip == gateway.name
     eip = into.objects(item.name).all(Eip).get(item.eip)
@@ -184,11 +184,11 @@ def render_nat(into: Rendering, item: NatRule) -> None:
     version = outside.version if outside is not None else 4
     address = by_version(inside, version)
     if not address:
-        into.refuse(item, f"{item.port} has no IPv{version} address for {item.eip}")
+        into.add_unsupported(item, f"{item.port} has no IPv{version} address for {item.eip}")
         return
     resource = gateway_eip(into, gateway) if own else into.name(item.eip)
     if item.distributed:
-        into.refuse(
+        into.add_unsupported(
             item,
             "it is translated at the gateway: distributed translation needs the name of a pod, not of a port",
             whole=False,
@@ -197,7 +197,7 @@ def render_nat(into: Rendering, item: NatRule) -> None:
     name = into.name(item.name)
     if gateway.kind is GatewayKind.NFV:
         if version != 4:
-            into.refuse(item, "a VpcNatGateway supports IPv4 only")
+            into.add_unsupported(item, "a VpcNatGateway supports IPv4 only")
         elif item.kind is NatKind.FIP:
             into.add("IptablesFIPRule", name, {"eip": resource, "internalIp": address}, item)
         else:
@@ -226,11 +226,11 @@ def render_line(into: Rendering, item: DedicatedLine, vpc: dict[str, Any]) -> No
         "excludeIps": sorted({str(item.peer), str(item.address)}),
         "vlan": _vlan(item.physical, item.vlan),
         "u2oInterconnection": True,
-        "u2oInterconnectionIP": joined([item.address]),
+        "u2oInterconnectionIP": join_versions([item.address]),
     }
     into.add("Subnet", f"line{item.number}", spec, item)
     for prefix in item.routes:
         route = {"policy": "policyDst", "cidr": str(prefix), "nextHopIP": str(item.peer)}
         vpc.setdefault("staticRoutes", []).append(route)
     if item.hosts:
-        into.refuse(item, f"hosts: {NAT_GATEWAY_HOSTS}", whole=False)
+        into.add_unsupported(item, f"hosts: {NAT_GATEWAY_HOSTS}", whole=False)

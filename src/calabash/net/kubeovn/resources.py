@@ -77,7 +77,7 @@ class Rendering:
         kept = {key: value for key, value in spec.items() if value not in (None, "", [], {})}
         self.resources.append(KubeOvnResource(kind=kind, name=name, spec=kept, of=of.name))
 
-    def refuse(self, item: NetworkObject, reason: str, *, whole: bool = True) -> None:
+    def add_unsupported(self, item: NetworkObject, reason: str, *, whole: bool = True) -> None:
         """Record that ``item``, or one of its properties, is not supported."""
         self.unsupported.append(Unsupported(kind=kind_of(item), name=item.name, reason=reason, whole=whole))
 
@@ -107,7 +107,7 @@ def by_version(addresses: Iterable[Address], version: int) -> str:
     return next((str(address) for address in addresses if address.version == version), "")
 
 
-def joined(values: Iterable[Address | Network]) -> str:
+def join_versions(values: Iterable[Address | Network]) -> str:
     """Join one value of each IP version in the form of Kube-OVN: IPv4 first, separated by a comma."""
     return ",".join(str(value) for value in sorted(values, key=lambda value: value.version))
 

@@ -7,7 +7,7 @@ from typing import Any
 from calabash.model.network import DnsRecord, NetworkRoute, Peering, Port, Subnet
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer, ServiceEndpoint
 from calabash.net.addresses.derived import peering_interfaces
-from calabash.net.kubeovn.resources import Rendering, by_version, joined
+from calabash.net.kubeovn.resources import Rendering, by_version, join_versions
 
 
 def render_balancer(into: Rendering, item: LoadBalancer) -> None:
@@ -17,13 +17,13 @@ def render_balancer(into: Rendering, item: LoadBalancer) -> None:
     ports = objects.all(Port)
     endpoints = [by_version(ports[backend.port].addresses, item.vip.version) for backend in item.backends]
     if item.layer is Layer.L7:
-        into.refuse(item, "Kube-OVN has no load balancer that terminates TLS or parses HTTP; run one as pods")
+        into.add_unsupported(item, "Kube-OVN has no load balancer that terminates TLS or parses HTTP; run one as pods")
     elif not any(item.vip in cidr for subnet in objects.all(Subnet).values() for cidr in subnet.cidrs):
-        into.refuse(item, f"a SwitchLBRule needs an address in a subnet, and {item.vip} is external")
+        into.add_unsupported(item, f"a SwitchLBRule needs an address in a subnet, and {item.vip} is external")
     elif len(numbers) != 1:
-        into.refuse(item, f"a SwitchLBRule has one port number for all backends, not {len(numbers)}")
+        into.add_unsupported(item, f"a SwitchLBRule has one port number for all backends, not {len(numbers)}")
     elif not all(endpoints):
-        into.refuse(item, f"not all backends have an IPv{item.vip.version} address")
+        into.add_unsupported(item, f"not all backends have an IPv{item.vip.version} address")
     else:
         (number,) = numbers
         port = {
@@ -41,7 +41,7 @@ def render_balancer(into: Rendering, item: LoadBalancer) -> None:
         }
         into.add("SwitchLBRule", into.name(item.name), spec, item)
         if item.check.kind is not CheckKind.NONE:
-            into.refuse(item, "Kube-OVN chooses interval and count of health checks itself", whole=False)
+            into.add_unsupported(item, "Kube-OVN chooses interval and count of health checks itself", whole=False)
 
 
 def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def render_route(into: Rendering, item: NetworkRoute, vpc: dict[str, Any]) -> No
     into.part(item, f"Vpc {into.space(item.name)}")
     if item.source is None:
         if item.next_hop is None:
-            into.refuse(item, "a static route of Kube-OVN needs a next hop: it cannot drop packets")
+            into.add_unsupported(item, "a static route of Kube-OVN needs a next hop: it cannot drop packets")
             return
         route = {"policy": "policyDst", "cidr": str(item.prefix), "nextHopIP": str(item.next_hop)}
         vpc.setdefault("staticRoutes", []).append(route)
@@ -80,15 +80,15 @@ def render_route(into: Rendering, item: NetworkRoute, vpc: dict[str, Any]) -> No
         "match": f"{ip}.src == {item.source} && {ip}.dst == {item.prefix}",
     }
     if item.next_hop is not None:
-        policy["nextHopIP"] = joined([item.next_hop])
+        policy["nextHopIP"] = join_versions([item.next_hop])
     vpc.setdefault("policyRoutes", []).append(policy)
 
 
 def render_record(into: Rendering, item: DnsRecord) -> None:
     """Record a DNS record as unsupported: VpcDns answers names of the cluster only."""
-    into.refuse(item, "VpcDns answers names of the cluster only")
+    into.add_unsupported(item, "VpcDns answers names of the cluster only")
 
 
 def render_endpoint(into: Rendering, item: ServiceEndpoint) -> None:
     """Record an endpoint as unsupported: released versions of Kube-OVN cannot join VPCs with overlapping ranges."""
-    into.refuse(item, "Kube-OVN cannot offer a service of another VPC whose ranges may overlap")
+    into.add_unsupported(item, "Kube-OVN cannot offer a service of another VPC whose ranges may overlap")

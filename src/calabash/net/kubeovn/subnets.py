@@ -7,7 +7,7 @@ from typing import Any
 
 from calabash.model.network import Direction, Port, QosPolicy, SecurityGroup, SecurityRule, Subnet, Vpc
 from calabash.model.network_services import LoadBalancer, TransportProtocol
-from calabash.net.kubeovn.resources import MEGABIT, Rendering, by_version, joined, protocol_of
+from calabash.net.kubeovn.resources import MEGABIT, Rendering, by_version, join_versions, protocol_of
 
 ANNOTATION = "ovn.kubernetes.io"
 _PROTOCOLS = {
@@ -25,8 +25,8 @@ def render_subnet(into: Rendering, item: Subnet) -> None:
     spec: dict[str, Any] = {
         "vpc": into.space(item.name),
         "protocol": protocol_of(item.cidrs),
-        "cidrBlock": joined(item.cidrs),
-        "gateway": joined(item.gateways),
+        "cidrBlock": join_versions(item.cidrs),
+        "gateway": join_versions(item.gateways),
         "excludeIps": [str(gateway) for gateway in item.gateways],
         "gatewayType": "distributed",
         "mtu": vpc.mtu_bytes,
@@ -40,7 +40,7 @@ def render_subnet(into: Rendering, item: Subnet) -> None:
         if first is item:
             space = into.space(item.name)
             into.add("VpcDns", f"{space}-dns", {"vpc": space, "subnet": into.name(item.name), "replicas": 2}, item)
-        into.refuse(item, "its DNS answers names of the cluster, not names of ports", whole=False)
+        into.add_unsupported(item, "its DNS answers names of the cluster, not names of ports", whole=False)
 
 
 def render_port(into: Rendering, item: Port) -> None:
@@ -51,7 +51,7 @@ def render_port(into: Rendering, item: Port) -> None:
         return
     annotations = {
         "logical_switch": into.name(subnet),
-        "ip_address": joined(item.addresses),
+        "ip_address": join_versions(item.addresses),
         "mac_address": item.mac,
         "port_security": "true",
         "security_groups": ",".join(into.name(group) for group in item.security_groups),
@@ -78,7 +78,7 @@ def _virtual(into: Rendering, item: Port, subnet: str) -> None:
         key = f"{ANNOTATION}/aaps"
         held[key] = ",".join([*filter(None, [held.get(key, "")]), name])
         if parent in ports and set(ports[parent].security_groups) != set(item.security_groups):
-            into.refuse(
+            into.add_unsupported(
                 item, f"it has the security groups of the port that holds the address, here {parent}", whole=False
             )
 
@@ -95,7 +95,9 @@ def render_qos(into: Rendering, item: QosPolicy) -> None:
     for what, rate in (("egress", item.egress_bits_per_s), ("ingress", item.ingress_bits_per_s)):
         if rate % MEGABIT:
             rounded = max(1, rate // MEGABIT)
-            into.refuse(item, f"rates are whole Mbit/s: {what} of {rate} bit/s becomes {rounded} Mbit/s", whole=False)
+            into.add_unsupported(
+                item, f"rates are whole Mbit/s: {what} of {rate} bit/s becomes {rounded} Mbit/s", whole=False
+            )
 
 
 def render_group(into: Rendering, item: SecurityGroup) -> None:
@@ -104,7 +106,7 @@ def render_group(into: Rendering, item: SecurityGroup) -> None:
     rules: dict[Direction, list[dict[str, Any]]] = {Direction.INGRESS: [], Direction.EGRESS: []}
     for rule in item.rules:
         if rule.protocol not in _PROTOCOLS:
-            into.refuse(
+            into.add_unsupported(
                 item, f"rules for {rule.protocol} are not supported: {rule.direction} stays closed", whole=False
             )
             continue

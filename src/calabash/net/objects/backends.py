@@ -15,13 +15,13 @@ NAMED_MAX = 5
 ALL_HEALTHY, SOME_UNHEALTHY, NONE_HEALTHY = "backends_well", "backends_ill", "no_backend"
 
 
-def closed_text(closed: ClosedBackends) -> str:
-    """Format closed backends as one line, the inverse of ``read_closed``."""
+def format_closed(closed: ClosedBackends) -> str:
+    """Format closed backends as one line, the inverse of ``parse_closed``."""
     return ",".join(f"{port}:{number}" for port, number in sorted(closed))
 
 
-def read_closed(lines: Iterable[str]) -> ClosedBackends:
-    """Parse lines of ``closed_text``. Items of another form are ignored."""
+def parse_closed(lines: Iterable[str]) -> ClosedBackends:
+    """Parse lines of ``format_closed``. Items of another form are ignored."""
     split = (item.rpartition(":") for line in lines for item in line.split(","))
     return frozenset((port, int(number)) for port, _, number in split if port and number.isdigit())
 
@@ -31,7 +31,7 @@ def backend_name(backend: Backend) -> str:
     return f"{backend.port.partition('/')[2].replace('/', '.')}-{backend.number}"
 
 
-def health(healthy_by_name: Mapping[str, bool]) -> tuple[bool | None, str, str]:
+def backends_condition(healthy_by_name: Mapping[str, bool]) -> tuple[bool | None, str, str]:
     """Return the condition of a load balancer: whether it has a healthy backend, a reason code, and a text with counts.
 
     Args:

@@ -98,10 +98,10 @@ class Appliances:
             closed: ranges of the platform's own networks.
         """
         wanted, states = local_replicas(networks, self._host.name, hosts, closed)
-        places = {replica.seat.name: self._place_of_replica(replica.seat.name) for replica in wanted}
+        places = {replica.member.name: self._place_of_replica(replica.member.name) for replica in wanted}
         running = processes.by_namespace()
         self._remove_others({place.namespace for place in places.values()}, running)
-        return states + [self._reconcile_replica(replica, places[replica.seat.name], running) for replica in wanted]
+        return states + [self._reconcile_replica(replica, places[replica.member.name], running) for replica in wanted]
 
     def _reconcile_replica(
         self,
@@ -157,7 +157,7 @@ def local_replicas(
         try:
             pair = replicas_of(networks, item, closed)
             where = assign_hosts(pair, hosts, placement_number(item.name))
-            found = [replica for replica in pair if where.get(replica.seat.name) == host]
+            found = [replica for replica in pair if where.get(replica.member.name) == host]
             for replica in found:
                 build_appliance(replica, "/")  # raises an error if it is invalid
             wanted += found

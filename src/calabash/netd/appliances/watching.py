@@ -1,4 +1,4 @@
-"""State of replicas: whether they are active, the health of load balancer backends, and the resulting ready_condition READY."""
+"""State of replicas: whether they are active, health of load balancer backends, and the condition READY."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind, NetworkCondition
 from calabash.net.appliances import haproxy
 from calabash.net.appliances.model import Appliance
-from calabash.net.objects.backends import health
+from calabash.net.objects.backends import backends_condition
 from calabash.seams.links import namespaces
 
 _ANSWER_S = 1.0
@@ -72,7 +72,7 @@ def ready_condition(states: Sequence[ReplicaState], since_s: float) -> NetworkCo
     healthy: dict[str, bool] = {}
     for one in active:
         healthy |= one.healthy
-    holds, reason, counts = health(healthy)
+    holds, reason, counts = backends_condition(healthy)
     if any(one.kind == NetworkKind.LOAD_BALANCER.value for one in active) and not healthy:
         holds, reason, counts = None, "backends_unknown", "HAProxy does not respond"
     if failures and holds is not False:

@@ -50,7 +50,7 @@ class LabDaemon:
         return daemon_pid(self.pid_file)
 
     def start(self) -> None:
-        """Start it unless it is daemon_pid; return when it has read its configuration. Raises CalabashError."""
+        """Start it unless it is running; return when it has read its configuration. Raises CalabashError."""
         if self.pid:
             return
         self.control.unlink(missing_ok=True)

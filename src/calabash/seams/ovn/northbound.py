@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.net.objects.backends import ClosedBackends, read_closed
+from calabash.net.objects.backends import ClosedBackends, parse_closed
 from calabash.net.ovn.northbound.rows import (
     CLOSED,
     GATEWAYS,
@@ -158,7 +158,7 @@ class Northbound:
         """The backends of load balancers that were closed when the rows were written."""
         with self.session.reading() as replica:
             rows = replica.tables.get("Load_Balancer", {}).values()
-            return read_closed(str(row["external_ids"].get(CLOSED, "")) for row in rows)
+            return parse_closed(str(row["external_ids"].get(CLOSED, "")) for row in rows)
 
     def gateway_orders(self) -> dict[str, tuple[str, ...]]:
         """Of each of our routers' ports that is at gateway hosts: these hosts, who comes first first."""

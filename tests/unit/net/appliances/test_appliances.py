@@ -26,7 +26,9 @@ SHARED = {"0.0.0.0", "127.0.0.0", "127.0.0.1", "169.254.0.0"}  # in every replic
 
 
 def nfv(number: int = 1) -> NfvReplica:
-    return next(one for one in replicas(build_networks(RED)) if isinstance(one, NfvReplica) and one.seat.rank == number)
+    return next(
+        one for one in replicas(build_networks(RED)) if isinstance(one, NfvReplica) and one.member.rank == number
+    )
 
 
 def balancer(check: HealthCheck | None = None, certificate: str = "") -> BalancerReplica:
@@ -36,13 +38,13 @@ def balancer(check: HealthCheck | None = None, certificate: str = "") -> Balance
 
 def test_nfv_gateway_and_l7_balancer_have_two_replicas_each() -> None:
     found = list(replicas(build_networks(RED, tenant("blue", 2))))
-    assert sorted(one.seat.name for one in found) == sorted(
+    assert sorted(one.member.name for one in found) == sorted(
         f"{vpc}/a/x-{what}-{rank}" for vpc in ("red", "blue") for what in ("nfv", "lb") for rank in (1, 2)
     )
 
 
 def test_replicas_of_a_pair_are_peers_and_share_the_virtual_address() -> None:
-    one, other = nfv(1).seat, nfv(2).seat
+    one, other = nfv(1).member, nfv(2).member
     assert (one.own, one.peer) == (other.peer, other.own)
     assert one.virtual == other.virtual
     assert one.own != one.virtual != other.own
@@ -61,7 +63,7 @@ def test_pair_without_managed_ports_raises_an_error_with_the_count() -> None:
 
 def test_gateway_with_an_error_does_not_affect_other_gateways() -> None:
     broken = [replace(item, ports=()) if isinstance(item, NetworkGateway) else item for item in RED]
-    assert {one.seat.name for one in replicas(build_networks(broken))} == {"red/a/x-lb-1", "red/a/x-lb-2"}
+    assert {one.member.name for one in replicas(build_networks(broken))} == {"red/a/x-lb-1", "red/a/x-lb-2"}
 
 
 def test_ruleset_replaces_its_table_atomically() -> None:
@@ -103,7 +105,7 @@ def test_ranges_of_the_platform_are_dropped_before_any_packet_is_accepted() -> N
     (replica,) = (
         one
         for one in replicas(build_networks(RED), [IPv4Network("172.31.0.0/24")])
-        if isinstance(one, NfvReplica) and one.seat.rank == 1
+        if isinstance(one, NfvReplica) and one.member.rank == 1
     )
     forward = nft.ruleset(replica).partition("chain forward")[2].splitlines()
     assert "172.31.0.0/24" in forward[2]
@@ -117,7 +119,7 @@ def test_rules_of_a_tenant_contain_no_address_of_another_tenant(data: st.DataObj
     of = build_networks(*(tenant(f"t{number}", number) for number in numbers))
     inside = {f"10.0.1.{last}" for last in (1, 11, 12, 200, 201, 202, 210, 211, 212)} | {"10.0.0.0"}
     for replica in replicas(of):
-        number = replica.seat.number
+        number = replica.member.number
         own = inside | {f"198.51.100.{10 * number + at}" for at in range(3)} | {str(UPLINK.gateway)}
         made = build_appliance(replica, "/run/x")
         found = {address for text in made.files.values() for address in ADDRESS.findall(text)}

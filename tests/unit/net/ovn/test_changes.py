@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 
 from calabash.model.network import NetworkObject
-from calabash.net.ovn.northbound.changes import applied, diff
+from calabash.net.ovn.northbound.changes import apply_changes, diff
 from calabash.net.ovn.northbound.rows import Delete, Insert, Ref, Rows, Update
 from calabash.net.ovn.northbound.tables import TABLES
 from calabash.net.ovn.translation.platform import platform_rows
@@ -34,8 +34,8 @@ def rows(draw: st.DrawFn) -> Rows:
 @given(wanted=rows(), found=rows())
 def test_changes_transform_observed_into_desired_rows(wanted: Rows, found: Rows) -> None:
     changes = diff(wanted, found)
-    assert applied(changes, found) == wanted
-    assert diff(wanted, applied(changes, found)) == ()
+    assert apply_changes(changes, found) == wanted
+    assert diff(wanted, apply_changes(changes, found)) == ()
 
 
 @given(wanted=rows(), found=rows())
@@ -60,7 +60,7 @@ def test_foreign_keys_of_shared_maps_stay_and_owned_columns_are_restored() -> No
     found = {**wanted, router: {**wanted[router], "external_ids": ids, "options": {"chassis": "h1"}}}
     (change,) = diff(wanted, found)
     assert change == Update(router, {"options": wanted[router]["options"]})
-    assert applied((change,), found)[router]["external_ids"] == ids
+    assert apply_changes((change,), found)[router]["external_ids"] == ids
 
 
 def test_global_options_are_compared_by_key_and_never_deleted() -> None:
@@ -68,7 +68,7 @@ def test_global_options_are_compared_by_key_and_never_deleted() -> None:
     row = Ref("NB_Global", ".")
     found: Rows = {row: {"options": {"mac_prefix": "0a:00:00", "bfd-mult": "9"}}}
     changes = diff(wanted, found)
-    after = applied(changes, found)
+    after = apply_changes(changes, found)
     assert after[row]["options"] == {"mac_prefix": "0a:00:00"} | dict(wanted[row]["options"])  # type: ignore[arg-type]
     assert diff(wanted, after) == ()
     assert diff({}, found) == ()

@@ -16,7 +16,7 @@ from calabash.model.network import Peering, Vpc
 from calabash.net.objects.acceptance import peering_accepted
 from calabash.net.objects.collection import SHARED
 from calabash.net.ovn.northbound import naming
-from calabash.net.ovn.northbound.changes import applied, diff
+from calabash.net.ovn.northbound.changes import apply_changes, diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Columns, Ref, Rows
 from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
@@ -108,7 +108,7 @@ class Controller:
         for owner in concerned[:left]:
             actual = self.rows.pop(owner, {})
             rows = wanted_rows(networks, owner) if owner in owners(networks) else {}
-            if after := applied(diff(rows, actual), actual):
+            if after := apply_changes(diff(rows, actual), actual):
                 self.rows[owner] = after
 
 

@@ -12,7 +12,7 @@ from tests.unit.net.sample_tenants import HOSTS, balanced, base, networks_of, sa
 
 from calabash.model.network import NetworkGateway, NetworkKind, Peering, Uplink, kind_of
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer, ServiceEndpoint
-from calabash.net.objects.backends import closed_text, read_closed
+from calabash.net.objects.backends import format_closed, parse_closed
 from calabash.net.ovn.northbound.rows import CLOSED, OWNER, PLATFORM, Columns, Ref, Rows, Value
 from calabash.net.ovn.northbound.tables import TABLES
 from calabash.net.ovn.translation.platform import platform_rows
@@ -296,9 +296,9 @@ def test_closed_backend_of_a_tcp_checked_balancer_gets_no_new_connections() -> N
         assert isinstance(ids, Mapping)
         assert (row["vips"], options["ct_flush"]) == ({"10.0.1.100:80": vips}, flush)
         noted = [str(ids[CLOSED])] if CLOSED in ids else []
-        assert read_closed(noted) == (closed if check is CheckKind.TCP else frozenset())
+        assert parse_closed(noted) == (closed if check is CheckKind.TCP else frozenset())
 
 
 def test_closed_backends_round_trip_and_invalid_text_is_ignored() -> None:
     closed = frozenset({("red/a/web", 80), ("red/a/web", 8080), ("blue/a/db", 5432)})
-    assert read_closed([closed_text(closed), "", "no-number", ":80"]) == closed
+    assert parse_closed([format_closed(closed), "", "no-number", ":80"]) == closed

@@ -35,7 +35,7 @@ def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
     return (*inserts, *updates, *deletes)
 
 
-def applied(changes: tuple[Change, ...], actual: Rows) -> Rows:
+def apply_changes(changes: tuple[Change, ...], actual: Rows) -> Rows:
     """Return the rows after the changes, as OVN would have them."""
     rows: dict[Ref, Columns] = dict(actual)
     for change in changes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from calabash.net.ovn.northbound.rows import CLOSED, GATEWAYS, KEY, OWNER, RESTING, Value
 
-NOTHING: frozenset[str] = frozenset()
+EMPTY_SET: frozenset[str] = frozenset()
 EMPTY: Mapping[str, str] = {}
 IDS = frozenset((OWNER, KEY))
 
@@ -59,9 +59,9 @@ TABLES: Mapping[str, OwnedTable] = {
         columns={
             "vips": EMPTY,
             "protocol": None,
-            "health_check": NOTHING,
+            "health_check": EMPTY_SET,
             "ip_port_mappings": EMPTY,
-            "selection_fields": NOTHING,
+            "selection_fields": EMPTY_SET,
             "options": EMPTY,
         },
         shared={"external_ids": IDS | {CLOSED}},
@@ -69,10 +69,10 @@ TABLES: Mapping[str, OwnedTable] = {
     "Logical_Router_Port": OwnedTable(
         columns={
             "mac": "",
-            "networks": NOTHING,
+            "networks": EMPTY_SET,
             "peer": None,
             "enabled": None,
-            "gateway_chassis": NOTHING,
+            "gateway_chassis": EMPTY_SET,
             "options": EMPTY,
             "ipv6_ra_configs": EMPTY,
         }
@@ -94,8 +94,8 @@ TABLES: Mapping[str, OwnedTable] = {
             "priority": 0,
             "match": "",
             "action": "",
-            "nexthops": NOTHING,
-            "bfd_sessions": NOTHING,
+            "nexthops": EMPTY_SET,
+            "bfd_sessions": EMPTY_SET,
             "options": EMPTY,
         },
         named=False,
@@ -116,8 +116,8 @@ TABLES: Mapping[str, OwnedTable] = {
     "Logical_Switch_Port": OwnedTable(
         columns={
             "type": "",
-            "addresses": NOTHING,
-            "port_security": NOTHING,
+            "addresses": EMPTY_SET,
+            "port_security": EMPTY_SET,
             "options": EMPTY,
             "tag": None,
             "enabled": None,
@@ -127,26 +127,26 @@ TABLES: Mapping[str, OwnedTable] = {
     ),
     "Logical_Switch": OwnedTable(
         columns={
-            "ports": NOTHING,
-            "acls": NOTHING,
-            "qos_rules": NOTHING,
-            "load_balancer": NOTHING,
-            "dns_records": NOTHING,
+            "ports": EMPTY_SET,
+            "acls": EMPTY_SET,
+            "qos_rules": EMPTY_SET,
+            "load_balancer": EMPTY_SET,
+            "dns_records": EMPTY_SET,
             "other_config": EMPTY,
         }
     ),
     "Logical_Router": OwnedTable(
         columns={
-            "ports": NOTHING,
-            "static_routes": NOTHING,
-            "policies": NOTHING,
-            "nat": NOTHING,
-            "load_balancer": NOTHING,
+            "ports": EMPTY_SET,
+            "static_routes": EMPTY_SET,
+            "policies": EMPTY_SET,
+            "nat": EMPTY_SET,
+            "load_balancer": EMPTY_SET,
             "enabled": None,
             "options": EMPTY,
         }
     ),
-    "Port_Group": OwnedTable(columns={"ports": NOTHING, "acls": NOTHING}),
+    "Port_Group": OwnedTable(columns={"ports": EMPTY_SET, "acls": EMPTY_SET}),
 }
 
 

@@ -16,7 +16,7 @@ from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import Ref, Value
 from calabash.net.ovn.translation.load_balancers import add_balancer
 from calabash.net.ovn.translation.routes import add_forgery_guards, add_guard, add_route
-from calabash.net.ovn.translation.security_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, add_acl, add_group
+from calabash.net.ovn.translation.security_groups import ALLOW, FROM_PORT, TO_PORT, Acl, add_acl, add_group
 from calabash.net.ovn.translation.topology import add_gateway_port, router_of
 from calabash.net.ovn.translation.view import View, filter_version, first_of_version, format_socket, match_set
 
@@ -95,5 +95,5 @@ def _add_nfv(view: View, draft: Draft, gateway: NetworkGateway) -> None:
     name = naming.group(view.vpc.name, "nfv")
     group = add_group(draft, name, members)
     inside = match_set(filter_version(view.vpc.cidrs, 4))
-    add_acl(draft, group, "all", AccessEntry(FROM_PORT, ALLOW, f"inport == @{name} && ip4"))
-    add_acl(draft, group, "all", AccessEntry(TO_PORT, ALLOW, f"outport == @{name} && ip4.src == {inside}"))
+    add_acl(draft, group, "all", Acl(FROM_PORT, ALLOW, f"inport == @{name} && ip4"))
+    add_acl(draft, group, "all", Acl(TO_PORT, ALLOW, f"outport == @{name} && ip4.src == {inside}"))

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from calabash.model.addresses import Address
 from calabash.model.network import Port, Subnet
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer, TransportProtocol
-from calabash.net.addresses.derived import checks_address
-from calabash.net.objects.backends import NONE_CLOSED, closed_text
+from calabash.net.addresses.derived import health_check_address
+from calabash.net.objects.backends import NONE_CLOSED, format_closed
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import CLOSED, Ref
-from calabash.net.ovn.translation.security_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, add_acl, add_group
+from calabash.net.ovn.translation.security_groups import ALLOW, FROM_PORT, TO_PORT, Acl, add_acl, add_group
 from calabash.net.ovn.translation.topology import router_of
 from calabash.net.ovn.translation.view import View, first_of_version, format_socket, router_addresses
 
@@ -57,7 +57,7 @@ def add_closed_backends(view: View, draft: Draft, balancer: LoadBalancer, row: R
     draft.change(row, {"options": {**OPTIONS, "ct_flush": "false"}})
     closed = view.closed.intersection((backend.port, backend.number) for backend in balancer.backends)
     if closed:
-        draft.set_external_id(row, CLOSED, closed_text(closed))
+        draft.set_external_id(row, CLOSED, format_closed(closed))
 
 
 def targets_of(view: View, balancer: LoadBalancer) -> str:
@@ -133,7 +133,7 @@ def _add_check(view: View, draft: Draft, balancer: LoadBalancer, row: Ref, vip: 
 def _check_source(view: View, port: Port, version: int) -> Address | None:
     subnet = view.subnet_of(port)
     cidr = next((cidr for cidr in subnet.cidrs if cidr.version == version), None)
-    return checks_address(cidr, router_addresses(subnet)) if cidr is not None else None
+    return health_check_address(cidr, router_addresses(subnet)) if cidr is not None else None
 
 
 def _bracketed(address: Address) -> str:
@@ -154,7 +154,7 @@ def add_port_access(draft: Draft, group: str, ports: Iterable[str], access: Port
     row = add_group(draft, group, ports)
     for number in sorted(access.numbers):
         match = f"outport == @{group} && {access.peer} && {access.protocol.value}.dst == {number}"
-        add_acl(draft, row, str(number), AccessEntry(TO_PORT, ALLOW, match))
+        add_acl(draft, row, str(number), Acl(TO_PORT, ALLOW, match))
 
 
 def _add_pair(view: View, draft: Draft, balancer: LoadBalancer) -> None:
@@ -169,11 +169,11 @@ def _add_pair(view: View, draft: Draft, balancer: LoadBalancer) -> None:
     pair, backends = naming.group(view.vpc.name, "l7", label), naming.group(view.vpc.name, "lb", label)
     family = f"ip{virtual.version}"
     row = add_group(draft, pair, balancer.ports)
-    entries: dict[str, AccessEntry] = {
-        "peer-out": AccessEntry(FROM_PORT, ALLOW, f"inport == @{pair} && {family}.dst == ${pair}_{family}"),
-        "peer-in": AccessEntry(TO_PORT, ALLOW, f"outport == @{pair} && {family}.src == ${pair}_{family}"),
-        "backends": AccessEntry(FROM_PORT, ALLOW, f"inport == @{pair} && {family}.dst == ${backends}_{family}"),
-        "clients": AccessEntry(
+    entries: dict[str, Acl] = {
+        "peer-out": Acl(FROM_PORT, ALLOW, f"inport == @{pair} && {family}.dst == ${pair}_{family}"),
+        "peer-in": Acl(TO_PORT, ALLOW, f"outport == @{pair} && {family}.src == ${pair}_{family}"),
+        "backends": Acl(FROM_PORT, ALLOW, f"inport == @{pair} && {family}.dst == ${backends}_{family}"),
+        "clients": Acl(
             TO_PORT, ALLOW, f"outport == @{pair} && {family}.dst == {virtual} && tcp.dst == {balancer.vip_number}"
         ),
     }

@@ -19,7 +19,7 @@ from calabash.net.ovn.northbound.draft import Draft
 from calabash.net.ovn.northbound.rows import GATEWAYS, PLATFORM, RESTING, Ref, Rows
 from calabash.net.ovn.northbound.tables import SINGLE
 from calabash.net.ovn.translation.cross_vpc import CONSUMER, PROVIDER, SERVICE, AcceptedEndpoint, accepted_endpoints
-from calabash.net.ovn.translation.security_groups import FROM_PORT, TO_PORT, AccessEntry, add_acl
+from calabash.net.ovn.translation.security_groups import FROM_PORT, TO_PORT, Acl, add_acl
 from calabash.net.ovn.translation.topology import add_localnet_port, add_switch_port_to_router
 from calabash.net.ovn.translation.view import NetworkHosts, filter_version, match_set
 
@@ -71,9 +71,9 @@ def _add_uplink(draft: Draft, uplink: Uplink, protected: tuple[Network, ...]) ->
             closed = filter_version(protected, version)
             if closed:
                 match = f"{port} && ip{version}.{end} == {match_set(closed)}"
-                add_acl(draft, switch, f"closed{version}", AccessEntry(direction, CLOSED, match, "drop"))
+                add_acl(draft, switch, f"closed{version}", Acl(direction, CLOSED, match, "drop"))
         own = f"{port} && ip{uplink.cidr.version}.{end} == {uplink.cidr}"  # the uplink may lie in a protected range
-        add_acl(draft, switch, "uplink", AccessEntry(direction, OPEN, own, "allow"))
+        add_acl(draft, switch, "uplink", Acl(direction, OPEN, own, "allow"))
 
 
 def _add_gateway(networks: NetworkObjects, draft: Draft, gateway: NetworkGateway, uplink: Uplink) -> None:
@@ -121,12 +121,12 @@ class StatelessFilter:
 
     def add(self, draft: Draft, switch: Ref, key: str) -> None:
         """Add the ACLs of the filter to the switch; ``key`` is unique on the switch."""
-        drop = AccessEntry(self.direction, OWN_DROP, f"{self.at} && ip", "drop")
+        drop = Acl(self.direction, OWN_DROP, f"{self.at} && ip", "drop")
         add_acl(draft, switch, f"{key}:drop", drop)
-        add_acl(draft, switch, f"{key}:own", AccessEntry(self.direction, OWN, f"{self.at} && {self.passing}", "allow"))
+        add_acl(draft, switch, f"{key}:own", Acl(self.direction, OWN, f"{self.at} && {self.passing}", "allow"))
         if self.version == 6:
             discovery = f"{self.at} && (nd || nd_rs || nd_ra)"
-            add_acl(draft, switch, f"{key}:nd", AccessEntry(self.direction, OWN, discovery, "allow"))
+            add_acl(draft, switch, f"{key}:nd", Acl(self.direction, OWN, discovery, "allow"))
 
 
 def _add_endpoint(draft: Draft, accepted: AcceptedEndpoint) -> None:

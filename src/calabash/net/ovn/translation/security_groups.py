@@ -24,7 +24,7 @@ REDIRECT = "icmp6.type == 137"
 
 
 @dataclass(frozen=True, slots=True)
-class AccessEntry:
+class Acl:
     """One ACL of a port group."""
 
     direction: str
@@ -40,14 +40,14 @@ def add_groups(view: View, draft: Draft) -> None:
     row = add_group(draft, drop, ports)
     for direction, side in ((FROM_PORT, "inport"), (TO_PORT, "outport")):
         member = f"{side} == @{drop}"
-        add_acl(draft, row, "drop", AccessEntry(direction, DROP, member, "drop"))
-        add_acl(draft, row, "arp", AccessEntry(direction, SERVE, f"{member} && arp", "allow"))
+        add_acl(draft, row, "drop", Acl(direction, DROP, member, "drop"))
+        add_acl(draft, row, "arp", Acl(direction, SERVE, f"{member} && arp", "allow"))
     # OVN before the fix of CVE-2025-0650 admits packets from UDP port 53 to ports of a switch with DNS before any ACL: drop
     # them at the sender. Replies of a DNS server on a port are not affected, because they belong to an admitted connection.
-    add_acl(draft, row, "dns-guard", AccessEntry(FROM_PORT, GUARD, f"inport == @{drop} && udp.src == 53", "drop"))
+    add_acl(draft, row, "dns-guard", Acl(FROM_PORT, GUARD, f"inport == @{drop} && udp.src == 53", "drop"))
     _add_configuration_guards(draft, row, drop)
     for key, match in _platform_services(view):
-        add_acl(draft, row, key, AccessEntry(FROM_PORT, SERVE, f"inport == @{drop} && {match}"))
+        add_acl(draft, row, key, Acl(FROM_PORT, SERVE, f"inport == @{drop} && {match}"))
     members: dict[str, list[str]] = {name: [] for name in view.all(SecurityGroup)}
     for port in ports.values():
         for name in port.security_groups or (f"{view.vpc.name}/default",):
@@ -64,8 +64,8 @@ def _add_configuration_guards(draft: Draft, row: Ref, drop: str) -> None:
     every ACL; the node agent makes its ports ignore them (``links.interfaces``).
     """
     for direction, side in ((FROM_PORT, "inport"), (TO_PORT, "outport")):
-        add_acl(draft, row, "dhcp-guard", AccessEntry(direction, GUARD, f"{side} == @{drop} && {DHCP_SERVER}", "drop"))
-    add_acl(draft, row, "redirect-guard", AccessEntry(FROM_PORT, GUARD, f"inport == @{drop} && {REDIRECT}", "drop"))
+        add_acl(draft, row, "dhcp-guard", Acl(direction, GUARD, f"{side} == @{drop} && {DHCP_SERVER}", "drop"))
+    add_acl(draft, row, "redirect-guard", Acl(FROM_PORT, GUARD, f"inport == @{drop} && {REDIRECT}", "drop"))
 
 
 def add_group(draft: Draft, name: str, ports: Iterable[str]) -> Ref:
@@ -76,7 +76,7 @@ def add_group(draft: Draft, name: str, ports: Iterable[str]) -> Ref:
     return row
 
 
-def add_acl(draft: Draft, group: Ref, key: str, entry: AccessEntry) -> None:
+def add_acl(draft: Draft, group: Ref, key: str, entry: Acl) -> None:
     """Add an ACL to a port group or switch; ``key`` is unique within its direction."""
     draft.add(
         "ACL",
@@ -117,7 +117,7 @@ def _add_security_group(draft: Draft, group: SecurityGroup, ports: list[str]) ->
         ingress = rule.direction is Direction.INGRESS
         member = f"{'outport' if ingress else 'inport'} == @{name}"
         match = " && ".join((member, *_matches(rule)))
-        add_acl(draft, row, str(number), AccessEntry(TO_PORT if ingress else FROM_PORT, ALLOW, match))
+        add_acl(draft, row, str(number), Acl(TO_PORT if ingress else FROM_PORT, ALLOW, match))
 
 
 def _matches(rule: SecurityRule) -> tuple[str, ...]:
