@@ -162,7 +162,8 @@ def test_whoever_asks_why_there_is_told_that_cpu_is_priced() -> None:
     demand = Demand({**DEMAND.counts, SMALL: 40})
     engine = Engine(Cluster([node("a", 96_000), node("b", 96_000)]), PgbPolicy(demand=demand))
     assert engine.preference == (
-        "pgb (CPU is short, 255 % of it asked for: a free card keeps 3.0 vCPU, the rest counts by what fits into it)"
+        "pgb (CPU is short, 255 % of it requested: 3.0 vCPU are kept per free card, "
+        "the rest counts by the requests that fit into it)"
     )
     plenty = Engine(Cluster([node("a", 960_000), node("b", 960_000)]), PgbPolicy(demand=demand))
     assert plenty.preference == "pgb"

@@ -13,7 +13,7 @@ from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.pgb import PgbPolicy, PgbWeights
-from calabash.sched.policies.turnover import GIVEN_BACK_MAX, LOOK_ARRIVALS, Turnover
+from calabash.sched.policies.turnover import GIVEN_BACK_MAX, SAMPLE_ARRIVALS, Turnover
 
 CARD = Shape(cpu_milli=6_000, memory_mib=8_000, gpu_count=1, gpu_milli=WHOLE_MILLI)
 SMALL = Shape(cpu_milli=8_000, memory_mib=16_000)
@@ -33,13 +33,13 @@ def cluster_of(nodes: int) -> Cluster:
 
 def look(turnover: Turnover) -> None:
     """As many arrivals as make it look once."""
-    for _ in range(LOOK_ARRIVALS):
+    for _ in range(SAMPLE_ARRIVALS):
         turnover.arrived()
 
 
 def seen(engine: Engine) -> None:
     """As many arrivals as make the policy look at the cluster once."""
-    for _ in range(LOOK_ARRIVALS):
+    for _ in range(SAMPLE_ARRIVALS):
         engine.observe(SMALL)
 
 

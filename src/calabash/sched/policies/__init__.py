@@ -1,8 +1,8 @@
-"""Placement policies, one module each behind one small protocol; combinable by weights.
+"""Placement policies, one module each, which can be combined by weights.
 
-A policy scores nodes for a shape and, for a shared device, chooses the device. It sees the resident arrays and the
-shape, nothing else: what fits is not its business (``cluster.fit``), nor is caching (``cluster.engine``). A new policy is a
-module that defines ``MAKERS``.
+A policy scores nodes for a shape and chooses the device for a slice. It reads the resident arrays and the shape only.
+Feasibility is computed by ``cluster.fit``, and scores are cached by ``cluster.engine``. To add a policy, add a module that
+defines ``MAKERS``.
 """
 
 from calabash.sched.cluster.scoring import PlacementPolicy, Scored, Scorer

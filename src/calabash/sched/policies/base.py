@@ -1,4 +1,4 @@
-"""The part that all policies share: what fits, and the fullest sufficient device."""
+"""Base class of scorers: feasibility of a shape, and the fullest sufficient device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.scoring import Devices, PlacementPolicy
 from calabash.sched.cluster.shape import Shape
 
-# Makes a policy for what is known of the demand and for a seed; what a policy does not need it does not look at.
 Maker = Callable[[Demand | None, int], PlacementPolicy]
+"""Creates a policy from a known demand (None: unknown) and a random seed; policies ignore what they do not need."""
 
 
 class ScorerBase:
-    """Defaults of a scorer, and the two things that every policy needs: what fits, and the fullest sufficient device."""
+    """Default implementation of ``Scorer`` without learning, with helpers for feasibility and for the choice of a device."""
 
     random_ties = False
     note = ""
@@ -29,19 +29,23 @@ class ScorerBase:
         self.rng = np.random.default_rng(seed)
 
     def observe(self, shape: Shape) -> None:
-        """Nothing is learned."""
+        """Do nothing: the policy does not learn."""
 
     def device(self, compiled: CompiledShape, row: int, device: int) -> int:
-        """The device that was scored."""
+        """Return the device that ``score`` returned."""
         return device
 
     def fits(self, compiled: CompiledShape, rows: Rows) -> tuple[Bools, Bools | None]:
-        """(nodes [rows], devices [rows, G] or None for CPU-only shapes)."""
+        """Return [rows] the nodes where the shape fits, and [rows, G] the fitting devices (None for CPU-only shapes)."""
         devices = compiled.devices(rows) if compiled.shape.gpu_count else None
         return compiled.nodes(rows, devices), devices
 
     def fullest(self, rows: Rows, devices: Bools) -> Devices:
-        """[rows] the fitting device with the least free compute, then memory, lowest index first."""
+        """Return [rows] the fitting device with the least free compute, then the least free memory, then the lowest index.
+
+        Args:
+            devices: [rows, G] fitting devices.
+        """
         gaps: Ints = self.cluster.gpu_free_milli[rows]
         keyed = np.where(devices, gaps, np.iinfo(np.int64).max)
         if self.cluster.gpu_tracked:
@@ -51,5 +55,5 @@ class ScorerBase:
 
 
 def masked(scores: Floats, ok: Bools) -> Floats:
-    """Scores with minus infinity where it does not fit."""
+    """Return the scores with minus infinity where ``ok`` is False."""
     return np.where(ok, scores, -np.inf)

@@ -1,7 +1,7 @@
-"""Several policies by weights. Each one's scores are scaled to 0..1 over a fixed range, so that weights compare.
+"""Weighted combination of policies. The scores of each policy are scaled to 0..1, so that the weights are comparable.
 
-The first policy chooses the device. Quantised policies give 0..100; potentials are a few cards at most, and are squeezed by
-a logistic so that no single term can drown the others.
+The first policy chooses the device. Scores of quantised policies, 0 to 100, are divided by 100. Potentials, which are a few
+cards at most, are scaled by a logistic function, so that no policy can outweigh all others.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ _HUNDRED = frozenset({"bestfit", "dotproduct", "packing", "clustering", "fgd"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedPolicy:
-    """(policy, weight) pairs, the one that chooses devices first."""
+    """Weighted combination of policies.
+
+    Args:
+        parts: pairs of policy and weight; the first policy chooses the device.
+    """
 
     parts: tuple[tuple[PlacementPolicy, float], ...]
 
     def __post_init__(self) -> None:
         if not self.parts or not all(0 < weight < np.inf for _, weight in self.parts):
             raise CalabashError(
-                "a combination needs policies with positive weights", hint="for example pgb:1+topology:0.2"
+                "a combination of policies needs at least one policy, and positive weights",
+                hint="write for example pgb:1+topology:0.2",
             )
 
     @property
     def name(self) -> str:
-        """``pgb:1+topology:0.2``."""
+        """Return the name, such as ``pgb:1+topology:0.2``."""
         return "+".join(f"{policy.name}:{weight:g}" for policy, weight in self.parts)
 
     def bind(self, cluster: Cluster) -> Scorer:

@@ -1,9 +1,9 @@
-"""FGD: fragmentation gradient descent, the best published baseline.
+"""FGD policy: fragmentation gradient descent, the best published baseline.
 
-Source: Weng et al., USENIX ATC'23. A typical request m sees the idle compute of a node as a fragment: all of it where m
-cannot run, else what lies on devices smaller than its share. F is the expectation over the typical requests. A request
-goes where F grows least; the score is ``int(100 sigmoid(-dF / 1000))``, and its coarseness is part of the method: it
-hides noise and lets first fit consolidate.
+Source: Weng et al., USENIX ATC'23. For a typical request m, the fragment of a node is the free compute that m cannot use: all
+of it if m does not fit on the node, else the free compute of devices that have less than m needs. F is the expectation of the
+fragment over the typical requests. A request is placed where F grows least. The score is ``int(100 sigmoid(-dF / 1000))``; its
+coarseness is part of the method, because it suppresses noise and lets first fit consolidate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from calabash.sched.policies.base import Maker, ScorerBase, masked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FgdPolicy:
-    """FGD for a known demand. ``quantised`` False keeps exact scores (an ablation)."""
+    """FGD for a known demand.
+
+    Args:
+        quantised: round the scores as published; False keeps exact scores, for ablation studies.
+    """
 
     demand: Demand
     quantised: bool = True
@@ -49,7 +53,7 @@ class _FgdScorer(ScorerBase):
         self._static_version = -1
 
     def _renew(self) -> None:
-        """[N, M] whether a typical request accepts the node's model; None when none is choosy."""
+        """Compute [N, M] which typical requests accept the model of a node; None if none names a model."""
         cluster = self.cluster
         self._static_version = cluster.static_version
         if not any(self._models):
@@ -58,7 +62,12 @@ class _FgdScorer(ScorerBase):
         self._allowed = known[cluster.gpu_model[:, 0]]
 
     def _fragment(self, cpu: Ints, allowed: Bools | None, gaps: Ints) -> Floats:
-        """F of node states: cpu [...], gaps [..., G] -> [...] in milli."""
+        """Return [...] the expected fragment F of node states, in milli.
+
+        Args:
+            cpu: [...] free CPU milli. gaps: [..., G] free compute of the devices.
+            allowed: [..., M] typical requests that accept the node; None for all.
+        """
         total = gaps.sum(axis=-1)
         runs = (cpu[..., None] >= self._cpu) & (self._need > 0)
         if allowed is not None:
@@ -88,6 +97,7 @@ class _FgdScorer(ScorerBase):
     def _gradients(
         self, compiled: CompiledShape, rows: Rows, fitting: Bools | None
     ) -> tuple[Floats, npt.NDArray[np.int8] | None]:
+        """Return the scores of the rows, and the best device of each if the shape is a slice."""
         shape, cluster = compiled.shape, self.cluster
         gaps = cluster.gpu_free_milli[rows]
         cpu = cluster.cpu_free_milli[rows]

@@ -1,22 +1,21 @@
-"""PGB, the default: priced gaps and CPU balance.
+"""PGB policy, the default: priced gaps and CPU balance.
 
-Theory of operation. Every node has a potential, the worth of its free resources with the sign turned; a request goes
-where it destroys the least worth, and what it destroys beyond its own price is waste:
+Theory of operation. Every node has a potential, the negative value of its free resources. A request is placed where it
+increases the potential least:
 
-    P(n) = - sum_i [ H(g_i) + w_square (g_i)^2 ]      gaps at their learned price, slightly convex: keep whole cards whole
-           + w_cpu  G (1 - fed(C / G))                cards that will end up without CPU
-           + w_fragment F(n)                          expected fragment of FGD: what typical requests cannot use
-           - w_block sum_b s_b min(free / b, C / c_b) jobs of several cards that would still fit; more while CPU is short
-           - w_host  sum_h s_h min(C / c_h, 16)       requests without devices that would still fit, while CPU is tight
-           - w_model scarcity(model) G                cards that others insist on
-           + w_memory sum_i |g_i - m_i|               compute without memory, memory without compute
-           - w_spare usable(S) + w_unfed max(0, -S)   spare CPU by what fits into it, while CPU runs out and little departs
+    P(n) = - sum_i [ H(g_i) + w_square (g_i)^2 ]      gaps at their learned price, slightly convex to keep whole cards free
+           + w_cpu  G (1 - fed(C / G))                cards that will be left without CPU
+           + w_fragment F(n)                          expected fragment of FGD: compute that typical requests cannot use
+           - w_block sum_b s_b min(free / b, C / c_b) requests for several cards that would still fit; more if CPU is short
+           - w_host  sum_h s_h min(C / c_h, 16)       requests without devices that would still fit, if CPU is tight
+           - w_model scarcity(model) G                cards of models that other requests require
+           + w_memory sum_i |g_i - m_i|               compute without memory, and memory without compute
+           - w_spare usable(S) + w_unfed max(0, -S)   usable spare CPU, and CPU that cards lack, if CPU runs out
 
-g_i free compute of device i and m_i free memory (both 0..1), G their sum, C free vCPU, S spare vCPU (``spare``: C less
-what light requests for G would bring, or host memory in its place). H, fed, s_b and scarcity are tables learned from
-demand (``tables``); no weight is tuned per workload. Everything that depends on C alone changes only
-at known break points, so gaps, fragments and blocks collapse into one table per interval of C, and scoring a node is a
-few look-ups.
+g_i is the free compute of device i and m_i its free memory (both 0..1), G the sum of g_i, C the free vCPU, and S the spare vCPU
+(``spare``: C less the CPU of light requests for G, or limited by host memory). H, fed, s_b and scarcity are tables learned from
+the demand (``tables``); no weight is tuned per workload. All terms that depend on C alone change only at known break points.
+So gaps, fragments and blocks are combined into one table per interval of C, and scoring a node takes a few look-ups.
 """
 
 from __future__ import annotations
@@ -43,19 +42,21 @@ LEARN_GROWTH = 3.0
 DRIFT_MIN = 0.15
 BLOCKS_PER_NODE_MAX = 16
 _GAPS = WHOLE_MILLI + 1
-# For at most so many gaps a table of one size of share is not made: it costs more than to compute the growth of each.
+# For at most this number of gaps the growth is computed directly; a table for the size of the slice would cost more.
 _FEW_GAPS = 1024
 _LORENZ_VCPU = np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU
-# The balance of CPU is looked up on a grid this fine; interpolating each time would cost more than all the rest.
+# Resolution of the table of the CPU balance; interpolating for each score would cost more than all other terms.
 FED_STEPS_PER_VCPU = 64
 _FED_VCPU = (np.arange(LORENZ_POINTS * LORENZ_STEP_VCPU * FED_STEPS_PER_VCPU) + 0.5) / FED_STEPS_PER_VCPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbWeights:
-    """Weights of the potential's terms, in cards, ``spare`` and ``unfed`` in cards per vCPU; see the module's formula.
+    """Weights of the terms of the potential, in cards; ``spare`` and ``unfed`` in cards per vCPU.
 
-    ``block_scarce`` is added to ``block`` as CPU becomes what runs out: room for several cards is what is lost first then.
+    Args:
+        block_scarce: added to ``block`` in proportion to the cube of ``SpareCpu.strength``, because requests for several cards
+            are the first that no longer fit when CPU runs out.
     """
 
     square: float = 0.2
@@ -72,7 +73,11 @@ class PgbWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbPolicy:
-    """PGB. With ``demand`` the tables are learned from it once; without, from the arrivals as they come."""
+    """PGB policy.
+
+    Args:
+        demand: demand from which the tables are learned once; None to learn them from the requests as they arrive.
+    """
 
     demand: Demand | None = None
     weights: PgbWeights = field(default_factory=PgbWeights)
@@ -83,9 +88,16 @@ class PgbPolicy:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Rows:
-    """What is known of the rows being scored: gaps [k, G], their index ``at`` in the tables once the CPU is taken,
-    interval ``after`` [k], idle cards ``free`` [k] when blocks matter, ``fitting`` devices when not only amounts decide."""
+class _ScoredRows:
+    """Values of the k rows that are scored.
+
+    Attributes:
+        gaps: [k, G] free compute of the devices.
+        at: [k, G] index of the gaps in the tables, for the free CPU after the placement.
+        after: [k] interval of the free CPU after the placement.
+        free: [k] idle cards; None if there are no blocks.
+        fitting: [k, G] fitting devices; None if only amounts decide.
+    """
 
     rows: Rows
     gaps: Ints
@@ -102,35 +114,35 @@ class _PgbScorer(ScorerBase):
         self._learning = demand is None
         self._seen: dict[Shape, int] = {}
         self._seen_count = 0
-        self._next_look = LEARN_FIRST
+        self._next_check = LEARN_FIRST
         self._learned = demand or Demand()
         self._ones = np.ones(cluster.width)
         self._turnover = Turnover(cluster)
-        self._adopt(neutral() if demand is None else learn(demand, cluster))
+        self._set_tables(neutral() if demand is None else learn(demand, cluster))
 
     # ---------------------------------------------------------------------------------------- learning
     def observe(self, shape: Shape) -> None:
         if self._turnover.arrived() and self._tables.spare is not None:
-            self._adopt(self._tables)
+            self._set_tables(self._tables)
         if not self._learning:
             return
         if len(self._seen) >= SHAPES_KEPT_MAX:
             self._seen.clear()
         self._seen[shape] = self._seen.get(shape, 0) + 1
         self._seen_count += 1
-        if self._seen_count >= self._next_look:
-            self._next_look = int(self._seen_count * LEARN_GROWTH)
+        if self._seen_count >= self._next_check:
+            self._next_check = int(self._seen_count * LEARN_GROWTH)
             demand = Demand(dict(self._seen))
             if not self._learned.counts or demand.distance(self._learned) > DRIFT_MIN or self._cpu_counts(demand):
                 self._learned = demand
-                self._adopt(learn(demand, self.cluster))
+                self._set_tables(learn(demand, self.cluster))
 
     def _cpu_counts(self, demand: Demand) -> bool:
-        """Whether CPU had or has a price: that hangs on small shifts of the mix, so drift alone does not tell."""
+        """Return True if spare CPU has or gets a value; it depends on changes of the mix that ``distance`` does not show."""
         return self._tables.spare is not None or learn_spare(demand, self.cluster) is not None
 
-    def _adopt(self, tables: Tables) -> None:
-        """Fold the tables into one look-up per interval of free CPU."""
+    def _set_tables(self, tables: Tables) -> None:
+        """Set the tables, and combine their terms into one table per interval of free CPU."""
         self.version += 1
         self._tables = tables
         self._static_version = -1
@@ -146,31 +158,32 @@ class _PgbScorer(ScorerBase):
         gaps = np.arange(WHOLE_MILLI + 1)
         worth = tables.gap_value + self._weights.square * (gaps / WHOLE_MILLI) ** 2
         worth -= worth[0]
-        floor = np.append(-1, self._breaks)  # the least free CPU of each interval
+        floor = np.append(-1, self._breaks)  # smallest free CPU of each interval
         fragment = np.zeros((len(floor), WHOLE_MILLI + 1))
         for (cpu, milli, _count, _), share in typical:
             unused = np.ones_like(fragment, np.bool_)
             if milli:
                 unused[floor >= cpu] = gaps < milli
             fragment += share * unused
-        # potential of one device by (interval, gap); padding columns have gap 0 and potential 0
+        # Potential of one device by (interval, gap). Padding columns have gap 0 and potential 0.
         self._device = -worth[None, :] + self._weights.fragment * fragment * gaps / WHOLE_MILLI
         width = self.cluster.width + 1
-        room = np.zeros((len(floor), width))
+        block_value = np.zeros((len(floor), width))
         for devices, cpu, weight in blocks:
             by_cpu = np.maximum(floor, 0) // cpu
-            room += weight * np.minimum(by_cpu[:, None], np.arange(width) // devices)
+            block_value += weight * np.minimum(by_cpu[:, None], np.arange(width) // devices)
         self._price_spare(tables.spare)
         scarce = self._spare.strength**3 if self._spare else 0.0
-        room *= self._weights.block + self._weights.block_scarce * scarce
+        block_value *= self._weights.block + self._weights.block_scarce * scarce
         for cpu, weight in tables.host_blocks:
-            room += self._weights.host * weight * np.minimum(np.maximum(floor, 0) // cpu, BLOCKS_PER_NODE_MAX)[:, None]
-        self._room = -room
+            times = np.minimum(np.maximum(floor, 0) // cpu, BLOCKS_PER_NODE_MAX)
+            block_value += (self._weights.host * weight * times)[:, None]
+        self._blocks = -block_value
         self._has_blocks = bool(blocks or tables.host_blocks)
         self._deltas: dict[int, Floats] = {}
 
     def _price_spare(self, spare: SpareCpu | None) -> None:
-        """Worth in cards of spare CPU by whole steps of it, from where all cards of the widest node go without."""
+        """Compute the value of spare CPU, in cards, per STEP_MILLI, from the value at which all cards of a node lack CPU."""
         self._spare = spare if self._weights.spare and self._turnover.fills else None
         self.note = str(self._spare or "")
         if self._spare is None:
@@ -181,7 +194,8 @@ class _PgbScorer(ScorerBase):
         self._spare_worth: Floats = worth * (self._spare.strength / 1000)
         self._spare_zero = short
 
-    def _scarcity(self) -> None:
+    def _renew_scarcity(self) -> None:
+        """Compute the scarcity of the models of all nodes."""
         cluster = self.cluster
         self._static_version = cluster.static_version
         by_model = np.array([self._tables.scarcity.get(name, 0.0) for name in cluster.models])
@@ -191,7 +205,7 @@ class _PgbScorer(ScorerBase):
     # ---------------------------------------------------------------------------------------- scoring
     def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         if self._static_version != self.cluster.static_version:
-            self._scarcity()
+            self._renew_scarcity()
         cluster, shape = self.cluster, compiled.shape
         if len(rows) == 1 and self._spare is None and not shape.fraction:
             return np.array([self._score_one(compiled, rows)]), None
@@ -200,7 +214,7 @@ class _PgbScorer(ScorerBase):
         left = cpu - shape.cpu_milli
         fitting: Bools | None = None
         if compiled.plain:
-            # Cost tables are infinite where a gap is too small, so only the node's own amounts are left to check.
+            # Cost tables are infinite where a gap is too small, so only the amounts of the node must be checked.
             ok = left >= 0
             ok &= cluster.memory_free_mib[rows] >= shape.memory_mib
             if not shape.fraction:
@@ -209,11 +223,11 @@ class _PgbScorer(ScorerBase):
             fitting = compiled.devices(rows, gaps) if shape.gpu_count else None
             ok = compiled.nodes(rows, fitting)
         total = cluster.gpu_sum_milli[rows]
-        # The node after and before, in one pass: calls cost more than elements.
+        # The nodes after and before the placement in one array, because numpy calls cost more than elements.
         both = np.concatenate((left, cpu))
         starved = self._starved(both, np.concatenate((total - shape.gpu_total_milli, total)))
         if self._spare is not None:
-            starved -= self._spared(both, rows, shape)
+            starved -= self._spare_value(both, rows, shape)
         count = len(rows)
         growth = starved[:count]
         growth -= starved[count:]
@@ -226,26 +240,26 @@ class _PgbScorer(ScorerBase):
         free: Ints | None = None
         if self._has_blocks:
             free = cluster.gpu_whole_free[rows]
-            growth -= self._room[before, free]
+            growth -= self._blocks[before, free]
         devices: Devices | None = None
         if shape.fraction:
-            place = _Rows(rows=rows, gaps=gaps, at=at, after=after, free=free, fitting=fitting)
-            cost, devices = self._shared(compiled, place)
+            scored = _ScoredRows(rows=rows, gaps=gaps, at=at, after=after, free=free, fitting=fitting)
+            cost, devices = self._slice_growth(compiled, scored)
             growth += cost
         else:
             if shape.gpu_count:
                 growth += shape.gpu_count * self._delta(shape.gpu_milli or WHOLE_MILLI)[after, WHOLE_MILLI]
             if free is not None:
-                growth += self._room[after, np.maximum(free - shape.gpu_count, 0)]
+                growth += self._blocks[after, np.maximum(free - shape.gpu_count, 0)]
         if self._has_scarce and shape.gpu_count:
             growth += self._scarce[rows] * (shape.gpu_total_milli / WHOLE_MILLI)
         growth[~ok] = np.inf
         return np.negative(growth, out=growth), devices
 
     def _score_one(self, compiled: CompiledShape, rows: Rows) -> float:
-        """Return the score of one row as ``score`` computes it, for no share of a device and without a price of spare CPU.
+        """Return the score of one row as ``score`` computes it, for shapes that are not slices and without spare CPU.
 
-        After a start one row has changed; arrays of one element cost several times what numbers do.
+        After a start only one row is rescored, and arrays of one element cost several times as much as numbers.
         """
         cluster, shape, row = self.cluster, compiled.shape, rows.item(0)
         gaps, idle = cluster.gpu_free_milli[row], cluster.gpu_whole_free.item(row)
@@ -263,34 +277,34 @@ class _PgbScorer(ScorerBase):
         after, before = bisect_right(self._break_list, left), bisect_right(self._break_list, cpu)
         growth += float((self._device[after].take(gaps) - self._device[before].take(gaps)) @ self._ones)
         if self._has_blocks:
-            growth -= self._room.item(before, idle)
+            growth -= self._blocks.item(before, idle)
         if shape.gpu_count:
             growth += shape.gpu_count * self._delta(shape.gpu_milli or WHOLE_MILLI).item(after, WHOLE_MILLI)
         if self._has_blocks:
-            growth += self._room.item(after, max(idle - shape.gpu_count, 0))
+            growth += self._blocks.item(after, max(idle - shape.gpu_count, 0))
         if self._has_scarce and shape.gpu_count:
             growth += self._scarce.item(row) * (shape.gpu_total_milli / WHOLE_MILLI)
         return -growth
 
-    def _shared(self, compiled: CompiledShape, place: _Rows) -> tuple[Floats, Devices]:
-        """Least growth over the devices of each row for a share, and the device; infinite where none fits."""
+    def _slice_growth(self, compiled: CompiledShape, scored: _ScoredRows) -> tuple[Floats, Devices]:
+        """Return [k] the least growth over the devices of each row for a slice, infinite if none fits, and [k] the device."""
         shape, cluster = compiled.shape, self.cluster
-        rows, gaps, after, free = place.rows, place.gaps, place.after, place.free
-        if shape.gpu_milli in self._deltas or place.at.size > _FEW_GAPS:
-            cost = self._delta(shape.gpu_milli).take(place.at)
+        rows, gaps, after, free = scored.rows, scored.gaps, scored.after, scored.free
+        if shape.gpu_milli in self._deltas or scored.at.size > _FEW_GAPS:
+            cost = self._delta(shape.gpu_milli).take(scored.at)
         else:
-            cost = self._device.take(np.maximum(place.at - shape.gpu_milli, 0)) - self._device.take(place.at)
+            cost = self._device.take(np.maximum(scored.at - shape.gpu_milli, 0)) - self._device.take(scored.at)
             cost[gaps < shape.gpu_milli] = np.inf
         if free is not None:
-            kept = self._room[after, free]
-            breaking = self._room[after, np.maximum(free - 1, 0)]
+            kept = self._blocks[after, free]
+            breaking = self._blocks[after, np.maximum(free - 1, 0)]
             breaking -= kept
             if breaking.any():
                 cost += (gaps == WHOLE_MILLI) * breaking[:, None]
         if cluster.gpu_tracked and shape.gpu_memory_mib:
             cost += self._weights.memory * self._imbalance(shape, rows, gaps)
-        if place.fitting is not None:
-            cost[~place.fitting] = np.inf
+        if scored.fitting is not None:
+            cost[~scored.fitting] = np.inf
         chosen = cost.argmin(axis=1)
         least: Floats = cost.min(axis=1)
         if free is not None:
@@ -298,6 +312,7 @@ class _PgbScorer(ScorerBase):
         return least, chosen.astype(np.int8)
 
     def _imbalance(self, shape: Shape, rows: Rows, gaps: Ints) -> Floats:
+        """Return [k, G] the growth of the difference between free compute and free memory of each device."""
         whole = np.maximum(self.cluster.gpu_mib[rows], 1)
         memory = self.cluster.gpu_free_mib[rows]
         compute = gaps / WHOLE_MILLI
@@ -306,7 +321,7 @@ class _PgbScorer(ScorerBase):
         return growth
 
     def _delta(self, milli: int) -> Floats:
-        """[interval, gap] growth of one device's potential when ``milli`` is taken from a gap."""
+        """Return [interval, gap] the growth of a device's potential if ``milli`` is taken from its gap. Cached."""
         found = self._deltas.get(milli)
         if found is None:
             found = np.full_like(self._device, np.inf)
@@ -315,19 +330,23 @@ class _PgbScorer(ScorerBase):
         return found
 
     def _starved(self, cpu_milli: Ints, total_milli: Ints) -> Floats:
-        """Cards that will end up without CPU, weighed."""
+        """Return the term of cards that will be left without CPU."""
         at = cpu_milli * FED_STEPS_PER_VCPU // np.maximum(total_milli, 1)
         hungry: Floats = self._hungry.take(at, mode="clip")
         hungry *= total_milli
         return hungry
 
     def _starved_one(self, cpu_milli: int, total_milli: int) -> float:
-        """Return the same for one node."""
+        """Return ``_starved`` of one node."""
         at = cpu_milli * FED_STEPS_PER_VCPU // max(total_milli, 1)
         return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 
-    def _spared(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
-        """[2k] worth of spare CPU after and before; ``cpu_milli`` [2k] is the free CPU of both."""
+    def _spare_value(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
+        """Return [2k] the value of spare CPU of the rows after the placement and before it.
+
+        Args:
+            cpu_milli: [2k] free CPU after and before.
+        """
         assert self._spare is not None
         memory, total = self.cluster.memory_free_mib[rows], self.cluster.gpu_sum_milli[rows]
         amount = self._spare.amount_milli(
@@ -339,9 +358,9 @@ class _PgbScorer(ScorerBase):
         return self._spare_worth.take(steps + self._spare_zero, mode="clip")
 
 
-# What priced gaps and CPU balance alone reach; loses under departures (docs/concepts/placement.md).
+# Priced gaps and CPU balance without the other terms; worse when requests end (docs/concepts/placement.md).
 _PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0, spare=0.0)
-# Protects room for large jobs at the cost of half a point of allocation.
+# Keeps free cards for requests for several cards, at the cost of half a percent of allocation.
 _LARGE = PgbWeights(block=1.0, model=2.0)
 
 MAKERS: Mapping[str, Maker] = {

@@ -1,6 +1,6 @@
-"""Policies by name, as people type them: ``pgb``, ``fgd``, ``bestfit``, ``pgb:1+topology:0.2``.
+"""Registry of policies by name: ``pgb``, ``fgd``, ``bestfit``, ``pgb:1+topology:0.2``.
 
-They are found by looking through this package: a module that defines ``MAKERS`` adds the policies named there.
+All modules of this package are imported; a module that defines ``MAKERS`` adds the policies named there.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ NAMES = tuple(MAKERS)
 
 
 def policy_named(text: str, *, demand: Demand | None = None, seed: int = 0) -> PlacementPolicy:
-    """The policy, or combination of policies, of this name. Raises CalabashError for an unknown one."""
+    """Return the policy, or combination of policies, of a name.
+
+    Args:
+        text: name of a policy, or several with weights such as ``pgb:1+topology:0.2``.
+        demand: demand for policies that learn; None if unknown.
+        seed: random seed of policies with random choices.
+
+    Raises:
+        CalabashError: a name is unknown, or a weight is not a positive number.
+    """
     parts = []
     for piece in text.split("+"):
         name, _, weight = piece.strip().partition(":")
         maker = MAKERS.get(name)
         if maker is None:
-            raise CalabashError(f"policy {name!r} is not known", hint=f"one of: {', '.join(NAMES)}")
+            raise CalabashError(f"policy {name!r} does not exist", hint=f"use one of: {', '.join(NAMES)}")
         try:
             parts.append((maker(demand, seed), float(weight or 1)))
         except ValueError:
             raise CalabashError(
-                f"weight {weight!r} of {name} is not a number", hint="write pgb:1+topology:0.2"
+                f"weight {weight!r} of policy {name} is not a number", hint="write for example pgb:1+topology:0.2"
             ) from None
     return parts[0][0] if len(parts) == 1 and ":" not in text else CombinedPolicy(parts=tuple(parts))

@@ -1,7 +1,7 @@
-"""The published baselines, as FGD's authors ran them: random, best-fit, dot-product, packing, clustering; and spread.
+"""Simple policies: random, bestfit, dotproduct, packing and clustering as published with FGD, and spread.
 
-Source: Weng et al., "Beware of Fragmentation", USENIX ATC'23, and the trace simulator that belongs to it. Scores are
-whole numbers 0 to 100; the reference node of 128 vCPU and 8 devices normalises them.
+Source: Weng et al., "Beware of Fragmentation", USENIX ATC'23, and its trace simulator. Except for random and spread, scores are
+whole numbers from 0 to 100, normalised by a reference node of 128 vCPU and 8 devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPU_REFERENCE_MILLI = 8_000.0
 
 
 class _Simple(ScorerBase):
-    """Score by a formula over node totals; a share goes to the fullest device that has room."""
+    """Scorer that computes a formula over the totals of a node; slices are placed on the fullest sufficient device."""
 
     def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
         ok, fitting = self.fits(compiled, rows)
@@ -32,6 +32,11 @@ class _Simple(ScorerBase):
         return masked(self.formula(compiled, rows, chosen), ok), devices
 
     def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
+        """Return [rows] the scores, regardless of whether the shape fits.
+
+        Args:
+            devices: [rows] devices that a slice would be placed on; None for other shapes.
+        """
         raise NotImplementedError
 
 
@@ -121,7 +126,7 @@ NAMES = tuple(_SCORERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimplePolicy:
-    """One of the simple policies by name; ``seed`` matters to ``random`` alone."""
+    """One of the simple policies, by its name. Only ``random`` uses the seed."""
 
     name: str
     seed: int = 0

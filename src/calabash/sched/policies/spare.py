@@ -1,19 +1,18 @@
-"""Spare CPU: what CPU and host memory are worth while they, and not the devices, are what runs out.
+"""Spare CPU of nodes: value of CPU and host memory when they, and not the devices, are the scarce resource.
 
-Theory of operation. When more CPU is asked for than there is by the time all devices are given out, the last requests
-find either devices without CPU or CPU in slivers that nobody asks for. Two facts of the demand say what free CPU is still
-good for:
+Theory of operation. If CPU is used up before all devices are allocated, the last requests find either devices without CPU, or
+remainders of CPU that are too small for any request. The demand tells how free CPU can still be used:
 
-* The requests for devices that still come to nothing then are the light ones, so each free card needs only their CPU
-  (``card_cpu_milli``, the lightest tenth of device demand) and their memory. What a node has beyond that is spare; what
-  it has less leaves cards idle.
-* Spare CPU goes to requests without devices, which come in few sizes. Of x spare vCPU they can use the largest sum of
-  their sizes that x holds (``usable_milli``): with sizes 8 and 12.5 nothing of 7, all of 20.5. So a request goes where
-  what it leaves can still be filled exactly, and slivers are left neither by it nor by those after it.
+* The requests for devices that can still be placed then are those that need the least CPU. So each free card needs only their
+  CPU (``card_cpu_milli``, of the lightest tenth of the device demand) and their memory. CPU beyond that is spare; if a node has
+  less, some of its cards stay idle.
+* Spare CPU is used by requests without devices, which have few different sizes. Of x spare vCPU they can use the largest sum of
+  their sizes that is at most x (``usable_milli``): with the sizes 8 and 12.5, nothing of 7 and all of 20.5. So a request is
+  placed where the remaining CPU can be used exactly.
 
-Host memory is the same in the unit of CPU: at ``milli_per_mib``, the CPU that memory-hungry requests without devices bring
-with a MiB, a node's spare is the lesser of the two. With CPU in plenty all of this is nothing (``strength`` 0), and so it is
-where much departs again (``turnover``): light requests are not all that still comes then, and slivers do not last.
+Host memory is converted to CPU by ``milli_per_mib``, the CPU per MiB of memory-intensive requests without devices, and the
+spare CPU of a node is the smaller of the two. The value is 0 if CPU is plentiful (``strength`` 0), and if many requests end
+(``turnover``), because then not only light requests are placed, and remainders do not last.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 
 STEP_MILLI = 100
 SIZES_MAX = 8
-# CPU demand over supply when all devices are asked for; how much the price of spare CPU counts there
+# Interpolation points: ratio of CPU demand to supply at full device demand, and the strength of spare CPU there.
 SHORTAGE = ((0.97, 1.01), (0.0, 1.0))
 LIGHT_CPU_SHARE = 0.1
 LIGHT_MEMORY_SHARE = 0.75
@@ -39,14 +38,14 @@ HUNGRY_QUANTILE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareCpu:
-    """What a demand says about spare CPU on one cluster.
+    """Parameters of spare CPU, learned from a demand on one cluster.
 
     Attributes:
-        pressure: CPU that is asked for by the time all devices are, over what there is.
-        strength: 0 (CPU is no limit) to 1 (it is the limit).
-        card_cpu_milli, card_memory_mib: what a free card keeps for the light requests that may still come.
-        milli_per_mib: CPU that goes with a MiB of host memory; 0 where memory limits nobody.
-        usable_milli [k]: how much of k * STEP_MILLI spare CPU requests without devices can use.
+        pressure: see ``cpu_pressure``.
+        strength: 0 if CPU is not the limit, up to 1 if it is.
+        card_cpu_milli, card_memory_mib: CPU and host memory that are kept per free card, for light requests.
+        milli_per_mib: CPU milli that correspond to one MiB of host memory; 0 if memory is not a limit.
+        usable_milli: [k] part of k * STEP_MILLI spare CPU that requests without devices can use.
     """
 
     pressure: float
@@ -57,7 +56,11 @@ class SpareCpu:
     usable_milli: Ints
 
     def amount_milli(self, cpu_milli: Ints, memory_mib: Ints, total_milli: Ints) -> Floats:
-        """[k] spare CPU of nodes with this much free CPU, host memory and device compute; below 0: cards go without."""
+        """Return [k] the spare CPU of nodes, negative if some of their cards lack CPU.
+
+        Args:
+            cpu_milli, memory_mib, total_milli: [k] free CPU, host memory and device compute of the nodes.
+        """
         spare: Floats = cpu_milli - total_milli * (self.card_cpu_milli / WHOLE_MILLI)
         if self.milli_per_mib:
             kept = self.card_memory_mib * self.milli_per_mib / WHOLE_MILLI
@@ -65,12 +68,12 @@ class SpareCpu:
         return spare
 
     def __str__(self) -> str:
-        kept = f"a free card keeps {self.card_cpu_milli / 1000:.1f} vCPU, the rest counts by what fits into it"
-        return f"CPU is short, {100 * self.pressure:.0f} % of it asked for: {kept}"
+        kept = f"{self.card_cpu_milli / 1000:.1f} vCPU are kept per free card, the rest counts by the requests that fit into it"
+        return f"CPU is short, {100 * self.pressure:.0f} % of it requested: {kept}"
 
 
 def cpu_pressure(demand: Demand, cluster: Cluster) -> float:
-    """CPU demand over supply by the time that all devices are asked for; 0 without CPU or device demand."""
+    """Return the ratio of CPU demand to supply if the demand is scaled to all devices; 0 without CPU or device demand."""
     supply = int(cluster.cpu_milli.sum())
     devices = demand.gpu_total_milli
     if not supply or not devices:
@@ -80,7 +83,7 @@ def cpu_pressure(demand: Demand, cluster: Cluster) -> float:
 
 
 def learn_spare(demand: Demand, cluster: Cluster) -> SpareCpu | None:
-    """None while CPU is no limit, or when nothing without devices is asked for."""
+    """Return the parameters of spare CPU; None if CPU is not the limit, or if there are no requests without devices."""
     pressure = cpu_pressure(demand, cluster)
     strength = float(np.interp(pressure, *SHORTAGE))
     hosts = [(shape, n) for shape, n in demand.counts.items() if not shape.gpu_count and shape.cpu_milli]
@@ -94,19 +97,24 @@ def learn_spare(demand: Demand, cluster: Cluster) -> SpareCpu | None:
         card_memory_mib=_light(
             [(shape.memory_mib / shape.gpu_total_milli, n) for shape, n in cards], LIGHT_MEMORY_SHARE
         ),
-        milli_per_mib=_hungry(hosts),
+        milli_per_mib=_milli_per_mib(hosts),
         usable_milli=usable(_sizes(hosts), int(cluster.cpu_milli.max(initial=0))),
     )
 
 
 def usable(sizes: Sequence[int], most_milli: int) -> Ints:
-    """[most / STEP_MILLI + 1] the largest sum of any number of these sizes (milli) within k * STEP_MILLI."""
+    """Return for each k the largest sum, at most k * STEP_MILLI, of any number of the sizes.
+
+    Args:
+        sizes: sizes in milli.
+        most_milli: largest amount; the result has most_milli / STEP_MILLI + 1 entries.
+    """
     steps = most_milli // STEP_MILLI + 1
     reached = np.zeros(steps, np.bool_)
     reached[0] = True
     for size in sizes:
         stride = -(-size // STEP_MILLI)
-        while stride < steps:  # one more, two more, four more, ... of this size
+        while stride < steps:  # allows 1, then up to 3, 7, ... of this size
             reached[stride:] |= reached[:-stride]
             stride *= 2
     found: Ints = np.maximum.accumulate(np.where(reached, np.arange(steps), 0)) * STEP_MILLI
@@ -114,7 +122,12 @@ def usable(sizes: Sequence[int], most_milli: int) -> Ints:
 
 
 def _light(per_milli: list[tuple[float, int]], share: float) -> int:
-    """Mean need of a card over the lightest ``share`` of the demand: (need per milli of compute, weight) of all."""
+    """Return the mean need per card of the lightest part of the demand.
+
+    Args:
+        per_milli: (need per milli of compute, weight) of all shapes.
+        share: part of the total weight that is averaged, lightest first.
+    """
     per_milli.sort()
     left = total = share * sum(weight for _, weight in per_milli)
     need = 0.0
@@ -125,8 +138,8 @@ def _light(per_milli: list[tuple[float, int]], share: float) -> int:
     return round(need / total * WHOLE_MILLI)
 
 
-def _hungry(hosts: list[tuple[Shape, int]]) -> float:
-    """Lower quartile of CPU per MiB over requests without devices; 0 when it asks for no memory."""
+def _milli_per_mib(hosts: list[tuple[Shape, int]]) -> float:
+    """Return the lower quartile of CPU milli per MiB over the requests without devices; 0 if they need no memory there."""
     ratios = sorted((s.cpu_milli / s.memory_mib if s.memory_mib else np.inf, n) for s, n in hosts)
     left = HUNGRY_QUANTILE * sum(n for _, n in ratios)
     for ratio, n in ratios:
@@ -137,7 +150,7 @@ def _hungry(hosts: list[tuple[Shape, int]]) -> float:
 
 
 def _sizes(hosts: list[tuple[Shape, int]]) -> list[int]:
-    """The most popular sizes in milli until they are TYPICAL_SHARE of the requests without devices, SIZES_MAX at most."""
+    """Return the most frequent CPU sizes, in milli, that cover TYPICAL_SHARE of the requests, at most SIZES_MAX."""
     counts: dict[int, int] = {}
     for shape, n in hosts:
         counts[shape.cpu_milli] = counts.get(shape.cpu_milli, 0) + n

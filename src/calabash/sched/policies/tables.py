@@ -1,12 +1,12 @@
-"""Tables that price a node's free resources, learned from demand: gaps, CPU balance, blocks, scarce models.
+"""Tables of the value of free resources, learned from demand: gaps, CPU balance, blocks of cards, scarce models.
 
-Theory of operation. Cutting devices into shares is a cutting-stock problem. Its linear program, "the largest multiple of
-this demand that packs", has as duals the worth of every share size: 0.81 of a card is worth a whole one (nothing that is
-asked for fills the rest), 0.47 half of one, small shares almost nothing since they fill holes for free. A gap is worth the
-best filling by those prices (an unbounded knapsack over 1001 sizes). CPU is priced by balance: sorted by CPU per card, the
-demand that a node's CPU can feed is a Lorenz curve, and what its cards could do beyond that is lost. What CPU is worth
-while it is what runs out is in ``spare``. Source of the idea:
-Gilmore and Gomory's column generation, and the measurements in docs/concepts/placement.md.
+Theory of operation. Dividing devices into slices is a cutting-stock problem. The duals of its linear program, "the largest
+multiple of this demand that can be packed", are the prices of the slice sizes: 0.81 of a card costs as much as a whole one (no
+request fills the rest), 0.47 half a card, and small slices almost nothing, because they fill remainders. The value of a gap is
+that of its best filling at these prices (an unbounded knapsack over 1001 sizes). CPU is valued by balance: with the demand
+sorted by CPU per card, the part that the CPU of a node can serve is a Lorenz curve, and the cards beyond it are lost. ``spare``
+gives the value of CPU when it is the scarce resource. Sources: the column generation of Gilmore and Gomory, and the
+measurements in docs/concepts/placement.md.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ LORENZ_POINTS = 512
 PATTERNS_MAX = 20_000
 SIZES_MAX = 40
 BLOCKS_MAX, HOST_BLOCKS_MAX = 64, 32
-# CPU demand over supply when all devices are asked for; strength of the protection of CPU-only requests there
+# Interpolation points: ratio of CPU demand to supply at full device demand, and the weight of CPU-only requests there.
 CPU_TIGHTNESS = ((0.84, 0.88, 0.96, 1.0), (0.0, 1.0, 1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """What a demand says about the worth of free resources.
+    """Values of free resources for one demand on one cluster.
 
     Attributes:
-        fluid_limit: largest multiple of the cluster's compute at which this demand still packs (1.0 is all of it).
-        gap_value [1001]: worth of a gap of g milli, in cards.
-        fed_share [LORENZ_POINTS]: share of device demand that x = index * LORENZ_STEP_VCPU vCPU per card can feed.
-        blocks: (devices, cpu_milli, weight) of every shape of several devices: its share of device demand times devices.
-            Shapes of about the same CPU are taken together where there are more than BLOCKS_MAX.
-        host_blocks: (cpu_milli, weight) of every CPU-only shape: its share of all requests while CPU is tight; of groups
-            where there are more than HOST_BLOCKS_MAX.
-        scarcity: model name -> demand that insists on it over its supply at full load, at most 1.
-        spare: what spare CPU is good for, while CPU is what runs out; None otherwise.
+        fluid_limit: largest part of the cluster's compute to which the demand can be packed (1.0 is all of it).
+        gap_value: [1001] value of a gap of g milli, in cards.
+        fed_share: [LORENZ_POINTS] part of the device demand that index * LORENZ_STEP_VCPU vCPU per card can serve.
+        blocks: (devices, cpu_milli, weight) of the shapes of several devices; the weight is the shape's part of the device
+            demand times its devices. Shapes of similar CPU are grouped if there are more than BLOCKS_MAX.
+        host_blocks: (cpu_milli, weight) of the CPU-only shapes; the weight is the shape's part of all requests, and 0 unless
+            CPU is tight. Grouped if there are more than HOST_BLOCKS_MAX.
+        scarcity: by model, the ratio of the demand that requires the model to its supply at full load, at most 1.
+        spare: parameters of spare CPU; None unless CPU is the scarce resource.
     """
 
     fluid_limit: float
@@ -56,7 +56,7 @@ class Tables:
 
 
 def neutral() -> Tables:
-    """Before anything was asked for: a gap is worth its size, CPU is never short."""
+    """Return the tables for an unknown demand: the value of a gap is its size, and CPU is never short."""
     return Tables(
         fluid_limit=1.0,
         gap_value=np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI,
@@ -68,7 +68,7 @@ def neutral() -> Tables:
 
 
 def learn(demand: Demand, cluster: Cluster) -> Tables:
-    """Tables for this demand on this cluster; neutral ones when no device is asked for. Takes well under a second."""
+    """Return the tables for a demand on a cluster; neutral ones if no device is requested. Takes well under a second."""
     shapes = [(shape, count) for shape, count in demand.counts.items() if shape.gpu_total_milli]
     if not shapes or not cluster.gpu_total:
         return neutral()
@@ -86,7 +86,15 @@ def learn(demand: Demand, cluster: Cluster) -> Tables:
 
 
 def maximal_patterns(sizes: list[int], *, limit: int = 0) -> list[tuple[int, ...]]:
-    """Every way to cut one device into these sizes (largest first) that leaves no room for another; all, or ``limit``."""
+    """Return the ways to divide one device into slices of some sizes so that no further slice fits.
+
+    Args:
+        sizes: sizes in milli, largest first.
+        limit: most patterns to return; 0 for all.
+
+    Returns:
+        For each pattern the number of slices of each size.
+    """
     found: list[tuple[int, ...]] = []
 
     def cut(index: int, left: int, taken: tuple[int, ...]) -> None:
@@ -105,7 +113,7 @@ def maximal_patterns(sizes: list[int], *, limit: int = 0) -> list[tuple[int, ...
 
 
 def _prices(shapes: list[tuple[Shape, int]], device_count: int) -> tuple[float, dict[int, float]]:
-    """(fluid limit, worth of each share size in cards) from the duals of the cutting-stock program."""
+    """Return the fluid limit, and the price in cards of each slice size, from the duals of the cutting-stock program."""
     from scipy.optimize import linprog  # noqa: PLC0415 - only learning needs it
 
     counts: dict[int, float] = {}
@@ -127,7 +135,7 @@ def _prices(shapes: list[tuple[Shape, int]], device_count: int) -> tuple[float, 
     objective = np.zeros(1 + len(patterns))
     objective[0] = -1.0
     solved = linprog(objective, A_ub=np.vstack([served, devices]), b_ub=bounds, method="highs")
-    if solved.status != 0:  # cannot happen for a bounded feasible program; keep sizes as prices if it does
+    if solved.status != 0:  # not expected, because the program is bounded and feasible; use the sizes as prices
         return 1.0, {size: size / WHOLE_MILLI for size in (*sizes, WHOLE_MILLI)}
     duals = -solved.ineqlin.marginals
     limit = float(-solved.fun)
@@ -139,7 +147,7 @@ def _prices(shapes: list[tuple[Shape, int]], device_count: int) -> tuple[float, 
 
 
 def _coarse(counts: dict[int, float]) -> dict[int, float]:
-    """At most SIZES_MAX sizes: the rarest are rounded up to the next kept one, so that patterns stay countable."""
+    """Return at most SIZES_MAX sizes: the rarest are rounded up to the next larger one, to limit the number of patterns."""
     if len(counts) <= SIZES_MAX:
         return counts
     kept = sorted([*sorted(counts, key=lambda size: counts[size] * size, reverse=True)[: SIZES_MAX - 1], WHOLE_MILLI])
@@ -152,6 +160,7 @@ def _coarse(counts: dict[int, float]) -> dict[int, float]:
 
 
 def _knapsack(prices: dict[int, float]) -> Floats:
+    """Return [1001] the value of the best filling of each gap."""
     value = np.zeros(WHOLE_MILLI + 1)
     items = [(size, price) for size, price in prices.items() if price > 0]
     for gap in range(1, WHOLE_MILLI + 1):
@@ -160,6 +169,7 @@ def _knapsack(prices: dict[int, float]) -> Floats:
 
 
 def _lorenz(shapes: list[tuple[Shape, int]]) -> Floats:
+    """Return ``Tables.fed_share``."""
     cards = np.array([shape.gpu_total_milli * count / WHOLE_MILLI for shape, count in shapes])
     vcpu_per_card = np.array([shape.cpu_milli / shape.gpu_total_milli for shape, _ in shapes])
     order = np.argsort(vcpu_per_card, kind="stable")
@@ -185,7 +195,10 @@ def _blocks(shapes: list[tuple[Shape, int]], total: float) -> tuple[tuple[int, i
 
 
 def _grouped(weights: dict[int, float], most: int) -> list[tuple[int, float]]:
-    """Amounts in ascending order with their weights: all, or groups of about the same weight, each by its largest amount."""
+    """Return the amounts in ascending order with their weights, as at most ``most`` groups of about equal weight.
+
+    A group has its largest amount.
+    """
     amounts = sorted(weights.items())
     if len(amounts) <= most:
         return amounts
@@ -199,8 +212,11 @@ def _grouped(weights: dict[int, float], most: int) -> list[tuple[int, float]]:
 
 
 def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], ...]:
-    """Blocks of CPU for requests without devices. Their protection matters while CPU is tight but suffices: with plenty
-    nothing is refused anyway, and with too little somebody must be, whoever is protected."""
+    """Return ``Tables.host_blocks``.
+
+    Their weight is positive only if CPU is tight but sufficient: with plenty of CPU no request is refused, and with too little
+    some request is refused in any case.
+    """
     counts: dict[int, float] = {}
     for shape, count in demand.counts.items():
         if not shape.gpu_count and shape.cpu_milli:

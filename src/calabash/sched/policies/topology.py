@@ -1,7 +1,7 @@
-"""Topology: keep NVLink islands and racks whole; for requests of several devices, prefer the tightest island.
+"""Topology policy: keep NVLink islands whole, and prefer the tightest island for requests of several devices.
 
-The score counts what a placement spoils: an island that stays whole is worth a card, an island that is already broken
-nothing. Combine it with a packing policy (``combined``) by a weight.
+Placements that leave whole islands untouched score higher than those that break one, and an exact fit into the rest of a broken
+island scores highest. Combine it with a packing policy (``combined``) by a weight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calabash.sched.policies.base import Maker, ScorerBase, masked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyPolicy:
-    """See the module."""
+    """Topology policy."""
 
     name: str = "topology"
 
@@ -44,7 +44,7 @@ class _TopologyScorer(ScorerBase):
                 free = (inside & idle).sum(axis=1)
                 whole = (free == size) & (size > 1)
                 room = (inside & fitting).sum(axis=1)
-                # breaking a whole island costs its size; filling the rest of a broken one exactly is best
+                # Breaking a whole island is worst; filling the rest of a broken one exactly is best.
                 exact = (room == shape.gpu_count) & ~whole
                 scores = np.maximum(scores, np.where(room >= shape.gpu_count, 2.0 + exact - whole, 0.0))
         return masked(scores, ok), devices

@@ -1,10 +1,11 @@
-"""Turnover: whether a cluster fills, or what arrives takes the place of what departs.
+"""Measurement of turnover: whether a cluster only fills, or requests also end and free their resources.
 
-Theory of operation. What a request leaves beside it on a node stays until somebody departs from there. In a cluster that only
-fills this is the end, so what is left must suit what still comes. Where as much departs as arrives every gap opens again by
-itself, and a price on it only moves requests away from where they fit best: with departures it cost allocation and admitted
-fewer requests without devices. So it is measured how much of the CPU taken lately was given back. Both are found node by node
-between two looks, so what was only tried in between leaves no trace; nor does what takes exactly the place of its like.
+Theory of operation. The resources that a placement leaves free on a node stay as they are until another request of the node
+ends. In a cluster that only fills, these remainders must suit later requests. If as many requests end as arrive, every gap is
+freed again, and a price on it only moves requests away from their best placement: measurements with departures showed less
+allocation, and fewer requests without devices. So the part of the recently taken CPU that was given back is measured. Both
+amounts are computed by node from the free CPU at two samples, so what-if placements between them have no effect, nor has a
+request that takes exactly the resources of one that ended.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import numpy as np
 
 from calabash.sched.cluster.arrays import Cluster
 
-LOOK_ARRIVALS = 64
+SAMPLE_ARRIVALS = 64
 GIVEN_BACK_MAX = 0.1
 
 
 class Turnover:
-    """What requests take of a cluster's CPU and give back, over at most one filling of it.
+    """CPU that requests of a cluster have recently taken and given back, up to about the CPU of the whole cluster.
 
     Attributes:
-        fills: at most GIVEN_BACK_MAX of what was taken lately was given back; True before anything was seen.
+        fills: True if at most GIVEN_BACK_MAX of the taken CPU was given back, and before the first sample.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -29,17 +30,17 @@ class Turnover:
         self._cluster = cluster
         self._free_milli = cluster.cpu_free_milli.copy()
         self._taken_milli = self._back_milli = 0.0
-        self._until_look = LOOK_ARRIVALS
+        self._until_sample = SAMPLE_ARRIVALS
 
     def arrived(self) -> bool:
-        """One request has arrived; True when ``fills`` is another now."""
-        self._until_look -= 1
-        return self._until_look <= 0 and self._look()
+        """Count a new request, and sample the cluster every SAMPLE_ARRIVALS. Returns True if ``fills`` has changed."""
+        self._until_sample -= 1
+        return self._until_sample <= 0 and self._sample()
 
-    def _look(self) -> bool:
-        self._until_look = LOOK_ARRIVALS
+    def _sample(self) -> bool:
+        self._until_sample = SAMPLE_ARRIVALS
         free = self._cluster.cpu_free_milli
-        if len(free) == len(self._free_milli):  # else nodes joined: what is free there was not given back
+        if len(free) == len(self._free_milli):  # else nodes were added, whose free CPU was not given back
             change = free - self._free_milli
             self._back_milli += float(np.maximum(change, 0).sum())
             self._taken_milli += float(np.maximum(-change, 0).sum())
