@@ -1,6 +1,6 @@
-"""The shapes of the pool's HTTP API: every request and every reply as a struct, strict where it comes in.
+"""HTTP API of the pool: message types of requests and replies, and routes as data.
 
-What lives here: the shapes that the API serves, the command line prints, and whatever reads a pool from outside (console,
-exporter) shares; the routes as data, from which the reference page and the OpenAPI document are generated. They stand
-below the front ends because front ends may not import each other. What never lives here: sockets, permission, decisions.
+The types are shared by the API server, the command line, the web console and the exporter. The reference page and the OpenAPI
+document are generated from the types and routes. The package is below the front ends in the import order, because front ends
+may not import each other. It has no sockets, permission checks or decisions.
 """

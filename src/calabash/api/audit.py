@@ -1,4 +1,4 @@
-"""Shapes of the audit log."""
+"""Message types of the audit log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from calabash.api.requests import PAGE_MAX
 
 
 class AuditPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which lines, in the query string."""
+    """Query parameters of the list of audit log lines."""
 
-    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="items at most")] = PAGE_MAX
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="most items")] = PAGE_MAX
     after: (
         Annotated[int, Meta(ge=0, lt=10**18, description="id of the last line seen; left out: the newest lines")] | None
     ) = None
 
 
 class AuditView(Reply, kw_only=True, frozen=True):
-    """Who did what from where, and what came of it."""
+    """One line of the audit log: a user, its origin, an action, its target and its outcome."""
 
     id: int
     at: float
@@ -36,13 +36,16 @@ class AuditView(Reply, kw_only=True, frozen=True):
 
 
 class AuditList(Reply, kw_only=True, frozen=True):
-    """Oldest first."""
+    """Lines of the audit log, oldest first."""
 
     items: list[AuditView]
 
 
 class AuditVerdict(Reply, kw_only=True, frozen=True):
-    """Whether the chain of lines is whole: the last line that holds, and what is wrong after it."""
+    """Result of the verification of the hash chain.
+
+    ``last`` is the last valid line; ``wrong`` is the fault of the next line.
+    """
 
     whole: bool
     last: int

@@ -9,7 +9,7 @@ AUDIT = (
     Route(
         method="GET",
         path="/v1/audit",
-        summary="who did what from where",
+        summary="List lines of the audit log",
         reply=shapes.AuditList,
         query=shapes.AuditPage,
         note="the administrator of a tenant sees the lines of that tenant",
@@ -17,7 +17,7 @@ AUDIT = (
     Route(
         method="GET",
         path="/v1/audit/verify",
-        summary="whether the log is what was written",
+        summary="Verify the hash chain of the audit log",
         reply=shapes.AuditVerdict,
     ),
 )

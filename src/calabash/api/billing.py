@@ -1,4 +1,4 @@
-"""What the API says of usage, tariffs and invoices. Amounts of money are text, exact to the last digit."""
+"""Message types of usage, tariffs and invoices. Amounts of money are exact decimal numbers as text."""
 
 from __future__ import annotations
 
@@ -9,130 +9,140 @@ import msgspec
 from msgspec import Meta
 
 from calabash.api.replies import Reply
-from calabash.api.requests import Name, OptionalName, Page, written
+from calabash.api.requests import Name, OptionalName, Page, with_pattern
 
 DAY_PATTERN = r"^2[0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\Z"
 _MONTH_HINT = "a month, like 2026-11"
-Month = Annotated[str, written(r"^2[0-9]{3}-(0[1-9]|1[0-2])\Z", _MONTH_HINT)]
-Day = Annotated[str, written(DAY_PATTERN, "a day, like 2026-11-30")]
+Month = Annotated[str, with_pattern(r"^2[0-9]{3}-(0[1-9]|1[0-2])\Z", _MONTH_HINT)]
+Day = Annotated[str, with_pattern(DAY_PATTERN, "a day, like 2026-11-30")]
 Label = Annotated[
     str,
-    written(r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}\Z", "1 to 63 letters, digits, blanks and ._-, a letter or digit first"),
+    with_pattern(
+        r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}\Z", "1 to 63 letters, digits, blanks and ._-, a letter or digit first"
+    ),
 ]
 Texts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
-Weekday = Annotated[str, written(r"^(mon|tue|wed|thu|fri|sat|sun)\Z", "one of: mon, tue, wed, thu, fri, sat, sun")]
+Weekday = Annotated[str, with_pattern(r"^(mon|tue|wed|thu|fri|sat|sun)\Z", "one of: mon, tue, wed, thu, fri, sat, sun")]
 TimeOfDay = Annotated[str, Meta(max_length=5)]
 Measured = Annotated[str, Meta(pattern=r"^(guaranteed|borrowed|memory|busy|idle)\Z")]
 
 
 class WindowSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A time of day on days of the week."""
+    """Time window of a tariff: a time of day on days of the week."""
 
-    name: Annotated[Label, Meta(description="what prices call it")]
-    days: Annotated[list[Weekday], Meta(max_length=7, description="days that it begins on; none: every day")] = []
-    begin: Annotated[TimeOfDay, Meta(description='as `"22:00"`')] = "00:00"
-    end: Annotated[TimeOfDay, Meta(description='as `"06:00"`; not after the begin: on the next day')] = "24:00"
+    name: Annotated[Label, Meta(description="name, to which prices refer")]
+    days: Annotated[list[Weekday], Meta(max_length=7, description="days on which it begins; empty: every day")] = []
+    begin: Annotated[TimeOfDay, Meta(description='begin, like `"22:00"`')] = "00:00"
+    end: Annotated[
+        TimeOfDay, Meta(description='end, like `"06:00"`; if it is not after the begin, on the next day')
+    ] = "24:00"
 
 
 class TierSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Another price beyond so many hours of a month."""
+    """Tier: another price from a number of hours in the month on."""
 
-    above: Annotated[Decimal, Meta(description="hours of the month from which it counts")]
-    price: Annotated[Decimal, Meta(description="for an hour")]
+    above: Annotated[Decimal, Meta(description="hours in the month from which the tier applies")]
+    price: Annotated[Decimal, Meta(description="price of an hour")]
 
 
 class PriceSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The price of an hour; the first that matches counts."""
+    """Price of an hour. The first matching price is used."""
 
-    name: Annotated[Label, Meta(description="what lines of invoices call it")]
+    name: Annotated[Label, Meta(description="name on the lines of invoices")]
     measure: Annotated[
         Measured,
         Meta(description="`guaranteed`, `borrowed`, `busy` or `idle` hours of a whole device, `memory` GiB-hours"),
     ]
-    price: Annotated[Decimal, Meta(description="for an hour")]
-    models: Annotated[Texts, Meta(description="parts of names of device models; none: all")] = []
-    modes: Annotated[Texts, Meta(description="sharing modes; none: all")] = []
-    window: Annotated[str, Meta(max_length=64, description="name of a window; empty: always")] = ""
-    tiers: Annotated[list[TierSettings], Meta(max_length=32, description="lower prices for more")] = []
+    price: Annotated[Decimal, Meta(description="price of an hour")]
+    models: Annotated[Texts, Meta(description="substrings of device model names; empty: all")] = []
+    modes: Annotated[Texts, Meta(description="sharing modes; empty: all")] = []
+    window: Annotated[str, Meta(max_length=64, description="name of a time window; empty: always")] = ""
+    tiers: Annotated[list[TierSettings], Meta(max_length=32, description="prices beyond numbers of hours")] = []
 
 
 class CommitmentSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Hours that are paid every month, used or not."""
+    """Commitment: hours per month that are paid in any case."""
 
-    of: Annotated[Label, Meta(description="name of the price whose first hours these are")]
-    hours: Annotated[Decimal, Meta(description="hours a month")]
-    price: Annotated[Decimal, Meta(description="for each of them")]
+    of: Annotated[Label, Meta(description="name of the price whose first hours the commitment covers")]
+    hours: Annotated[Decimal, Meta(description="hours per month")]
+    price: Annotated[Decimal, Meta(description="price of a committed hour")]
 
 
 class TaxSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A tax on the net amount."""
+    """Tax on the net amount."""
 
-    name: Annotated[str, Meta(max_length=32, description="as `VAT`")] = ""
+    name: Annotated[str, Meta(max_length=32, description="name, like `VAT`")] = ""
     percent: Annotated[Decimal, Meta(description="0 to 100")] = Decimal(0)
 
 
 class TariffSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A tariff as an administrator wants it; another of that name with a later begin follows it."""
+    """Tariff. A tariff with the same name and a later begin is the next version of it."""
 
-    name: Annotated[Label, Meta(description="its name")]
+    name: Annotated[Label, Meta(description="name of the tariff")]
     currency: Annotated[str, Meta(max_length=3, description="three capital letters")]
-    valid_from: Annotated[Day, Meta(description="first day, in its time zone")]
-    time_zone: Annotated[str, Meta(max_length=64, description="of its days, months and windows")] = "UTC"
-    valid_to: Annotated[Day, Meta(description="first day on which it is not in force any more")] | None = None
-    tenants: Annotated[list[Name], Meta(max_length=1000, description="none: all tenants")] = []
+    valid_from: Annotated[Day, Meta(description="first day, in the time zone of the tariff")]
+    time_zone: Annotated[str, Meta(max_length=64, description="time zone of days, months and time windows")] = "UTC"
+    valid_to: Annotated[Day, Meta(description="first day on which the tariff is not in force")] | None = None
+    tenants: Annotated[list[Name], Meta(max_length=1000, description="tenants of the tariff; empty: all tenants")] = []
     windows: Annotated[list[WindowSettings], Meta(max_length=32)] = []
     prices: Annotated[list[PriceSettings], Meta(max_length=200)] = []
     commitments: Annotated[list[CommitmentSettings], Meta(max_length=64)] = []
-    preemptible_discount_percent: Annotated[Decimal, Meta(description="off what may be taken back at any time")] = (
-        Decimal(0)
-    )
+    preemptible_discount_percent: Annotated[
+        Decimal, Meta(description="discount for preemptible use, with a priority below 0")
+    ] = Decimal(0)
     tax: TaxSettings = TaxSettings()
-    seller: Annotated[Texts, Meta(description="lines of the invoice's head: who sends it")] = []
+    seller: Annotated[Texts, Meta(description="lines of the invoice's head that name the sender")] = []
 
 
 class InvoiceOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A month is to be rated, for drafts that can be looked at."""
+    """Request to rate a month and create drafts."""
 
-    month: Annotated[Month, Meta(description="as `2026-11`")]
-    tenant: Annotated[OptionalName, Meta(description="empty: all tenants")] = ""
+    month: Annotated[Month, Meta(description="month, like `2026-11`")]
+    tenant: Annotated[OptionalName, Meta(description="tenant; empty: all tenants")] = ""
 
 
 class CreditOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A credit note for an issued invoice."""
+    """Request for a credit note for an issued invoice."""
 
     amount: Annotated[
-        Decimal, Meta(description="net, above 0; all credit notes together at most the invoice's net amount")
+        Decimal, Meta(description="net amount, above 0; all credit notes together at most the invoice's net amount")
     ]
     reason: Annotated[
-        str, Meta(min_length=1, max_length=200, description="stands on the credit note and in the audit log")
+        str, Meta(min_length=1, max_length=200, description="reason, shown on the credit note and in the audit log")
     ]
 
 
 class InvoicePage(Page, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which invoices, in the query string."""
+    """Query parameters that select invoices."""
 
-    tenant: Annotated[OptionalName, Meta(description="empty: all that may be seen")] = ""
-    month: Annotated[str, written(r"^\Z|^2[0-9]{3}-(0[1-9]|1[0-2])\Z", _MONTH_HINT, description="empty: all")] = ""
+    tenant: Annotated[OptionalName, Meta(description="tenant; empty: all that the requesting user may see")] = ""
+    month: Annotated[
+        str, with_pattern(r"^\Z|^2[0-9]{3}-(0[1-9]|1[0-2])\Z", _MONTH_HINT, description="month; empty: all")
+    ] = ""
 
 
 class UsageQuestion(
     msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, rename={"from_s": "from", "to_s": "to"}
 ):
-    """Which usage, in the query string."""
+    """Query parameters of a usage summary."""
 
     by: Annotated[
         str,
-        Meta(max_length=64, description="any of `tenant`, `project`, `user`, `device`, `model`, `mode`, with commas"),
+        Meta(
+            max_length=64,
+            description="grouping: any of `tenant`, `project`, `user`, `device`, `model`, `mode`, separated by commas",
+        ),
     ] = "tenant"
-    from_s: Annotated[float, Meta(ge=0, le=1e11, description="seconds since 1970")]
-    to_s: Annotated[float, Meta(ge=0, le=1e11, description="seconds since 1970")]
+    from_s: Annotated[float, Meta(ge=0, le=1e11, description="begin, in seconds since 1970")]
+    to_s: Annotated[float, Meta(ge=0, le=1e11, description="end, in seconds since 1970")]
 
 
 class UsageSum(Reply, kw_only=True, frozen=True):
-    """Hours of one combination; what it is not summed by is empty. GPU hours, busy hours and idle hours are of whole devices:
-    idle hours are the part of the GPU hours in which no GPU time was measured.
+    """Usage of one group. Attributes by which usage is not grouped are empty.
 
-    ``uncertain_hours`` is how much longer allocations with an estimated end may have held devices; it is in no other figure.
+    GPU hours, busy hours and idle hours are hours of whole devices. Idle hours are GPU hours without measured GPU time.
+    ``uncertain_hours`` is the longest time for which allocations with an estimated end may have held devices beyond that end;
+    it is not included in the other values.
     """
 
     gpu_hours: float
@@ -149,8 +159,7 @@ class UsageSum(Reply, kw_only=True, frozen=True):
 
 
 class UsageSums(Reply, kw_only=True, frozen=True):
-    """Usage between two moments; ``complete`` is false where there would be more rows than are given. ``counted_to_s`` is the
-    moment up to which usage is counted, at most ``to_s``."""
+    """Usage between two times. ``complete`` is false if rows are left out. ``counted_to_s``: end of the counted usage."""
 
     items: list[UsageSum]
     from_s: float
@@ -160,13 +169,13 @@ class UsageSums(Reply, kw_only=True, frozen=True):
 
 
 class TariffList(Reply, kw_only=True, frozen=True):
-    """All tariffs by name and begin."""
+    """Tariffs, sorted by name and begin."""
 
     items: list[TariffSettings]
 
 
 class InvoiceLine(Reply, kw_only=True, frozen=True):
-    """A line: ``hours`` at ``unit_price`` each, less the discount."""
+    """Line of an invoice: ``hours`` at ``unit_price`` each, minus the discount."""
 
     project: str
     measure: str
@@ -186,7 +195,7 @@ class InvoiceLine(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceTax(Reply, kw_only=True, frozen=True):
-    """A tax of an invoice."""
+    """Tax of an invoice. ``net`` is the taxed amount."""
 
     name: str
     percent: str
@@ -195,7 +204,7 @@ class InvoiceTax(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceSettlement(Reply, kw_only=True, frozen=True):
-    """An amount of a credit note, with tax, that an invoice uses."""
+    """Amount of a credit note, with tax, that pays an invoice."""
 
     number: str
     reason: str
@@ -203,13 +212,13 @@ class InvoiceSettlement(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceView(Reply, kw_only=True, frozen=True):
-    """An invoice. ``state`` is ``draft``, ``issued`` or ``void``; ``kind`` is ``invoice``, ``credit`` or ``reversal``.
+    """Invoice. ``state`` is ``draft``, ``issued`` or ``void``; ``kind`` is ``invoice``, ``credit`` or ``reversal``.
 
-    ``reverses`` is the invoice that a reversal takes back, ``reversed_by`` what took this one back. A draft's ``number`` is
-    its name. ``seal`` is the digest of an issued invoice. ``credits`` is the invoice that a credit note is for, with its
-    ``reason``, and ``open`` what no invoice has used of it. ``settled`` are the credit notes that an invoice is paid with;
-    ``due`` is the total without them. ``counted_to_s`` is the moment up to which usage is in it, at most the end of the month;
-    0 where that is not known.
+    ``number``: number of the invoice, or name of the draft. ``reverses``: number of the invoice that a reversal reverses.
+    ``reversed_by``: number of the reversal of this invoice. ``seal``: digest of an issued invoice. ``credits``: number of the
+    invoice for which a credit note is, with its ``reason``; ``open``: its amount that no invoice has used. ``settled``: amounts
+    of credit notes that pay the invoice; ``due``: the total without them. ``counted_to_s``: end of the usage in the invoice, at
+    most the end of the month; 0 if unknown.
     """
 
     number: str
@@ -240,16 +249,16 @@ class InvoiceView(Reply, kw_only=True, frozen=True):
 
 
 class ItemPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which items, in the query string."""
+    """Query parameters that select a page of items."""
 
-    after: Annotated[str, Meta(pattern=r"^[0-9]{0,9}\Z", description="`next` of the page before")] = ""
+    after: Annotated[str, Meta(pattern=r"^[0-9]{0,9}\Z", description="`next` of the previous page")] = ""
 
 
 class InvoiceItem(Reply, kw_only=True, frozen=True):
-    """Use of one device by one allocation under one price; ``amount`` has four more decimals than the currency.
+    """Use of one device by one allocation at one price. ``amount`` has four more decimals than the currency.
 
     A commitment has no allocation. The amounts of all items of an invoice add up to its net amount. ``uncertain_s`` is above 0
-    where ``to_s`` is an estimated end: the allocation may have ended up to so many seconds later, which are not charged.
+    if ``to_s`` is an estimated end: the allocation may have ended at most so many seconds later, which are not charged.
     """
 
     allocation: str
@@ -274,15 +283,18 @@ class InvoiceItem(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceItems(Reply, kw_only=True, frozen=True):
-    """Items of an invoice; ``next`` goes into ``after`` of the next page."""
+    """Page of items of an invoice. ``next`` is the value of ``after`` for the next page; empty on the last page."""
 
     items: list[InvoiceItem]
     next: str = ""
 
 
 class InvoiceCheck(Reply, kw_only=True, frozen=True):
-    """One check of an invoice. ``what`` is ``seal``, ``items`` or ``usage``; ``state`` is ``ok``, ``changed``, ``absent`` for
-    an invoice of a version that sealed none, or ``not-kept`` where retention has removed or merged usage records."""
+    """One check of an invoice. ``what`` is ``seal``, ``items`` or ``usage``.
+
+    ``state`` is ``ok``, ``changed``, ``absent`` for an invoice of a version without seals, or ``not-kept`` if retention has
+    deleted or merged usage records.
+    """
 
     number: str
     what: str
@@ -291,7 +303,7 @@ class InvoiceCheck(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceVerdict(Reply, kw_only=True, frozen=True):
-    """The checks of an invoice; ``sound`` is false if one of them found a change."""
+    """Result of the verification of an invoice. ``sound`` is false if a check found a change."""
 
     number: str
     sound: bool
@@ -300,7 +312,7 @@ class InvoiceVerdict(Reply, kw_only=True, frozen=True):
 
 
 class DraftFailure(Reply, kw_only=True, frozen=True):
-    """A tenant whose month could not be rated, and the error."""
+    """Tenant whose month could not be rated, with the error."""
 
     tenant: str
     message: str
@@ -308,8 +320,10 @@ class DraftFailure(Reply, kw_only=True, frozen=True):
 
 
 class InvoiceList(Reply, kw_only=True, frozen=True):
-    """Invoices, those of lists without their lines; ``next`` goes into ``after`` of the next page. ``failed``: the tenants
-    that could not be drafted."""
+    """Page of invoices; lists have invoices without their lines. ``next`` is the value of ``after`` for the next page.
+
+    ``failed``: tenants for which no draft could be created.
+    """
 
     items: list[InvoiceView]
     next: str = ""

@@ -1,4 +1,4 @@
-"""What whoever watches is told: which things changed, not what they are now."""
+"""Change notifications: message types and the route. A notification names a changed object, without its content."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ WAIT_S_MAX = 30.0
 
 
 class ChangePage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which changes, in the query string."""
+    """Query parameters of the list of changes."""
 
-    after: Annotated[int, Meta(ge=-1, lt=10**18, description="`next` of the last reply; -1 begins now")] = -1
-    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="how long to wait for one")] = 0.0
+    after: Annotated[
+        int, Meta(ge=-1, lt=10**18, description="`next` of the last reply; -1 begins with the next change")
+    ] = -1
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="seconds to wait for a change")] = 0.0
 
 
 class ChangeView(Reply, kw_only=True, frozen=True):
-    """``kind`` is a list of the API (``devices``, ``allocations``, ``queues``), ``name`` one of it."""
+    """One change. ``kind`` is a list of the API (``devices``, ``allocations``, ``queues``), ``name`` the object in it."""
 
     id: int
     kind: str
@@ -30,7 +32,10 @@ class ChangeView(Reply, kw_only=True, frozen=True):
 
 
 class ChangeList(Reply, kw_only=True, frozen=True):
-    """``next`` goes into ``after`` of the following request. ``reset``: some are not known any more, read everything again."""
+    """Changes. ``next`` is the value of ``after`` for the following request.
+
+    If ``reset`` is true, older changes are not available any more, and the client must read all objects again.
+    """
 
     items: list[ChangeView]
     next: int
@@ -41,9 +46,9 @@ CHANGES = (
     Route(
         method="GET",
         path="/v1/changes",
-        summary="what changed since; waits for it",
+        summary="List changes since an earlier reply, and wait for the next change",
         reply=ChangeList,
         query=ChangePage,
-        note="only what whoever asks may see; over TCP `GET /v1/watch` tells the same as server-sent events",
+        note="only objects that the requesting user may see; over TCP, `GET /v1/watch` sends the same as server-sent events",
     ),
 )

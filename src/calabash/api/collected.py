@@ -1,7 +1,7 @@
-"""What the agent of a node sends to the server of its cluster, and what it is answered.
+"""Message types of usage records that the agent of a node sends to the server of its cluster.
 
-A batch goes on where the one before it ended: ``after`` is the number before its first interval. Numbers of a node's database,
-which ``epoch`` names, only grow; they have gaps where neighbours were joined.
+A batch continues where the previous one ended: ``after`` is the number before its first record. The numbers of a node's
+database, which is identified by ``epoch``, increase; they have gaps where adjacent records were merged.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _Amount = Annotated[float, Meta(ge=0, le=1e18)]
 
 
 class UsageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One interval of one slice. ``namespace`` and ``pod`` are whose container had it, ``queue`` what the pod itself named, or
-    "default"; times are seconds since 1970 by the node's calendar."""
+    """Usage record of one slice.
+
+    ``namespace`` and ``pod`` identify the pod of the container. ``queue`` is the queue that the pod names, or "default". Times
+    are seconds since 1970 by the clock of the node.
+    """
 
     number: Annotated[int, Meta(ge=1, lt=2**32)]
     allocation: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -48,7 +51,10 @@ class UsageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Intervals in the order of their numbers. ``lost``: what lies between ``after`` and what the server has is gone."""
+    """Usage records in the order of their numbers.
+
+    ``lost``: the records between the last one that the server has and ``after`` are lost.
+    """
 
     version: int = VERSION
     epoch: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
@@ -58,13 +64,16 @@ class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class UsageTaken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Up to which number everything is committed. Below the ``after`` of the batch: send what lies between first."""
+    """Acknowledgement: the records up to number ``last`` are committed.
+
+    If ``last`` is below ``after`` of the batch, the records between them must be sent first.
+    """
 
     last: _Number
 
 
 class UsageRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing was taken."""
+    """Error reply: no record of the batch was accepted."""
 
     error: _Word
     message: Annotated[str, Meta(max_length=1024)]

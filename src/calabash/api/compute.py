@@ -1,4 +1,4 @@
-"""How requests name compute; what is left out is for the rule of ``model.compute``."""
+"""Types of the fields `cores` and `policy` of requests. ``model.compute`` has the rule for fields that are left out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Cores = Annotated[
     Meta(
         ge=1,
         le=100,
-        description="compute share per device in percent; left out with an amount of memory, the compute is `best-effort`",
+        description="compute share per device in percent; if it is left out and memory is given, the policy is `best-effort`",
     ),
 ]
 Policy = Annotated[
     ComputePolicy,
     Meta(
-        description="what the compute share means; left out: `best-effort` where memory is named and `cores` is not, else"
+        description="meaning of the compute share; left out: `best-effort` if memory is given and `cores` is not, otherwise"
         " `fixed`"
     ),
 ]

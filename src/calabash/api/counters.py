@@ -1,4 +1,4 @@
-"""Counters of a pool since its start, for monitoring."""
+"""Counters of a pool since its start, for monitoring: message types and the route."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from calabash.api.route import Route
 
 
 class GpuTimeView(Reply, kw_only=True, frozen=True):
-    """Seconds of whole devices that a tenant, or a project of it, was allocated, used, and had without any use."""
+    """GPU time of a tenant or a project in seconds of whole devices: allocated, used, and allocated without use."""
 
     tenant: str
     project: str
@@ -17,8 +17,10 @@ class GpuTimeView(Reply, kw_only=True, frozen=True):
 
 
 class QueueWaitView(Reply, kw_only=True, frozen=True):
-    """Waiting times of requests of a queue until they were ``granted`` or ``not_granted``. ``counts`` has the requests up to
-    each bound and above the one before, and last those above all bounds."""
+    """Histogram of the waiting times of a queue's requests until they were ``granted`` or ``not_granted``.
+
+    ``counts`` has the number of requests in each range of ``wait_bounds_s``; the last item counts those above all bounds.
+    """
 
     queue: str
     outcome: str
@@ -27,7 +29,7 @@ class QueueWaitView(Reply, kw_only=True, frozen=True):
 
 
 class PoolCounters(Reply, kw_only=True, frozen=True):
-    """Counters since the start of the pool, when they were 0. ``projects`` are parts of ``tenants``."""
+    """Counters since the start of the pool. The values of ``projects`` are included in those of ``tenants``."""
 
     tenants: list[GpuTimeView]
     projects: list[GpuTimeView]
@@ -42,8 +44,8 @@ COUNTERS = (
     Route(
         method="GET",
         path="/v1/counters",
-        summary="GPU time and waiting times since the start of the pool",
+        summary="Get GPU time and waiting times since the start of the pool",
         reply=PoolCounters,
-        note="of all tenants, so for those who see the whole pool",
+        note="for users who may see the whole pool, because it covers all tenants",
     ),
 )

@@ -1,4 +1,4 @@
-"""Shapes and routes of fabrics for RDMA: who has which card, and what was seen of it on its fabrics."""
+"""RDMA fabrics: message types and routes for device uses and for the observed state of devices on fabrics."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ PATH = "/v1/fabric"
 CARDS_MAX = 4096
 
 Tenant = Annotated[str, Meta(max_length=256)]
-Moment = Annotated[str, Meta(max_length=64, description="which process of the pool; another word after each start")]
+Moment = Annotated[str, Meta(max_length=64, description="ID of the pool process; it changes at each start")]
 Number = Annotated[int, Meta(ge=1, lt=1 << 53)]
 
 
 class FabricUseView(Reply, kw_only=True, frozen=True):
-    """A tenant that has a slice of a card, or all of it."""
+    """Use of a device by a tenant that has a slice of it or all of it."""
 
     device: str
     tenant: str
 
 
 class FabricUses(Reply, kw_only=True, frozen=True):
-    """Who has which card; ``pool`` and ``number`` say which moment that was."""
+    """Devices and the tenants that use them. ``pool`` and ``number`` identify the version of the list."""
 
     pool: str
     number: int
@@ -35,7 +35,10 @@ class FabricUses(Reply, kw_only=True, frozen=True):
 
 
 class FabricCardReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What was seen of a card on a plane. ``standing``: tenants in whose partitions it is; null: not known."""
+    """Observed state of a device on a fabric.
+
+    ``standing``: tenants in whose partitions the device is; null: unknown.
+    """
 
     plane: FabricPlane
     device: Annotated[str, Meta(min_length=1, max_length=96)]
@@ -47,7 +50,7 @@ class FabricCardReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
 
 
 class FabricReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What was seen of all cards that are on a fabric, after partitions were made as of that moment."""
+    """Observed state of all devices on fabrics, after partitions were configured for a version of the list of uses."""
 
     pool: Moment
     number: Number
@@ -55,7 +58,10 @@ class FabricReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
 
 
 class FabricCardView(Reply, kw_only=True, frozen=True):
-    """The same, as it was told last. ``number``: of the partition of the tenant that has the card, 0 none."""
+    """Last reported state of a device on a fabric.
+
+    ``number``: partition of the tenant that uses the device; 0 for none.
+    """
 
     plane: FabricPlane
     device: str
@@ -67,7 +73,11 @@ class FabricCardView(Reply, kw_only=True, frozen=True):
 
 
 class FabricList(Reply, kw_only=True, frozen=True):
-    """``told_at``: when, 0 never, since the pool began. ``hold``: whether cards wait for it."""
+    """Last reported state of all devices on fabrics.
+
+    ``told_at``: time of the last report; 0: no report since the start of the pool. ``hold``: devices are withheld until their
+    state is known.
+    """
 
     items: list[FabricCardView]
     hold: bool
@@ -78,24 +88,24 @@ FABRIC = (
     Route(
         method="GET",
         path=PATH,
-        summary="cards on fabrics for RDMA, and in whose partition each is",
+        summary="List devices on RDMA fabrics and their partitions",
         reply=FabricList,
         administrators=True,
     ),
     Route(
         method="GET",
         path=f"{PATH}/uses",
-        summary="who has which card, for the program that makes partitions",
+        summary="List the tenants that use each device, for the fabric controller",
         reply=FabricUses,
         administrators=True,
     ),
     Route(
         method="PUT",
         path=f"{PATH}/status",
-        summary="says what was seen on the fabrics",
+        summary="Report the observed state of the fabrics",
         reply=FabricList,
         body=FabricReport,
         administrators=True,
-        note="409 for a moment that is not of this process",
+        note="409 if the report is for another pool process",
     ),
 )

@@ -1,4 +1,4 @@
-"""How the gateway is to serve: the section ``[console]`` of ``pool.toml``, and what the pool tells the gateway it starts."""
+"""Settings of the gateway: section ``[console]`` of ``pool.toml``, and the order with which the pool starts the gateway."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from msgspec import Meta
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Role
 
-# Names the session of the console that a request is of: from a browser to the gateway beside a proof, from the gateway to the
-# pool beside the gateway's credential.
+# Header with the console session of a request. A browser sends it to the gateway together with a proof, and the gateway
+# sends it to the pool together with the gateway's credential.
 SESSION_HEADER = "calabash-session"
 
 Amount = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Bounds of one token or session, or of one peer that shows none: a local user or an address.
+    """Limits of the gateway. A client is a token, a session, or a peer without either: a local user or an IP address.
 
-    ``connections`` in all, ``connections_per_address`` of one peer or credential; refusals beyond ``refused_per_minute`` of one
-    peer are held back. All tokens of one user together may make ``requests_per_second_per_user``, and
-    ``requests_at_once_per_user``; None: twice as many as one token. ``waiting`` requests may be without an answer of the pool,
-    ``waiting_per_user`` of one user or session; ``watchers`` may watch, ``watchers_per_user`` of one user.
+    ``requests_per_second``, ``requests_at_once``: rate and burst of one client. ``requests_per_second_per_user``,
+    ``requests_at_once_per_user``: rate and burst of all tokens of one user; null: twice the limit of one client.
+    ``refused_per_minute``: refused requests of one peer, beyond which replies are delayed. ``connections``: all connections;
+    ``connections_per_address``: connections of one client. ``waiting``: requests that wait for a reply of the pool;
+    ``waiting_per_user``: those of one user or session. ``watchers``: open watches; ``watchers_per_user``: those of one user.
     """
 
     requests_per_second: Amount = 100
@@ -41,7 +42,7 @@ class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
 
 
 class OidcGroup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Whoever the provider says is in ``group`` is ``role`` of ``tenant``, or of the platform where that is empty."""
+    """Rule that gives the members of an OIDC group a role in ``tenant``, or on the platform if ``tenant`` is empty."""
 
     group: Annotated[str, Meta(min_length=1, max_length=256)]
     role: Literal["admin", "operator", "tenant-admin", "member", "viewer"]
@@ -50,12 +51,12 @@ class OidcGroup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 class OidcSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Who says who somebody is: a provider of OpenID Connect. There is none while ``issuer`` is empty.
+    """Settings of the OpenID Connect provider (section ``[console.oidc]``). Single sign-on is off while ``issuer`` is empty.
 
-    ``issuer``: its URL, exactly as it names itself. ``client_id``: what it calls this console; ``client_secret_file``: where
-    the secret for that is, a file that nobody else can read; empty for a client without one. ``name``: what its button says.
-    ``url``: where browsers find the console; empty: where each found it. ``authority``: PEM file of whoever signs the
-    provider's certificate. ``groups_claim``: which claim says the groups that ``groups`` is about.
+    ``issuer``: URL of the provider, exactly as in its tokens. ``client_id``: client ID of the console. ``client_secret_file``:
+    file with the client secret, readable by its owner only; empty for a public client. ``name``: text of the login button.
+    ``url``: URL of the console for browsers; empty: the URL that each browser uses. ``authority``: PEM file of the CA that
+    signs the provider's certificate. ``groups_claim``: claim with the groups to which ``groups`` refers.
     """
 
     issuer: Annotated[str, Meta(max_length=256)] = ""
@@ -72,12 +73,12 @@ class OidcSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
 
 
 class ConsoleSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Where and as whom the console and the API are served.
+    """Settings of the web console and the API over TCP (section ``[console]``).
 
-    ``listen``: HOST:PORT, or ``off``. ``hosts``: names that browsers may use for it, beside its addresses and ``localhost``.
-    ``certificate`` and ``key``: PEM files, for TLS; without them it serves loopback addresses only, unless ``insecure``.
-    ``proxies``: addresses whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed.
-    ``user``: as whom the gateway of a pool of root runs. ``oidc``: the section ``[console.oidc]``.
+    ``listen``: HOST:PORT, or ``off``. ``hosts``: host names that browsers may use, besides its addresses and ``localhost``.
+    ``certificate`` and ``key``: PEM files for TLS; without them only loopback addresses are served, unless ``insecure`` is set.
+    ``proxies``: addresses whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted. ``user``: user ID of the
+    gateway process if the pool runs as root. ``oidc``: the section ``[console.oidc]``.
     """
 
     listen: str = "127.0.0.1:7432"
@@ -92,10 +93,11 @@ class ConsoleSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class GatewayOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the pool tells the gateway on its standard input, in one line; when that ends, so does the gateway.
+    """Order of the pool to the gateway, one line on standard input. The gateway exits when its standard input is closed.
 
-    ``credential`` exchanges login codes and vouches for who logged in elsewhere, and is good for nothing else.
-    ``listener`` is the number of the descriptor that listens; ``user`` 0 keeps the user that it was started as.
+    ``pool``: address of the pool. ``credential``: token that permits the gateway to exchange login codes and to create sessions
+    for users that an OIDC provider has authenticated, and nothing else. ``listener``: number of the listening file descriptor.
+    ``user``: user ID to which the gateway switches; 0: none.
     """
 
     pool: str
@@ -106,7 +108,7 @@ class GatewayOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
 
 
 def trusted_url(url: str) -> bool:
-    """Whether it is HTTPS, or HTTP to this very machine."""
+    """Return True for an HTTPS URL, and for an HTTP URL of a loopback address."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -116,7 +118,7 @@ def trusted_url(url: str) -> bool:
 
 
 def checked_oidc(settings: OidcSettings) -> OidcSettings:
-    """The settings, if they can be. Raises CalabashError(BAD_FILE)."""
+    """Return the settings if they are valid. Raises CalabashError(BAD_FILE)."""
     wrong = ""
     if not settings.issuer:
         return settings
@@ -131,14 +133,16 @@ def checked_oidc(settings: OidcSettings) -> OidcSettings:
             f"[console.oidc]: {wrong}", reason=Reason.BAD_FILE, hint="see docs/how-to/log-in-by-oidc.md"
         )
     for rule in settings.groups:
-        Member(user=rule.group, role=Role(rule.role), tenant=rule.tenant, project=rule.project)  # says what cannot be
+        Member(
+            user=rule.group, role=Role(rule.role), tenant=rule.tenant, project=rule.project
+        )  # raises CalabashError for an invalid role
     return settings
 
 
 def checked_listen(text: str) -> tuple[str, int]:
-    """The host and port of ``HOST:PORT``. Raises CalabashError(BAD_REQUEST)."""
+    """Parse ``HOST:PORT`` and return host and port. Raises CalabashError(BAD_REQUEST)."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         example = f"127.0.0.1:{text}" if text.isascii() and text.isdigit() and int(text) <= 65_535 else "127.0.0.1:7432"
-        raise CalabashError(f"--console {text[:80]!r} is not HOST:PORT", hint=f"for example {example}, or off")
+        raise CalabashError(f"--console {text[:80]!r} is not HOST:PORT", hint=f"write it like {example}, or off")
     return host, int(port)

@@ -1,4 +1,4 @@
-"""Shapes of jobs: commands that the pool runs for users of its machine, and what they said."""
+"""Message types of jobs: commands that the pool runs for users of its machine, and their output."""
 
 from __future__ import annotations
 
@@ -15,37 +15,40 @@ PATH_CHARACTERS_MAX = 1024
 
 
 class JobState(StrEnum):
-    """Where a job is. The first two are those of one that is not over."""
+    """States of a job. A job in state WAITING or RUNNING has not ended."""
 
     WAITING = "waiting"
     RUNNING = "running"
-    ENDED = "ended"  # its program has ended by itself, with ``exit_code``
-    STOPPED = "stopped"  # somebody has stopped it
-    FAILED = "failed"  # its program was never started; ``message`` says why
-    LOST = "lost"  # what kept it is gone without a word
+    ENDED = "ended"  # the program has exited, with ``exit_code``
+    STOPPED = "stopped"  # a user has stopped it
+    FAILED = "failed"  # the program was not started; ``message`` has the error
+    LOST = "lost"  # the supervising process ended without reporting the exit code
 
 
 class JobOrder(AllocationRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A command is to run on a slice, as the account of whoever asks, without a shell."""
+    """Request to run a command on a slice, without a shell, as the account of the requesting user."""
 
     command: Annotated[
         list[Annotated[str, Meta(max_length=8192)]],
-        Meta(min_length=1, max_length=COMMAND_WORDS_MAX, description="the program and its arguments, word by word"),
+        Meta(min_length=1, max_length=COMMAND_WORDS_MAX, description="the program and its arguments"),
     ]
     directory: Annotated[
         str,
         Meta(
             max_length=PATH_CHARACTERS_MAX,
             pattern=r"^(/[^\x00]*)?\Z",
-            description="where it begins, from the root; empty: the account's home",
+            description="absolute path of the working directory; empty: home directory of the account",
         ),
     ] = ""
-    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="how long to wait for room")] = WAIT_S_MAX
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="seconds to wait for free devices")] = WAIT_S_MAX
 
 
 class JobView(Reply, kw_only=True, frozen=True):
-    """A job. ``allocation`` is its slice, or the request that waits for one; empty before it has asked. An ``exit_code`` above
-    128 is a signal, as shells have it. ``message`` and ``hint``: why it failed or was lost."""
+    """Job. ``allocation`` is the ID of its allocation or waiting request; empty before the request is made.
+
+    An ``exit_code`` above 128 is 128 plus the number of a signal. ``message`` and ``hint`` are the error of a failed or lost
+    job.
+    """
 
     id: str
     state: JobState
@@ -65,13 +68,13 @@ class JobView(Reply, kw_only=True, frozen=True):
 
 
 class JobList(Reply, kw_only=True, frozen=True):
-    """Newest first."""
+    """Jobs, newest first."""
 
     items: list[JobView]
 
 
 class JobDetail(Reply, kw_only=True, frozen=True):
-    """A job with the end of what it has said on standard output and standard error, and how many bytes came before that."""
+    """Job with the end of its standard output and standard error, and the number of bytes before that."""
 
     job: JobView
     output: str
@@ -79,7 +82,7 @@ class JobDetail(Reply, kw_only=True, frozen=True):
 
 
 class JobStopped(Reply, kw_only=True, frozen=True):
-    """``stopping`` while it is being ended, ``forgotten`` when it was over."""
+    """Result of stopping a job: state ``stopping``, or ``forgotten`` for a job that had ended and was deleted."""
 
     id: str
     state: str

@@ -9,28 +9,30 @@ JOBS = (
     Route(
         method="GET",
         path="/v1/jobs",
-        summary="commands that the pool runs for users, newest first, of those whose allocations are seen",
+        summary="List jobs, newest first",
+        note="only jobs of users whose allocations the requesting user may see",
         reply=shapes.JobList,
     ),
     Route(
         method="POST",
         path="/v1/jobs",
-        summary="runs a command on a slice, as the account of whoever asks",
+        summary="Create a job that runs a command on a slice, as the account of the requesting user",
         reply=shapes.JobDetail,
         body=shapes.JobOrder,
         status=201,
-        note="answered at once; it waits in its queue like any request. 403 without an account that the pool may switch to",
+        note="the reply is sent at once, and the job waits in its queue like any request. 403 if the user has no account to"
+        " which the pool can switch",
     ),
     Route(
         method="GET",
         path="/v1/jobs/{id}",
-        summary="one job with the last 64 KiB that it said",
+        summary="Get a job with the last 64 KiB of its output",
         reply=shapes.JobDetail,
     ),
     Route(
         method="DELETE",
         path="/v1/jobs/{id}",
-        summary="stops a job with SIGTERM, and SIGKILL five seconds later; one that is over is forgotten",
+        summary="Stop a job with SIGTERM, and with SIGKILL after five seconds; delete a job that has ended",
         reply=shapes.JobStopped,
     ),
 )

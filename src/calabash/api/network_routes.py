@@ -6,7 +6,7 @@ from calabash.api import networks as shapes
 from calabash.api.replies import Named
 from calabash.api.route import Route
 
-_SEEN = "only what whoever asks may see"
+_VISIBLE = "only objects that the requesting user may see"
 _MEMBERS = "members of the VPC's tenant; uplinks and lines: administrators"
 _CERTIFICATES = f"{shapes.PATH}/certificates"
 
@@ -14,22 +14,22 @@ NETWORKS = (
     Route(
         method="GET",
         path=f"{shapes.PATH}/objects",
-        summary="objects of networks, by kind and name",
+        summary="List network objects, sorted by kind and name",
         reply=shapes.NetworkObjectList,
         query=shapes.NetworkPage,
-        note=_SEEN,
+        note=_VISIBLE,
     ),
     Route(
         method="GET",
         path=f"{shapes.PATH}/objects/{{kind}}",
-        summary="an object of a network",
+        summary="Get a network object",
         reply=shapes.NetworkObjectView,
         query=shapes.NetworkName,
     ),
     Route(
         method="PUT",
         path=f"{shapes.PATH}/objects",
-        summary="creates an object, or changes it to what is said",
+        summary="Create or replace a network object",
         reply=shapes.NetworkObjectView,
         body=shapes.NetworkOrder,
         note=_MEMBERS,
@@ -37,15 +37,15 @@ NETWORKS = (
     Route(
         method="DELETE",
         path=f"{shapes.PATH}/objects/{{kind}}",
-        summary="removes an object",
+        summary="Delete a network object",
         reply=Named,
         query=shapes.NetworkRemoval,
-        note=f"{_MEMBERS}; 409 while something uses it",
+        note=f"{_MEMBERS}; 409 while other objects use it",
     ),
     Route(
         method="POST",
         path=f"{shapes.PATH}/apply",
-        summary="makes objects what a file says, in one step",
+        summary="Apply a file of network objects in one transaction",
         reply=shapes.NetworkChanges,
         body=shapes.NetworkFile,
         note=_MEMBERS,
@@ -53,7 +53,7 @@ NETWORKS = (
     Route(
         method="GET",
         path=f"{shapes.PATH}/snapshot",
-        summary="all objects of all tenants, when they are later than a revision",
+        summary="Get the network objects of all tenants if they are newer than a revision",
         reply=shapes.NetworkSnapshot,
         query=shapes.NetworkSince,
         administrators=True,
@@ -62,23 +62,23 @@ NETWORKS = (
     Route(
         method="PUT",
         path=f"{shapes.PATH}/status",
-        summary="says how far objects have been carried out",
+        summary="Report the status of network objects",
         reply=shapes.NetworkReported,
         body=shapes.NetworkReports,
         administrators=True,
-        note="what is not there is left out",
+        note="reports on objects that do not exist are ignored",
     ),
     Route(
         method="GET",
         path=_CERTIFICATES,
-        summary="certificates of load balancers, without their keys",
+        summary="List certificates of load balancers, without their keys",
         reply=shapes.CertificateList,
-        note=_SEEN,
+        note=_VISIBLE,
     ),
     Route(
         method="PUT",
         path=_CERTIFICATES,
-        summary="keeps a certificate and its key for load balancers of a VPC",
+        summary="Store a certificate and its key for load balancers of a VPC",
         reply=Named,
         body=shapes.CertificateOrder,
         query=shapes.NetworkName,
@@ -87,18 +87,18 @@ NETWORKS = (
     Route(
         method="DELETE",
         path=_CERTIFICATES,
-        summary="forgets a certificate and its key",
+        summary="Delete a certificate and its key",
         reply=Named,
         query=shapes.NetworkName,
-        note="members of the VPC's tenant; 409 while a load balancer has it",
+        note="members of the VPC's tenant; 409 while a load balancer uses it",
     ),
     Route(
         method="GET",
         path=f"{_CERTIFICATES}/key",
-        summary="a certificate with its key, for the program that ends TLS with it",
+        summary="Get a certificate with its key, for the program that terminates TLS",
         reply=shapes.CertificateSecret,
         query=shapes.NetworkName,
         administrators=True,
-        note="processes of the pool's machine alone: no token is enough",
+        note="only for processes of the pool's machine; a token does not suffice",
     ),
 )

@@ -1,5 +1,5 @@
-"""Shapes of tenant networks: objects as in YAML (``kind``, ``name``, ``spec``), what is known of them, and all of them at
-once for the program that carries them out."""
+"""Message types of tenant networks: objects as in YAML (``kind``, ``name``, ``spec``), their status, and snapshots of all
+objects for the network controller."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ REPORTED_MAX = 5000
 PEM_CHARACTERS_MAX = 24_000
 PATH = "/v1/networks"
 
-Path = Annotated[str, Meta(min_length=1, max_length=128, description="like `red`, `red/a` or `red/a/web1`")]
+Path = Annotated[
+    str, Meta(min_length=1, max_length=128, description="path of the object, like `red`, `red/a` or `red/a/web1`")
+]
 Word = Annotated[str, Meta(max_length=64)]
-Spec = Annotated[dict[str, Any], Meta(description="the fields of the kind; see the page of tenant networks")]
+Spec = Annotated[dict[str, Any], Meta(description="the fields of the kind; see the reference of network objects")]
 
 
 class NetworkOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """An object as it is wanted; what is left out is allocated or has its default."""
+    """Network object to create or replace. Fields that are left out are allocated or get their defaults."""
 
     kind: NetworkKind
     name: Path
     spec: Spec = {}
-    new: Annotated[bool, Meta(description="409 when it is there and not the same")] = False
+    new: Annotated[bool, Meta(description="return 409 if the object exists and is different")] = False
     generation: Annotated[
-        int, Meta(ge=0, lt=1 << 62, description="409 unless the object has this generation; 0: whatever it has")
+        int, Meta(ge=0, lt=1 << 62, description="return 409 if the object has another generation; 0: not checked")
     ] = 0
 
 
 class NetworkDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One object of a file."""
+    """Network object of a file."""
 
     kind: Annotated[str, Meta(max_length=64, description="`vpc`, `subnet`, `port`, ...")]
     name: Annotated[str, Meta(max_length=200)]
@@ -44,41 +46,44 @@ class NetworkDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class NetworkFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Objects that are to be there, all of them or, where one cannot be, none."""
+    """Network objects to apply in one transaction: all of them, or none if one is not possible."""
 
     documents: Annotated[list[NetworkDocument], Meta(max_length=DOCUMENTS_MAX)]
     prune: Annotated[
         bool,
         Meta(
-            description="remove what an earlier file made and this one has not, in the VPCs that are documents of this one"
+            description="delete objects that an earlier file created and that are not in this file, in the VPCs of this file"
         ),
     ] = False
-    dry_run: Annotated[bool, Meta(description="change nothing, only say what would be")] = False
+    dry_run: Annotated[bool, Meta(description="change nothing, and return the changes")] = False
 
 
 class NetworkPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which objects, in the query string."""
+    """Query parameters that select network objects."""
 
     kind: Annotated[NetworkKind, Meta(description="left out: all kinds")] | None = None
-    vpc: Annotated[str, Meta(max_length=64, description="the VPC that they are of; empty: of any")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000, description="items at most")] = 1000
-    after: Annotated[str, Meta(max_length=256, description="`next` of the page before")] = ""
+    vpc: Annotated[str, Meta(max_length=64, description="VPC of the objects; empty: all VPCs")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="most items")] = 1000
+    after: Annotated[str, Meta(max_length=256, description="`next` of the previous page")] = ""
 
 
 class NetworkName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which object, in the query string."""
+    """Query parameters that select one network object."""
 
     name: Path
 
 
 class NetworkRemoval(NetworkName, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which object is to go, in the query string."""
+    """Query parameters of the deletion of a network object."""
 
-    cascade: Annotated[bool, Meta(description="with everything that is in it, of a VPC or a subnet")] = False
+    cascade: Annotated[bool, Meta(description="also delete all objects in the VPC or subnet")] = False
 
 
 class NetworkConditionView(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """``holds`` null: not known. ``reason`` is a stable word; ``since_s`` the time of the last change."""
+    """Condition of a network object.
+
+    ``holds``: the condition is true or false; null: unknown. ``reason``: stable code. ``since_s``: time of the last change.
+    """
 
     kind: ConditionKind
     holds: bool | None
@@ -88,7 +93,7 @@ class NetworkConditionView(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
 
 class NetworkStatusView(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What is known of an object. ``observed_generation``: what has been carried out. ``host``: where a port is."""
+    """Status of a network object. ``observed_generation``: the generation that is configured. ``host``: the host of a port."""
 
     observed_generation: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
     conditions: Annotated[list[NetworkConditionView], Meta(max_length=len(ConditionKind))] = []
@@ -96,7 +101,7 @@ class NetworkStatusView(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class NetworkObjectView(Reply, kw_only=True, frozen=True):
-    """An object with all that was allocated. ``generation`` counts its changes."""
+    """Network object with its allocated fields and its status. ``generation`` counts its changes."""
 
     kind: NetworkKind
     name: str
@@ -107,22 +112,24 @@ class NetworkObjectView(Reply, kw_only=True, frozen=True):
 
 
 class NetworkObjectList(Reply, kw_only=True, frozen=True):
-    """``next``: goes into ``after`` of the following request; empty: that was all."""
+    """Page of network objects. ``next`` is the value of ``after`` for the next page; empty on the last page."""
 
     items: list[NetworkObjectView]
     next: str
 
 
 class NetworkKey(Reply, kw_only=True, frozen=True):
-    """One object by kind and name."""
+    """Kind and name of a network object."""
 
     kind: NetworkKind
     name: str
 
 
 class NetworkChangeView(Reply, kw_only=True, frozen=True):
-    """What became of an object (``created``, ``changed``, ``removed``, ``unchanged``), with its fields before and after; null
-    where there was or is none."""
+    """Change of a network object: ``created``, ``changed``, ``removed`` or ``unchanged``.
+
+    ``before`` and ``after`` are its fields; null if it did not or does not exist.
+    """
 
     change: str
     kind: NetworkKind
@@ -132,22 +139,24 @@ class NetworkChangeView(Reply, kw_only=True, frozen=True):
 
 
 class NetworkChanges(Reply, kw_only=True, frozen=True):
-    """All changes in the order in which they are made."""
+    """Changes of network objects, in the order in which they are made."""
 
     changes: list[NetworkChangeView]
     revision: int
 
 
 class NetworkSince(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """From which revision on, in the query string."""
+    """Query parameters of a snapshot."""
 
-    after: Annotated[int, Meta(ge=-1, lt=1 << 62, description="a revision that is known already; -1: none")] = -1
-    wait: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="seconds to wait for a later one")] = 0.0
-    changes: Annotated[bool, Meta(description="only what changed since, where that is still known")] = False
+    after: Annotated[int, Meta(ge=-1, lt=1 << 62, description="last known revision; -1: none")] = -1
+    wait: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="seconds to wait for a later revision")] = 0.0
+    changes: Annotated[
+        bool, Meta(description="return only changes since that revision, if they are still available")
+    ] = False
 
 
 class SnapshotObject(Reply, kw_only=True, frozen=True):
-    """One object of a snapshot."""
+    """Network object of a snapshot."""
 
     kind: NetworkKind
     name: str
@@ -156,8 +165,11 @@ class SnapshotObject(Reply, kw_only=True, frozen=True):
 
 
 class NetworkSnapshot(Reply, kw_only=True, frozen=True):
-    """Objects of all tenants. ``whole``: all there are; else those that changed since, and in ``removed`` those that are gone:
-    none of either when nothing has changed."""
+    """Network objects of all tenants.
+
+    ``whole``: ``objects`` has all objects. Otherwise it has the changed objects, and ``removed`` the deleted ones; both are
+    empty if nothing has changed.
+    """
 
     revision: int
     whole: bool
@@ -166,7 +178,7 @@ class NetworkSnapshot(Reply, kw_only=True, frozen=True):
 
 
 class NetworkReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What is known of one object now. ``partial``: by somebody who knows of its conditions only these; the rest stays."""
+    """Reported status of a network object. ``partial``: conditions that are not in the report keep their values."""
 
     kind: NetworkKind
     name: Path
@@ -175,26 +187,28 @@ class NetworkReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
 
 
 class NetworkReports(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the program that carries networks out has seen."""
+    """Status reports of the network controller."""
 
     items: Annotated[list[NetworkReport], Meta(max_length=REPORTED_MAX)]
 
 
 class NetworkReported(Reply, kw_only=True, frozen=True):
-    """How many of them are there."""
+    """Number of reported objects that exist."""
 
     known: int
 
 
 class CertificateOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A certificate for load balancers of one VPC."""
+    """Certificate to store for the load balancers of one VPC."""
 
-    certificate: Annotated[str, Meta(min_length=1, max_length=PEM_CHARACTERS_MAX, description="chain, PEM")]
-    key: Annotated[str, Meta(min_length=1, max_length=PEM_CHARACTERS_MAX, description="private key, PEM")]
+    certificate: Annotated[
+        str, Meta(min_length=1, max_length=PEM_CHARACTERS_MAX, description="certificate chain in PEM")
+    ]
+    key: Annotated[str, Meta(min_length=1, max_length=PEM_CHARACTERS_MAX, description="private key in PEM")]
 
 
 class CertificateView(Reply, kw_only=True, frozen=True):
-    """A certificate without its key. Times are seconds since 1970."""
+    """Certificate without its key. Times are seconds since 1970."""
 
     name: str
     subject: str
@@ -209,7 +223,7 @@ class CertificateList(Reply, kw_only=True, frozen=True):
 
 
 class CertificateSecret(Reply, kw_only=True, frozen=True):
-    """A certificate with its key, for the program that ends TLS with it."""
+    """Certificate with its key, for the program that terminates TLS."""
 
     name: str
     certificate: str

@@ -6,47 +6,47 @@ from calabash.api import notifications as shapes
 from calabash.api.replies import Named
 from calabash.api.route import Route
 
-_WHO = "administrators of the tenant; the platform's: administrators of the platform"
+_ADMINISTRATORS = "administrators of the tenant; notifications of the platform: administrators of the platform"
 
 NOTIFICATIONS = (
     Route(
         method="GET",
         path="/v1/notifications",
-        summary="who is told of what",
+        summary="List notifications",
         reply=shapes.NotificationList,
-        note="those that whoever asks administers",
+        note="only notifications that the requesting user administers",
     ),
     Route(
         method="GET",
         path="/v1/notifications/{name}",
-        summary="a notification",
+        summary="Get a notification",
         reply=shapes.NotificationView,
         query=shapes.NotificationPlace,
-        note=_WHO,
+        note=_ADMINISTRATORS,
     ),
     Route(
         method="PUT",
         path="/v1/notifications/{name}",
-        summary="creates a notification, or replaces it",
+        summary="Create or change a notification",
         reply=shapes.NotificationReply,
         body=shapes.NotificationOrder,
         query=shapes.NotificationPlace,
-        note=_WHO,
+        note=_ADMINISTRATORS,
     ),
     Route(
         method="DELETE",
         path="/v1/notifications/{name}",
-        summary="deletes a notification and what waits for its receiver",
+        summary="Delete a notification and its unsent notices",
         reply=Named,
         query=shapes.NotificationPlace,
-        note=_WHO,
+        note=_ADMINISTRATORS,
     ),
     Route(
         method="POST",
         path="/v1/notifications/{name}/test",
-        summary="sends a test notice at once",
+        summary="Send a test notice",
         reply=shapes.NotificationTested,
         query=shapes.NotificationPlace,
-        note=_WHO,
+        note=_ADMINISTRATORS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Shapes of notifications."""
+"""Message types of notifications."""
 
 from __future__ import annotations
 
@@ -15,28 +15,37 @@ TARGET_CHARACTERS_MAX = 1024
 
 
 class NotificationPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Whose notification, in the query string."""
+    """Query parameters that select the tenant of a notification."""
 
     tenant: (
-        Annotated[str, Meta(max_length=63, description="empty: the platform's; left out: of whatever one administers")]
+        Annotated[
+            str,
+            Meta(max_length=63, description="empty: the platform; left out: all that the requesting user administers"),
+        ]
         | None
     ) = None
 
 
 class NotificationOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Target of notices: a web server, or a mail address. A field that is left out keeps its value."""
+    """Settings of a notification: a webhook or a mail address. A field that is left out keeps its value."""
 
     new: New | UnsetType = UNSET
     webhook: (
-        Annotated[str, Meta(max_length=TARGET_CHARACTERS_MAX, description="URL that notices are posted to")] | UnsetType
+        Annotated[str, Meta(max_length=TARGET_CHARACTERS_MAX, description="URL to which notices are posted")]
+        | UnsetType
     ) = UNSET
-    email: Annotated[str, Meta(max_length=254, description="address that notices are mailed to")] | UnsetType = UNSET
-    kinds: Annotated[list[NoticeKind], Meta(max_length=20, description="which notices; empty: all")] | UnsetType = UNSET
-    new_secret: Annotated[bool, Meta(description="whether a webhook that is there gets another secret")] = False
+    email: Annotated[str, Meta(max_length=254, description="address to which notices are mailed")] | UnsetType = UNSET
+    kinds: (
+        Annotated[list[NoticeKind], Meta(max_length=20, description="kinds of notices to send; empty: all")] | UnsetType
+    ) = UNSET
+    new_secret: Annotated[bool, Meta(description="give an existing webhook a new secret")] = False
 
 
 class NotificationReply(Reply, kw_only=True, frozen=True):
-    """What was set. ``secret``: what a webhook's requests are signed with, in this reply only; empty: as before, or none."""
+    """Created or changed notification.
+
+    ``secret`` is the key that signs the requests to a webhook. It is in this reply only; empty: unchanged, or no webhook.
+    """
 
     name: str
     tenant: str
@@ -44,8 +53,11 @@ class NotificationReply(Reply, kw_only=True, frozen=True):
 
 
 class NotificationView(Reply, kw_only=True, frozen=True):
-    """Who is told what, and how that goes. ``waiting`` are on their way; ``dropped`` were never sent, since too many waited
-    or for too long; ``failed`` were refused."""
+    """Notification with its delivery counters.
+
+    ``waiting``: notices that are not sent yet. ``dropped``: notices that were never sent, because too many waited or one waited
+    too long. ``failed``: notices that the receiver refused.
+    """
 
     name: str
     tenant: str
@@ -61,13 +73,13 @@ class NotificationView(Reply, kw_only=True, frozen=True):
 
 
 class NotificationList(Reply, kw_only=True, frozen=True):
-    """By tenant and name."""
+    """Notifications, sorted by tenant and name."""
 
     items: list[NotificationView]
 
 
 class NotificationTested(Reply, kw_only=True, frozen=True):
-    """Whether a test notice was taken; ``why`` not."""
+    """Result of a test notice. ``why`` is the error if it was not accepted."""
 
     name: str
     passed: bool

@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1 document of the pool's API, made from the routes and shapes; served by the gateway, kept in the reference."""
+"""Generator of the OpenAPI 3.1 document of the API from its routes and message types.
+
+The gateway serves the document, and the reference documentation contains it.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from calabash.api.route import Route
 from calabash.api.routes import ROUTES
 
 REF = "#/components/schemas/{name}"
-# What every route may answer beside its own reply.
+# Errors that every route may return.
 _FAILURES = {
-    "401": "no token, or one that is not known, has expired or was revoked",
-    "403": "whoever asks may not do that",
-    "429": "too many requests; `Retry-After` says for how many seconds to wait",
-    "default": "it failed",
+    "401": "The token is missing, unknown, expired or revoked.",
+    "403": "The requesting user is not permitted to do this.",
+    "429": "Too many requests; `Retry-After` is the number of seconds to wait.",
+    "default": "The request failed.",
 }
 
 
 def openapi() -> dict[str, Any]:
-    """The document."""
+    """Return the OpenAPI document as JSON values."""
     shapes = [s for route in ROUTES for s in (route.body, route.query, route.reply) if s]
     _, components = msgspec.json.schema_components([*dict.fromkeys(shapes), replies.Failure], ref_template=REF)
     paths: dict[str, Any] = {}
@@ -33,24 +36,26 @@ def openapi() -> dict[str, Any]:
         "info": {
             "title": "Calabash pool",
             "version": "v1",
-            "description": "The pool's API. Over its Unix socket the kernel says who asks; over TCP a token does.",
+            "description": "API of a Calabash pool. Requests over its Unix socket are authenticated by the user ID of the"
+            " process, requests over TCP by a token.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [
-            {"url": "/", "description": "where the gateway serves it"},
-            {"url": "http://pool", "description": "over the Unix socket $CALABASH_HOME/pool.sock, without a token"},
+            {"url": "/", "description": "The gateway."},
+            {"url": "http://pool", "description": "The Unix socket $CALABASH_HOME/pool.sock, without a token."},
         ],
         "security": [{"token": []}, {"session": []}],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "`calabash token create` makes one"},
+                "token": {"type": "http", "scheme": "bearer", "description": "Token of `calabash token create`."},
                 "session": {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "calabash_session",
-                    "description": "of the console; what changes something needs the header X-CSRF-Token as well",
+                    "description": "Session of the web console. Requests that change something also need the header"
+                    " X-CSRF-Token.",
                 },
             },
         },
@@ -81,7 +86,11 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, "content": content}
     operation["responses"] = {
         str(route.status): {"description": route.note or route.summary, "content": _content(route.reply)},
-        **({"304": {"description": "what If-None-Match names has not changed"}} if route.method == "GET" else {}),
+        **(
+            {"304": {"description": "The reply that If-None-Match names has not changed."}}
+            if route.method == "GET"
+            else {}
+        ),
         **{status: {"description": text, "content": _content(replies.Failure)} for status, text in _FAILURES.items()},
     }
     if route.name == "POST /v1/sessions":

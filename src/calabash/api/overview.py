@@ -1,4 +1,4 @@
-"""The front page in one reply: what is given out and what is used, of how many devices, and why others wait."""
+"""Message types of the overview: devices, allocated and used amounts, and reasons of waiting requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from calabash.api.replies import Reply
 
 
 class OverviewCell(Reply, kw_only=True, frozen=True):
-    """One device in a few figures. Given out is the larger of memory and compute."""
+    """Summary of one device. ``given_percent`` is the larger of the allocated percentages of memory and compute."""
 
     index: int
     health: str
@@ -16,7 +16,7 @@ class OverviewCell(Reply, kw_only=True, frozen=True):
 
 
 class OverviewModel(Reply, kw_only=True, frozen=True):
-    """The devices of one model; ``given`` and ``busy`` in devices."""
+    """Summary of the devices of one model. ``given`` (allocated) and ``busy`` are numbers of devices."""
 
     model: str
     devices: int
@@ -25,18 +25,18 @@ class OverviewModel(Reply, kw_only=True, frozen=True):
 
 
 class OverviewCount(Reply, kw_only=True, frozen=True):
-    """How many there are of something that has a name: a reason, a tenant, a state of health."""
+    """Count by name, for example of a reason, a tenant or a health state."""
 
     name: str
     count: int
 
 
 class OverviewReply(Reply, kw_only=True, frozen=True):
-    """Everything at a glance. Amounts in devices are sums of fractions.
+    """Overview of the pool. Amounts of devices are sums of fractions.
 
-    ``given``: devices given out. ``busy``: devices' worth of measured use. ``idle_held``: slices that are held and
-    that nothing was computed on in the last second; ``idle_held_devices``: what they keep from others.
-    ``unexplained``: waiting requests beyond those whose reason was worked out.
+    ``given``: allocated devices. ``busy``: measured use in devices. ``idle_held``: slices without GPU work in the last second.
+    ``idle_held_devices``: devices that these slices hold. ``strangers``: unmanaged processes. ``unexplained``: waiting requests
+    whose reason was not determined.
     """
 
     at: float

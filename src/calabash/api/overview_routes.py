@@ -1,4 +1,4 @@
-"""The route of the front page."""
+"""Route of the overview."""
 
 from __future__ import annotations
 
@@ -6,5 +6,10 @@ from calabash.api.overview import OverviewReply
 from calabash.api.route import Route
 
 OVERVIEW = (
-    Route(method="GET", path="/v1/overview", summary="what is given out, used, and waited for", reply=OverviewReply),
+    Route(
+        method="GET",
+        path="/v1/overview",
+        summary="Summarize devices, allocations and waiting requests",
+        reply=OverviewReply,
+    ),
 )

@@ -1,7 +1,7 @@
-"""Metrics that the programs of a cluster serve at ``/metrics``: names, labels, help.
+"""Prometheus metrics that the programs of a cluster serve at ``/metrics``: names, labels and help texts.
 
-The ports that serve them ask for no credential. No label may therefore name an object of a namespace, a user, or a queue:
-the values of every label are from lists that the product itself has.
+The metrics are served without authentication. Therefore no label names an object of a namespace, a user or a queue: all label
+values are from lists in the product.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class ClusterPart(StrEnum):
-    """A program of the cluster; the value is the label ``part`` of ``calabash_build_info``."""
+    """Program of the cluster. The value is the label ``part`` of ``calabash_build_info``."""
 
     PLANNER = "planner"
     ADMISSION = "admission"
@@ -26,7 +26,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartMetric:
-    """One metric. ``parts`` are the programs that serve it; ``buckets`` are the upper bounds of a histogram."""
+    """Metric. ``parts`` are the programs that serve it; ``buckets`` are the upper bounds of a histogram."""
 
     name: str
     kind: str
@@ -41,35 +41,35 @@ BUILD_INFO = PartMetric(
     kind="gauge",
     labels=("part", "version"),
     parts=EVERY,
-    help="1, with the part of the cluster that answers and its version.",
+    help="1, with the program of the cluster and its version as labels.",
 )
 KUBE_REQUESTS = PartMetric(
     name="calabash_kube_requests_total",
     kind="counter",
     labels=("method", "code"),
     parts=EVERY,
-    help="Requests to the API server by the status of its answer, watches included; code 0: there was no answer.",
+    help="Requests to the API server by the status of the reply, including watches; code 0: no reply.",
 )
 KUBE_LISTS = PartMetric(
     name="calabash_kube_lists_total",
     kind="counter",
     labels=("kind",),
     parts=EVERY,
-    help="Complete lists of a kind of object. More than one for each mirror of the kind: a watch was lost for good.",
+    help="Complete lists of a kind of object. More than one per mirror of the kind: a watch could not be continued.",
 )
 KUBE_WATCHES = PartMetric(
     name="calabash_kube_watches_total",
     kind="counter",
     labels=("kind",),
     parts=EVERY,
-    help="Watches of a kind of object that were begun. API servers end each after 5 to 10 minutes.",
+    help="Started watches of a kind of object. API servers end each watch after 5 to 10 minutes.",
 )
 KUBE_SILENT = PartMetric(
     name="calabash_kube_silent_seconds",
     kind="gauge",
     labels=("kind",),
     parts=EVERY,
-    help="Time since the API server last sent anything about a kind of object; up to 90 s without a change is usual.",
+    help="Time since the API server last sent data about a kind of object; up to 90 s without a change is normal.",
 )
 PROCESS_CPU = PartMetric(
     name="process_cpu_seconds_total",
@@ -81,20 +81,18 @@ PROCESS_MEMORY = PartMetric(
     name="process_resident_memory_bytes", kind="gauge", parts=EVERY, help="Resident memory of the process."
 )
 PROCESS_FDS = PartMetric(name="process_open_fds", kind="gauge", parts=EVERY, help="Open file descriptors.")
-PROCESS_FDS_MAX = PartMetric(
-    name="process_max_fds", kind="gauge", parts=EVERY, help="How many file descriptors the process may open."
-)
+PROCESS_FDS_MAX = PartMetric(name="process_max_fds", kind="gauge", parts=EVERY, help="Limit of open file descriptors.")
 PROCESS_START = PartMetric(
     name="process_start_time_seconds",
     kind="gauge",
     parts=EVERY,
-    help="When the process was started, in seconds since 1970.",
+    help="Start time of the process, in seconds since 1970.",
 )
 CERTIFICATE_EXPIRY = PartMetric(
     name="calabash_certificate_expiry_timestamp_seconds",
     kind="gauge",
     parts=frozenset((ClusterPart.ADMISSION, ClusterPart.METRICS, ClusterPart.SERVER)),
-    help="When the certificate that the part serves with ends, in seconds since 1970; no series before there is one.",
+    help="Expiry of the program's serving certificate, in seconds since 1970; no series without a certificate.",
 )
 
 _PLANNER = frozenset((ClusterPart.PLANNER,))
@@ -102,40 +100,40 @@ PLANNER_LEADS = PartMetric(
     name="calabash_planner_leads",
     kind="gauge",
     parts=_PLANNER,
-    help="1 while this planner leads and decides, 0 while it does not.",
+    help="1 while this planner is the leader, otherwise 0.",
 )
 PLANNER_READY = PartMetric(
     name="calabash_planner_ready",
     kind="gauge",
     parts=_PLANNER,
-    help="1 while this planner leads, or has read all objects and another planner leads; 0 otherwise.",
+    help="1 while this planner is the leader, or has read all objects while another planner is the leader; otherwise 0.",
 )
 PLANNER_SKIPPED = PartMetric(
     name="calabash_planner_skipped_objects_total",
     kind="counter",
     labels=("kind",),
     parts=_PLANNER,
-    help="Versions of objects that cannot be read, or on which the planner fails, and that it leaves out.",
+    help="Versions of objects that the planner skips, because it cannot read or process them.",
 )
 PLANNER_DECISIONS = PartMetric(
     name="calabash_planner_decision_seconds",
     kind="histogram",
     parts=_PLANNER,
     buckets=SECONDS,
-    help="Time that one cycle of decisions took; the count is the number of cycles.",
+    help="Duration of a decision cycle; the count is the number of cycles.",
 )
 PLANNER_FAILURES = PartMetric(
     name="calabash_planner_decision_failures_total",
     kind="counter",
     parts=_PLANNER,
-    help="Cycles that failed; the planner then begins anew without the pods on which it fails.",
+    help="Failed decision cycles; after a failure the planner restarts without the pods on which it fails.",
 )
 PLANNER_PODS = PartMetric(
     name="calabash_planner_pods",
     kind="gauge",
     labels=("stage",),
     parts=_PLANNER,
-    help="Pods that the leading planner knows, by stage: waiting pods stand in their queues, bound ones have their nodes.",
+    help="Pods that the leading planner knows, by stage: waiting pods are in their queues, bound pods have a node.",
 )
 PLANNER_NODES = PartMetric(
     name="calabash_planner_nodes", kind="gauge", parts=_PLANNER, help="Nodes on which the leading planner places pods."
@@ -145,7 +143,7 @@ PLANNER_BINDINGS = PartMetric(
     kind="counter",
     labels=("result",),
     parts=_PLANNER,
-    help="Bindings of pods with devices that were written (ok) or could not be written (failed).",
+    help="Bindings of pods with devices that were written (ok) or not written because of an error (failed).",
 )
 
 _ADMISSION = frozenset((ClusterPart.ADMISSION,))
@@ -162,7 +160,7 @@ ADMISSION_SECONDS = PartMetric(
     labels=("path",),
     parts=_ADMISSION,
     buckets=SECONDS,
-    help="Time that the answer to an admission review took.",
+    help="Duration of an admission review.",
 )
 
 _METRICS = frozenset((ClusterPart.METRICS,))
@@ -171,14 +169,14 @@ ADAPTER_REQUESTS = PartMetric(
     kind="counter",
     labels=("code",),
     parts=_METRICS,
-    help="Requests of API servers for external metrics, by the status of the answer; code 500: the part failed.",
+    help="Requests of API servers for external metrics, by the status of the reply; code 500: the program failed.",
 )
 ADAPTER_SECONDS = PartMetric(
     name="calabash_metrics_request_seconds",
     kind="histogram",
     parts=_METRICS,
     buckets=SECONDS,
-    help="Time that the answer to a request for external metrics took.",
+    help="Duration of a request for external metrics.",
 )
 
 _SERVER = frozenset((ClusterPart.SERVER,))
@@ -187,31 +185,34 @@ SERVER_REQUESTS = PartMetric(
     kind="counter",
     labels=("method", "code"),
     parts=_SERVER,
-    help="Requests of the cluster's API by the status of the answer; code 0: the connection ended before it.",
+    help="Requests of the cluster's API by the status of the reply; code 0: the connection ended before the reply.",
 )
 SERVER_USAGE_RECORDS = PartMetric(
     name="calabash_server_usage_records_total",
     kind="counter",
     parts=_SERVER,
-    help="Usage records that agents sent and that are in the database.",
+    help="Usage records of agents that were written to the database.",
 )
 SERVER_OLDEST_REPORT = PartMetric(
     name="calabash_server_oldest_node_report_seconds",
     kind="gauge",
     parts=_SERVER,
-    help="Time since the node that has been silent longest sent its usage, or since the start of the server.",
+    help="Time since the oldest last usage report of all nodes, or since the start of the server.",
 )
 
 _AGENT = frozenset((ClusterPart.AGENT,))
 AGENT_READY = PartMetric(
-    name="calabash_agent_ready", kind="gauge", parts=_AGENT, help="1 while the agent serves its node's devices, else 0."
+    name="calabash_agent_ready",
+    kind="gauge",
+    parts=_AGENT,
+    help="1 while the agent serves the devices of its node, otherwise 0.",
 )
 AGENT_DEVICES = PartMetric(
     name="calabash_agent_devices",
     kind="gauge",
     labels=("health",),
     parts=_AGENT,
-    help="Devices of the node by their health.",
+    help="Devices of the node by health state.",
 )
 AGENT_SLICES = PartMetric(
     name="calabash_agent_slices", kind="gauge", parts=_AGENT, help="Slices that containers of the node hold."
@@ -220,19 +221,19 @@ AGENT_DENIED = PartMetric(
     name="calabash_agent_memory_denied_total",
     kind="counter",
     parts=_AGENT,
-    help="Memory allocations that were refused because a slice's limit was reached.",
+    help="Memory allocations that were refused because the limit of a slice was reached.",
 )
 AGENT_THROTTLED = PartMetric(
     name="calabash_agent_throttled_seconds_total",
     kind="counter",
     parts=_AGENT,
-    help="Time for which slices were held back because of their share of computing.",
+    help="Time for which the work of slices was delayed by their compute share.",
 )
 AGENT_REGISTRATIONS = PartMetric(
     name="calabash_agent_kubelet_registrations_total",
     kind="counter",
     parts=_AGENT,
-    help="Registrations with the kubelet, or with the relay, since the agent began to serve; more than one: it reconnected.",
+    help="Registrations with the kubelet or the relay since the start of the agent; more than one: it reconnected.",
 )
 AGENT_USAGE_WAITING = PartMetric(
     name="calabash_agent_usage_records_waiting",
@@ -279,5 +280,5 @@ PART_METRICS = (
 
 
 def metrics_of(part: ClusterPart) -> tuple[PartMetric, ...]:
-    """The metrics that a program serves."""
+    """Return the metrics that a program serves."""
     return tuple(metric for metric in PART_METRICS if part in metric.parts)

@@ -1,4 +1,4 @@
-"""Shapes and routes of places: ports of tenant networks that servers of the pool's machine listen at."""
+"""Ports of tenant networks at which servers of the pool's machine listen ("places"): message types and routes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from calabash.api.route import Route
 from calabash.model.request import KEEP_S_MAX
 
 PATH = f"{NETWORKS}/places"
-_HERE = "processes of the pool's machine alone"
+_LOCAL = "only for processes of the pool's machine"
 
 
 class PlaceOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A port is to be held. Asked again by the same holder it goes on being held."""
+    """Request to hold a port for a server. The holder repeats the request to keep the port."""
 
     port: Path
-    holder: Annotated[str, Meta(min_length=1, max_length=256, description="by which others are told who has it")]
-    keep_s: Annotated[float, Meta(ge=1, le=KEEP_S_MAX, description="it ends when nobody has asked again for so long")]
+    holder: Annotated[str, Meta(min_length=1, max_length=256, description="name of the holder, shown to other users")]
+    keep_s: Annotated[
+        float,
+        Meta(ge=1, le=KEEP_S_MAX, description="seconds without a repeated request after which the port is given back"),
+    ]
 
 
 class PlaceName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Whose place, in the query string."""
+    """Query parameters that select a port."""
 
     port: Path
 
 
 class PlaceView(Reply, kw_only=True, frozen=True):
-    """A port that a server holds. ``namespace``: the file of the network namespace in which it listens."""
+    """Port that a server holds. ``namespace`` is the file of the network namespace in which the server listens."""
 
     port: str
     tenant: str
@@ -50,26 +53,26 @@ PLACES = (
     Route(
         method="GET",
         path=PATH,
-        summary="ports that servers of this machine listen at",
+        summary="List ports at which servers of this machine listen",
         reply=PlaceList,
         administrators=True,
     ),
     Route(
         method="POST",
         path=PATH,
-        summary="holds a port for a server, and makes its namespace",
+        summary="Hold a port for a server, and create its network namespace",
         reply=PlaceView,
         body=PlaceOrder,
         administrators=True,
-        note=f"{_HERE}; 409 while another has the port",
+        note=f"{_LOCAL}; 409 while another holder has the port",
     ),
     Route(
         method="DELETE",
         path=PATH,
-        summary="gives a port of a server back",
+        summary="Give back a port of a server",
         reply=Named,
         query=PlaceName,
         administrators=True,
-        note=f"{_HERE}; who is connected by it is cut off",
+        note=f"{_LOCAL}; its connections are closed",
     ),
 )

@@ -1,4 +1,4 @@
-"""What the API answers."""
+"""Message types of replies: status, devices, MIG, allocations, queues and events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class Reply(msgspec.Struct, kw_only=True, frozen=True):
-    """Whatever the pool answers."""
+    """Base class of all replies."""
 
 
 class Failure(Reply, kw_only=True, frozen=True):
-    """Any answer with a status from 400 on; codes are stable and the same as the command line's."""
+    """Body of every reply with a status of 400 or above. Reason codes are stable, and the same as those of the command line."""
 
     reason: str
     message: str
@@ -18,8 +18,12 @@ class Failure(Reply, kw_only=True, frozen=True):
 
 
 class Status(Reply, kw_only=True, frozen=True):
-    """The pool. ``membership`` says who decides what belongs to an allocation: the kernel, or a lease file.
-    ``console``: where a browser finds it; empty: nowhere, and ``console_failure`` says why where it was to be served."""
+    """Status of the pool.
+
+    ``membership``: the mechanism that decides which processes belong to an allocation: the kernel, or a lease file.
+    ``console``: URL of the web console; empty if it is not served. ``console_failure``: the error if the console should be
+    served and is not.
+    """
 
     version: str
     pid: int
@@ -41,7 +45,10 @@ class Status(Reply, kw_only=True, frozen=True):
 
 
 class StrangerView(Reply, kw_only=True, frozen=True):
-    """A process that holds memory of a device and has no slice of it; ``allocation`` when it has slices elsewhere."""
+    """Unmanaged process: it holds memory of a device without a slice of it.
+
+    ``allocation``: its allocation on other devices; empty if it has none.
+    """
 
     pid: int
     uid: int
@@ -51,11 +58,14 @@ class StrangerView(Reply, kw_only=True, frozen=True):
 
 
 class DeviceView(Reply, kw_only=True, frozen=True):
-    """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's. What ``strangers`` hold
-    is granted to nobody. ``pinned`` is the only mode that its operator leaves to it, empty: any.
-    ``replicas``: how many tenants may use it in turns, ``interval``: how long these turns are to be, empty: the driver's own.
-    ``spill_mib``: host memory that its node gives, to all slices together, for what does not fit on its devices.
-    ``node``: the node of a cluster that it is of; its ``index`` is then a number among all devices of the cluster."""
+    """Device.
+
+    ``memory_used_mib`` is reported by the driver; allocated and free memory are computed by the pool. ``strangers``: unmanaged
+    processes; their memory is not allocated. ``pinned``: the only mode that the operator allows; empty: any. ``replicas``: most
+    allocations that time-slice the device. ``interval``: length of their time slices; empty: decided by the driver.
+    ``spill_mib``: host memory of the node for all slices that spill device memory. ``node``: node in a cluster; ``index`` is
+    then the number of the device in the cluster.
+    """
 
     uuid: str
     index: int
@@ -87,7 +97,7 @@ class DeviceList(Reply, kw_only=True, frozen=True):
 
 
 class HappeningView(Reply, kw_only=True, frozen=True):
-    """Something that happened to a device, and the state that it was in then."""
+    """Health event of a device, with the state that followed it."""
 
     at: float
     health: str
@@ -95,18 +105,19 @@ class HappeningView(Reply, kw_only=True, frozen=True):
 
 
 class PartView(Reply, kw_only=True, frozen=True):
-    """A part of a device that is out of service by itself: a MIG device by its UUID, or what serves a mode by its name."""
+    """Part of a device that is out of service while the device is not: a MIG device (UUID) or a service of a mode (name)."""
 
     name: str
     health: str
 
 
 class DeviceDetail(Reply, kw_only=True, frozen=True):
-    """One device and what is known of its health.
+    """Device with the details of its health.
 
-    ``since``: when it stopped being healthy, null when it is. ``needs``: ``test``, ``reset`` or ``operator``; empty when
-    nothing has to be done. ``evict_at``: when whoever is still on it is ended. ``figures``: the best that its tests have
-    measured, in microseconds. ``history``: oldest first.
+    ``since``: time at which it became unhealthy; null if it is healthy. ``needs``: action that is needed: ``test``, ``reset``
+    or ``operator``; empty for none. ``drained_why``: reason of the drain. ``evict_at``: time at which its allocations are
+    ended. ``figures``: best results of its tests, in microseconds. ``parts``: parts that are out of service. ``history``:
+    health events, oldest first.
     """
 
     device: DeviceView
@@ -121,83 +132,11 @@ class DeviceDetail(Reply, kw_only=True, frozen=True):
     history: list[HappeningView]
 
 
-class MigProfileView(Reply, kw_only=True, frozen=True):
-    """A profile of a card; ``starts`` are the first memory slices at which one more of it could begin now, with those that
-    an idle instance would leave for it."""
-
-    name: str
-    memory_mib: int
-    compute: int
-    slices: int
-    starts: list[int]
-
-
-class MigPartView(Reply, kw_only=True, frozen=True):
-    """A part of an instance, from its ``start``th compute slice on; ``allocation`` is empty where nobody has it."""
-
-    profile: str
-    start: int
-    compute: int
-    uuid: str
-    allocation: str
-
-
-class MigInstanceView(Reply, kw_only=True, frozen=True):
-    """An instance that stands on a card. ``state``: ``used`` by ``allocations``, ``idle``, ``fixed`` (idle, and never
-    destroyed for another shape), or ``foreign``: processes without a slice are in it. ``parts``: what it is divided into,
-    where that is not all in one; they share its memory."""
-
-    profile: str
-    start: int
-    slices: int
-    compute: int
-    memory_mib: int
-    uuid: str
-    state: str
-    allocations: list[str]
-    parts: list[MigPartView] = []
-
-
-class MigCardView(Reply, kw_only=True, frozen=True):
-    """A card that MIG can cut. ``slices`` are memory slices; ``pinned`` is the mode that its operator keeps it in."""
-
-    uuid: str
-    index: int
-    model: str
-    mode: str
-    pinned: str
-    enabled: bool
-    slices: int
-    compute: int
-    compute_free: int
-    instances: list[MigInstanceView]
-    profiles: list[MigProfileView]
-
-
-class MigCards(Reply, kw_only=True, frozen=True):
-    items: list[MigCardView]
-
-
-class MigPlaceView(Reply, kw_only=True, frozen=True):
-    """Where an instance goes: ``device_index`` -1 where it finds no place. ``reused``: it stands there already. Of a part of
-    one, ``part`` is its first compute slice (-1: all of it), and ``shared``: others are in the same instance."""
-
-    profile: str
-    device: str
-    device_index: int
-    start: int
-    reused: bool
-    destroyed: list[str]
-    part: int = -1
-    shared: bool = False
-
-
-class MigPlaces(Reply, kw_only=True, frozen=True):
-    items: list[MigPlaceView]
-
-
 class TestReply(Reply, kw_only=True, frozen=True):
-    """What a test of a device came to; ``figures`` in microseconds, by the device's own clock."""
+    """Result of a test of a device.
+
+    ``why``: reason of a failure. ``figures``: durations in microseconds by the device's clock.
+    """
 
     passed: bool
     why: str
@@ -206,9 +145,10 @@ class TestReply(Reply, kw_only=True, frozen=True):
 
 
 class SliceUseView(Reply, kw_only=True, frozen=True):
-    """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device.
+    """Slice with its current use. ``core_used_percent``: use of the whole device in the last second.
 
-    With policy ``best-effort``, ``core_percent`` is not promised: it is the share that the slice is accounted with.
+    With policy ``best-effort``, ``core_percent`` is not guaranteed: it is the share that metering records for the slice.
+    ``denied``: refused memory allocations. ``throttled_s``: time for which work was delayed by the compute share.
     """
 
     device: str
@@ -226,9 +166,9 @@ class SliceUseView(Reply, kw_only=True, frozen=True):
 
 
 class AllocationView(Reply, kw_only=True, frozen=True):
-    """A running allocation, a waiting one (``state`` is ``pending``, no slices), or one that has ended.
+    """Allocation that runs or has ended, or waiting request (``state`` is ``pending``, without slices).
 
-    ``position``: of one that waits, among those of its queue by priority and age, from 1; 0 of any other.
+    ``position``: position of a waiting request in its queue by priority and age, from 1; 0 for an allocation.
     """
 
     id: str
@@ -253,16 +193,19 @@ class AllocationView(Reply, kw_only=True, frozen=True):
 
 
 class AllocationList(Reply, kw_only=True, frozen=True):
-    """``next`` goes into ``after`` of the following request; it is empty on the last page."""
+    """Page of allocations. ``next`` is the value of ``after`` for the next page; empty on the last page."""
 
     items: list[AllocationView]
     next: str = ""
 
 
 class SliceView(Reply, kw_only=True, frozen=True):
-    """What was granted of one device; ``profile`` and ``start`` of a MIG instance, empty and -1 where there is none; ``part``
-    is the first compute slice of a part of one, -1 for all of it;
-    ``spill_mib`` of its memory need not lie on the device."""
+    """Granted slice of one device.
+
+    ``profile`` and ``start``: profile and first memory slice of the MIG instance; empty and -1 for none. ``part``: first
+    compute slice of a compute instance; -1 for a whole GPU instance. ``spill_mib``: how much of the memory may be in host
+    memory.
+    """
 
     device: str
     memory_mib: int
@@ -276,10 +219,13 @@ class SliceView(Reply, kw_only=True, frozen=True):
 
 
 class GrantReply(Reply, kw_only=True, frozen=True):
-    """What the program needs: ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` go in front of what is there. With a ``lease``, the
-    program holds a shared lock on that file; without one the kernel knows who belongs to the allocation. With a
-    ``worker_socket`` the program has neither: a worker that listens there uses the slice in its stead. With a ``door`` the
-    program is started by whoever waits at that Unix socket, in the network namespace of its ports."""
+    """Granted allocation, and the environment that its program needs.
+
+    ``environment``: the values of ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` precede existing values. ``lease``: file on which the
+    program holds a shared lock; empty if the kernel identifies the member processes. ``worker_socket``: socket of a worker that
+    uses the slice on behalf of the program, which then needs no environment and no lease. ``door``: Unix socket of the process
+    that starts the program in the network namespace of its ports.
+    """
 
     id: str
     state: str
@@ -295,28 +241,28 @@ class GrantReply(Reply, kw_only=True, frozen=True):
 
 
 class StateReply(Reply, kw_only=True, frozen=True):
-    """``granted``, ``running``, ``ending``, or ``released``."""
+    """State of an allocation: ``granted``, ``running``, ``ending`` or ``released``."""
 
     id: str
     state: str
 
 
 class MovedReply(Reply, kw_only=True, frozen=True):
-    """The queue that a request waits in now."""
+    """Queue in which a request waits now."""
 
     id: str
     queue: str
 
 
 class KeptReply(Reply, kw_only=True, frozen=True):
-    """For how many seconds it is kept without another word; 0: until it is given back."""
+    """Result of a renewal: the seconds for which a standing allocation is kept; 0: until it is given back."""
 
     id: str
     keep_s: float
 
 
 class WhyReply(Reply, kw_only=True, frozen=True):
-    """Why a request waits, where and why there something runs, or what became of it."""
+    """Explanation of a waiting request, of the placement of an allocation, or of its end."""
 
     id: str
     state: str
@@ -327,7 +273,7 @@ class WhyReply(Reply, kw_only=True, frozen=True):
 
 
 class QueueView(Reply, kw_only=True, frozen=True):
-    """A queue; amounts in devices."""
+    """Queue. Amounts are devices. ``users`` and ``groups`` may use it."""
 
     name: str
     parent: str
@@ -345,20 +291,20 @@ class QueueList(Reply, kw_only=True, frozen=True):
 
 
 class Named(Reply, kw_only=True, frozen=True):
-    """Name of an object that was created, changed or deleted, and ``warnings`` for the administrator."""
+    """Name of an object that was created, changed or deleted, with warnings for the administrator."""
 
     name: str
     warnings: list[str] = []
 
 
 class ScenarioText(Reply, kw_only=True, frozen=True):
-    """What the scheduler knows now, as a scenario file."""
+    """State of the scheduler as a scenario file."""
 
     scenario: str
 
 
 class EventView(Reply, kw_only=True, frozen=True):
-    """Something that happened."""
+    """One event."""
 
     id: int
     at: float
@@ -370,12 +316,12 @@ class EventView(Reply, kw_only=True, frozen=True):
 
 
 class EventList(Reply, kw_only=True, frozen=True):
-    """Oldest first."""
+    """Events, oldest first."""
 
     items: list[EventView]
 
 
 class Stopping(Reply, kw_only=True, frozen=True):
-    """The process that is about to end."""
+    """Process ID of the pool that is stopping."""
 
     pid: int

@@ -1,4 +1,4 @@
-"""What the API is asked: bodies and query parameters, with every bound in the type."""
+"""Message types of request bodies and query parameters, with their bounds, and functions that decode and check them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, GpuRequest, Isolation, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
-LARGE_BODY_BYTES_MAX = 1 << 20  # of what names many things at once
+LARGE_BODY_BYTES_MAX = 1 << 20  # for requests about many objects
 _LARGE = frozenset({"/v1/networks/apply", "/v1/networks/status"})
 WAIT_S_MAX = 7 * 86_400.0
 RUN_TIME_S_MAX = 366 * 86_400.0
@@ -25,21 +25,21 @@ PAGE_MAX = 1000
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._@-]{0,62}")
-HOW_WRITTEN: dict[str, str] = {}  # the form of a text for people, by the pattern as messages of msgspec have it
+PATTERN_HINTS: dict[str, str] = {}  # description for people, by the pattern as it is quoted in messages of msgspec
 
 
-def written(pattern: str, how: str, **more: Any) -> Meta:
-    """Return the constraint for a text of that pattern; ``how`` says for people what it looks like."""
-    HOW_WRITTEN[repr(pattern)] = how
+def with_pattern(pattern: str, hint: str, **more: Any) -> Meta:
+    """Return the constraint of a text with a pattern; ``hint`` describes the pattern in error messages."""
+    PATTERN_HINTS[repr(pattern)] = hint
     return Meta(pattern=pattern, **more)
 
 
 _LOGIN_HINT = "1 to 128 letters, digits and ._@-, a letter, digit or _ first"
-Name = Annotated[str, written(NAME_PATTERN, NAME_HINT)]
-OptionalName = Annotated[str, written(rf"^\Z|{NAME_PATTERN}", NAME_HINT)]
+Name = Annotated[str, with_pattern(NAME_PATTERN, NAME_HINT)]
+OptionalName = Annotated[str, with_pattern(rf"^\Z|{NAME_PATTERN}", NAME_HINT)]
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 # A login or group name: useradd's rules, and numbers for users without a name.
-Login = Annotated[str, written(r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?\Z", _LOGIN_HINT)]
+Login = Annotated[str, with_pattern(r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?\Z", _LOGIN_HINT)]
 Logins = Annotated[list[Login], Meta(max_length=1000)]
 New = Annotated[
     bool, Meta(description="true: create it, 409 if it exists; false: change it, 404 if it does not; left out: either")
@@ -48,45 +48,52 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A slice is asked for."""
+    """Request for a slice."""
 
-    gpus: Annotated[int, Meta(ge=1, le=64, description="devices wanted; each carries the same amounts")] = 1
+    gpus: Annotated[int, Meta(ge=1, le=64, description="number of devices; each gives the same amounts")] = 1
     memory_mib: (
         Annotated[
             int,
-            Meta(ge=1, le=1 << 40, description="device memory per device; the whole card, or as much as of compute"),
+            Meta(
+                ge=1,
+                le=1 << 40,
+                description="device memory per device; left out: the whole device, or the same fraction as of the compute",
+            ),
         ]
         | None
     ) = None
     spill_mib: Annotated[
         int,
-        Meta(ge=0, le=1 << 40, description="part of the memory that need not lie on the device, where that is allowed"),
+        Meta(ge=0, le=1 << 40, description="how much of the memory may be in host memory, where that is allowed"),
     ] = 0
     cores: Cores | None = None
     mode: Annotated[
         OptionalName,
         Meta(
-            description="`exclusive`, `vgpu`, `brokered`, `mps`, `timeslice`, `mig`, `passthrough`; empty: what the amounts say"
+            description="`exclusive`, `vgpu`, `brokered`, `mps`, `timeslice`, `mig`, `passthrough`; empty: decided by the"
+            " amounts"
         ),
     ] = ""
     mig: Annotated[
         str,
         Meta(
             max_length=32,
-            description="a MIG profile such as `1g.10gb`, or a part such as `1c.3g.40gb`, instead of memory, cores and mode",
+            description="MIG profile of a GPU instance (`1g.10gb`) or compute instance (`1c.3g.40gb`), instead of memory, cores"
+            " and mode",
         ),
     ] = ""
     vf: Annotated[
         str,
         Meta(
-            max_length=64, description="a part of a card for a virtual machine, instead of memory; mode `passthrough`"
+            max_length=64,
+            description="profile of a virtual function for a virtual machine, instead of memory; implies mode `passthrough`",
         ),
     ] = ""
     standing: Annotated[
         bool,
         Meta(
-            description="it is kept until it is given back, without a program of this machine: for virtual machines, in mode"
-            " `passthrough`, and for workers that outlive who asked, in mode `brokered`; administrators"
+            description="the allocation is kept until it is given back, also without a local program: for virtual machines in"
+            " mode `passthrough`, and for workers in mode `brokered` that outlive the requesting process; administrators only"
         ),
     ] = False
     keep_s: Annotated[
@@ -94,7 +101,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         Meta(
             ge=0,
             le=KEEP_S_MAX,
-            description="of one that stands: it ends when nobody has said for so long that it is needed; 0: never by itself",
+            description="seconds without a renewal after which a standing allocation ends; 0: it does not end by itself",
         ),
     ] = 0.0
     uuids: Annotated[
@@ -103,61 +110,81 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ] = []
     isolation: Annotated[
         OptionalName,
-        Meta(description="how strongly tenants are kept apart at least: `cooperative`, `brokered`, `hardware`"),
+        Meta(description="least isolation level: `cooperative`, `brokered`, `hardware`"),
     ] = ""
     policy: Policy | None = None
-    tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
+    tenant: Annotated[
+        OptionalName, Meta(description="tenant on whose account the request is; empty or `default`: the user's own")
+    ] = ""
     project: Annotated[
-        OptionalName, Meta(description="the part of the tenant; empty: the queue says, or `default`")
+        OptionalName, Meta(description="project of the tenant; empty: decided by the queue, or `default`")
     ] = ""
     queue: Annotated[
-        OptionalName, Meta(description="the queue it waits in; empty or `default`: the tenant's, where it has one")
+        OptionalName,
+        Meta(description="queue of the request; empty or `default`: the queue of the tenant, if it has one"),
     ] = DEFAULT_QUEUE
-    priority: Annotated[int, Meta(ge=-1000, le=1000, description="larger goes first in its queue")] = 0
-    gang: Annotated[OptionalName, Meta(description="members of a gang start together or not at all")] = ""
-    gang_size: Annotated[int, Meta(ge=1, le=100_000, description="members that the gang needs to start")] = 1
+    priority: Annotated[
+        int, Meta(ge=-1000, le=1000, description="requests with a larger priority are scheduled first in their queue")
+    ] = 0
+    gang: Annotated[OptionalName, Meta(description="name of the gang, whose members start together or not at all")] = ""
+    gang_size: Annotated[
+        int, Meta(ge=1, le=100_000, description="number of members without which the gang does not start")
+    ] = 1
     models: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=128)]],
-        Meta(max_length=64, description="acceptable device models, whole or a part of the name; empty: any"),
+        Meta(max_length=64, description="acceptable device models, as substrings of their names; empty: any"),
     ] = []
     command: Annotated[
-        list[str], Meta(max_length=16_384, description="for people; the journal keeps its first 2048 characters")
+        list[str],
+        Meta(max_length=16_384, description="command line for people; the journal keeps the first 2048 characters"),
     ] = []
     run_time_s: Annotated[
         float,
         Meta(
-            ge=0, le=RUN_TIME_S_MAX, description="expected run time; lets it pass a reservation that it does not delay"
+            ge=0,
+            le=RUN_TIME_S_MAX,
+            description="expected run time; the request may use reserved devices if it ends before they are needed",
         ),
     ] = 0.0
     on_fault: Annotated[
         str,
         Meta(
             pattern=r"^(SIGTERM|SIGUSR1)?\Z",
-            description="the signal that its programs get when a device of theirs fails; SIGTERM or SIGUSR1; empty: none",
+            description="signal that the programs get if one of their devices fails: SIGTERM or SIGUSR1; empty: none",
         ),
     ] = ""
     wait_s: Annotated[
-        float, Meta(ge=0, le=WAIT_S_MAX, description="how long to wait for room; hanging up withdraws the request")
+        float,
+        Meta(
+            ge=0,
+            le=WAIT_S_MAX,
+            description="seconds to wait for free devices; closing the connection withdraws the request",
+        ),
     ] = 0.0
     ports: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=128)]],
         Meta(
             max_length=8,
-            description="of tenant networks, `VPC/SUBNET/PORT`: its program has these and no other network",
+            description="ports of tenant networks, `VPC/SUBNET/PORT`; the program has these and no other network interfaces",
         ),
     ] = []
     enter: Annotated[
         bool,
         Meta(
-            description="the asking process is the program: it is made a member of the allocation before the answer,"
-            " which then says `running`; with ports the answer names a `door` instead"
+            description="the requesting process is the program: it is a member of the allocation before the reply is sent, with"
+            " state `running`; if the request has ports, the reply has `door` instead"
         ),
     ] = False
 
     def request(self, *, tenant: str, queue: str) -> GpuRequest:
-        """As the core knows it, on that tenant's account, in that queue."""
+        """Return the request of the core. Raises CalabashError(BAD_REQUEST).
+
+        Args:
+            tenant: the tenant on whose account it is.
+            queue: the queue in which it waits.
+        """
         if self.gang_size > 1 and not self.gang:
-            raise CalabashError(f"gang size {self.gang_size} without a gang", hint="name the gang with --gang")
+            raise CalabashError(f"gang size {self.gang_size} needs a gang", hint="name the gang with --gang")
         request = GpuRequest(
             count=self.gpus,
             memory_mib=self.memory_mib,
@@ -182,141 +209,83 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class StartedReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The program of an allocation is about to run."""
+    """Report that the program of an allocation is about to run."""
 
-    pid: Annotated[int, Meta(ge=1, le=1 << 31, description="process id, as the pool sees it")]
+    pid: Annotated[int, Meta(ge=1, le=1 << 31, description="process ID in the PID namespace of the pool")]
 
 
 class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The settings of a queue to create or change; a setting that is left out keeps its value, or has its default."""
+    """Settings of a queue to create or change. A setting that is left out keeps its value, or gets its default."""
 
     new: New | UnsetType = UNSET
-    parent: Annotated[OptionalName, Meta(description="queue that it belongs to; empty: none")] | UnsetType = UNSET
-    deserved: Annotated[Amount, Meta(description="devices guaranteed")] | UnsetType = UNSET
-    limit: Annotated[Amount, Meta(description="devices at most; null: no limit")] | UnsetType | None = UNSET
-    weight: Annotated[Amount, Meta(description="share of what is over quota")] | UnsetType = UNSET
-    users: Annotated[Logins, Meta(description="login names that may use it, instead of those before")] | UnsetType = (
+    parent: Annotated[OptionalName, Meta(description="parent queue; empty: none")] | UnsetType = UNSET
+    deserved: Annotated[Amount, Meta(description="guaranteed devices")] | UnsetType = UNSET
+    limit: Annotated[Amount, Meta(description="most devices; null: no limit")] | UnsetType | None = UNSET
+    weight: Annotated[Amount, Meta(description="share of devices over quota")] | UnsetType = UNSET
+    users: Annotated[Logins, Meta(description="login names that may use the queue; replaces the list")] | UnsetType = (
         UNSET
     )
-    groups: Annotated[Logins, Meta(description="groups whose members may use it, instead of those before")] | (
+    groups: Annotated[Logins, Meta(description="groups whose members may use the queue; replaces the list")] | (
         UnsetType
     ) = UNSET
-    add_users: Annotated[Logins, Meta(description="login names that may use it, too")] = []
-    remove_users: Annotated[Logins, Meta(description="login names that may not use it any more")] = []
-    add_groups: Annotated[Logins, Meta(description="groups whose members may use it, too")] = []
-    remove_groups: Annotated[Logins, Meta(description="groups whose members may not use it any more")] = []
+    add_users: Annotated[Logins, Meta(description="login names to add")] = []
+    remove_users: Annotated[Logins, Meta(description="login names to remove")] = []
+    add_groups: Annotated[Logins, Meta(description="groups to add")] = []
+    remove_groups: Annotated[Logins, Meta(description="groups to remove")] = []
 
 
 class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The pool is to go down."""
+    """Request to stop the pool."""
 
     force: Annotated[bool, Meta(description="end running programs first")] = False
 
 
-class DrainOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A device is to take nothing new."""
-
-    reason: Annotated[str, Meta(max_length=200, description="why, for those who ask")] = ""
-    evict: Annotated[bool, Meta(description="end what runs on it")] = False
-    grace_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="how long that may still run")] = 0.0
-
-
-class DeviceMode(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The sharing mode that a device is kept in."""
-
-    mode: Annotated[Name, Meta(description="`mig`, `vgpu` or another mode: no other is served; `auto`: follows demand")]
-
-
-class DeviceSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How one device is given out; what is left out stays as it is."""
-
-    replicas: (
-        Annotated[int, Meta(ge=0, le=1 << 20, description="tenants that use it in turns; 0: as all devices")] | None
-    ) = None
-    interval: (
-        Annotated[
-            str,
-            Meta(max_length=32, description="length of turns: `default`, `short`, `medium`, `long`; `auto`: as all"),
-        ]
-        | None
-    ) = None
-    spill: (
-        Annotated[str, Meta(max_length=32, description="memory beyond it: `on`, `off`; `auto`: as all devices")] | None
-    ) = None
-
-
-class WantedInstance(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A MIG instance of a layout."""
-
-    profile: Annotated[str, Meta(min_length=1, max_length=32, description="its profile, such as `1g.10gb`")]
-    start: Annotated[int, Meta(ge=-1, le=63, description="its first memory slice; -1: wherever all fit best")] = -1
-
-
-class WantedCard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How one card is to be cut."""
-
-    device: Annotated[str, Meta(min_length=1, max_length=128, description="its number or UUID")]
-    instances: Annotated[list[WantedInstance], Meta(max_length=64, description="none: no fixed layout any more")] = []
-
-
-class MigLayout(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Fixed layouts of idle cards; all are checked before any is changed."""
-
-    cards: Annotated[list[WantedCard], Meta(min_length=1, max_length=64)]
-    check: Annotated[bool, Meta(description="change nothing, only say what it would be")] = False
-
-
-class MigQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What would happen if these were asked for now, one after the other."""
-
-    profiles: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=64)]
-
-
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """There is nothing to say."""
+    """Empty body."""
 
 
 class Page(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which part of a list, in the query string."""
+    """Query parameters that select a page of a list."""
 
-    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="items at most; fewer when the reply grows large")] = (
-        PAGE_MAX
-    )
-    after: Annotated[str, Meta(max_length=128, description="`next` of the page before")] = ""
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="most items; a large reply has fewer")] = PAGE_MAX
+    after: Annotated[str, Meta(max_length=128, description="`next` of the previous page")] = ""
 
 
 class AllocationPage(Page, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which allocations, in the query string."""
+    """Query parameters that select allocations."""
 
-    all: Annotated[bool, Meta(description="before the rest, the last `limit` that ended")] = False
-    ended: Annotated[bool, Meta(description="only what ended, newest first; pages lead back in time")] = False
+    all: Annotated[bool, Meta(description="also the last `limit` allocations that ended, before the others")] = False
+    ended: Annotated[bool, Meta(description="only allocations that ended, newest first")] = False
     mine: Annotated[
-        bool, Meta(description="only what the asking process waits for or is a member of; a token has no process")
+        bool,
+        Meta(
+            description="only allocations and requests of the requesting process; a request with a token has no process"
+        ),
     ] = False
 
 
 class EventPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which events, in the query string."""
+    """Query parameters that select events."""
 
-    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="items at most")] = PAGE_MAX
-    after: Annotated[int, Meta(ge=0, lt=10**18, description="id of the last event seen; 0 lists from the oldest")] = 0
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="most items")] = PAGE_MAX
+    after: Annotated[int, Meta(ge=0, lt=10**18, description="ID of the last known event; 0: begin with the oldest")] = 0
 
 
 class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How to release, in the query string."""
+    """Query parameters of the release of an allocation."""
 
-    force: Annotated[bool, Meta(description="end its programs: SIGTERM, and SIGKILL five seconds later")] = False
+    force: Annotated[bool, Meta(description="end its programs: SIGTERM, and SIGKILL after five seconds")] = False
 
 
 def _isolation(word: str) -> Isolation:
     levels = {level.name.lower(): level for level in Isolation}
     if word and word not in levels:
-        raise CalabashError(f"isolation {word!r} is not known", hint=f"one of: {', '.join(levels)}")
+        raise CalabashError(f"isolation {word!r} is not known", hint=f"use one of: {', '.join(levels)}")
     return levels.get(word, Isolation.COOPERATIVE)
 
 
 def body_bytes_max(path: str) -> int:
-    """The most that a request to that path may carry."""
+    """Return the largest body of a request to a path, in bytes."""
     return LARGE_BODY_BYTES_MAX if path in _LARGE else BODY_BYTES_MAX
 
 
@@ -324,10 +293,17 @@ _REGEX = re.compile(r"Expected `str` matching regex (?P<pattern>'.*'|\".*\") - a
 
 
 def _refusal(what: str, error: Exception, given: Any) -> CalabashError:
-    """Return the error for a body or query that does not decode; a text of another form is named with its form."""
+    """Return the error for a body or query that cannot be decoded.
+
+    For a text that does not match its pattern, the error has the value and the hint of the pattern.
+
+    Args:
+        what: name of the message in the error text.
+        given: the decoded values, or a function that returns them.
+    """
     match = _REGEX.fullmatch(str(error))
-    how = HOW_WRITTEN.get(match["pattern"]) if match else None
-    if match is None or how is None:
+    hint = PATTERN_HINTS.get(match["pattern"]) if match else None
+    if match is None or hint is None:
         return CalabashError(f"{what} is not understood: {error}", hint="see the API reference")
     path = match["path"]
     value: Any = given() if callable(given) else given
@@ -338,11 +314,11 @@ def _refusal(what: str, error: Exception, given: Any) -> CalabashError:
             value = value.get(step) if isinstance(value, dict) else None
     field = re.sub(r"\[[^\]]*\]", "", path).replace("_", " ")
     wrong = f"{field} {value[:80]!r}" if isinstance(value, str) else f"one of {field}"
-    return CalabashError(f"{wrong} is not usable", hint=how)
+    return CalabashError(f"{wrong} is not usable", hint=hint)
 
 
 def decode(body: bytes, shape: type[Shape]) -> Shape:
-    """The body as that shape. Raises CalabashError(BAD_REQUEST) that names the field."""
+    """Decode a JSON body; an empty body is an empty object. Raises CalabashError(BAD_REQUEST) that names the field."""
     try:
         return msgspec.json.decode(body or b"{}", type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -350,7 +326,7 @@ def decode(body: bytes, shape: type[Shape]) -> Shape:
 
 
 def decode_query(pairs: dict[str, Any], shape: type[Shape]) -> Shape:
-    """The query string as that shape; ``1`` and ``true`` are true. Raises CalabashError(BAD_REQUEST)."""
+    """Convert query parameters; ``1`` and ``true`` are true. Raises CalabashError(BAD_REQUEST) that names the field."""
     try:
         return msgspec.convert(pairs, shape, strict=False)
     except msgspec.ValidationError as error:
@@ -358,14 +334,22 @@ def decode_query(pairs: dict[str, Any], shape: type[Shape]) -> Shape:
 
 
 def checked_name(text: str, *, what: str) -> str:
-    """A name from a path. Raises CalabashError(BAD_REQUEST)."""
+    """Return a name of a path if it is valid. Raises CalabashError(BAD_REQUEST).
+
+    Args:
+        what: kind of the object, for the error message.
+    """
     if re.fullmatch(NAME_PATTERN, text) is None:
         raise CalabashError(f"{what} name {text!r} is not usable", hint=NAME_HINT)
     return text
 
 
 def checked_part(text: str, *, what: str) -> str:
-    """A name without /, at most 63 characters. Raises CalabashError(BAD_REQUEST)."""
+    """Return a name without slashes, of at most 63 characters, if it is valid. Raises CalabashError(BAD_REQUEST).
+
+    Args:
+        what: kind of the object, for the error message.
+    """
     if _PART.fullmatch(text) is None:
         raise CalabashError(
             f"{what} name {text[:128]!r} is not usable", hint="1 to 63 letters, digits and ._-, a letter or digit first"
@@ -374,7 +358,7 @@ def checked_part(text: str, *, what: str) -> str:
 
 
 def checked_login(text: str) -> str:
-    """A user's name from a path. Raises CalabashError(BAD_REQUEST)."""
+    """Return a user name of a path if it is valid. Raises CalabashError(BAD_REQUEST)."""
     if _LOGIN.fullmatch(text) is None:
         raise CalabashError(
             f"user name {text[:128]!r} is not usable", hint="1 to 63 letters, digits and ._@-, a letter first"
@@ -383,7 +367,7 @@ def checked_login(text: str) -> str:
 
 
 def checked_id(text: str) -> str:
-    """An allocation's id from a path. Raises CalabashError(NOT_FOUND): no allocation is called anything else."""
+    """Return an allocation ID of a path if it is valid. Raises CalabashError(NOT_FOUND), as for an unknown allocation."""
     if _ID.fullmatch(text) is None:
         raise CalabashError(
             f"there is no allocation {text[:80]!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"

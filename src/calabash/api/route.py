@@ -1,4 +1,4 @@
-"""One route of the API as data: what is asked and answered where."""
+"""Declaration of an API route as data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import msgspec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method of one path; ``note`` is what the shapes do not say."""
+    """Route: one method of one path.
+
+    Args:
+        summary: description for the reference page and the OpenAPI document.
+        reply, body, query: types of the reply, the request body and the query string.
+        status: HTTP status of a successful reply.
+        administrators: only administrators may use the route.
+        note: further description, for example of errors and permissions.
+    """
 
     method: str
     path: str

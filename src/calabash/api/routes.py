@@ -1,4 +1,4 @@
-"""All routes as data, area by area. The server is tested against them, the reference made from them."""
+"""All routes of the API. Tests compare the server with them, and the reference page is generated from them."""
 
 from __future__ import annotations
 

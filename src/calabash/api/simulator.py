@@ -1,4 +1,4 @@
-"""What the API says of a simulated node: its cards with their faults, and a fault that is to happen."""
+"""Message types of the simulated node: its devices with their faults, and requests for faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.api.replies import Reply
 
 
 class SimulatedCard(Reply, kw_only=True, frozen=True):
-    """A simulated card with its books, which no real driver would show. ``slow_percent`` 100 is its own speed."""
+    """Simulated device with internal counters that a real driver does not show. ``slow_percent`` 100 is full speed."""
 
     index: int
     uuid: str
@@ -27,7 +27,7 @@ class SimulatedCard(Reply, kw_only=True, frozen=True):
 
 
 class SimulatedNode(Reply, kw_only=True, frozen=True):
-    """The simulated node that the pool runs on; ``name`` is empty, and there are no cards, where its cards are real."""
+    """Simulated node on which the pool runs. If the devices are real, ``name`` is empty and ``cards`` has no items."""
 
     name: str
     driver: str
@@ -35,7 +35,7 @@ class SimulatedNode(Reply, kw_only=True, frozen=True):
 
 
 class FaultOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A fault of a simulated card."""
+    """Fault to inject into a simulated device."""
 
     gpu: Annotated[str, Meta(pattern=r"^(all|[0-9]{1,4}|[A-Za-z0-9-]{5,64})\Z", description="index, UUID, or `all`")]
     fault: Annotated[
@@ -43,5 +43,9 @@ class FaultOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
         Meta(pattern=r"^[a-z][a-z-]{0,31}\Z", description="`xid`, `ecc-double`, `lost`, `slow`, `throttle`, `recover`"),
     ]
     value: Annotated[
-        str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9%._-]{0,31})?\Z", description="such as `79` or `300%`")
+        str,
+        Meta(
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9%._-]{0,31})?\Z",
+            description="value of the fault, for example `79` or `300%`",
+        ),
     ] = ""

@@ -1,4 +1,4 @@
-"""Routes of the simulated node under a pool."""
+"""Routes of the simulated node on which a pool runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ SIMULATOR = (
     Route(
         method="GET",
         path="/v1/simulator",
-        summary="the simulated node, with faults of its cards",
+        summary="Get the simulated node and the faults of its devices",
         reply=shapes.SimulatedNode,
         administrators=True,
-        note="empty where the cards are real",
+        note="empty if the devices are real",
     ),
     Route(
         method="POST",
         path="/v1/simulator/faults",
-        summary="breaks a simulated card, or heals it",
+        summary="Inject a fault into a simulated device, or remove its faults",
         reply=shapes.SimulatedNode,
         body=shapes.FaultOrder,
         administrators=True,
-        note="404 where the cards are real",
+        note="404 if the devices are real",
     ),
 )

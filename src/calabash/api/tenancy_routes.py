@@ -6,15 +6,15 @@ from calabash.api import replies
 from calabash.api import tenancy as shapes
 from calabash.api.route import Route
 
-_SEEN = "only what whoever asks may see"
+_VISIBLE = "only objects that the requesting user may see"
 
 TENANCY = (
-    Route(method="GET", path="/v1/tenants", summary="tenants", reply=shapes.TenantList, note=_SEEN),
-    Route(method="GET", path="/v1/tenants/{tenant}", summary="a tenant", reply=shapes.TenantView),
+    Route(method="GET", path="/v1/tenants", summary="List tenants", reply=shapes.TenantList, note=_VISIBLE),
+    Route(method="GET", path="/v1/tenants/{tenant}", summary="Get a tenant", reply=shapes.TenantView),
     Route(
         method="PUT",
         path="/v1/tenants/{tenant}",
-        summary="creates a tenant, or changes what is said",
+        summary="Create a tenant, or change the given settings",
         reply=replies.Named,
         body=shapes.TenantSettings,
         administrators=True,
@@ -22,7 +22,7 @@ TENANCY = (
     Route(
         method="DELETE",
         path="/v1/tenants/{tenant}",
-        summary="deletes a tenant, its projects and memberships",
+        summary="Delete a tenant, its projects and memberships",
         reply=replies.Named,
         administrators=True,
         note="409 while it has requests",
@@ -30,14 +30,16 @@ TENANCY = (
     Route(
         method="GET",
         path="/v1/tenants/{tenant}/projects",
-        summary="projects of a tenant",
+        summary="List the projects of a tenant",
         reply=shapes.ProjectList,
     ),
-    Route(method="GET", path="/v1/tenants/{tenant}/projects/{project}", summary="a project", reply=shapes.ProjectView),
+    Route(
+        method="GET", path="/v1/tenants/{tenant}/projects/{project}", summary="Get a project", reply=shapes.ProjectView
+    ),
     Route(
         method="PUT",
         path="/v1/tenants/{tenant}/projects/{project}",
-        summary="creates a project, or changes what is said",
+        summary="Create a project, or change the given settings",
         reply=replies.Named,
         body=shapes.ProjectSettings,
         note="administrators of the tenant",
@@ -45,16 +47,16 @@ TENANCY = (
     Route(
         method="DELETE",
         path="/v1/tenants/{tenant}/projects/{project}",
-        summary="deletes a project",
+        summary="Delete a project",
         reply=replies.Named,
         note="administrators of the tenant; 409 while it has requests",
     ),
-    Route(method="GET", path="/v1/users", summary="users and their roles", reply=shapes.UserList, note=_SEEN),
-    Route(method="GET", path="/v1/users/{user}", summary="a user", reply=shapes.UserView),
+    Route(method="GET", path="/v1/users", summary="List users and their roles", reply=shapes.UserList, note=_VISIBLE),
+    Route(method="GET", path="/v1/users/{user}", summary="Get a user", reply=shapes.UserView),
     Route(
         method="PUT",
         path="/v1/users/{user}",
-        summary="creates a user, or changes what is said",
+        summary="Create a user, or change the given settings",
         reply=replies.Named,
         body=shapes.UserSettings,
         administrators=True,
@@ -62,14 +64,14 @@ TENANCY = (
     Route(
         method="DELETE",
         path="/v1/users/{user}",
-        summary="deletes a user, its roles and tokens",
+        summary="Delete a user, its roles and tokens",
         reply=replies.Named,
         administrators=True,
     ),
     Route(
         method="PUT",
         path="/v1/members",
-        summary="gives a user a role",
+        summary="Give a user a role",
         reply=replies.Named,
         body=shapes.MemberOrder,
         note="administrators of the tenant",
@@ -77,7 +79,7 @@ TENANCY = (
     Route(
         method="DELETE",
         path="/v1/members",
-        summary="takes a role from a user",
+        summary="Remove a role of a user",
         reply=replies.Named,
         query=shapes.MemberPlace,
         note="administrators of the tenant",
@@ -85,37 +87,37 @@ TENANCY = (
     Route(
         method="GET",
         path="/v1/tokens",
-        summary="tokens, without their secrets",
+        summary="List tokens, without their secrets",
         reply=shapes.TokenList,
-        note="one's own; administrators see all",
+        note="the tokens of the requesting user; administrators see all tokens",
     ),
     Route(
         method="POST",
         path="/v1/tokens",
-        summary="makes a token; its secret is in this reply only",
+        summary="Create a token; its secret is in this reply only",
         reply=shapes.IssuedTokenReply,
         body=shapes.TokenOrder,
         status=201,
     ),
-    Route(method="DELETE", path="/v1/tokens/{id}", summary="revokes a token at once", reply=replies.Named),
+    Route(method="DELETE", path="/v1/tokens/{id}", summary="Revoke a token with immediate effect", reply=replies.Named),
     Route(
         method="POST",
         path="/v1/sessions",
-        summary="exchanges a login code, or the gateway's word for an OIDC subject, for the token of a session",
+        summary="Create a session for a login code, or for an OIDC subject that the gateway has authenticated",
         reply=shapes.IssuedTokenReply,
         body=shapes.SessionOrder,
         status=201,
-        note="a code is good once",
+        note="a login code is valid once",
     ),
     Route(
-        method="DELETE", path="/v1/sessions/current", summary="revokes the token that it came with", reply=replies.Named
+        method="DELETE", path="/v1/sessions/current", summary="Revoke the token of this request", reply=replies.Named
     ),
     Route(
         method="GET",
         path="/v1/quota",
-        summary="what tenants and their projects are promised and have",
+        summary="List guarantees and use of tenants and projects",
         reply=shapes.QuotaList,
-        note=_SEEN,
+        note=_VISIBLE,
     ),
-    Route(method="GET", path="/v1/me", summary="who asks, and what it may", reply=shapes.Me),
+    Route(method="GET", path="/v1/me", summary="Get the requesting user and its permissions", reply=shapes.Me),
 )

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from calabash.api import mig as mig_messages
 from calabash.api import replies
 from calabash.model import access
 from calabash.model.access import Action
@@ -154,7 +155,7 @@ class Sight:
             history=[self._told(h, "cause") for h in detail.history],
         )
 
-    def shown_card(self, card: replies.MigCardView) -> replies.MigCardView:
+    def shown_card(self, card: mig_messages.MigCardView) -> mig_messages.MigCardView:
         if self.all:
             return card
         instances = [

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from calabash.agent.cutting import CutCard, CutInstance, Planned
-from calabash.api import replies
+from calabash.api import mig as mig_messages
 from calabash.model.device import Device
 from calabash.model.mig import MigGeometry
 from calabash.model.mig_plan import possible_starts
 
 
-def mig_cards(cards: Iterable[CutCard]) -> replies.MigCards:
+def mig_cards(cards: Iterable[CutCard]) -> mig_messages.MigCards:
     """All of them."""
-    return replies.MigCards(items=[_card(card) for card in cards])
+    return mig_messages.MigCards(items=[_card(card) for card in cards])
 
 
-def mig_places(planned: Iterable[Planned]) -> replies.MigPlaces:
+def mig_places(planned: Iterable[Planned]) -> mig_messages.MigPlaces:
     """Where instances would go."""
-    return replies.MigPlaces(items=[_place(place) for place in planned])
+    return mig_messages.MigPlaces(items=[_place(place) for place in planned])
 
 
-def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> replies.MigPlaces:
+def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> mig_messages.MigPlaces:
     """How cards are cut by a layout."""
-    return replies.MigPlaces(
+    return mig_messages.MigPlaces(
         items=[
-            replies.MigPlaceView(
+            mig_messages.MigPlaceView(
                 profile=name, device=device.uuid, device_index=device.index, start=start, reused=False, destroyed=[]
             )
             for device, places in layouts
@@ -34,9 +34,9 @@ def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> r
     )
 
 
-def _card(card: CutCard) -> replies.MigCardView:
+def _card(card: CutCard) -> mig_messages.MigCardView:
     device, geometry = card.device, card.geometry
-    return replies.MigCardView(
+    return mig_messages.MigCardView(
         uuid=device.uuid,
         index=device.index,
         model=device.model,
@@ -48,7 +48,7 @@ def _card(card: CutCard) -> replies.MigCardView:
         compute_free=geometry.compute - card.state.compute,
         instances=[_instance(geometry, instance) for instance in card.instances],
         profiles=[
-            replies.MigProfileView(
+            mig_messages.MigProfileView(
                 name=p.name,
                 memory_mib=p.memory_mib,
                 compute=p.compute,
@@ -60,9 +60,9 @@ def _card(card: CutCard) -> replies.MigCardView:
     )
 
 
-def _instance(geometry: MigGeometry, instance: CutInstance) -> replies.MigInstanceView:
+def _instance(geometry: MigGeometry, instance: CutInstance) -> mig_messages.MigInstanceView:
     profile = geometry.profile(instance.place[0])
-    return replies.MigInstanceView(
+    return mig_messages.MigInstanceView(
         profile=instance.place[0],
         start=instance.place[1],
         slices=profile.slices if profile else 0,
@@ -72,7 +72,7 @@ def _instance(geometry: MigGeometry, instance: CutInstance) -> replies.MigInstan
         state=instance.state,
         allocations=list(instance.allocations),
         parts=[
-            replies.MigPartView(
+            mig_messages.MigPartView(
                 profile=f"{part.compute}c.{instance.place[0]}",
                 start=part.start,
                 compute=part.compute,
@@ -84,9 +84,9 @@ def _instance(geometry: MigGeometry, instance: CutInstance) -> replies.MigInstan
     )
 
 
-def _place(planned: Planned) -> replies.MigPlaceView:
+def _place(planned: Planned) -> mig_messages.MigPlaceView:
     card, choice = planned.card, planned.choice
-    return replies.MigPlaceView(
+    return mig_messages.MigPlaceView(
         profile=planned.profile,
         device=card.uuid if card else "",
         device_index=card.index if card else -1,

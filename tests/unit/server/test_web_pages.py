@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.server.replies import allocation, device, part, queue
 
+from calabash.api import mig as mig_messages
 from calabash.api import replies
 from calabash.api.overview import OverviewCell
 from calabash.server.web.drawing import by_device, compute_lane, held_of, memory_lane, mig_lane
@@ -57,13 +58,13 @@ def test_no_lane_is_ever_overfull_and_no_pieces_overlap(wanted: list[tuple[int, 
 
 
 def test_a_mig_lane_shows_each_instance_where_it_begins() -> None:
-    card = replies.MigCardView(
+    card = mig_messages.MigCardView(
         uuid="GPU-0", index=0, model="A100", mode="mig", pinned="", enabled=True, slices=8, compute=7, compute_free=3,
         instances=[
-            replies.MigInstanceView(
+            mig_messages.MigInstanceView(
                 profile="2g.10gb", start=4, slices=2, compute=2, memory_mib=10000, uuid="M", state="used", allocations=["a1"]
             ),
-            replies.MigInstanceView(
+            mig_messages.MigInstanceView(
                 profile="1g.5gb", start=0, slices=1, compute=1, memory_mib=5000, uuid="N", state="idle", allocations=[]
             ),
         ],

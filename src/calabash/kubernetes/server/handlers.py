@@ -12,6 +12,7 @@ from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 
 import calabash
+from calabash.api import devices as device_requests
 from calabash.api import replies, requests
 from calabash.api.overview import OverviewReply
 from calabash.api.route import Route
@@ -126,7 +127,7 @@ async def list_events(request: Asked) -> replies.EventList:
 @post("/v1/devices/{id:str}/drain", status_code=200)
 async def drain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "drain devices")
-    body = requests.decode(await body_of(request), requests.DrainOrder)
+    body = requests.decode(await body_of(request), device_requests.DrainOrder)
     orders: DeviceOrders = request.app.state.orders
     await work(request, orders.drain, id, reason=body.reason, evict=body.evict)
     return await work(request, cluster_of(request).device, id, sight_of(request))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calabash.api.replies import AllocationView, DeviceView, MigCardView, SliceUseView
+from calabash.api.mig import MigCardView
+from calabash.api.replies import AllocationView, DeviceView, SliceUseView
 from calabash.server.web.words import hue, memory, percent, share
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from litestar import get, post
 
 from calabash.agent.card_settings import Wanted
+from calabash.api import devices as device_requests
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_of, work
@@ -30,7 +31,7 @@ async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> 
 
 @post("/v1/devices/{name:str}/drain", status_code=200)
 async def drain(request: Asked, name: str) -> replies.DeviceDetail:
-    body = requests.decode(await body_of(request), requests.DrainOrder)
+    body = requests.decode(await body_of(request), device_requests.DrainOrder)
 
     def change(pool: Pool) -> replies.DeviceDetail:
         care = pool.agent.care
@@ -55,7 +56,7 @@ async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
 
 @post("/v1/devices/{name:str}/settings", status_code=200)
 async def set_device(request: Asked, name: str) -> replies.DeviceDetail:
-    body = requests.decode(await body_of(request), requests.DeviceSettings)
+    body = requests.decode(await body_of(request), device_requests.DeviceSettings)
     wanted = Wanted(replicas=body.replicas, interval=body.interval, spill=body.spill)
 
     def change(pool: Pool) -> replies.DeviceDetail:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from litestar import get, post
 
+from calabash.api import devices as device_requests
+from calabash.api import mig as mig_messages
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_of, work
@@ -13,34 +15,34 @@ from calabash.standalone.pool import Pool
 
 
 @get("/v1/mig")
-async def list_cards(request: Asked) -> replies.MigCards:
+async def list_cards(request: Asked) -> mig_messages.MigCards:
     sight = sight_of(request)
 
-    def shown(pool: Pool) -> replies.MigCards:
+    def shown(pool: Pool) -> mig_messages.MigCards:
         cards = mig_views.mig_cards(pool.agent.cutting.cards())
-        return replies.MigCards(items=[sight.shown_card(card) for card in cards.items])
+        return mig_messages.MigCards(items=[sight.shown_card(card) for card in cards.items])
 
     return await work(request, shown, pool_of(request))
 
 
 @post("/v1/mig/plan", status_code=200)
-async def plan(request: Asked) -> replies.MigPlaces:
+async def plan(request: Asked) -> mig_messages.MigPlaces:
     caller_of(request)
-    asked = requests.decode(await body_of(request), requests.MigQuestion)
+    asked = requests.decode(await body_of(request), mig_messages.MigQuestion)
 
-    def answer(pool: Pool) -> replies.MigPlaces:
+    def answer(pool: Pool) -> mig_messages.MigPlaces:
         return mig_views.mig_places(pool.agent.cutting.plan(asked.profiles))
 
     return await work(request, answer, pool_of(request))
 
 
 @post("/v1/mig/apply", status_code=200)
-async def apply(request: Asked) -> replies.MigPlaces:
+async def apply(request: Asked) -> mig_messages.MigPlaces:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "cut devices")
-    asked = requests.decode(await body_of(request), requests.MigLayout)
+    asked = requests.decode(await body_of(request), mig_messages.MigLayout)
 
-    def change(pool: Pool) -> replies.MigPlaces:
+    def change(pool: Pool) -> mig_messages.MigPlaces:
         agent = pool.agent
         wanted = [(agent.care.find(c.device), [(i.profile, i.start) for i in c.instances]) for c in asked.cards]
         complete = [(device, agent.cutting.checked(device, places)) for device, places in wanted]
@@ -55,7 +57,7 @@ async def apply(request: Asked) -> replies.MigPlaces:
 async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "set the mode of devices")
-    asked = requests.decode(await body_of(request), requests.DeviceMode)
+    asked = requests.decode(await body_of(request), device_requests.DeviceMode)
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.cutting.keep(pool.agent.care.find(name), asked.mode)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from calabash.api import mig as mig_messages
 from calabash.api import replies
 from calabash.model.errors import CalabashError
 from calabash.server.web.drawing import Held, by_device, compute_lane, held_of, memory_lane, mig_lane
@@ -40,7 +41,7 @@ def listed(
 def single(
     detail: replies.DeviceDetail,
     allocations: Sequence[replies.AllocationView],
-    cards: Sequence[replies.MigCardView],
+    cards: Sequence[mig_messages.MigCardView],
 ) -> Shown:
     """The page of one device: its lanes, whose slices they are, its health and what has happened to it."""
     device = detail.device
@@ -77,7 +78,7 @@ async def _single(visit: Visit) -> Shown:
 
 async def _cards(visit: Visit) -> list[Any]:
     try:
-        return list((await visit.pool.get("/v1/mig", replies.MigCards)).items)
+        return list((await visit.pool.get("/v1/mig", mig_messages.MigCards)).items)
     except CalabashError:
         return []  # a device is shown without its layout sooner than not at all
 
