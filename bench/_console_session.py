@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from calabash.api.gateway import SESSION_HEADER
-from calabash.server.sessions import (
+from calabash.gateway.sessions.store import (
     CLOCK_HEADER,
     LOCATION_HEADER,
     PROOF_HEADER,

@@ -21,9 +21,9 @@ import grpc
 from tests.contract.fake_kubelet import FakeKubelet, serve
 
 from bench._starts import INIT, WantedContainer
-from calabash.kubernetes.names import GPUS
-from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
-from calabash.seams.kubelet.stubs import podresources_pb2 as resources_pb
+from calabash.adapters.kubelet.stubs import deviceplugin_pb2 as pb
+from calabash.adapters.kubelet.stubs import podresources_pb2 as resources_pb
+from calabash.kubernetes.objects.names import GPUS
 
 CALL_S = 30.0  # timeout of the real kubelet
 CHECKPOINT = "kubelet_internal_checkpoint"

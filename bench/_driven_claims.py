@@ -28,10 +28,10 @@ from bench._driven import NotNowError, Resolver
 from bench._driven_node import DrivenNode, serving
 from bench._starts import START_S, Shaper
 from bench._starts_left import Left, cards, specs_in
-from calabash.kubernetes.claims.amounts import reserve_mib
-from calabash.kubernetes.claims.names import DRIVER, card_names
-from calabash.kubernetes.node.claim_desk import CLAIM_PREFIX
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.claims.capacity import reserve_mib
+from calabash.kubernetes.claims.device_names import DRIVER, card_names
+from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 from calabash.model.device import Device, DeviceUuid
 from calabash.sharing.vgpu import MODE as VGPU
 

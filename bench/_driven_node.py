@@ -23,12 +23,12 @@ from bench._driven import DrivenKubelet, NotNowError, Runtime
 from bench._report import ROOT
 from bench._starts import GPUS, INIT, MAIN, SIDE, START_S, Shaper, Tally, WantedContainer, sees
 from bench._starts_left import Left, cards, specs_in, used_bytes
-from calabash.kubernetes.names import PLAN
-from calabash.kubernetes.plan import PlannedContainer, PodPlan, write_plan
-from calabash.seams.host.container_groups import find_container_hierarchy
+from calabash.adapters.host.cgroups.container_groups import find_container_hierarchy
+from calabash.kubernetes.objects.names import PLAN
+from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan, write_plan
 
-AGENT = "calabash.kubernetes.node.daemon"
-RELAY = "calabash.kubernetes.node.relay"
+AGENT = "calabash.kubernetes.node_plugin.daemon"
+RELAY = "calabash.kubernetes.node_plugin.devices.relay"
 
 _Node = TypeVar("_Node", bound="DrivenNode")
 

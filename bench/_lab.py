@@ -23,19 +23,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench._report import ROOT
-from calabash.agent.inventory import Inventory
-from calabash.agent.pagelib import PageLibrary
-from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.reap import Keeping, Reaper
-from calabash.agent.residual import Residual
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
-from calabash.agent.slot_names import LEASE_FILE
+from calabash.adapters.gpu.nvidia.driver import open_driver
+from calabash.adapters.gpu.protocol import DriverOptions
+from calabash.adapters.gpu.sim import NodeFile, SimNode, create_node, show_node
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
-from calabash.seams.gpu.nvidia import open_driver
-from calabash.seams.gpu.protocol import DriverOptions
-from calabash.seams.gpu.sim import NodeFile, SimNode, create_node, show_node
+from calabash.node.devices.inventory import Inventory
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
+from calabash.node.slots.names import LEASE_FILE
+from calabash.node.slots.native import PageLibrary
+from calabash.node.slots.overhead import Residual
+from calabash.node.slots.pages import LimitsPage, UsagePage
+from calabash.node.slots.reaper import Keeping, Reaper
 
 NATIVE = ROOT / "src" / "calabash" / "_native"
 SHIM = NATIVE / "lib" / "libcalabash.so"
@@ -185,7 +185,7 @@ class Lab:
             self.uuid = self.card_state().devices[0].uuid
 
     def _start_arbiter(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)])
+        return subprocess.Popen([sys.executable, "-m", "calabash.node.arbiter.main", "--home", str(self.home)])
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""

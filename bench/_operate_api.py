@@ -261,7 +261,7 @@ def _processes(world: World) -> list[int]:
         for task in Path(f"/proc/{world.daemon.pid}/task").iterdir()
         for pid in (task / "children").read_text().split()
     ]
-    gateways = [pid for pid in children if b"calabash.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    gateways = [pid for pid in children if b"calabash.gateway" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return [world.daemon.pid, *gateways]
 
 

@@ -25,8 +25,8 @@ from bench._report import Report
 from calabash.api.gateway import ConsoleSettings, GatewayOrder
 from calabash.api.tenancy import IssuedTokenReply, Me, MemberView
 from calabash.model.access import Action
-from calabash.operations.gateway import GatewayKeeper, listening_tcp, url_of
-from calabash.operations.overview import overview
+from calabash.platform.http.gateway_supervisor import GatewayKeeper, listening_tcp, url_of
+from calabash.platform.overview import overview
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -19,13 +19,13 @@ import sqlalchemy as sa
 
 from bench import _plain_ledger as plain
 from bench._report import Report
+from calabash.adapters.store import open_store, tables
+from calabash.adapters.store.database import Database
 from calabash.api import billing
 from calabash.ledger import GuaranteeChange, Usage, UsageInterval, invoice, month_period, rate
 from calabash.ledger.calendar import SECOND_US, zone_of
-from calabash.operations.billing_documents import tariff_of
-from calabash.operations.billing_rating import RatingOrder, rate_month
-from calabash.seams.store import open_store, tables
-from calabash.seams.store.database import Database
+from calabash.platform.billing.documents import tariff_of
+from calabash.platform.billing.rating_process import RatingOrder, rate_month
 
 # Goals: of the processor time of the plain recomputation.
 LEDGER, FROM_DATABASE = 0.2, 0.8

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from calabash.kubernetes.admission.certificates import make_authority, make_serving
+from calabash.kubernetes.serving_certificates.authority import make_authority, make_serving
 
 PIECE_BYTES = 256 << 10
 CIPHER = "ECDHE-ECDSA-AES128-GCM-SHA256"

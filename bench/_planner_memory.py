@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 import calabash.kubernetes.planner.run  # noqa: F401  all that the service loads
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
-from calabash.kubernetes.names import PLAN, REQUEST, SCHEDULER
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
-from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
-from calabash.kubernetes.planner.reading import gpu_node_facts, node_facts, pod_facts
+from calabash.adapters.kube.mirror.cache import MirrorCache, MirrorChange
+from calabash.adapters.kube.objects.core import Node, Pod
+from calabash.adapters.kube.objects.resources import GpuNode
+from calabash.kubernetes.objects.names import PLAN, REQUEST, SCHEDULER
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.kubernetes.planner.decide.core import Core
+from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, node_facts, pod_facts
+from calabash.kubernetes.planner.watch.pruning import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.cache import MirrorCache, MirrorChange
-from calabash.seams.kube.objects import Node, Pod
-from calabash.seams.kube.resources import GpuNode
 
 GPUS = 8
 ASKED = GpuRequest(memory_mib=30_000, core_percent=60)

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from bench._planner_memory import ASKED
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
+from calabash.adapters.kube.objects.resources import GpuNodeDevice, GpuNodeMigProfile, GpuNodeSlice
 from calabash.kubernetes.claims.slices import SliceFacts, slice_name, slices_of
-from calabash.kubernetes.names import PLAN, POOL, REQUEST, SCHEDULER
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.kubernetes.objects.names import PLAN, POOL, REQUEST, SCHEDULER
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sched.cluster.mig_tables import GEOMETRIES
-from calabash.seams.kube.resources import GpuNodeDevice, GpuNodeMigProfile, GpuNodeSlice
 from calabash.sharing.registry import SHARING_MODES
 
 GPUS = 8

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.compiled import compiled
 
 from bench._report import ROOT
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 
 GPUS = "4xT4"
 START_S = 90.0  # a container that has not started by then is lost

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.kube.api import Json
 from tests.native.simnode import simctl
 
-from calabash.kubernetes.node.tokens import SPEC_PREFIX
+from calabash.kubernetes.node_plugin.containers.device_ids import SPEC_PREFIX
 
 LEFT_S = 90.0  # a leftover this long after the last pod is a leak
 

@@ -237,7 +237,7 @@ class VirtualLab(Lab):
 
     def _start_arbiter(self) -> subprocess.Popen[bytes]:
         place = self.clock.free_place()
-        command = [sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)]
+        command = [sys.executable, "-m", "calabash.node.arbiter.main", "--home", str(self.home)]
         process = subprocess.Popen(command, env=os.environ | self.clock.environment("", place))
         self.clock.joined(place, process)
         return process

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from bench._lab import NATIVE, Lab, Tenant
+from calabash.adapters.host.processes import children_of
 from calabash.model.request import ComputePolicy
-from calabash.seams.host.processes import children_of
 
 WAIT_S = 60.0
 

@@ -26,11 +26,11 @@ from tests.kube.planned import Planned, planned_pod
 
 from bench._reference import CPU_UNIT, add_cpu_time, cpu_time, cpu_unit_s
 from bench._report import ROOT, Report, run
-from calabash.binder.kinds import NodeDevice
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
-from calabash.kubernetes.names import PLAN, SCHEDULER
-from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen, PodSeen, ReleasePod
+from calabash.binder.cluster.device_kinds import NodeDevice
+from calabash.kubernetes.objects.names import PLAN, SCHEDULER
+from calabash.kubernetes.planner.decide.core import Core
+from calabash.kubernetes.planner.state.facts import GpuNodeSeen, NodeSeen, PodSeen, ReleasePod
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.request import GpuRequest
 

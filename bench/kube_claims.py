@@ -34,13 +34,13 @@ from bench._reference import commit_s
 from bench._report import Report, run
 from bench._starts_left import wait_until_nothing_is_left
 from bench.kube_starts import judge
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slices_of
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.request import GpuRequest
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 
 GPU_NODES = "calabash.dev/v1alpha1"
 WHOLE_CLASS = "calabash.dev"

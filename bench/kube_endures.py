@@ -34,9 +34,9 @@ from tests.kube.planned import Planned, crd, planned_pod
 
 from bench._reference import CPU_UNIT, cpu_unit_s
 from bench._report import Report, run
-from calabash.kubernetes.names import PLAN
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
-from calabash.kubernetes.planner.lease import TERM_S
+from calabash.kubernetes.leader.lease import TERM_S
+from calabash.kubernetes.objects.names import PLAN
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
 from calabash.model.request import GpuRequest
 
 GPUS = 8

@@ -30,7 +30,7 @@ from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
 from bench._report import Report, run
-from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.objects.names import PLAN
 
 NAMESPACE = "latency"
 PLAIN = {"cpu": "1"}  # without CPU shares, containers start only when no other process needs the processor

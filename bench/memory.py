@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench._lab import Lab, program
 from bench._report import Report, run
-from calabash.seams.gpu.nvidia import open_driver
-from calabash.seams.gpu.protocol import DriverOptions
-from calabash.seams.gpu.sim import NodeFile, create_node, show_node
+from calabash.adapters.gpu.nvidia.driver import open_driver
+from calabash.adapters.gpu.protocol import DriverOptions
+from calabash.adapters.gpu.sim import NodeFile, create_node, show_node
 
 CALABASH = str(Path(sys.executable).with_name("calabash"))
 

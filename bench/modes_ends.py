@@ -14,7 +14,7 @@ from tests.daemons.world import World, until
 from tests.native.sim_cuda_programs import program
 
 from bench._report import Report, run
-from calabash.seams.host.processes import identify
+from calabash.adapters.host.processes import identify
 
 GONE_S = 1.0
 POLLED = "set by poll intervals of the pool"  # why this goal is in seconds

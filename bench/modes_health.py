@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from bench._report import ROOT, Report, run
-from calabash.seams.gpu import sim
-from calabash.seams.gpu.sim import NodeFile, show_node
-from calabash.seams.pool.client import PoolClient
+from calabash.adapters.gpu import sim
+from calabash.adapters.gpu.sim import NodeFile, show_node
+from calabash.adapters.pool.client import PoolClient
 
 CARDS = 8
 VERDICT_MS = 2000.0
@@ -132,7 +132,7 @@ def _loaded() -> Iterator[Loaded]:
     home = Path(tempfile.mkdtemp(prefix="calabash-health-"))
     sim.create_node(home, NODE, f"{CARDS}xT4", 1)
     (home / "health.toml").write_text(POLICY)
-    words = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(home), "--sim", NODE]
+    words = [sys.executable, "-m", "calabash.pool.daemon", "--home", str(home), "--sim", NODE]
     with (home / "pool.log").open("wb") as log:
         pool = subprocess.Popen(words, env=_environment(home), stdout=log, stderr=log)
     loaded = Loaded(home, PoolClient(home))

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from bench._lab import KERNELS, program
 from bench._report import Report
-from calabash.agent.inventory import Inventory
-from calabash.agent.modes.mig import MigExecutor
-from calabash.agent.modes.protocol import NodeTools
+from calabash.adapters.gpu import sim
+from calabash.adapters.gpu.nvidia.driver import open_driver
+from calabash.adapters.gpu.protocol import DriverOptions
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import MIG_MODE, AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.gpu import sim
-from calabash.seams.gpu.nvidia import open_driver
-from calabash.seams.gpu.protocol import DriverOptions
+from calabash.node.devices.inventory import Inventory
+from calabash.node.modes.mig.executor import MigExecutor
+from calabash.node.modes.protocol import NodeTools
 
 CARD = "A100-80GB"
 CHANGE_MOST = 0.01

@@ -95,7 +95,7 @@ class Pool:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        from calabash.seams.pool.client import PoolClient  # noqa: PLC0415 - only here
+        from calabash.adapters.pool.client import PoolClient  # noqa: PLC0415 - only here
 
         items = PoolClient(self.home).get("/v1/events?limit=1000")["items"]
         return [item for item in items if item["kind"] == kind]

@@ -31,13 +31,13 @@ from tests.net.test_northbound import put, vpc_rows
 
 from bench._reference import CPU_UNIT, cpu_unit_s
 from bench._report import Report, run
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.lab.station import Station
+from calabash.controllers.networks.network_source import NetworkUpdate
 from calabash.model.network import NetworkKind, Port
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.lab.station import Station
-from calabash.netd.source import NetworkUpdate
-from calabash.seams.ovn.northbound import Northbound
 
 TENANTS, MANY, QUICK_MANY, PORTS = 10, 1000, 200, 4
 ROUNDS = 7

@@ -17,8 +17,8 @@ from tests.daemons.world import until
 from tests.net.backends import BACKENDS, Balanced, Calling, tell
 
 from bench._report import Report, run
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
 
 ROUNDS, QUICK_ROUNDS = 10, 3
 REFUSED_S = 0.5

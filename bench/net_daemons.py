@@ -16,10 +16,10 @@ from tests.daemons.world import until
 from tests.net.flows import Echoes, Probe
 
 from bench._report import Report, run
-from calabash.netd.lab import supervisor
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab import supervisor
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.lab.station import Station
 
 ROUNDS, QUICK_ROUNDS = 5, 1
 PREFIX = "bnd"

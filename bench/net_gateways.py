@@ -20,11 +20,11 @@ from tests.net.flows import Calls, Echoes, Probe, Streams
 from tests.net.web import Web
 
 from bench._report import Report, run
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc
 from calabash.model.network_services import Backend, Layer, LoadBalancer
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.lab.wiring import INTERNET_ADDRESS
 
 ROUNDS, QUICK_ROUNDS = 4, 2
 STREAMS = 50

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from bench._reference import process_start_s
 from bench._report import Report, run
-from calabash.netd.lab import namespaces
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.lab.station import MTU_BYTES, Station, device_of
+from calabash.controllers.lab import namespaces
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.lab.station import MTU_BYTES, Station, device_of
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 STREAM_S, QUICK_STREAM_S = 3.0, 1.0

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from bench._report import Report, run
-from calabash.seams.gpu import sim
-from calabash.seams.gpu.library import simulated_library_dir
-from calabash.seams.pool.client import PoolClient
+from calabash.adapters.gpu import sim
+from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.adapters.pool.client import PoolClient
 
 NODE = "lab"
 FREE_MS = 1_000.0
@@ -98,7 +98,7 @@ def started() -> Iterator[Pool]:
     sim.create_node(home, NODE, "2xA100-40GB", 1)
     (home / "pool.toml").write_text(SETTINGS)
     pool = Pool(home)
-    words = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(home), "--sim", NODE]
+    words = [sys.executable, "-m", "calabash.pool.daemon", "--home", str(home), "--sim", NODE]
     with (home / "pool.log").open("wb") as log:
         daemon = subprocess.Popen(words, env=pool.environment, stdout=log, stderr=log)
     try:

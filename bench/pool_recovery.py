@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench._report import Report, run
+from calabash.adapters.gpu.sim import create_node
+from calabash.adapters.host.children import start_module
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.gpu.sim import create_node
-from calabash.seams.host.children import start_module
-from calabash.seams.pool.client import PoolClient
 
 ALLOCATIONS = 100
 BUSY = 8
@@ -42,7 +42,7 @@ class KilledPool:
     def _started(self) -> subprocess.Popen[bytes]:
         words = ("--home", str(self.home), "--sim", "lab", "--console", "off")
         with (self.home / "pool.log").open("ab") as log:
-            module = "calabash.standalone.daemon"
+            module = "calabash.pool.daemon"
             daemon = start_module(module, *words, stdout=log, stderr=log, new_session=True, urgent=True)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
@@ -87,7 +87,7 @@ class KilledPool:
         for pid in (word for path in children for word in path.read_text().split()):
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                mapped = Path(f"/proc/{pid}/maps").read_bytes() if b"calabash.agent.arbiter" in words else b""
+                mapped = Path(f"/proc/{pid}/maps").read_bytes() if b"calabash.node.arbiter.main" in words else b""
             except OSError:
                 continue
             if b"libcalabash-page" in mapped:

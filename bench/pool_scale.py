@@ -31,7 +31,7 @@ from tests.daemons.world import World, until
 
 from bench._reference import process_start_s
 from bench._report import Report, run
-from calabash.seams.pool.client import PoolClient
+from calabash.adapters.pool.client import PoolClient
 
 CALABASH = str(Path(sys.executable).with_name("calabash"))
 CARDS = 16
@@ -67,7 +67,7 @@ def _processes(world: World) -> dict[str, int]:
     found = {"daemon": world.daemon.pid}
     for task in Path(f"/proc/{world.daemon.pid}/task").iterdir():
         for pid in map(int, (task / "children").read_text().split()):
-            if b"calabash.agent.arbiter" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"calabash.node.arbiter.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found["arbiter"] = pid
     return found
 

@@ -32,11 +32,11 @@ from bench._scale_objects import (
     pod_body,
     resource_slices,
 )
+from calabash.adapters.kube.objects.core import Pod
 from calabash.kubernetes.claims.slices import slice_name
-from calabash.kubernetes.names import PLAN, PLANNED_BY, POOL
-from calabash.kubernetes.plan import read_plan
+from calabash.kubernetes.objects.names import PLAN, PLANNED_BY, POOL
+from calabash.kubernetes.objects.plan import read_plan
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import Pod
 
 SMALL = GpuRequest(memory_mib=8192, core_percent=20)
 CORES_S = 150.0  # no larger planner is begun after that, and no larger cluster after the other

@@ -16,7 +16,7 @@ Distance
     3   one step more; or the folder mirrors a package of which a module imports a changed module; or ``tests/conftest.py``
         has changed.
 
-    Four things count as an import beside the statement. A command that starts a module (``"calabash.standalone.daemon"``
+    Four things count as an import beside the statement. A command that starts a module (``"calabash.pool.daemon"``
     in quotes). A fixture, which counts only for the test files that name it, so that the fixtures of ``tests/conftest.py``
     do not connect all tests with all modules. A package's ``__init__`` that imports its own changed module, which counts
     as changed itself. A statement that imports a deleted module.
@@ -115,7 +115,7 @@ NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
     "remote/nvml": ("native/test_remote_nvml.py",),
     "remote/span": ("native/test_remote_span.py",),
     "remote/span_nvml": ("native/test_remote_span.py", "native/test_remote_nvml.py"),
-    "remote/wire": ("native/test_remote_*.py", "unit/remote/test_hello.py"),
+    "remote/wire": ("native/test_remote_*.py", "unit/broker/server/test_first_record.py"),
     "remote/worker": ("native/test_remote_*.py",),
     "shim": ("native/test_shim_*.py", "native/test_compute*.py", "native/test_examples.py"),
     "sim": ("native/test_sim_*.py", "native/test_simctl.py"),
@@ -333,11 +333,10 @@ def _package(module: str, files: Mapping[str, str]) -> str:
 def mirror(package: str) -> str | None:
     """Return the folder of unit tests that mirrors a package of calabash, or the nearest package above it that has one."""
     parts = package.split(".")[1:]
-    for begin in (0, 1) if parts[:1] == ["seams"] else (0,):
-        for end in range(len(parts), begin, -1):
-            folder = "/".join(("tests/unit", *parts[begin:end]))
-            if (ROOT / folder).is_dir():
-                return folder
+    for end in range(len(parts), 0, -1):
+        folder = "/".join(("tests/unit", *parts[:end]))
+        if (ROOT / folder).is_dir():
+            return folder
     return None
 
 

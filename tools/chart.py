@@ -16,7 +16,7 @@ import yaml
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import EXTENDED_MARK, mutating, validating
-from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
 from calabash.model.network import KINDS
 from tools.network_crds import definition
 

@@ -31,7 +31,7 @@ REFERENCE = f"localhost/calabash:{calabash.__version__}"
 USER = 65532
 _SITE = Path("usr/lib/python3/dist-packages")
 _SCRIPT = "#!/usr/bin/python3 -I\nfrom {module} import {function}\n\n{function}()\n"
-_SCRIPTS = {"calabash": ("calabash.cli.main", "main"), "kubectl-calabash": ("calabash.cli.kubectl", "main")}
+_SCRIPTS = {"calabash": ("calabash.cli.main", "main"), "kubectl-calabash": ("calabash.cli.kubectl.group", "main")}
 # Of Python packages: tests, headers, and what only compilers and editors read.
 _NEEDLESS = ("numpy/**/tests", "scipy/**/tests", "numpy/_core/include", "numpy/_core/lib", "bin")
 _USERS = f"root:x:0:0:root:/root:/usr/sbin/nologin\ncalabash:x:{USER}:{USER}:calabash:/:/usr/sbin/nologin\n"

@@ -32,8 +32,8 @@ from tests.kube.needs import absent
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
+from calabash.adapters.gpu.library import simulated_library_dir
 from calabash.model.errors import CalabashError
-from calabash.seams.gpu.library import simulated_library_dir
 from tools.demo import SHARE_ERROR_POINTS_MAX, save_picture
 
 CARDS = "2xA100-40GB"

@@ -12,10 +12,10 @@ import typing
 from enum import StrEnum
 from typing import Any
 
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS
 from calabash.model.addresses import Address, Network
 from calabash.model.network import KINDS, PATH_PARTS
 from calabash.net.objects.specs import ITEMS_MAX, TEXT_MAX
-from calabash.seams.kube.network_resources import NETWORK_KINDS
 
 ADDRESS_CHARACTERS_MAX = 64
 

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from calabash.seams.gpu.library import remote_library_dir, simulated_library_dir
+from calabash.adapters.gpu.library import remote_library_dir, simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "tests" / "programs" / "plugins"

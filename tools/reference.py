@@ -14,7 +14,7 @@ import click
 
 from calabash.cli.commands import cli
 from calabash.cli.failure import exit_code
-from calabash.cli.kubectl import cli as kubectl
+from calabash.cli.kubectl.group import cli as kubectl
 from calabash.model.errors import REASON_DESCRIPTIONS, Reason
 from tools.reference_chart import values_page
 from tools.reference_glossary import glossary_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calabash.api.part_metrics import EVERY, PART_METRICS
-from calabash.binder.wait_times import BOUNDS_S
+from calabash.binder.local.wait_times import BOUNDS_S
 from calabash.exporter.alerts import ALERTS
 from calabash.exporter.catalogue import CATALOGUE, Scope
 from calabash.exporter.cluster_alerts import CLUSTER_ALERTS

@@ -17,8 +17,8 @@ from bench.soak.diary import Run
 from bench.soak.faults import processes
 from bench.soak.judging import Judges
 from bench.soak.world import World, until
-from calabash.agent.membership import group_name
-from calabash.seams.host.cgroups import find_hierarchy
+from calabash.adapters.host.cgroups.groups import find_hierarchy
+from calabash.node.membership.protocol import group_name
 
 SETTLE_S = 120.0
 ROUNDING_EUR = 0.5  # each line of an invoice is rounded to a cent

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.soak.diary import STARVED, Fault, Run
 from bench.soak.program import FAILED
-from calabash.binder.binder import LOST_PLACE
+from calabash.binder.local.binder import LOST_PLACE
 from calabash.sharing.brokered import MODE as BROKERED
 
 Json = Mapping[str, Any]

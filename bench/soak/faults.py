@@ -108,7 +108,7 @@ def children_with(pid: int, *words: bytes) -> list[int]:
 
 def kill_gateway(world: World, chance: random.Random) -> None:
     del chance
-    for pid in children_with(world.pid(), b"calabash.server"):
+    for pid in children_with(world.pid(), b"calabash.gateway"):
         with world.diary.fault("gateway killed", f"process {pid}"):
             send(pid, signal.SIGKILL)
 

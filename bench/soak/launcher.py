@@ -119,10 +119,6 @@ def _serve(asked: socket.socket) -> NoReturn:
 def _loop(asked: socket.socket, children: dict[int, int], waking: int) -> None:
     import select  # noqa: PLC0415 - for its poll alone
 
-    import calabash.cli.main  # noqa: PLC0415 - each command would import it anew
-    import calabash.cli.run  # noqa: PLC0415
-    import calabash.seams.pool.door  # noqa: F401, PLC0415
-
     _warm_up()
     looking = select.poll()
     looking.register(asked, select.POLLIN)

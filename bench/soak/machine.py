@@ -53,7 +53,7 @@ def examine(*, networks: bool) -> Machine:
 
 def no_networks() -> str:
     """Return the reason why there can be no tenant networks; empty if there can."""
-    from calabash.netd.lab import programs  # noqa: PLC0415 - only where they are asked for
+    from calabash.controllers.lab import programs  # noqa: PLC0415 - only where they are asked for
 
     if not Path("/dev/net/tun").exists():
         return "/dev/net/tun is missing"

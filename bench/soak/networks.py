@@ -113,7 +113,7 @@ def prefix_of(world: World) -> str:
 
 def kill_controller(world: World, chance: random.Random) -> None:
     del chance
-    for pid in children_with(world.pid(), b"calabash.netd"):
+    for pid in children_with(world.pid(), b"calabash.controllers.networks"):
         with world.diary.fault("netd killed", f"process {pid}"):
             send(pid, signal.SIGKILL)
             time.sleep(1.0)

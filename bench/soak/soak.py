@@ -21,7 +21,7 @@ from bench.soak.remote import Remote
 from bench.soak.shares import Shares
 from bench.soak.stalls import Stalls
 from bench.soak.world import World, until
-from calabash.agent.modes.mps_services import service_directory
+from calabash.node.modes.mps.services import service_directory
 
 FAULTS_LEAST, CHECKS_LEAST, LONGER_S = 8, 6, 120.0  # of the short form
 

@@ -20,9 +20,9 @@ from bench.soak.diary import Diary
 from bench.soak.launcher import Launcher, Started
 from bench.soak.log import Log
 from bench.soak.machine import Machine
+from calabash.adapters.gpu import sim
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import sim
-from calabash.seams.pool.client import PoolClient
 
 SIM = "lab"
 PROGRAMS = ("program.py", "talker.py")
@@ -142,7 +142,7 @@ class World:
         """Return the pool's process, or 0 if there is none."""
         try:
             pid = int((self.home / "pool.lock").read_text())
-            return pid if b"standalone" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
+            return pid if b"calabash.pool.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
         except (OSError, ValueError):
             return 0
 

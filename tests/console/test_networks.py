@@ -9,7 +9,7 @@ import pytest
 from tests.console.test_console import _address, _post, _said
 from tests.daemons.world import World
 
-from calabash.server.web.form_networks import NETWORKS
+from calabash.gateway.web.form_networks import NETWORKS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -15,10 +15,10 @@ from tests.console.test_console import _address, _post, _said
 from tests.daemons.test_jobs import _with_token, jobs
 from tests.daemons.world import World, until
 
+from calabash.gateway.web.form_networks import NETWORKS
+from calabash.gateway.web.form_notices import NOTICES
+from calabash.gateway.web.form_table import FORMS
 from calabash.model.errors import CalabashError
-from calabash.server.web.form_networks import NETWORKS
-from calabash.server.web.form_notices import NOTICES
-from calabash.server.web.form_table import FORMS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.postgres import DATABASES, Server, running_server
 
-from calabash.seams.store import Store, open_store
+from calabash.adapters.store import Store, open_store
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from calabash.seams.kube import KubeClient, KubeError
-from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta, T
-from calabash.seams.kube.objects import Condition
-from calabash.seams.kube.resources import GPU_NODE, QUEUE
+from calabash.adapters.kube import KubeClient, KubeError
+from calabash.adapters.kube.objects.core import Condition
+from calabash.adapters.kube.objects.meta import Kind, KubeStruct, ObjectMeta, T
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE
 
 CRDS = Path(__file__).resolve().parents[2] / "charts" / "calabash" / "crds"
 WAIT_S = 90.0

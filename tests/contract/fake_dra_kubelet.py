@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc
 
-from calabash.seams.kubelet.stubs import dra_pb2 as pb
-from calabash.seams.kubelet.stubs import drahealth_pb2 as health_pb
-from calabash.seams.kubelet.stubs import pluginregistration_pb2 as registration_pb
+from calabash.adapters.kubelet.stubs import dra_pb2 as pb
+from calabash.adapters.kubelet.stubs import drahealth_pb2 as health_pb
+from calabash.adapters.kubelet.stubs import pluginregistration_pb2 as registration_pb
 
 WAIT_S = 60.0
 Claim = tuple[str, str, str]  # namespace, UID, name

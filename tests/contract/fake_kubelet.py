@@ -15,9 +15,9 @@ from typing import Any
 
 import grpc
 
-from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
-from calabash.seams.kubelet.stubs import pluginregistration_pb2 as registration_pb
-from calabash.seams.kubelet.stubs import podresources_pb2 as resources_pb
+from calabash.adapters.kubelet.stubs import deviceplugin_pb2 as pb
+from calabash.adapters.kubelet.stubs import pluginregistration_pb2 as registration_pb
+from calabash.adapters.kubelet.stubs import podresources_pb2 as resources_pb
 
 WAIT_S = 60.0
 

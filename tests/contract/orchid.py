@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 
+from calabash.adapters.gpu.protocol import DeviceEvent, DriverOptions
 from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
 _CARD = Device(
     uuid=DeviceUuid("ORCHID-0001"),

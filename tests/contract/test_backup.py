@@ -18,20 +18,20 @@ from tests.contract.test_store_networks import PORT, RED, SECRET
 from tests.contract.test_store_tenancy import TOKEN, VISION
 from tests.postgres import DATABASES, Server
 
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import open_store, tables
+from calabash.adapters.store.backup import checked_backup, restore_backup, write_backup
+from calabash.adapters.store.database import Database
 from calabash.api import billing
 from calabash.model.allocation import QueueRecord
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.operations.auditing import AuditTrail
-from calabash.operations.backup import create_backup, restore_pool
-from calabash.operations.billing import Billing
-from calabash.operations.billing_rating import RatingOrder, rate_month
-from calabash.operations.billing_verifying import verify
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import open_store, tables
-from calabash.seams.store.backup import checked_backup, restore_backup, write_backup
-from calabash.seams.store.database import Database
+from calabash.platform.audit.trail import AuditTrail
+from calabash.platform.billing.rating_process import RatingOrder, rate_month
+from calabash.platform.billing.service import Billing
+from calabash.platform.billing.verification_process import verify
+from calabash.platform.home.backup import create_backup, restore_pool
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_failed_restore_leaves_the_database_unchanged(
     _fill(url, home)
     create_backup(url, tmp_path / "backup")
     before = _content(url)
-    monkeypatch.setattr("calabash.seams.store.backup._count_on", _fails)
+    monkeypatch.setattr("calabash.adapters.store.backup._count_on", _fails)
     with pytest.raises(CalabashError, match="no room"):
         restore_pool(home, url, tmp_path / "backup", by="root")
     assert _content(url) == before

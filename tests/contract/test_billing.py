@@ -22,24 +22,24 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tests.postgres import DATABASES
 
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.documents.invoice_csv import items_csv
+from calabash.adapters.store import Retention, Store, open_store, tables
+from calabash.adapters.store.audit import AuditTable
+from calabash.adapters.store.billing.documents import BillFilter
+from calabash.adapters.store.billing.store import note_guarantee
+from calabash.adapters.store.database import Database
+from calabash.adapters.store.renaming import earlier_name
 from calabash.api import billing
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Tenant
-from calabash.operations.billing import Billing
-from calabash.operations.billing_documents import draft_number, invoice_of
-from calabash.operations.billing_rating import RatingOrder, rate_month
-from calabash.operations.billing_verifying import verify
-from calabash.seams.clock import VirtualClock
-from calabash.seams.documents.invoice_csv import items_csv
-from calabash.seams.store import Retention, Store, open_store, tables
-from calabash.seams.store.again import earlier_name
-from calabash.seams.store.audit import AuditTable
-from calabash.seams.store.billing import note_guarantee
-from calabash.seams.store.bills import BillFilter
-from calabash.seams.store.database import Database
+from calabash.platform.billing.documents import draft_number, invoice_of
+from calabash.platform.billing.rating_process import RatingOrder, rate_month
+from calabash.platform.billing.service import Billing
+from calabash.platform.billing.verification_process import verify
 
 BEGIN_S = datetime(2026, 11, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
 END_S = datetime(2026, 12, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()

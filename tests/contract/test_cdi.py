@@ -20,8 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.model.errors import CalabashError, Reason
-from calabash.seams.cdi import (
+from calabash.adapters.cdi import (
     ContainerEdits,
     DeviceNode,
     MountEdit,
@@ -31,6 +30,7 @@ from calabash.seams.cdi import (
     sweep_leftovers,
     write_spec,
 )
+from calabash.model.errors import CalabashError, Reason
 
 KIND = "calabash.dev/slot"
 SIMPLE = {"t0-1": ContainerEdits(env=(("A", "1"),))}

@@ -11,10 +11,9 @@ import yaml
 from tests.contract.crds import CRDS, DEFINITION, install
 from tests.kube.cluster import Cluster
 
-from calabash.model.errors import Reason
-from calabash.seams.kube import KubeClient, KubeError, load_client
-from calabash.seams.kube.meta import Kind, KubeStruct
-from calabash.seams.kube.resources import (
+from calabash.adapters.kube import KubeClient, KubeError, load_client
+from calabash.adapters.kube.objects.meta import Kind, KubeStruct
+from calabash.adapters.kube.objects.resources import (
     GPU_NODE,
     QUEUE,
     TENANT,
@@ -29,6 +28,7 @@ from calabash.seams.kube.resources import (
     KubeTenantSpec,
     KubeTenantStatus,
 )
+from calabash.model.errors import Reason
 
 SCHEMAS = {path.name.partition(".")[0]: yaml.safe_load(path.read_text()) for path in CRDS.glob("*.yaml")}
 

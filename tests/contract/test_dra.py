@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.contract.fake_dra_kubelet import WAIT_S, FakeDraKubelet, until
 from tests.examples import examples
 
+from calabash.adapters.kubelet import ClaimRef, DeviceHealth, DeviceState, DraServer, PreparedDevice
+from calabash.adapters.kubelet.claim_service import CLAIM_MESSAGE_BYTES_MAX, ClaimService
+from calabash.adapters.kubelet.stubs import dra_pb2 as pb
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kubelet import ClaimRef, DeviceHealth, DeviceState, DraServer, PreparedDevice
-from calabash.seams.kubelet.claim_service import CLAIM_MESSAGE_BYTES_MAX, ClaimService
-from calabash.seams.kubelet.stubs import dra_pb2 as pb
 
 DRIVER = "calabash.dev"
 ONE, TWO = ("team", "uid-1", "one"), ("team", "uid-2", "two")

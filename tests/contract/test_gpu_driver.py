@@ -17,13 +17,14 @@ import pytest
 from bench._lab import Lab
 from tests.contract.orchid import open_orchid
 
-from calabash.agent.inventory import Inventory
+from calabash.adapters.gpu import sim, vendors
+from calabash.adapters.gpu.deadline import DeadlineThread
+from calabash.adapters.gpu.library import OWN_FILES, DriverFiles, simulated_library_dir
+from calabash.adapters.gpu.nvidia import reset as nvidia_reset
+from calabash.adapters.gpu.protocol import DeviceEvent, DriverOptions, EventKind, GpuDriver
 from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import nvidia_reset, sim, vendors
-from calabash.seams.gpu.deadline import DeadlineThread
-from calabash.seams.gpu.library import OWN_FILES, DriverFiles, simulated_library_dir
-from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions, EventKind, GpuDriver
+from calabash.node.devices.inventory import Inventory
 
 DEADLINE_S = 60.0
 ALLOCATE = """
@@ -398,7 +399,7 @@ def test_missing_driver_is_refused_with_a_hint() -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a driver")
     program = """
-from calabash.seams.gpu import vendors
+from calabash.adapters.gpu import vendors
 from calabash.model.errors import CalabashError
 try: vendors.open_driver("nvidia")
 except CalabashError as error: print(error.reason, "sim create" in error.hint)

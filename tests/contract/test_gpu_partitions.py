@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.contract.orchid import open_orchid
 
+from calabash.adapters.gpu import sim, vendors
+from calabash.adapters.gpu.partitions import Partitioning, partitioning_of
+from calabash.adapters.gpu.protocol import DriverOptions, GpuDriver
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import sim, vendors
-from calabash.seams.gpu.partitions import Partitioning, partitioning_of
-from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cutting cards needs root, as on a real one")
 

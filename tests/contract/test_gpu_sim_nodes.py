@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.gpu import sim
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import sim
 
 
 def test_a_node_lives_from_create_to_destroy(tmp_path: Path) -> None:

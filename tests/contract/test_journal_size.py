@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.store import Retention, Store, open_store
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.store import Retention, Store, open_store
 
 CARD = DeviceUuid("GPU-1")
 AGES = 100_000.0  # days: only counts bound the journal

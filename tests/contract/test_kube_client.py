@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from calabash.model.errors import Reason
-from calabash.seams.kube import (
+from calabash.adapters.kube import (
     EvictedAs,
     KubeClient,
     KubeError,
@@ -20,10 +19,11 @@ from calabash.seams.kube import (
     WatchEventType,
     load_client,
 )
-from calabash.seams.kube.groups import VOLCANO_GROUP
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.meta import Kind, ObjectMeta
-from calabash.seams.kube.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, PDB, POD, ConfigMap, Pod
+from calabash.adapters.kube.objects.core import CONFIG_MAP, LEASE, NAMESPACE, NODE, PDB, POD, ConfigMap, Pod
+from calabash.adapters.kube.objects.groups import VOLCANO_GROUP
+from calabash.adapters.kube.objects.meta import Kind, ObjectMeta
+from calabash.model.errors import Reason
+from calabash_testing.api_server.client import MemoryKube
 
 WAIT_S = 60.0
 

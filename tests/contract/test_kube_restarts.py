@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from tests.kube.cluster import Cluster
 
+from calabash.adapters.kube import Expired, HttpKubeClient, KubeError, Mirror, MirrorChange, load_client
+from calabash.adapters.kube.objects.core import CONFIG_MAP, ConfigMap
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import Expired, HttpKubeClient, KubeError, Mirror, MirrorChange, load_client
-from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
 
 pytestmark = pytest.mark.slow
 WAIT_S = 90.0

@@ -18,8 +18,7 @@ import grpc
 import pytest
 from tests.contract.fake_kubelet import WAIT_S, FakeKubelet, find_in_registry, serve_pod_resources
 
-from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kubelet import (
+from calabash.adapters.kubelet import (
     Allocated,
     Checkpoint,
     CheckpointEntry,
@@ -28,8 +27,9 @@ from calabash.seams.kubelet import (
     PodResources,
     TokenOwner,
 )
-from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
-from calabash.seams.kubelet.stubs import podresources_pb2 as resources_pb
+from calabash.adapters.kubelet.stubs import deviceplugin_pb2 as pb
+from calabash.adapters.kubelet.stubs import podresources_pb2 as resources_pb
+from calabash.model.errors import CalabashError, Reason
 
 RESOURCE = "calabash.dev/gpus"
 

@@ -13,11 +13,11 @@ import pytest
 from tests.kube.images import BUSYBOX
 from tests.kube.node import RealNode
 
+from calabash.adapters.cdi import ContainerEdits, write_spec
+from calabash.adapters.kube import HttpKubeClient, load_client
+from calabash.adapters.kube.objects.core import EVENT, NODE, POD, Pod
+from calabash.adapters.kubelet import Allocated, Checkpoint, DevicePluginServer, PluginDevice, PodResources, TokenOwner
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.cdi import ContainerEdits, write_spec
-from calabash.seams.kube import HttpKubeClient, load_client
-from calabash.seams.kube.objects import EVENT, NODE, POD, Pod
-from calabash.seams.kubelet import Allocated, Checkpoint, DevicePluginServer, PluginDevice, PodResources, TokenOwner
 
 RESOURCE = "slots.example.dev/token"
 KIND = "example.dev/slot"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.seams.host.libvirt import device_xml
+from calabash.adapters.host.pci.libvirt import device_xml
 
 SCHEMAS = Path(os.environ.get("LIBVIRT_SCHEMAS", "/usr/share/libvirt/schemas"))
 XMLLINT = shutil.which("xmllint")

@@ -20,19 +20,19 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.native.simnode import simctl, until
 
-from calabash.agent.health import HealthEvent
-from calabash.agent.inventory import Inventory
-from calabash.agent.modes.mig import MigExecutor
-from calabash.agent.modes.protocol import NodeTools
-from calabash.agent.reap import Keeping
+from calabash.adapters.gpu import sim, vendors
+from calabash.adapters.gpu.partitions import CardLayout, Partitioning, partitioning_of
+from calabash.adapters.gpu.protocol import DriverOptions, GpuDriver
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import split_profile
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.gpu import sim, vendors
-from calabash.seams.gpu.partitions import CardLayout, Partitioning, partitioning_of
-from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
+from calabash.node.devices.inventory import Inventory
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.modes.mig.executor import MigExecutor
+from calabash.node.modes.protocol import NodeTools
+from calabash.node.slots.reaper import Keeping
 from calabash.sharing.mig import MODE
 from calabash.sharing.protocol import HeldSlice, Misfit
 

@@ -14,18 +14,18 @@ from tests.contract.crds import CRDS, install
 from tests.daemons.world import until
 from tests.kube.cluster import Cluster
 
-from calabash.kubernetes.server.networking import KubeNetworkKeeper
+from calabash.adapters.kube import KubeClient, KubeError, load_client
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject, resource_name
+from calabash.adapters.store import open_store
+from calabash.kubernetes.server.network_reconciler import KubeNetworkKeeper
 from calabash.model.errors import Reason
 from calabash.model.network import KINDS, NetworkKind, Vpc
 from calabash.model.tenancy import Tenant
 from calabash.net.objects.specs import encode
-from calabash.operations.network_rights import NetworkRights
-from calabash.operations.networks import NetworkBook
-from calabash.operations.people import People
-from calabash.operations.permission import Permission
-from calabash.seams.kube import KubeClient, KubeError, load_client
-from calabash.seams.kube.network_resources import NETWORK_KINDS, KubeNetworkObject, resource_name
-from calabash.seams.store import open_store
+from calabash.platform.access.permission import Permission
+from calabash.platform.networks.rights import NetworkRights
+from calabash.platform.networks.store import NetworkBook
+from calabash.platform.tenancy.directory import People
 
 PEOPLE = People(tenants={"vision": Tenant(name="vision")})
 

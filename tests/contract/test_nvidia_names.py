@@ -11,13 +11,13 @@ import pytest
 from tests.contract.fake_kubelet import FakeKubelet
 from tests.unit.kubernetes.node.cards_world import CARDS, TOKENS, Cards
 
+from calabash.adapters.kubelet import Allocated, DevicePluginServer, PluginDevice
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.names import GPUS
-from calabash.kubernetes.node.health import HeldTokens
-from calabash.kubernetes.node.nvidianames import NvidiaNames
+from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens
+from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames
+from calabash.kubernetes.objects.names import GPUS
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
-from calabash.seams.kubelet import Allocated, DevicePluginServer, PluginDevice
 
 
 class Handler:

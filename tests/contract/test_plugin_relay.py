@@ -17,9 +17,9 @@ import grpc
 import pytest
 from tests.contract.fake_kubelet import WAIT_S, FakeKubelet
 
-from calabash.kubernetes.node.relay import answer
-from calabash.seams.kubelet import PluginRelay
-from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
+from calabash.adapters.kubelet import PluginRelay
+from calabash.adapters.kubelet.stubs import deviceplugin_pb2 as pb
+from calabash.kubernetes.node_plugin.devices.relay import answer
 
 RESOURCE = "calabash.dev/gpus"
 HOLD_S = 2.0  # of the tests about an agent that does not come back
@@ -27,7 +27,7 @@ AGENT = """
 import json, sys, time
 from pathlib import Path
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kubelet import Allocated, DevicePluginServer, PluginDevice
+from calabash.adapters.kubelet import Allocated, DevicePluginServer, PluginDevice
 
 directory, record, devices = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
 

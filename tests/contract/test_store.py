@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from calabash.adapters.store import Retention, Store, open_store, public_url, tables
+from calabash.adapters.store.database import Database
 from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice
-from calabash.seams.store import Retention, Store, open_store, public_url, tables
-from calabash.seams.store.database import Database
 
 
 def _engine(url: str) -> sa.Engine:
@@ -223,8 +223,8 @@ def _schema(database: Database) -> dict[str, object]:
 
 def test_loading_the_pool_and_making_its_database_takes_no_migrations(tmp_path: Path) -> None:
     program = (
-        "import sys, calabash.standalone.daemon\n"
-        "from calabash.seams.store import open_store\n"
+        "import sys, calabash.pool.daemon\n"
+        "from calabash.adapters.store import open_store\n"
         "open_store('sqlite:///' + sys.argv[1]).close()\n"
         "slow = {'alembic', 'scipy', 'matplotlib', 'sqlalchemy.dialects.postgresql'}\n"
         "print(sorted(slow & set(sys.modules)))\n"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.contract.test_store import _record
 
+from calabash.adapters.store import open_store
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.store import open_store
 
 RECORDS = 200
 TRIES = 60

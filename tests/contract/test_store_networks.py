@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from calabash.adapters.store import Store, open_store
+from calabash.adapters.store.networks import StoredCertificate, StoredNetworkObject
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.store import Store, open_store
-from calabash.seams.store.networks import StoredCertificate, StoredNetworkObject
 
 RED = StoredNetworkObject(
     kind="vpc", name="red", tenant="vision", generation=1, spec={"cidrs": ["10.0.0.0/16"], "number": 1}, status={}

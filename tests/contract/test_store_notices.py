@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from calabash.adapters.store import Store
+from calabash.adapters.store import notices as module
 from calabash.model.notices import Notice, NoticeChannel, NoticeKind, Notification
-from calabash.seams.store import Store
-from calabash.seams.store import notices as module
 
 
 def _to(tenant: str = "vision", name: str = "hook", *kinds: NoticeKind) -> Notification:

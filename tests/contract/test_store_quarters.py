@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.test_store import _record
 
+from calabash.adapters.store import Retention, Store
+from calabash.adapters.store.usage.merging import AGAIN_S, QUARTER_S, ROWS_MIN, SETTLED_S, spread
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
-from calabash.operations.billing_rating import month_usage
-from calabash.seams.store import Retention, Store
-from calabash.seams.store.quarters import AGAIN_S, QUARTER_S, ROWS_MIN, SETTLED_S, spread
+from calabash.platform.billing.rating_process import month_usage
 
 US = 1_000_000
 BEGIN_S = 1_793_620_800  # in November 2026, where a quarter begins

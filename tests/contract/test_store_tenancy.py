@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from calabash.adapters.store import Store, open_store
+from calabash.adapters.store.database import Database
 from calabash.model.money import parse_money
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, TokenRecord, TokenScope, User
-from calabash.seams.store import Store, open_store
-from calabash.seams.store.database import Database
 
 VISION = Tenant(
     name="vision",

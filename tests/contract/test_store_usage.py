@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.contract.test_store import _record, _usage
 
+from calabash.adapters.store import Store
+from calabash.adapters.store.usage.outbox import NumberedUsage
 from calabash.model.allocation import AllocationState
-from calabash.seams.store import Store
-from calabash.seams.store.outbox import NumberedUsage
 
 EPOCH = "0" * 32
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from tests.contract.test_store import _record
 
+from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenScope
-from calabash.operations.owners import AllocationOwners
-from calabash.operations.people import People
-from calabash.operations.sight import PUBLIC_EVENTS, Held, Sight
-from calabash.seams.store import Store
+from calabash.platform.access.visibility import PUBLIC_EVENTS, Held, Sight
+from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.owners import AllocationOwners
 
 TENANTS = ("vision", "speech", "ann", "ann2", "")
 WHO = (

@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.daemons.users import User
 
+from calabash.adapters.pool.client import PoolClient
+from calabash.adapters.pool.entering import environment_with
+from calabash.adapters.pool.entry import run_behind
 from calabash.model.errors import CalabashError
-from calabash.seams.pool.client import PoolClient
-from calabash.seams.pool.door import run_behind
-from calabash.seams.pool.entering import environment_with
 
 PLAIN = {"PATH": "/usr/bin:/bin"}
 

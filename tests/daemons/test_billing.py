@@ -17,13 +17,13 @@ from tests.daemons.test_pool_users import refusal_of
 from tests.daemons.users import ANN, BOB, EVE, User, as_user, open_way
 from tests.daemons.world import World, until
 
+from calabash.adapters.store import open_store
+from calabash.adapters.store.database import Database
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.operations.home import DATABASE_FILE
-from calabash.seams.store import open_store
-from calabash.seams.store.database import Database
+from calabash.platform.home.directory import DATABASE_FILE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 

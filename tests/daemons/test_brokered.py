@@ -24,10 +24,10 @@ from tests.daemons.world import NATIVE, SIM, Program, World, until
 from tests.native import remote_code_program
 from tests.native import remote_greetings as hello
 
-from calabash.agent.last_round import LastRound
+from calabash.adapters.gpu import sim
+from calabash.adapters.host.processes import identify, owner
 from calabash.model.units import MIB
-from calabash.seams.gpu import sim
-from calabash.seams.host.processes import identify, owner
+from calabash.node.metering.checkpoint import LastRound
 
 BROKERED: dict[str, Any] = {"isolation": "brokered", "memory_mib": 2048, "cores": 50}
 KERNELS = Path(remote_code_program.__file__)  # a program that loads them, and tells what travelled

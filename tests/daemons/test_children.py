@@ -101,7 +101,7 @@ def test_pool_started_in_a_hostile_directory_runs_no_code_of_it(world: World, tr
     assert traps.sprung() == []
     _open_console(world)
     (world.home / "network.toml").write_text('northbound = "unix:/nowhere/nb"\nsouthbound = "unix:/nowhere/sb"\n')
-    wanted = {"calabash.standalone.daemon", "calabash.agent.arbiter", "calabash.server", "calabash.netd"}
+    wanted = {"calabash.pool.daemon", "calabash.node.arbiter.main", "calabash.gateway", "calabash.controllers.networks"}
 
     def modules() -> set[str]:
         return {module_of(words) for words in processes_of(world.home).values()}
@@ -122,7 +122,7 @@ def test_pool_started_in_a_hostile_directory_runs_no_code_of_it(world: World, tr
 
 def _check_process(pid: int, words: list[str], traps: Traps) -> None:
     directory = os.readlink(f"/proc/{pid}/cwd")
-    assert directory == "/" or module_of(words) == "calabash.server", words
+    assert directory == "/" or module_of(words) == "calabash.gateway", words
     entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     environment = dict(entry.split("=", 1) for entry in entries if entry)
     assert not traps.environment.keys() & environment.keys(), (words, environment)

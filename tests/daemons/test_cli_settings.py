@@ -139,7 +139,7 @@ def test_guarantee_of_more_devices_than_there_are_is_set_with_a_warning(pool: Te
 def test_hint_for_a_queue_that_a_user_may_not_use_adds_the_user() -> None:
     from calabash.model.errors import CalabashError
     from calabash.model.tenancy import Principal
-    from calabash.operations.permission import Permission
+    from calabash.platform.access.permission import Permission
 
     with pytest.raises(CalabashError) as refused:
         Permission(0, everybody=True).require_queue(Principal(user="ann", uid=4242), "prod", ["bob"], [])

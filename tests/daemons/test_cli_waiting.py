@@ -14,7 +14,7 @@ import pytest
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 
-from calabash.seams.pool.client import PoolClient
+from calabash.adapters.pool.client import PoolClient
 
 WHOLE = ("--memory", "39GiB", "--cores", "100")
 

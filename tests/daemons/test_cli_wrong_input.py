@@ -12,7 +12,7 @@ from tests.daemons.terminal import Terminal, own_pool
 
 from calabash.cli.commands import cli
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations import home as homes
+from calabash.platform.home import directory as homes
 
 WHOLE = ("--memory", "14GiB", "--cores", "100")
 
@@ -92,7 +92,9 @@ def test_options_of_a_pool_are_checked_before_it_is_started(
 
 def test_full_disk_is_told_before_a_pool_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homes, "free_bytes", lambda _path: 1 << 20)
-    monkeypatch.setattr("calabash.cli.pool.start_module", lambda *_, **__: pytest.fail("a daemon was started"))
+    monkeypatch.setattr(
+        "calabash.cli.pool.lifecycle.start_module", lambda *_, **__: pytest.fail("a daemon was started")
+    )
     done = CliRunner().invoke(cli, ["up"], env={"CALABASH_HOME": str(tmp_path / "h"), "CALABASH_CONSOLE": "off"})
     assert isinstance(done.exception, CalabashError)
     assert done.exception.reason is Reason.DISK_FULL
@@ -102,7 +104,7 @@ def test_full_disk_is_told_before_a_pool_is_started(tmp_path: Path, monkeypatch:
 def test_pool_that_ended_without_a_word_on_a_full_disk_is_said_to_have_ended_of_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from calabash.cli import pool as commands
+    from calabash.cli.pool import lifecycle as commands
 
     log = tmp_path / "pool.log"
     log.write_text("")

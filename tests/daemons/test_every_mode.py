@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import HANG_S, until
 
-from calabash.seams.gpu import sim
-from calabash.seams.host.mounts import unmount
+from calabash.adapters.gpu import sim
+from calabash.adapters.host.mounts import unmount
 
 ROOT = Path(__file__).resolve().parents[2]
 CARDS = "2xA100-80GB,1xH100,1xT4"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.daemons.world import World, until
 
-from calabash.netd.fabric.simulated_ufm import SimulatedUfm
+from calabash_testing.fabric.ufm import SimulatedUfm
 
 PORTS = ("506b4b0300a1b201", "506b4b0300a1b202")
 

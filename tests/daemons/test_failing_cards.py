@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tests.daemons.world import HANG_S, SIM, Program, World, elapsed_until, until
 
+from calabash.adapters.gpu.sim import NodeFile, show_node
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.sim import NodeFile, show_node
 
 TENANT = Path(__file__).resolve().parents[2] / "examples" / "tenant.py"
 TOLD_OF_SIGNALS = (

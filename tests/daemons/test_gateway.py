@@ -18,9 +18,9 @@ from bench._console_session import ConsoleSession, http_ask, log_in
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 
+from calabash.adapters.host.processes import identify
 from calabash.api.gateway import GatewayLimits
 from calabash.model.errors import CalabashError
-from calabash.seams.host.processes import identify
 
 OPTIONS = ("--console", "127.0.0.1:0")
 
@@ -58,7 +58,7 @@ def _gateways(world: World) -> list[int]:
     for task in Path(f"/proc/{world.daemon.pid}/task").iterdir():
         with suppress(OSError):
             found += [int(pid) for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if b"calabash.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"calabash.gateway" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def _token(world: World, **order: Any) -> str:

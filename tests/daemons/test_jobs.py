@@ -17,8 +17,8 @@ from tests.daemons.test_pool_users import refusal_of
 from tests.daemons.users import ANN, BOB, EVE, as_user, open_way
 from tests.daemons.world import World, until
 
+from calabash.adapters.host.processes import Process, alive, identify
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.processes import Process, alive, identify
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 

@@ -24,7 +24,7 @@ from tests.daemons.world import World, until
 from tests.listening import MACHINE, OTHERS, ListenerRow, rows
 from tests.unit.agent.port_world import PortHost, held, may
 
-from calabash.agent.net.doors import Doors
+from calabash.node.ports.entry_sockets import Doors
 
 pytestmark = pytest.mark.skipif(not may(), reason="network namespaces and workers of other users need root")
 
@@ -206,7 +206,7 @@ def test_the_keeper_of_a_program_in_a_tenants_network_listens_where_the_table_sa
             },
             what="the keeper to have the socket",
         )
-        assert all("calabash.agent.net.keeper" in listening.command for listening in found)
+        assert all("calabash.node.ports.entry_keeper" in listening.command for listening in found)
         assert row.has_socket(door)
         assert _as_it_says(row, door)
         assert Path(door).stat().st_uid == ANN.uid

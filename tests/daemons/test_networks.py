@@ -14,11 +14,11 @@ from tests.certificates import server_context
 from tests.daemons.network import Network, network
 from tests.daemons.world import World, until
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.cli.commands import cli
+from calabash.controllers.networks.network_source import PoolNetworks
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Role
-from calabash.netd.source import PoolNetworks
-from calabash.seams.pool.client import PoolClient
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "networks").glob("*.yaml"))
 ISSUED = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.daemons.world import World, until
 
-from calabash.agent.pages_layout import LimitsStruct, PagePolicy
+from calabash.node.slots.layout import LimitsStruct, PagePolicy
 
 
 def test_an_idle_slice_is_told_of_and_taken_back(tmp_path: Path) -> None:

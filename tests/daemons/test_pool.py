@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from tests.daemons.world import World, until
 
+from calabash.adapters.host.processes import identify
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.processes import identify
 
 NOBODY = 65534
 
@@ -246,7 +246,7 @@ def test_release_by_force_ends_the_programs_and_plain_release_refuses(world: Wor
 
 def test_a_program_may_give_its_own_slice_back_without_being_killed_for_it(world: World) -> None:
     code = (
-        "import sys, pathlib; from calabash.seams.pool.client import PoolClient;"
+        "import sys, pathlib; from calabash.adapters.pool.client import PoolClient;"
         "pool = PoolClient(pathlib.Path(sys.argv[1])); (name,) = (one['id'] for one in pool.items('/v1/allocations'));"
         "pool.delete('/v1/allocations/' + name); print('given back', flush=True); sys.stdin.read(); sys.exit(7)"
     )
@@ -489,7 +489,7 @@ def test_usage_is_metered_per_allocation(world: World) -> None:
     until(lambda: not world.allocations())
     at_most = time.monotonic() - begun + 0.1  # it is metered by another clock
     world.kill(signal.SIGTERM)
-    from calabash.seams.store import open_store
+    from calabash.adapters.store import open_store
 
     store = open_store(f"sqlite:///{world.home}/pool.db")
     records = store.usage(allocation["id"])

@@ -146,7 +146,7 @@ def test_queue_below_the_last_level_is_refused_and_not_kept(world: World) -> Non
 
 def test_every_route_is_described_and_nothing_else_is() -> None:
     from calabash.api.routes import ROUTES
-    from calabash.standalone.handlers.application import HANDLERS
+    from calabash.pool.handlers.application import HANDLERS
 
     def shape(path: str) -> str:
         return re.sub(r"\{[^}]*\}", "{}", path)  # a parameter is called otherwise here and there

@@ -18,17 +18,17 @@ from tests.daemons.terminal import TENANT
 from tests.daemons.world import SIM, Program, World, until
 from tests.stand_ins import NothingListed
 
-from calabash.agent import slot_content
-from calabash.agent.allocations import Allocations
-from calabash.agent.membership_lease import LeaseMembership
-from calabash.agent.slot_files import FileSlots
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.gpu.sim import find_node, show_node
+from calabash.adapters.store import open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
-from calabash.seams.clock import SystemClock
-from calabash.seams.gpu.sim import find_node, show_node
-from calabash.seams.store import open_store
+from calabash.node.allocations.table import Allocations
+from calabash.node.membership.lease import LeaseMembership
+from calabash.node.slots import content as slots_content
+from calabash.node.slots.files import FileSlots
 
 BOOK_KILLS = 120
 DAEMON_KILLS = 6
@@ -60,8 +60,8 @@ def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
     while True:
         number += 1
         name = AllocationId(f"r{round_}-{number}")
-        spec = slot_content.SlotSpec(
-            allocation=name, devices=(slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),)
+        spec = slots_content.SlotSpec(
+            allocation=name, devices=(slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),)
         )
         book.hold(_record(name))
         book.grant(spec)

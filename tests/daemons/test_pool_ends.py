@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import Program, World, until
 
-from calabash.agent.end_file import DIRECTORY
-from calabash.seams.host.processes import Process, identify, send_signal
+from calabash.adapters.host.processes import Process, identify, send_signal
+from calabash.node.allocations.end_file import DIRECTORY
 
 AWAY_S = 3.0
 ERROR_S = 1.0
@@ -29,7 +29,11 @@ def _recorders(home: Path) -> list[Process]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"calabash.agent.end_recorder" in words and str(home).encode() in words and (process := identify(pid)):
+        if (
+            b"calabash.node.allocations.end_recorder" in words
+            and str(home).encode() in words
+            and (process := identify(pid))
+        ):
             found.append(process)
     return found
 

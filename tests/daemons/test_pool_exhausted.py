@@ -12,8 +12,8 @@ import pytest
 from tests.daemons.users import ANN, as_user, open_way
 from tests.daemons.world import World, until
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.client import PoolClient
 
 SMALL = {"memory_mib": 16, "cores": 1, "policy": "best-effort"}
 # What may be said by a pool that cannot open anything: each is answered with 5xx.

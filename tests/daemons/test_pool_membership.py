@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import World, until
 
-from calabash.seams.host.processes import start_time
+from calabash.adapters.host.processes import start_time
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root")
 

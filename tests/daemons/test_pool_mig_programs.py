@@ -15,9 +15,9 @@ import pytest
 from bench._lab import KERNELS, program
 from tests.daemons.world import NATIVE, Program, World, until
 
-from calabash.seams.gpu.library import simulated_library_dir
-from calabash.seams.host.cgroups import find_hierarchy
-from calabash.seams.store import open_store
+from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.adapters.host.cgroups.groups import find_hierarchy
+from calabash.adapters.store import open_store
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cutting cards needs root, as on a real one")
 kernel_membership = pytest.mark.skipif(find_hierarchy() is None, reason="needs control groups")

@@ -18,8 +18,8 @@ from tests.daemons.users import ANN, open_way
 from tests.daemons.world import NATIVE, Program, World, until
 from tests.native.sim_cuda_programs import program
 
-from calabash.agent.modes.mps_services import service_directory
-from calabash.seams.host.processes import identify
+from calabash.adapters.host.processes import identify
+from calabash.node.modes.mps.services import service_directory
 
 A100_SMS = 108
 OUT_OF_MEMORY = 2

@@ -19,8 +19,8 @@ from tests.daemons.test_pool_mps import (
 )
 from tests.daemons.world import World, until
 
-from calabash.agent.modes.mps_services import service_directory
 from calabash.model.errors import CalabashError, Reason
+from calabash.node.modes.mps.services import service_directory
 
 __all__ = ["client"]
 SMS = 14  # of a compute slice of an A100

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import World, until
 
-from calabash.agent.arbiter_process import BACKOFF_MAX_S, ArbiterProcess
-from calabash.cli import pool
+from calabash.adapters.host.children import end_urgency, start_module
+from calabash.cli.pool import lifecycle
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.children import end_urgency, start_module
+from calabash.node.arbiter.supervisor import BACKOFF_MAX_S, ArbiterProcess
 
 ALLOCATIONS = 40
 
@@ -92,7 +92,7 @@ def test_up_waits_while_steps_are_reported_and_gives_up_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALABASH_HOME", str(tmp_path))
-    monkeypatch.setattr(pool, "NO_PROGRESS_S", 2.0)
+    monkeypatch.setattr(lifecycle, "NO_PROGRESS_S", 2.0)
     reports = """import time
 for n in range(12):
     print(f'level=info event=starting step="part {n}"', flush=True)
@@ -100,12 +100,12 @@ for n in range(12):
 """
     process, log = _starting(tmp_path, reports + "print('error [disk_full]: no room')\nraise SystemExit(1)")
     with pytest.raises(CalabashError) as ended:
-        pool._wait_until_ready(process, log, 0)
+        lifecycle._wait_until_ready(process, log, 0)
     assert (ended.value.reason, ended.value.message) == (Reason.DISK_FULL, "no room"), "it was waited for to its end"
     start = log.stat().st_size
     hung, log = _starting(tmp_path, "import time\nprint('event=starting step=journal', flush=True)\ntime.sleep(600)")
     with pytest.raises(CalabashError) as late:
-        pool._wait_until_ready(hung, log, start)
+        lifecycle._wait_until_ready(hung, log, start)
     hung.wait(timeout=60)
     assert late.value.reason is Reason.TIMEOUT
     assert "no progress for 2s, last step: journal" in late.value.message
@@ -114,7 +114,7 @@ for n in range(12):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
 def test_urgent_module_starts_before_others_and_returns_to_the_usual_priority() -> None:
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    child = start_module("calabash.agent.arbiter", "--home", "/nonexistent", urgent=True, new_session=True)
+    child = start_module("calabash.node.arbiter.main", "--home", "/nonexistent", urgent=True, new_session=True)
     try:
         until(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == min(usual, -15), what="its priority to be raised")
     finally:

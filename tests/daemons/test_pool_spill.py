@@ -14,7 +14,7 @@ from tests.compiled import compiled
 from tests.daemons.terminal import TENANT, Job, Terminal
 from tests.daemons.world import World, until
 
-from calabash.operations.home import SETTINGS_FILE
+from calabash.platform.home.directory import SETTINGS_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "bench" / "programs"

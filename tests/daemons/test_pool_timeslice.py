@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.daemons.world import NATIVE, Program, World, until
 
+from calabash.adapters.gpu import sim
+from calabash.adapters.gpu.library import simulated_environment
+from calabash.adapters.gpu.nvidia.timeslice_intervals import Intervals
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.home import SETTINGS_FILE
-from calabash.seams.gpu import sim
-from calabash.seams.gpu.intervals import Intervals
-from calabash.seams.gpu.library import simulated_environment
+from calabash.platform.home.directory import SETTINGS_FILE
 
 TURNS: dict[str, Any] = {"mode": "timeslice"}
 GIB = 1024

@@ -15,7 +15,7 @@ from tests.daemons.remote import RemoteSite
 from tests.daemons.terminal import Job, Terminal
 from tests.daemons.world import World, until
 
-from calabash.seams.host.processes import identify
+from calabash.adapters.host.processes import identify
 
 STEPS = (sys.executable, str(Path(__file__).parent / "programs" / "remote_steps.py"))
 

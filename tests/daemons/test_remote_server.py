@@ -18,8 +18,8 @@ from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 from tests.unit.remote.test_hello import hello
 
-from calabash.remote.account import RemoteAccount
-from calabash.remote.serve import PER_PEER_MAX
+from calabash.broker.client.account import RemoteAccount
+from calabash.broker.server.serve import PER_PEER_MAX
 
 GRACE_S = 3
 SMALL = ("--memory", "1GiB", "--cores", "10")

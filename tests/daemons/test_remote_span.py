@@ -11,7 +11,7 @@ from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 from tests.native.sim_cuda_programs import CudaNode, program
 
-from calabash.seams.host.processes import identify
+from calabash.adapters.host.processes import identify
 
 
 @pytest.fixture(scope="module")

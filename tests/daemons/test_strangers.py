@@ -12,10 +12,10 @@ import pytest
 from bench._lab import KERNELS, program
 from tests.daemons.world import World, until
 
+from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.sim import NodeFile, show_node
+from calabash.adapters.host.cgroups.groups import find_hierarchy, group_of
 from calabash.model.errors import CalabashError
-from calabash.seams.gpu.library import simulated_library_dir
-from calabash.seams.gpu.sim import NodeFile, show_node
-from calabash.seams.host.cgroups import find_hierarchy, group_of
 
 MakeWorld = Callable[..., World]
 PLAIN = ("env", "-u", "LD_PRELOAD", "-u", "CALABASH_SLOT", "-u", "CUDA_VISIBLE_DEVICES")

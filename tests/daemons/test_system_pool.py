@@ -25,9 +25,9 @@ import pytest
 from tests.daemons.users import ANN, EVE, User, open_way
 from tests.daemons.world import HANG_S, NATIVE, World, until
 
-from calabash.seams.host.reach import barrier_to_others
-from calabash.seams.pool.client import SOCKET_FILE
-from calabash.seams.pool.system import SYSTEM_HOME
+from calabash.adapters.host.reach import barrier_to_others
+from calabash.adapters.pool.client import SOCKET_FILE
+from calabash.adapters.pool.system import SYSTEM_HOME
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 

@@ -17,9 +17,9 @@ from tests.daemons.test_pool_users import refusal_of
 from tests.daemons.users import ANN, BOB, as_user, open_way
 from tests.daemons.world import World, until
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.api.routes import ROUTES
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.client import PoolClient
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 

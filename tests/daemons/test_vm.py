@@ -11,7 +11,7 @@ import pytest
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 
-from calabash.seams.host.pci import PciTree
+from calabash.adapters.host.pci.devices import PciTree
 
 ADDRESS = re.compile(r"domain='0x([0-9a-f]{4})' bus='0x([0-9a-f]{2})' slot='0x([0-9a-f]{2})' function='0x([0-7])'")
 _VIRSH = """#!/bin/sh

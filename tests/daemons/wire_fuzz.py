@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.api.routes import ROUTES
-from calabash.server.web.pages import ACTIONS, PAGES
+from calabash.gateway.web.pages import ACTIONS, PAGES
 
 NEVER = ("/v1/shutdown", "/v1/sessions/current", "/v1/tokens")  # what ends the pool, or the token that is shown
 METHODS = (

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import calabash
-from calabash.agent.membership import group_name
-from calabash.agent.pages import LimitsPage
+from calabash.adapters.gpu import sim
+from calabash.adapters.host.cgroups.groups import Cgroup, find_hierarchy
+from calabash.adapters.host.mounts import unmount
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.gpu import sim
-from calabash.seams.host.cgroups import Cgroup, find_hierarchy
-from calabash.seams.host.mounts import unmount
-from calabash.seams.pool.client import PoolClient
+from calabash.node.membership.protocol import group_name
+from calabash.node.slots.pages import LimitsPage
 
 NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 SIM = "lab"
@@ -169,7 +169,7 @@ class World:
         return [self.home]
 
     def command(self) -> list[str]:
-        words = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(self.home)]
+        words = [sys.executable, "-m", "calabash.pool.daemon", "--home", str(self.home)]
         if self.sim:
             words += ["--sim", self.sim]
         if self.database:

@@ -20,7 +20,7 @@ from bench._lab import KERNELS, program, real_card
 from bench._report import Report, machine_facts
 from tests.gpu.limits import CAP_BYTES, FRAMEWORKS, GIB
 
-from calabash.seams.gpu.library import simulated_environment
+from calabash.adapters.gpu.library import simulated_environment
 
 CALABASH = str(Path(sys.executable).with_name("calabash"))
 WAYS = {

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from calabash.agent.membership import group_name
-from calabash.seams.host.cgroups import find_hierarchy
+from calabash.adapters.host.cgroups.groups import find_hierarchy
+from calabash.node.membership.protocol import group_name
 
 _GROWS = re.compile(r"pool\.(log.*|db.*|lock|sock)|sim/.*|ends/.*")  # bounded elsewhere, never gone
 _DESCRIPTORS_SPARE = 12

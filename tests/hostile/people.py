@@ -18,9 +18,9 @@ from typing import Any
 
 from tests.daemons.world import HANG_S, until
 
+from calabash.adapters.host.readable import readable
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.host.readable import readable
-from calabash.seams.pool.client import PoolClient
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

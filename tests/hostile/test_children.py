@@ -111,12 +111,12 @@ def _restarted(lured: LuredWorld, module: str) -> None:
 def test_a_pool_started_in_a_tenants_directory_runs_nothing_of_the_tenants(lured: LuredWorld) -> None:
     assert lured.root_ran() == []
     lured.open_console()
-    _restarted(lured, "calabash.server")
-    _restarted(lured, "calabash.agent.arbiter")
+    _restarted(lured, "calabash.gateway")
+    _restarted(lured, "calabash.node.arbiter.main")
     lured.client.post("/v1/devices/0/drain")
     lured.client.post("/v1/devices/0/undrain")
     (lured.home / "network.toml").write_text('northbound = "unix:/nowhere/nb"\nsouthbound = "unix:/nowhere/sb"\n')
-    until(lambda: lured.child("calabash.netd"), what="the network controller to run")
+    until(lambda: lured.child("calabash.controllers.networks"), what="the network controller to run")
     (lured.home / "network.toml").unlink()
     assert lured.root_ran() == []
     # The traps work for a process that does look there.

@@ -12,7 +12,7 @@ from tests.daemons.world import until
 from tests.hostile.people import Child, User
 from tests.hostile.world import HostileWorld
 
-from calabash.agent.pages import UsagePage
+from calabash.node.slots.pages import UsagePage
 
 ONE_PROCESS = "[devices]\none_process = true\n"
 

@@ -16,8 +16,8 @@ from tests.daemons.world import until
 from tests.hostile.people import Child, User
 from tests.hostile.world import HostileWorld
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.pool.client import PoolClient
 
 REQUESTS = 1500  # of each attacker, before the attack counts as made; a user may have 1000 that wait
 MEMORY_MIB = 200

@@ -17,8 +17,8 @@ from tests.daemons.world import until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.pool.client import PoolClient
 
 HOLD: dict[str, Any] = {"memory_mib": 2048, "cores": 10}
 

@@ -18,8 +18,8 @@ from tests.daemons.world import until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.pool.client import PoolClient
 
 
 def _ask(home: str, body: dict[str, Any]) -> str:
@@ -210,7 +210,7 @@ def test_a_users_own_pool_serves_nobody_else(world: HostileWorld, users_pool: Pa
     # The interpreter may lie where only root can read: reading is all that is added to what the user may do.
     uid, reading = str(mallory.uid), "+dac_read_search"
     become = ["/usr/bin/setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps", reading]
-    command = [*become, "--ambient-caps", reading, sys.executable, "-m", "calabash.standalone.daemon", "--sim", "lab"]
+    command = [*become, "--ambient-caps", reading, sys.executable, "-m", "calabash.pool.daemon", "--sim", "lab"]
     root = User(0, world.home)
     daemon = root.starts(*command, "--home", users_pool, environment={"PATH": "/usr/bin:/bin", "HOME": str(users_pool)})
 

@@ -10,8 +10,8 @@ from tests.daemons.world import until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
-from calabash.seams.pool.client import PoolClient
 
 
 def _refusal(home: str) -> list[str]:

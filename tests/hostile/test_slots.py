@@ -17,7 +17,7 @@ from tests.daemons.world import until
 from tests.hostile.people import Child, User, run_on_slice
 from tests.hostile.world import HostileWorld
 
-from calabash.agent.pages_layout import LimitsDeviceStruct, LimitsStruct
+from calabash.node.slots.layout import LimitsDeviceStruct, LimitsStruct
 
 CAP_MIB, WANTED_MIB = 1024, 8192
 _SMALL: dict[str, Any] = {"memory_mib": CAP_MIB, "cores": 10}

@@ -10,9 +10,9 @@ from tests.daemons.world import NATIVE, until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
 from calabash.model.request import AllocationId
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
 
 CAP_MIB = 1024
 

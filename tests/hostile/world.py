@@ -34,9 +34,9 @@ from tests.evidence_sources import rescue
 from tests.hostile.belongings import Belongings
 from tests.hostile.people import Child, User
 
+from calabash.adapters.gpu.sim import NodeFile, SimNode, show_node
+from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.sim import NodeFile, SimNode, show_node
-from calabash.seams.pool.client import PoolClient
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARE_PERCENT = 50.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from calabash.seams.host.readable import readable
+from calabash.adapters.host.readable import readable
 
 Json = dict[str, Any]
 _PATCHES = {

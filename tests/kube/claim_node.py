@@ -11,7 +11,7 @@ from typing import Any
 from tests.kube.gpu_node import CUDA, PODS, GpuNode, got_mib
 from tests.kube.node import RealNode
 
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"

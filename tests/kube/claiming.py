@@ -9,17 +9,17 @@ from typing import Any
 from tests.kube.api import Json
 from tests.kube.planned import Planned
 
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
-from calabash.kubernetes.claims.publishing import SlicePublisher
+from calabash.adapters.kube import load_client
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.kubernetes.claims.slice_publisher import SlicePublisher
 from calabash.kubernetes.claims.slices import SliceFacts
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.planner.reading import gpu_node_facts
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
 from calabash.model.device import NodeName
 from calabash.model.request import GpuRequest
-from calabash.seams.kube import load_client
-from calabash.seams.kube.resources import GPU_NODE
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'

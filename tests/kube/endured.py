@@ -17,9 +17,9 @@ from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 from tests.kube.planned import Planned
 
-from calabash.kubernetes.names import PLAN, SCHEDULER
-from calabash.kubernetes.plan import PodPlan, read_plan
-from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.objects.names import PLAN, SCHEDULER
+from calabash.kubernetes.objects.plan import PodPlan, read_plan
+from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
 
 MEMORY_MIB = 40960  # of every invented device
 FRONT = 7079  # where kube-scheduler asks, of two planners
@@ -235,11 +235,11 @@ def through(cluster: Cluster, port: int) -> Path:
 
 _REPLICA = """
 import sys
-from calabash.kubernetes.planner.lease import RENEW_EVERY_S
+from calabash.kubernetes.leader.lease import RENEW_EVERY_S
 from calabash.kubernetes.planner.run import run_planner
 from calabash.kubernetes.planner.service import PlannerSettings
-from calabash.kubernetes.shards import Shard
-from calabash.seams.kube import load_client
+from calabash.kubernetes.objects.shards import Shard
+from calabash.adapters.kube import load_client
 path, port, name, term_s, nodes = sys.argv[1:]
 settings = PlannerSettings(
     port=int(port),

@@ -19,11 +19,11 @@ from tests.kube.node import RealNode
 from tests.native.sim_cuda_programs import program
 from tests.native.simnode import simctl
 
-from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.adapters.kubelet import PodResources
+from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
 from calabash.model.errors import CalabashError
-from calabash.seams.gpu.library import simulated_library_dir
-from calabash.seams.kubelet import PodResources
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = "localhost/cuda:1"
@@ -121,7 +121,7 @@ class GpuNode:
         self.relay = f"{agent}-relay"
         self.cluster.start_program(
             self.relay,
-            [sys.executable, "-m", "calabash.kubernetes.node.relay", f"--home={_HOME}"],
+            [sys.executable, "-m", "calabash.kubernetes.node_plugin.devices.relay", f"--home={_HOME}"],
             beside=node.name,
         )
         self.cluster.start_program(
@@ -129,7 +129,7 @@ class GpuNode:
             [
                 sys.executable,
                 "-m",
-                "calabash.kubernetes.node.daemon",
+                "calabash.kubernetes.node_plugin.daemon",
                 f"--node={node.name}",
                 f"--home={_HOME}",
                 "--relay",

@@ -13,9 +13,9 @@ from typing import Any, Self
 from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
-from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
 from calabash.model.request import GpuRequest
 
 PORT = 7070

@@ -14,12 +14,12 @@ from tests.kube.api import Json
 from tests.kube.cluster import Cluster
 from tests.kube.gpu_node import CUDA, GpuNode
 
+from calabash.adapters.kube import load_client
 from calabash.kubernetes.admission.run import AdmissionProgram
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import MUTATING, VALIDATING
 from calabash.kubernetes.admission.webhooks import mutating, validating
-from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
-from calabash.seams.kube import load_client
+from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
+from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING
 
 PLANNER_PORT = 7070
 ADMISSION_PORT = 18443

@@ -19,15 +19,15 @@ from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 from tests.kube.needs import need
 
-from calabash.kubernetes import names
+from calabash.adapters.kube import HttpKubeClient, load_client
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import MUTATING, VALIDATING, CertificateKeeper
 from calabash.kubernetes.admission.webhooks import mutating, validating
-from calabash.kubernetes.asked import read_request
 from calabash.kubernetes.dialects.registry import DIALECTS
-from calabash.kubernetes.quantity import parse_quantity
-from calabash.seams.kube import HttpKubeClient, load_client
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.objects.quantity import parse_quantity
+from calabash.kubernetes.pod_request import read_request
+from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kube"
 PORT = 18443

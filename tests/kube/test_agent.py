@@ -20,16 +20,16 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.simnode import simctl
 
-from calabash.agent.membership_container import pod_digits
+from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.adapters.host.cgroups.container_groups import find_container_hierarchy, pod_groups
+from calabash.adapters.host.cgroups.device_access import find_device_hierarchy, majors_of
+from calabash.adapters.kube.http.wire import decode_object
+from calabash.adapters.kube.objects.core import POD
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.names import GPUS, PLAN, STARTUP_TAINT
-from calabash.kubernetes.node.device_guard import DeviceGuard, GuardSettings
+from calabash.kubernetes.node_plugin.devices.device_guard import DeviceGuard, GuardSettings
+from calabash.kubernetes.objects.names import GPUS, PLAN, STARTUP_TAINT
 from calabash.model.allocation import AllocationRecord
-from calabash.seams.gpu.library import simulated_library_dir
-from calabash.seams.host.container_groups import find_container_hierarchy, pod_groups
-from calabash.seams.host.device_access import find_device_hierarchy, majors_of
-from calabash.seams.kube.objects import POD
-from calabash.seams.kube.wire import decode_object
+from calabash.node.membership.container import pod_digits
 
 ZERO_MINOR = 5  # of /dev/zero
 
@@ -124,7 +124,9 @@ def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_
 def test_agent_keeps_less_than_60_mib_of_its_own_after_all_tests_before(gpu_node: GpuNode) -> None:
     """Counts memory that only the agent has. Mapped files, about 28 MiB, are shared with other programs of Python, and how much
     of them is resident depends on what else the machine reads."""
-    found = gpu_node.cluster.exec_inside("pgrep", "-f", "calabash.kubernetes.node.daemon", beside=gpu_node.node.name)
+    found = gpu_node.cluster.exec_inside(
+        "pgrep", "-f", "calabash.kubernetes.node_plugin.daemon", beside=gpu_node.node.name
+    )
     status = gpu_node.cluster.exec_inside("cat", f"/proc/{found.split()[0]}/status", beside=gpu_node.node.name)
     own_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
     print(f"resident, not of files: {own_kib / 1024:.1f} MiB")

@@ -22,7 +22,7 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
-from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.objects.names import PLAN
 
 SPACE = "refused"
 STATUS_PORT = 7071

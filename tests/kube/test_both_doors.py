@@ -14,7 +14,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, planned_pod
 
-from calabash.kubernetes.names import DOOR
+from calabash.kubernetes.objects.names import DOOR
 from calabash.model.request import GpuRequest
 
 

@@ -18,8 +18,8 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.sim_cuda_programs import program
 
-from calabash.kubernetes.plan import PlannedContainer
-from calabash.seams.host.processes import start_time
+from calabash.adapters.host.processes import start_time
+from calabash.kubernetes.objects.plan import PlannedContainer
 
 FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
 RIGHT = "sim_cuda_ptx in_graphs && echo right"  # kernels run, and what they have computed is looked at

@@ -14,19 +14,19 @@ import yaml
 from tests.kube import charts
 from tests.kube.charts import NAMESPACE, Manifest, need_helm, one, render
 
-from calabash.agent.modes.protocol import WorkerUsers
-from calabash.agent.strangers import StrangerPolicy
 from calabash.cli.commands import cli
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.metrics.run import REGISTERED
 from calabash.kubernetes.metrics.run import SERVICE as METRICS
-from calabash.kubernetes.node.daemon import read_settings
-from calabash.kubernetes.node.relay import parser as relay_parser
-from calabash.kubernetes.node.settings import AgentSettings, relay_directory
-from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.node_plugin.daemon import read_settings
+from calabash.kubernetes.node_plugin.devices.relay import parser as relay_parser
+from calabash.kubernetes.node_plugin.settings import AgentSettings, relay_directory
+from calabash.kubernetes.objects.shards import Shard
+from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
 from calabash.kubernetes.planner.service import PlannerSettings
-from calabash.kubernetes.shards import Shard
+from calabash.node.modes.protocol import WorkerUsers
+from calabash.node.processes.unmanaged import StrangerPolicy
 
 WORKLOADS = {"DaemonSet", "Deployment"}
 

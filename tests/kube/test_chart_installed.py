@@ -16,22 +16,22 @@ from tests.kube.charts import CHART, NAMESPACE, need_helm, one, render
 from tests.kube.cluster import Cluster
 from tests.unit.networks.people import pool_networks
 
-from calabash.kubernetes.admission.by_claims import look_up
+from calabash.adapters.kube import EvictedAs, KubeClient, KubeError, Mirror, load_client
+from calabash.adapters.kube.objects.core import NAMESPACE as NAMESPACES
+from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.store import open_store
+from calabash.kubernetes.admission.claim_pods import look_up
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import CertificateKeeper
 from calabash.kubernetes.dialects.pod import AskingClaim
-from calabash.kubernetes.node.happenings import NodeHappenings
-from calabash.kubernetes.node.taint import StartupTaint
-from calabash.kubernetes.plan import PodPlan
-from calabash.kubernetes.planner.facts import PodName, Report
-from calabash.kubernetes.planner.orders import Orders
+from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
+from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
+from calabash.kubernetes.objects.plan import PodPlan
+from calabash.kubernetes.planner.apply.api_writes import Orders
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
-from calabash.kubernetes.server.networking import KubeNetworkKeeper
+from calabash.kubernetes.planner.state.facts import PodName, Report
+from calabash.kubernetes.server.network_reconciler import KubeNetworkKeeper
+from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import EvictedAs, KubeClient, KubeError, Mirror, load_client
-from calabash.seams.kube.objects import NAMESPACE as NAMESPACES
-from calabash.seams.kube.objects import POD
-from calabash.seams.store import open_store
 
 PODS = "/api/v1/namespaces/{}/pods"
 NODES = "/api/v1/nodes"

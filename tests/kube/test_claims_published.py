@@ -14,14 +14,14 @@ from tests.kube.charts import need_helm, render
 from tests.kube.cluster import Cluster
 from tests.unit.kubernetes.claims.claims_world import card
 
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.adapters.kube import KubeClient, load_client
+from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE, AllocatedDevice
+from calabash.adapters.kube.objects.core import NAMESPACE, NODE, POD
 from calabash.kubernetes.claims.allocated import claim_plan
-from calabash.kubernetes.claims.publishing import SlicePublisher
+from calabash.kubernetes.claims.slice_publisher import SlicePublisher
 from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slices_of
 from calabash.model.device import Health, NodeName
-from calabash.seams.kube import KubeClient, load_client
-from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE, AllocatedDevice
-from calabash.seams.kube.objects import NAMESPACE, NODE, POD
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 
 WAIT_S = 120.0
 SPACE = "published"

@@ -12,10 +12,10 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
-from calabash.cli.kubectl_drain import Drain
+from calabash.adapters.kube import load_client
+from calabash.cli.kubectl.drain import Drain
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.names import GPUS
-from calabash.seams.kube import load_client
+from calabash.kubernetes.objects.names import GPUS
 
 FILL = "exec load fill 2"
 HOLD = "sleep 1000"

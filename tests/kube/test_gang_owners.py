@@ -15,7 +15,7 @@ from tests.kube.needs import need
 from tests.kube.planned import SYSTEM, Planned, crd
 from tests.kube.product import PLANNER, USERS, start_admission
 
-from calabash.kubernetes.names import GANG, GANG_SIZE, GPUS, PLAN
+from calabash.kubernetes.objects.names import GANG, GANG_SIZE, GPUS, PLAN
 
 PREFIX = "gangs"
 GROUPS = {  # of each system: the API of its groups

@@ -14,8 +14,8 @@ from tests.kube.cluster import Cluster
 from tests.kube.hollow import HollowKubelets
 from tests.kube.planned import Planned, confined_to, planned_pod
 
-from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLANNED
-from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY, PLAN, PLANNED
+from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.model.request import GpuRequest
 
 PREFIX = "confined"

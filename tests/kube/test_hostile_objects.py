@@ -14,7 +14,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.endured import resident_mib
 from tests.kube.planned import Planned, planned_pod
 
-from calabash.kubernetes.skipped import REASON
+from calabash.kubernetes.skipped_objects import REASON
 from calabash.model.request import GpuRequest
 
 USER, VICTIM = "mallory", "alice"

@@ -19,8 +19,8 @@ from tests.kube.fakes import remove_nodes
 from tests.kube.hollow import HollowKubelets
 from tests.kube.planned import devices, planned_pod
 
+from calabash.adapters.kube import load_client
 from calabash.model.request import GpuRequest
-from calabash.seams.kube import load_client
 
 TEAM = "drained"
 NODE = "drained-0"

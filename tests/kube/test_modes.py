@@ -15,13 +15,13 @@ from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 from tests.native.sim_cuda_programs import program
 
-from calabash.cli.kubectl_device import DeviceDrain, find
-from calabash.kubernetes.names import CORES, GPUS, ISOLATION, MEMORY, MODE, MODELS, SPILL
-from calabash.kubernetes.node.edits import SLOT_INSIDE
-from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.adapters.kube import load_client
+from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNodeDevice
+from calabash.cli.kubectl.device import DeviceDrain, find
+from calabash.kubernetes.node_plugin.containers.edits import SLOT_INSIDE
+from calabash.kubernetes.objects.names import CORES, GPUS, ISOLATION, MEMORY, MODE, MODELS, SPILL
+from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.model.errors import CalabashError
-from calabash.seams.kube import load_client
-from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice
 
 TEAM = "team"
 LOOK = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets

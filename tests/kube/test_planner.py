@@ -13,8 +13,8 @@ from tests.kube.cluster import Cluster
 from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, devices, planned_pod
 
-from calabash.kubernetes.names import PLAN, PLAN_GATE
-from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.objects.names import PLAN, PLAN_GATE
+from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.model.request import GpuRequest
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=25)

@@ -28,7 +28,7 @@ from tests.native.simnode import simctl
 from tools import image
 from tools.debian import PackagesError
 
-from calabash.kubernetes.names import STARTUP_TAINT
+from calabash.kubernetes.objects.names import STARTUP_TAINT
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from tests.kube.cluster import Cluster
 from tests.kube.endured import Replicas, Stream, all_bound, over_committed
 from tests.kube.planned import PORT, SYSTEM, Planned, planned_pod
 
-from calabash.kubernetes.names import PLANNED_BY, POOL, QUEUE
-from calabash.kubernetes.shards import Shard
+from calabash.kubernetes.objects.names import PLANNED_BY, POOL, QUEUE
+from calabash.kubernetes.objects.shards import Shard
 from calabash.model.request import GpuRequest
 
 PREFIX = "parted"

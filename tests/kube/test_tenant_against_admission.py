@@ -12,11 +12,11 @@ from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 from tests.kube.needs import need
 
-from calabash.kubernetes import names
+from calabash.adapters.kube import load_client
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import MUTATING, VALIDATING
 from calabash.kubernetes.admission.webhooks import mutating, validating
-from calabash.seams.kube import load_client
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING
 
 PORT, PROBES = 18443, 18081
 PODS = "/api/v1/namespaces/team/pods"
@@ -25,7 +25,7 @@ SERVE = f"""
 import sys, threading
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.seams.kube import load_client
+from calabash.adapters.kube import load_client
 program = AdmissionProgram(
     load_client(sys.argv[1]), AdmissionSettings(), listener=listen("127.0.0.1", {PORT}),
     probes=listen("127.0.0.1", {PROBES}), names=("127.0.0.1",), refresh_s=0.5)

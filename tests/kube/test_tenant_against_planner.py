@@ -13,7 +13,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.needs import need
 from tests.kube.planned import Planned, planned_pod
 
-from calabash.kubernetes.names import PLAN_GATE, PLANNED
+from calabash.kubernetes.objects.names import PLAN_GATE, PLANNED
 from calabash.model.request import GpuRequest
 
 HOSTILE, QUIET, USER = "hostile", "quiet", "mallory"

@@ -16,7 +16,7 @@ from tests.kube.test_chart_installed import as_account, client_of, helm
 
 from calabash.cli.commands import cli
 from calabash.kubernetes.cleanup import clean_up
-from calabash.kubernetes.names import NETWORK_FINALIZER, PLAN_GATE
+from calabash.kubernetes.objects.names import NETWORK_FINALIZER, PLAN_GATE
 
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"

@@ -17,15 +17,15 @@ from tests.kube.gpu_node import GpuNode, sliced
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 
-from calabash.agent.membership_container import container_allocation
+from calabash.adapters.kube import load_client
+from calabash.adapters.store import Store, open_store
 from calabash.api.collected import AUDIENCE
-from calabash.kubernetes.node.service import TICK_S
-from calabash.kubernetes.usage.identity import NodeIdentity
+from calabash.kubernetes.node_plugin.service import TICK_S
+from calabash.kubernetes.usage.node_identity import NodeIdentity
 from calabash.kubernetes.usage.program import AUTHORITY, AUTHORITY_KEY, UsageProgram
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError
-from calabash.seams.kube import load_client
-from calabash.seams.store import Store, open_store
+from calabash.node.membership.container import container_allocation
 
 SYSTEM = "calabash-system"
 PORT = 18445

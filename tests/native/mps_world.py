@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.native.sim_cuda_programs import CudaNode, program
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.library import simulated_library_dir
 
 CONTROL = simulated_library_dir() / "nvidia-cuda-mps-control"
 DEADLINE_S = 60.0

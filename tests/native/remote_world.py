@@ -13,7 +13,7 @@ from typing import IO
 from tests.native.sim_cuda_programs import CudaNode, program
 from tests.native.simnode import until
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.library import simulated_library_dir
 
 REMOTE_DIR = simulated_library_dir().parent / "remote"
 WORKER = REMOTE_DIR / "calabash-worker"

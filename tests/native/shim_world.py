@@ -21,11 +21,11 @@ from typing import Any
 from tests.compiled import compiled
 from tests.native.machine import CC, NATIVE, runnable
 
-from calabash.agent.pages import LimitsPage, ProcUsage, UsagePage
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
+from calabash.node.slots.pages import LimitsPage, ProcUsage, UsagePage
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = NATIVE / "lib/libcalabash.so"

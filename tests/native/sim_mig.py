@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.library import simulated_library_dir
 
 _CUT = """
 import ctypes, json, sys

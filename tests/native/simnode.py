@@ -15,7 +15,7 @@ from typing import Any
 from tests.compiled import compiled
 from tests.native.machine import NATIVE, runnable
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMCTL = NATIVE / "simgpu/calabash-simctl"

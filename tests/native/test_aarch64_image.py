@@ -14,11 +14,11 @@ SITE = "usr/lib/python3/dist-packages"
 AGENT = """
 import platform
 from pathlib import Path
-from calabash.agent.pagelib import PageLibrary
-from calabash.agent.pages import LimitsPage, TurnPlan
-from calabash.agent.pages_layout import Gate
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
+from calabash.node.slots.native import PageLibrary
+from calabash.node.slots.pages import LimitsPage, TurnPlan
+from calabash.node.slots.layout import Gate
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
 import sys
 slot = Path(sys.argv[1])
 create_slot(slot, SlotSpec(allocation="a-1", devices=(SlotDevice(uuid="GPU-0", memory_limit_bytes=1 << 30),)))

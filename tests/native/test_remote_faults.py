@@ -18,7 +18,7 @@ from tests.native.remote_door import KEY, Door, Line, lease_file
 from tests.native.remote_world import REMOTE_DIR, WORKER, OpenDoor, RemoteNode
 from tests.native.simnode import until
 
-from calabash.seams.host.readable import readable
+from calabash.adapters.host.readable import readable
 
 UNAVAILABLE, ILLEGAL = "46", "700"
 SECRET = 0x485553485F5F5F21

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.native.shim_world import ROOT, pagelib, program
 
-from calabash.agent.pages_layout import UsageStruct
+from calabash.node.slots.layout import UsageStruct
 
 
 def test_a_process_killed_after_any_instruction_of_a_reservation_leaves_exact_counters() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, Slot, World, program
 
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
 from calabash.model.request import AllocationId, ComputePolicy
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
 
 CONTEXT = 414  # MiB of the simulated card
 GREEN = 16

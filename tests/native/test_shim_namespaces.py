@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, SUCCESS, Slot, World
 
-from calabash.seams.host.processes import InnerPid, Process, in_other_namespaces
+from calabash.adapters.host.processes import InnerPid, Process, in_other_namespaces
 
 
 def namespaces_are_permitted() -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.native.shim_world import GIB, NOT_PERMITTED, SUCCESS, Slot, World, program
 
-from calabash.agent.pages_layout import LIMITS_LEASELESS, LimitsStruct
-from calabash.seams.host.cgroups import find_hierarchy
+from calabash.adapters.host.cgroups.groups import find_hierarchy
+from calabash.node.slots.layout import LIMITS_LEASELESS, LimitsStruct
 
 
 @pytest.fixture

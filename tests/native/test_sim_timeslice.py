@@ -11,7 +11,7 @@ import pytest
 from tests.native.sim_cuda_programs import CudaNode, program
 from tests.native.simnode import simctl
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.library import simulated_library_dir
 
 SMI = simulated_library_dir() / "nvidia-smi"
 KERNELS, KERNEL_NS = 16, 20_000_000

@@ -14,15 +14,15 @@ from pathlib import Path
 import msgspec
 from bench._virtual import MemberControl
 
-from calabash.agent.auditor import Auditor
-from calabash.agent.inventory import Inventory
-from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.reap import Keeping
-from calabash.agent.residual import Residual
+from calabash.adapters.gpu.nvidia.driver import open_driver
+from calabash.adapters.gpu.protocol import DriverOptions
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
-from calabash.seams.gpu.nvidia import open_driver
-from calabash.seams.gpu.protocol import DriverOptions
+from calabash.node.audit.auditor import Auditor
+from calabash.node.devices.inventory import Inventory
+from calabash.node.slots.overhead import Residual
+from calabash.node.slots.pages import LimitsPage, UsagePage
+from calabash.node.slots.reaper import Keeping
 
 ROUND_S = 0.05
 AUDITED_FILE = "audited"

@@ -10,7 +10,7 @@ import time
 
 from tests.net.packets import mac_bytes
 
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.station import Station
 
 _ASK_S = 0.5
 _COOKIE = b"\x63\x82\x53\x63"

@@ -13,8 +13,8 @@ from tests.net.flows import Background
 from tests.net.networked import Networked
 from tests.net.talking import asked
 
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 
 VIP, NUMBER = "10.0.1.100", 80
 BACKENDS = ("red/a/web1", "red/a/web2")

@@ -10,6 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from calabash.adapters.links import namespaces
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.controllers.appliances import processes
+from calabash.controllers.appliances import programs as appliances_programs
+from calabash.controllers.appliances.health import ReplicaState
+from calabash.controllers.appliances.host_appliances import ApplianceHost, Appliances
+from calabash.controllers.appliances.switch import HostSwitch
+from calabash.controllers.lab import namespaces as lab_namespaces
+from calabash.controllers.lab.host import CARDS
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkObject, Port, Subnet, Vpc, vpc_of
 from calabash.net.ovn.northbound.changes import diff
@@ -18,16 +29,6 @@ from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
-from calabash.netd.appliances import processes, tools
-from calabash.netd.appliances.keeper import ApplianceHost, Appliances
-from calabash.netd.appliances.switch import HostSwitch
-from calabash.netd.appliances.watching import ReplicaState
-from calabash.netd.lab import namespaces as lab_namespaces
-from calabash.netd.lab.host import CARDS
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.seams.links import namespaces
-from calabash.seams.ovn.northbound import Northbound
 
 WITHIN_S = 60.0
 
@@ -114,7 +115,7 @@ class KeptHost:
         self._appliances = Appliances(
             place,
             switch=self._switch,
-            tools=tools.cached(self.directory / "bin"),
+            tools=appliances_programs.cached(self.directory / "bin"),
             secrets=secrets.get,
         )
         self.states: list[ReplicaState] = []

@@ -11,9 +11,9 @@ from tests.evidence_sources import evidence_of
 from tests.net import needs
 from tests.net.site import Site
 
-from calabash.netd.lab.central import LabCentral
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register, registered
+from calabash.controllers.lab.central import LabCentral
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register, registered
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

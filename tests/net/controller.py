@@ -12,6 +12,9 @@ from typing import Any, Self
 from tests.daemons.world import until
 
 from calabash.api.networks import NetworkReport, NetworkSnapshot, SnapshotObject
+from calabash.controllers.networks.desired_rows import owner_rows
+from calabash.controllers.networks.network_source import Key, NetworkUpdate
+from calabash.controllers.networks.reconciler import Reconciler
 from calabash.model.addresses import parse_network
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc, kind_of
 from calabash.model.network_status import ConditionKind
@@ -19,9 +22,6 @@ from calabash.net.objects.specs import encode
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change
 from calabash.net.store.networks import Networks
-from calabash.netd.plan import owner_rows
-from calabash.netd.reconciler import Reconciler
-from calabash.netd.source import Key, NetworkUpdate
 
 
 def vpc_with_ports(networks: Networks, name: str, ports: int = 2) -> Networks:

@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.station import Station
 
 EVERY_S = 0.01
 CALL_EVERY_S, CALL_S = 0.05, 0.3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.netd.lab import packages, programs
+from calabash.controllers.lab import packages, programs
 
 
 @functools.cache

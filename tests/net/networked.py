@@ -15,11 +15,11 @@ from tests.daemons.behind import ForkedCaller, running
 from tests.daemons.users import User, open_way
 from tests.daemons.world import World, until
 
-from calabash.agent.membership import group_name
-from calabash.agent.net.network_file import HostPlace, write_host_place
-from calabash.netd.lab.lab import Lab
-from calabash.netd.settings import NetworkConnection, write_connection
-from calabash.seams.links import namespaces
+from calabash.adapters.links import namespaces
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.networks.settings import NetworkConnection, write_connection
+from calabash.node.membership.protocol import group_name
+from calabash.node.ports.network_file import HostPlace, write_host_place
 
 SLICE = {"memory_mib": 1024, "cores": 10}
 

@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.station import Station
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 ARP, IPV4, VLAN, IPV6 = 0x0806, 0x0800, 0x8100, 0x86DD

@@ -10,16 +10,16 @@ from typing import Self
 from tests.daemons.world import until
 from tests.net.servers import ovn_programs
 
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.controllers.lab.central import LabCentral
+from calabash.controllers.lab.control import ask
+from calabash.controllers.lab.daemons import LabDaemon, kill_all
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.central import LabCentral
-from calabash.netd.lab.control import ask
-from calabash.netd.lab.daemons import LabDaemon, kill_all
-from calabash.seams.ovn.northbound import Northbound
 
 WITHIN_S = 120.0
 HOSTS = NetworkHosts(gateways=("g1", "g2"))

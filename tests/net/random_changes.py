@@ -19,15 +19,15 @@ from tests.net.controller import write_book
 from tests.net.servers import DatabaseServer
 from tests.unit.net.random_networks import RandomNetworks
 
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.controllers.networks.desired_rows import Surroundings, owner_rows
+from calabash.controllers.networks.settings import NetworkConnection, write_connection
 from calabash.model.errors import CalabashError
 from calabash.net.objects.collection import SHARED
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change, Update
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.store.networks import Networks
-from calabash.netd.plan import Surroundings, owner_rows
-from calabash.netd.settings import NetworkConnection, write_connection
-from calabash.seams.ovn.northbound import Northbound
 
 GATEWAYS = ("g1", "g2")
 VPCS = 40  # more than go into one transaction
@@ -139,7 +139,15 @@ class Endurance:
     @contextmanager
     def _controller(self) -> Iterator[Callable[[], bool]]:
         """A controller, which is killed in the end; whether it lives, which it must."""
-        words = [sys.executable, "-m", "calabash.netd", "--home", str(self.directory), "--book", str(self._file)]
+        words = [
+            sys.executable,
+            "-m",
+            "calabash.controllers.networks",
+            "--home",
+            str(self.directory),
+            "--book",
+            str(self._file),
+        ]
         with open(self.directory / "netd.log", "ab") as log:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -13,8 +13,8 @@ from typing import Any
 from tests.daemons.world import until
 from tests.net import needs
 
-from calabash.netd.lab import programs
-from calabash.netd.lab.certificates import AUTHORITY
+from calabash.controllers.lab import programs
+from calabash.controllers.lab.certificates import AUTHORITY
 
 SCHEMAS = {"OVN_Northbound": "nb", "OVN_Southbound": "sb", "Open_vSwitch": "vswitch"}
 

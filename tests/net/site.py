@@ -8,6 +8,9 @@ from typing import Self
 
 from tests.daemons.world import until
 
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Change
@@ -15,9 +18,6 @@ from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts, router_addresses
 from calabash.net.ovn.translation.vpc import vpc_rows
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.seams.ovn.northbound import Northbound
 
 PROTECTED = tuple(map(ipaddress.ip_network, ("172.30.0.0/24", "172.31.0.0/24", "169.254.0.0/16")))
 

@@ -10,7 +10,7 @@ import time
 from tests.net.flows import Background
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, udp
 
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.station import Station
 
 GAP_S = 0.005
 _MARK = b"calabash-stream:"

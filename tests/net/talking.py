@@ -11,7 +11,7 @@ from typing import Self
 
 from tests.net.packets import ICMP, ICMP6, echo
 
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.station import Station
 
 
 class Banner:

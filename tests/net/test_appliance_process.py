@@ -17,14 +17,14 @@ from tests.net.carried import Carried, eventually
 from tests.net.controller import write_book
 from tests.net.talking import Banner, asked
 
+from calabash.controllers.lab import namespaces
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc, kind_of
 from calabash.model.network_services import Backend, Layer, LoadBalancer
 from calabash.net.objects.specs import encode
 from calabash.net.store.networks import Networks
-from calabash.netd.lab import namespaces
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.lab.wiring import INTERNET_ADDRESS
 
 HOSTS = ("h1",)
 
@@ -68,7 +68,9 @@ def two_pairs() -> Networks:
 def started(home: Path, book: Path, lab: Lab) -> subprocess.Popen[bytes]:
     words = ["--home", str(home), "--book", str(book), "--lab", lab.record.prefix]
     with open(home / "said", "ab") as said:
-        return subprocess.Popen([sys.executable, "-m", "calabash.netd.appliances", *words], stdout=said, stderr=said)
+        return subprocess.Popen(
+            [sys.executable, "-m", "calabash.controllers.appliances", *words], stdout=said, stderr=said
+        )
 
 
 def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(

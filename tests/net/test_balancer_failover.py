@@ -14,9 +14,9 @@ from tests.daemons.world import until
 from tests.net.backends import BACKENDS, NUMBER, VIP, Balanced, Calling, tell
 from tests.net.networked import Networked
 
-from calabash.netd.doctor import controller_pid, examine
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
+from calabash.controllers.networks.doctor import controller_pid, examine
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
 _OVN_S = 10.0

@@ -12,17 +12,17 @@ from tests.daemons.world import until
 from tests.net import needs
 from tests.net.controller import Controller, vpc_with_ports
 
+from calabash.adapters.ovn.northbound import GLOBAL
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.networks import reconciler as reconciling
+from calabash.controllers.networks.desired_rows import Surroundings, owner_rows
 from calabash.model.addresses import parse_address
 from calabash.model.network import NetworkKind, Port, Vpc
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer
 from calabash.model.network_status import ConditionKind
 from calabash.net.ovn.northbound.rows import PLATFORM, Ref, Rows
 from calabash.net.store.networks import Networks
-from calabash.netd import reconciler as reconciling
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.plan import Surroundings, owner_rows
-from calabash.seams.ovn.northbound import GLOBAL
 
 PORT, VPC = NetworkKind.PORT, NetworkKind.VPC
 REALIZED, READY, VALID = ConditionKind.REALIZED, ConditionKind.READY, ConditionKind.VALID

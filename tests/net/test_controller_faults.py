@@ -9,10 +9,10 @@ from tests.daemons.world import until
 from tests.net.controller import Controller, vpc_with_ports
 from tests.net.stream import Stream
 
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.network import Port
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
 
 GATEWAYS = ()
 

@@ -16,20 +16,20 @@ from tests.daemons.world import World, until
 from tests.net import needs
 from tests.net.controller import Controller, vpc_with_ports, write_book
 
-from calabash.model.errors import CalabashError, Reason
-from calabash.model.network import NetworkKind, Port
-from calabash.net.store.networks import Networks
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.main import LOCK_FILE
-from calabash.netd.settings import (
+from calabash.adapters.pool.client import PoolClient
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.networks.main import LOCK_FILE
+from calabash.controllers.networks.settings import (
     NETWORK_FILE,
     NetworkConnection,
     read_connection,
     remove_connection,
     write_connection,
 )
-from calabash.seams.pool.client import PoolClient
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind, Port
+from calabash.net.store.networks import Networks
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def pid_of(home: Path) -> int:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, ValueError):
         return 0
-    return pid if b"calabash.netd" in words else 0
+    return pid if b"calabash.controllers.networks" in words else 0
 
 
 def runs(home: Path, pid: int) -> bool:
@@ -113,7 +113,7 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: La
             networks = changed(networks, chance)
         write_book(book, networks)
         process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.netd", "--home", str(tmp_path), "--book", str(book)],
+            [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)],
             stderr=subprocess.DEVNULL,
         )
         until(functools.partial(runs, tmp_path, process.pid))
@@ -174,7 +174,7 @@ def test_only_one_controller_runs_for_a_home(plane: Lab, tmp_path: Path) -> None
     book = tmp_path / "book.json"
     write_book(book, Networks())
     write_connection(tmp_path, connection(plane))
-    command = [sys.executable, "-m", "calabash.netd", "--home", str(tmp_path), "--book", str(book)]
+    command = [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)]
     first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         until(lambda: pid_of(tmp_path) == first.pid)

@@ -12,12 +12,12 @@ from tests.daemons.world import until
 from tests.net.controller import Controller, vpc_with_ports
 from tests.net.servers import DatabaseServer
 
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.adapters.ovn.southbound import Southbound
+from calabash.adapters.ovn.wire import Credentials
+from calabash.controllers.lab.certificates import AUTHORITY, LabAuthority
 from calabash.model.errors import CalabashError
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.certificates import AUTHORITY, LabAuthority
-from calabash.seams.ovn.northbound import Northbound
-from calabash.seams.ovn.southbound import Southbound
-from calabash.seams.ovn.wire import Credentials
 
 WITHIN_S = 60.0
 

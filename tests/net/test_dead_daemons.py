@@ -10,13 +10,13 @@ from tests.daemons.world import until
 from tests.net import needs
 from tests.net.controller import Controller, vpc_with_ports
 
+from calabash.adapters.ovn.open_vswitch import LocalSwitch
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
 from calabash.model.addresses import parse_address, parse_network
 from calabash.model.network import NetworkGateway, NetworkKind, Uplink
 from calabash.model.network_status import ConditionKind
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.seams.ovn.local import LocalSwitch
 
 WITHIN_S = 90.0
 

@@ -12,10 +12,10 @@ from tests.daemons.world import World, until
 from tests.net import needs
 from tests.net.test_controller_process import connection, pid_of, put, realized
 
-from calabash.netd.doctor import examine
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.settings import NETWORK_FILE, write_connection
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.networks.doctor import examine
+from calabash.controllers.networks.settings import NETWORK_FILE, write_connection
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
 from tests.unit.net.network_builders import port, subnet, vpc
 
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.network import (
     MTU_DEFAULT,
     DedicatedLine,
@@ -48,8 +50,6 @@ from calabash.model.network_services import (
     TransportProtocol,
 )
 from calabash.net.addresses.derived import MacUse, platform_mac
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
 
 HOSTS, GATEWAYS = ("h1", "h2"), ("g1", "g2")
 TCP = TransportProtocol.TCP

@@ -35,16 +35,16 @@ from tests.net.packets import (
 from tests.net.site import Site
 from tests.unit.net.network_builders import port, subnet, vpc
 
-from calabash.agent.net.switch import OwnedPorts
+from calabash.adapters.links.interfaces import LinkEnd, LinkSettings, join, set_up
+from calabash.adapters.links.interfaces import remove as remove_link
+from calabash.adapters.links.namespaces import create, path_of, remove
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.network import Direction, SecurityGroup, SecurityRule
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref
 from calabash.net.ovn.translation.vpc import vpc_rows
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.seams.links.interfaces import LinkEnd, LinkSettings, join, set_up
-from calabash.seams.links.interfaces import remove as remove_link
-from calabash.seams.links.namespaces import create, path_of, remove
+from calabash.node.ports.switch import OwnedPorts
 
 HOSTS, GATEWAYS = ("h1", "h2"), ("g1",)
 GATEWAY, GATEWAY6 = "10.0.1.1", "fd00::1"

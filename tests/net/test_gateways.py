@@ -12,11 +12,11 @@ from tests.net.controller import Controller
 from tests.net.flows import Echoes, Probe, Streams
 from tests.net.talking import Banner, asked
 
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
+from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.netd.lab.wiring import INTERNET_ADDRESS
 
 HOSTS = ("h1",)
 STREAMS = 20

@@ -17,12 +17,12 @@ from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
 
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.network import Port, Subnet, Vpc
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref
 from calabash.net.ovn.translation.vpc import vpc_rows
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
 
 HOSTS, GATEWAYS = ("h1", "h2"), ("g1",)
 TENANTS = ("red", "blue")

@@ -13,13 +13,13 @@ from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
 
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
+from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref
 from calabash.net.ovn.translation.vpc import vpc_rows
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.netd.lab.wiring import INTERNET_ADDRESS
 
 HOSTS, GATEWAYS = ("h1", "h2"), ("g1", "g2")
 TENANTS = ("red", "blue")

@@ -20,12 +20,12 @@ from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
 from tests.net.flows import Background, Calls
 from tests.net.web import Web
 
+from calabash.adapters.links import namespaces
+from calabash.controllers.appliances.health import ready_condition
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 from calabash.model.network import NetworkKind, Port, Subnet, Vpc
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, Layer, LoadBalancer
-from calabash.netd.appliances.watching import ready_condition
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.seams.links import namespaces
 
 HOSTS = ("h1",)
 VIP = "10.0.1.100"

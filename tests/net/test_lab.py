@@ -9,13 +9,13 @@ from tests.daemons.world import until
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.talking import Banner, asked, pings
 
-from calabash.agent.net.switch import OwnedPorts
-from calabash.netd.lab import namespaces
-from calabash.netd.lab.host import LabHost
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.netd.lab.station import Station
-from calabash.seams.links import queues
+from calabash.adapters.links import queues
+from calabash.controllers.lab import namespaces
+from calabash.controllers.lab.host import LabHost
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
+from calabash.controllers.lab.station import Station
+from calabash.node.ports.switch import OwnedPorts
 
 A_MAC, B_MAC = "0a:00:00:00:00:01", "0a:00:00:00:00:02"
 

@@ -14,10 +14,10 @@ import pytest
 from tests.net import needs
 
 from calabash.cli.main import main
+from calabash.controllers.lab import daemons, host, namespaces
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.lab import daemons, host, namespaces
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def small(lab_prefix: str, tmp_path: Path) -> Iterator[Lab]:
 _UP = """
 import sys
 from pathlib import Path
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
 Lab(prefix=sys.argv[1], directory=Path(sys.argv[2]), hosts=("h1",), gateways=()).up()
 """
 

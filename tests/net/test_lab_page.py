@@ -16,9 +16,9 @@ from tests.daemons.world import World, until
 from tests.net import needs
 
 from calabash.cli.main import main
-from calabash.netd.lab import namespaces, supervisor
-from calabash.netd.lab.lab import Lab
-from calabash.netd.settings import NETWORK_FILE
+from calabash.controllers.lab import namespaces, supervisor
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.networks.settings import NETWORK_FILE
 
 PAGE = "docs/how-to/tenant-networks-lab.md"
 

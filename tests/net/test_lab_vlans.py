@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.net.talking import Banner, asked, pings
 
-from calabash.netd.lab.lab import Lab
+from calabash.controllers.lab.lab import Lab
 
 HOSTS, GATEWAYS = ("h1",), ()
 

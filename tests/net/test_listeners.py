@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.net import needs
 
-from calabash.netd.lab import namespaces as made
-from calabash.seams.links import namespaces
-from calabash.seams.links.listeners import NamespaceSockets
+from calabash.adapters.links import namespaces
+from calabash.adapters.links.listeners import NamespaceSockets
+from calabash.controllers.lab import namespaces as made
 
 FOUR, SIX, OTHER = "10.0.1.11", "fd00::11", "10.0.1.12"
 

@@ -8,11 +8,11 @@ import pytest
 from tests.daemons.world import until
 from tests.net import needs
 
+from calabash.adapters.ovn.open_vswitch import LocalSwitch
+from calabash.adapters.ovn.southbound import Southbound
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.record import register
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
-from calabash.seams.ovn.local import LocalSwitch
-from calabash.seams.ovn.southbound import Southbound
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,12 @@ from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
 from tests.net.flows import Echoes, Probe, Streams
 from tests.net.talking import Banner, asked, pings
 
+from calabash.adapters.links import namespaces
+from calabash.controllers.appliances import processes
+from calabash.controllers.lab import namespaces as lab_namespaces
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
+from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import (
     Direction,
     Eip,
@@ -28,12 +34,6 @@ from calabash.model.network import (
     Vpc,
 )
 from calabash.model.network_services import TransportProtocol
-from calabash.netd.appliances import processes
-from calabash.netd.lab import namespaces as lab_namespaces
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
-from calabash.netd.lab.wiring import INTERNET_ADDRESS
-from calabash.seams.links import namespaces
 
 HOSTS = ("h1",)
 STREAMS = 20

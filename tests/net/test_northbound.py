@@ -10,12 +10,12 @@ import pytest
 from tests.daemons.world import until
 from tests.net.servers import DatabaseServer
 
+from calabash.adapters.ovn.northbound import GLOBAL, Northbound
+from calabash.adapters.ovn.session import Session
 from calabash.model.errors import CalabashError, Reason
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import KEY, OWNER, PLATFORM, Columns, Delete, Insert, Ref, Rows, Update, Value
 from calabash.net.ovn.northbound.tables import TABLES
-from calabash.seams.ovn.northbound import GLOBAL, Northbound
-from calabash.seams.ovn.session import Session
 
 WITHIN_S = 90.0
 

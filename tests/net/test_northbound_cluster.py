@@ -11,8 +11,8 @@ from tests.daemons.world import until
 from tests.net.servers import ClusterServer
 from tests.net.test_northbound import WITHIN_S, put, vpc_rows
 
+from calabash.adapters.ovn.northbound import Northbound
 from calabash.net.ovn.northbound.changes import diff
-from calabash.seams.ovn.northbound import Northbound
 
 
 @pytest.fixture

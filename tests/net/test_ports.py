@@ -19,11 +19,11 @@ from tests.daemons.users import ANN, EVE, as_user
 from tests.daemons.world import until
 from tests.net.networked import SLICE, Networked
 
+from calabash.adapters.links import namespaces
+from calabash.adapters.pool.client import PoolClient
 from calabash.cli.main import main
+from calabash.controllers.lab.lab import Lab
 from calabash.model.errors import Reason
-from calabash.netd.lab.lab import Lab
-from calabash.seams.links import namespaces
-from calabash.seams.pool.client import PoolClient
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
 WITHIN_S = 90.0

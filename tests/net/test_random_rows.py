@@ -11,15 +11,15 @@ from tests.daemons.world import until
 from tests.net import needs
 from tests.unit.net.random_networks import RandomNetworks
 
+from calabash.adapters.ovn.northbound import Northbound
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.networks.desired_rows import Surroundings, owner_rows
 from calabash.model.network import Port
 from calabash.net.objects.collection import SHARED
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.store.networks import Networks
-from calabash.netd.lab.lab import Lab
-from calabash.netd.plan import Surroundings, owner_rows
-from calabash.seams.ovn.northbound import Northbound
 
 AROUND = Surroundings(hosts=NetworkHosts(gateways=("g1",)))
 SEEDS, CHANGES = (3, 14, 15), 300

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from calabash.netd.lab.central import ADDRESS, SOUTHBOUND_PORT
-from calabash.netd.lab.certificates import AUTHORITY, LabAuthority
-from calabash.netd.lab.lab import Lab
+from calabash.controllers.lab.central import ADDRESS, SOUTHBOUND_PORT
+from calabash.controllers.lab.certificates import AUTHORITY, LabAuthority
+from calabash.controllers.lab.lab import Lab
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
 

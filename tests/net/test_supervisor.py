@@ -11,9 +11,9 @@ from tests.daemons.world import until
 from tests.net.flows import Echoes, Probe
 from tests.net.talking import pings
 
-from calabash.netd.lab import supervisor
-from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab import supervisor
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.station import Station
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
 KILLED = ("central/nb", "central/sb", "central/northd", "h2/ovsdb-server", "h2/ovn-controller", "h2/ovs-vswitchd")

@@ -8,9 +8,9 @@ from ipaddress import ip_address, ip_network
 import pytest
 from tests.net.carried import Carried, eventually
 
+from calabash.controllers.lab.lab import Lab
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
 from calabash.net.checks.gateways import VPCS_PER_UPLINK_MAX, vpcs_limit
-from calabash.netd.lab.lab import Lab
 
 HOSTS, GATEWAYS = ("h1",), ("g1",)
 RESUBMITS_MAX = 4096  # of Open vSwitch, for one frame

@@ -6,7 +6,7 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from calabash.netd.lab.station import Station
+from calabash.controllers.lab.station import Station
 
 
 class Web:

@@ -23,6 +23,11 @@ from tests.examples import SEARCHING
 from tests.oracle.billing_histories import TENANT, BillingHistory
 from tests.oracle.invoices import COINS, Account, Line, LineName, Month, Use, expected, half_even, month_of
 
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import open_store
+from calabash.adapters.store.billing.documents import BillRecord
+from calabash.adapters.store.billing.tables import guarantees
+from calabash.adapters.store.database import Database
 from calabash.api import billing
 from calabash.ledger import Invoice, ItemLine, RatedLine, Tariff, Usage, UsageInterval, reverse
 from calabash.model.allocation import UsageRecord
@@ -30,16 +35,11 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Tenant
-from calabash.operations.billing import Billing
-from calabash.operations.billing_credits import noted, require_reversible, settled
-from calabash.operations.billing_documents import invoice_of, record_of, tariff_of
-from calabash.operations.billing_rating import RatingOrder, month_invoice, rate_month
-from calabash.operations.billing_verifying import verify
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import open_store
-from calabash.seams.store.billing_tables import guarantees
-from calabash.seams.store.bills import BillRecord
-from calabash.seams.store.database import Database
+from calabash.platform.billing.credits import noted, require_reversible, settled
+from calabash.platform.billing.documents import invoice_of, record_of, tariff_of
+from calabash.platform.billing.rating_process import RatingOrder, month_invoice, rate_month
+from calabash.platform.billing.service import Billing
+from calabash.platform.billing.verification_process import verify
 
 _ASKED = os.environ.get("CALABASH_BILLING_HISTORIES")
 HISTORIES = int(_ASKED or ("1000" if SEARCHING else "24"))

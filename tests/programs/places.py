@@ -16,7 +16,7 @@ from tests.daemons.remote import RemoteSite
 from tests.daemons.world import SIM, World, until
 from tests.native.sim_cuda_programs import CudaNode
 
-from calabash.seams.gpu import sim
+from calabash.adapters.gpu import sim
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / "build" / "programs"

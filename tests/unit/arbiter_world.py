@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from calabash.agent.arbiter_accounts import ComputeDemand
-from calabash.agent.arbiter_policy import NEVER, Order, SharedDevice, decide
-from calabash.agent.audit import Audit, Throttle, Window, check, throttle
-from calabash.agent.auditor import PACED_WINDOW_NS, WINDOW_NS
-from calabash.agent.believed import MS, LargestStep
-from calabash.agent.pacing import due_ns
-from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
+from calabash.node.arbiter.accounts import ComputeDemand
+from calabash.node.arbiter.policy import NEVER, Order, SharedDevice, decide
+from calabash.node.audit.auditor import PACED_WINDOW_NS, WINDOW_NS
+from calabash.node.audit.compare import Audit, Throttle, Window, check, throttle
+from calabash.node.audit.duty_cycle import due_ns
+from calabash.node.slots.clamped_counters import MS, LargestStep
+from calabash.node.slots.layout import Gate, PagePolicy
 
 STEP_NS = 100_000
 INFLIGHT_NS = 5 * MS

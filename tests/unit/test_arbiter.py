@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from calabash.agent import arbiter_device
-from calabash.agent.arbiter import BEAT_NS, LOOK_AT_ALL_NS, TICK_CONTENDED_S, TICK_IDLE_S, TICK_REST_S, Arbiter
-from calabash.agent.arbiter_policy import decide
-from calabash.agent.believed import MS
-from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.pages_layout import Gate, PagePolicy
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
+from calabash.node.arbiter import device as arbiter_device
+from calabash.node.arbiter.main import BEAT_NS, LOOK_AT_ALL_NS, TICK_CONTENDED_S, TICK_IDLE_S, TICK_REST_S, Arbiter
+from calabash.node.arbiter.policy import decide
+from calabash.node.slots.clamped_counters import MS
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
+from calabash.node.slots.layout import Gate, PagePolicy
+from calabash.node.slots.pages import LimitsPage, UsagePage
 
 SCAN_NS = 200 * MS
 
@@ -92,7 +92,7 @@ def test_a_damaged_or_half_made_slot_stops_nobody_else(tmp_path: Path, capsys: p
 
 
 def _started(home: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "calabash.agent.arbiter", "--home", str(home)])
+    return subprocess.Popen([sys.executable, "-m", "calabash.node.arbiter.main", "--home", str(home)])
 
 
 def _beats(limits: LimitsPage, since_ns: int) -> bool:
@@ -118,7 +118,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     limits, _ = _slot(tmp_path, "a", 30)
     program = (
         "import os, subprocess, sys, time\n"
-        f"p = subprocess.Popen([sys.executable, '-m', 'calabash.agent.arbiter', '--home', {str(tmp_path)!r}])\n"
+        f"p = subprocess.Popen([sys.executable, '-m', 'calabash.node.arbiter.main', '--home', {str(tmp_path)!r}])\n"
         "print(p.pid, flush=True); time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

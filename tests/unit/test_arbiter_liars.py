@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.believed import KERNEL_NS_MAX, MS
+from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS
 
 SECOND = 1_000 * MS
 POINTS = 0.02

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.arbiter_accounts import LAG_NS_MAX
-from calabash.agent.believed import MS
 from calabash.model.request import AllocationId
+from calabash.node.arbiter.accounts import LAG_NS_MAX
+from calabash.node.slots.clamped_counters import MS
 
 SECOND = 1_000 * MS
 WINDOW_S = 30

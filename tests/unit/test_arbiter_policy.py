@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.arbiter_accounts import ComputeDemand
-from calabash.agent.arbiter_policy import SharedDevice, decide, is_active, weights
-from calabash.agent.believed import KERNEL_NS_MAX, MS, Believed
-from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
+from calabash.node.arbiter.accounts import ComputeDemand
+from calabash.node.arbiter.policy import SharedDevice, decide, is_active, weights
+from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS, Believed
+from calabash.node.slots.layout import Gate, PagePolicy
 
 FIXED, BURST, BEST_EFFORT = PagePolicy.FIXED, PagePolicy.BURST, PagePolicy.BEST_EFFORT
 SECOND = 1_000 * MS

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from calabash.agent.arbiter_accounts import ComputeDemand
-from calabash.agent.arbiter_shifts import DRAIN_NS, IDLE_NS, ROUND_NS_MAX, Present, Shift, present
-from calabash.agent.believed import MS
-from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
+from calabash.node.arbiter.accounts import ComputeDemand
+from calabash.node.arbiter.swap_shifts import DRAIN_NS, IDLE_NS, ROUND_NS_MAX, Present, Shift, present
+from calabash.node.slots.clamped_counters import MS
+from calabash.node.slots.layout import Gate, PagePolicy
 
 A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
 GIB = 1 << 30

@@ -9,7 +9,7 @@ import pytest
 from bench._real_starts import Runs
 from bench._starts import MIB, Shaper, Tally
 
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 
 PLAN = PlannedContainer(
     name="main", mode="vgpu", slices=(PlannedSlice(device="GPU-a", memory_mib=200, core_percent=10),)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.seams.host.reach import barrier_to_others
+from calabash.adapters.host.reach import barrier_to_others
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,7 +79,7 @@ def test_modules_are_compiled_whatever_the_environment_says_and_again_when_a_sou
     tree()
     compiled = (tree.root / "compilations").read_text()
     assert "-m compileall -q src []" in compiled
-    assert "calabash.standalone.daemon" in compiled
+    assert "calabash.pool.daemon" in compiled
     for stamp in (".calabash-synced", ".calabash-compiled"):
         os.utime(tree.root / ".venv" / stamp, (1, 1))
     os.utime(tree.root / "pyproject.toml", (0, 0))

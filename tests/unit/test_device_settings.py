@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.home import SETTINGS_FILE
-from calabash.standalone.settings import read_settings
+from calabash.platform.home.directory import SETTINGS_FILE
+from calabash.pool.settings import read_settings
 
 
 def test_cards_take_one_process_only_where_the_file_says_so(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from calabash.seams.kubelet.followed import Followed
+from calabash.adapters.kubelet.followed_value import Followed
 
 
 def test_a_stream_tells_the_value_every_change_once_and_ends_when_it_is_told_to() -> None:

@@ -15,24 +15,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.claims_world import said
 
+from calabash.adapters.kube.objects.claims import DeviceClass, ResourceClaimSpec
 from calabash.api.jobs import JobOrder
 from calabash.api.requests import AllocationRequest, decode
-from calabash.cli import ask
-from calabash.cli.remoterun import order_of
-from calabash.kubernetes.asked import read_request, write_request
-from calabash.kubernetes.claims.asking import request_of
+from calabash.broker.messages import LeaseOrder
+from calabash.broker.server.broker import pool_request
+from calabash.broker.tokens import TokenClaims
+from calabash.cli.run import options as run_options
+from calabash.cli.run.remote_run import order_of
+from calabash.gateway.web.form_jobs import JOBS
+from calabash.kubernetes.claims.requests import request_of
 from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.translate import translate, with_least_isolation
+from calabash.kubernetes.pod_request import read_request, write_request
 from calabash.model.compute import settled, with_compute, with_policy
 from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName
-from calabash.remote.broker import pool_request
-from calabash.remote.shapes import LeaseOrder
-from calabash.remote.tokens import TokenClaims
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.statements import AsksLine
-from calabash.seams.kube.claims import DeviceClass, ResourceClaimSpec
-from calabash.server.web.form_jobs import JOBS
 from calabash.sim.trace import read_nodes, read_requests
 
 FIXED, BURST, BEST_EFFORT = ComputePolicy.FIXED, ComputePolicy.BURST, ComputePolicy.BEST_EFFORT
@@ -82,7 +82,7 @@ def _asked(body: Mapping[str, Any], shape: type[AllocationRequest] = AllocationR
 
 
 def of_the_command_line(named: Named) -> GpuRequest:
-    return _asked(ask.request(_words(named), ["true"]))
+    return _asked(run_options.request(_words(named), ["true"]))
 
 
 def of_the_api(named: Named) -> GpuRequest:
@@ -263,9 +263,9 @@ def test_requests_that_are_stored_by_an_earlier_version_keep_their_meaning() -> 
 
 
 def test_the_command_line_leaves_to_the_pool_what_was_not_named() -> None:
-    body = ask.request({"--memory": ["1GiB"]}, shlex.split("python3 train.py"))
+    body = run_options.request({"--memory": ["1GiB"]}, shlex.split("python3 train.py"))
     assert not body.keys() & {"cores", "policy"}
-    assert ask.request({"--cores": ["30"]}, ["true"])["cores"] == 30
+    assert run_options.request({"--cores": ["30"]}, ["true"])["cores"] == 30
 
 
 def test_a_trace_and_a_scenario_ask_best_effort_compute_by_memory_alone(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.host import files, processes
+from calabash.adapters.host.processes import Process
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host import files, processes
-from calabash.seams.host.processes import Process
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from tests.stand_ins import stand_in_smi
 
+from calabash.adapters.gpu import sim
+from calabash.adapters.gpu.library import simulated_environment
+from calabash.adapters.gpu.nvidia import timeslice_intervals
+from calabash.adapters.gpu.nvidia.timeslice_intervals import Intervals
+from calabash.adapters.host import children
+from calabash.adapters.host.children import PROGRAM_PATH
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import intervals, sim
-from calabash.seams.gpu.intervals import Intervals
-from calabash.seams.gpu.library import simulated_environment
-from calabash.seams.host import children
-from calabash.seams.host.children import PROGRAM_PATH
 
 CARD = DeviceUuid("GPU-1")
 
@@ -82,7 +83,7 @@ def test_without_the_tool_and_with_one_that_hangs_it_is_given_up(
             Intervals({}).of(CARD)
     assert refused.value.reason is Reason.UNSUPPORTED
     tool(tmp_path, monkeypatch, "exec sleep 60")
-    monkeypatch.setattr(intervals, "ASK_S", 0.2)
+    monkeypatch.setattr(timeslice_intervals, "ASK_S", 0.2)
     with pytest.raises(CalabashError) as refused:
         Intervals({}).of(CARD)
     assert refused.value.reason is Reason.TIMEOUT

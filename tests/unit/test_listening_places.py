@@ -11,7 +11,7 @@ import yaml
 from tests.listening import KUBERNETES, MACHINE, OTHERS, ROOT, rows, text_of
 
 from calabash.api.gateway import ConsoleSettings
-from calabash.cli.exporter import exporter
+from calabash.cli.pool.exporter import exporter
 
 SOURCES = ROOT / "src" / "calabash"
 CALLS = frozenset(
@@ -37,24 +37,24 @@ CALLS = frozenset(
 )
 # Calls of these names by which nothing listens: a method of another object, or of a listener that has a row of its own.
 NO_SOCKETS = {
-    "agent/allocations.py": {"self._slots.bind"},
-    "agent/modes/passthrough_giving.py": {"machine.vfio.bind"},
-    "kubernetes/planner/extender.py": {"self._planning.bind"},
-    "kubernetes/planner/orders.py": {"self._writing(self._binding).bind"},
+    "node/allocations/table.py": {"self._slots.bind"},
+    "node/modes/passthrough/attach.py": {"machine.vfio.bind"},
+    "kubernetes/planner/serve/extender.py": {"self._planning.bind"},
+    "kubernetes/planner/apply/api_writes.py": {"self._writing(self._binding).bind"},
     "kubernetes/planner/service.py": {"self._core.answers.bind", "self._orders.bind"},
     "sched/cluster/engine.py": {"policy.bind"},
     "sched/policies/combined.py": {"p.bind"},
-    "seams/host/pci_sim.py": {"self._bus.bind"},
-    "seams/store/database.py": {"sa.event.listen"},
-    "seams/store/guards.py": {"sa.event.listen"},
+    "adapters/host/pci/simulated.py": {"self._bus.bind"},
+    "adapters/store/database.py": {"sa.event.listen"},
+    "adapters/store/guards.py": {"sa.event.listen"},
     # they hand an address to a function that has a row
     "kubernetes/admission/run.py": {"listen"},
     "kubernetes/metrics/run.py": {"listen"},
     "kubernetes/usage/program.py": {"listen"},
-    "seams/kubelet/dra.py": {"listen"},
-    "seams/kubelet/relay.py": {"listen"},
-    "seams/kubelet/server.py": {"listen"},
-    "seams/kubelet/serving.py": {"listen"},
+    "adapters/kubelet/dra.py": {"listen"},
+    "adapters/kubelet/relay.py": {"listen"},
+    "adapters/kubelet/server.py": {"listen"},
+    "adapters/kubelet/grpc_server.py": {"listen"},
 }
 _C_CALL = re.compile(r"(?<![\w.>])(?:bind|listen)\s*\(\s*[\w(>.-]+,")
 _C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)

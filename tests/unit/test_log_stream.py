@@ -9,7 +9,7 @@ import sys
 import pytest
 import structlog
 
-from calabash.seams.host.log_stream import log_stream
+from calabash.adapters.host.log_stream import log_stream
 
 
 class FullDisk(io.StringIO):

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.claims_world import card
 
+from calabash.broker.filters import parse_filter
+from calabash.broker.messages import RemoteCard
+from calabash.broker.server.devices import facts_of
+from calabash.kubernetes.claims.device_entry import OfferedCard, slice_device
+from calabash.kubernetes.claims.device_names import claim_devices
 from calabash.kubernetes.claims.expressions import demands_of
-from calabash.kubernetes.claims.names import claim_devices
-from calabash.kubernetes.claims.offered import OfferedCard, slice_device
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.nominal import MISSING_MAX, nominal_memory_mib
 from calabash.model.request import Selector
-from calabash.remote.cards import facts_of
-from calabash.remote.filters import parse_filter
-from calabash.remote.shapes import RemoteCard
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import Shape

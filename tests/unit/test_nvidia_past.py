@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.gpu.nvidia.past_faults import NvidiaPast
+from calabash.adapters.gpu.protocol import EventKind
 from calabash.model.device import Device, DeviceUuid
-from calabash.seams.gpu.nvidia_past import NvidiaPast
-from calabash.seams.gpu.protocol import EventKind
 
 CARDS = [
     Device(uuid=DeviceUuid("GPU-a"), index=0, vendor="nvidia", model="H100", memory_mib=1, pci_bus_id="00000000:3B:00.0"),

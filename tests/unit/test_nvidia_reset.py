@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.stand_ins import stand_in_smi
 
+from calabash.adapters.gpu.gate import DriverGate
+from calabash.adapters.gpu.nvidia import reset as nvidia_reset
+from calabash.adapters.host import children
+from calabash.adapters.host.children import PROGRAM_PATH
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import nvidia_reset
-from calabash.seams.gpu.gate import DriverGate
-from calabash.seams.host import children
-from calabash.seams.host.children import PROGRAM_PATH
 
 HANG_S = 60.0
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent import pages_layout as layout
-from calabash.agent.pages import LimitsPage, TurnPlan, UsagePage
-from calabash.agent.pages_layout import Gate, PagePolicy
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import create_slot
-from calabash.agent.slot_names import LEASE_FILE, LIMITS_FILE, USAGE_FILE
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy
+from calabash.node.slots import layout
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import create_slot
+from calabash.node.slots.layout import Gate, PagePolicy
+from calabash.node.slots.names import LEASE_FILE, LIMITS_FILE, USAGE_FILE
+from calabash.node.slots.pages import LimitsPage, TurnPlan, UsagePage
 
 ROOT = Path(__file__).resolve().parents[2]
 STRUCTURES = {
@@ -194,7 +194,7 @@ def test_a_sleeper_at_the_gate_is_woken_by_a_new_order(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     program = (
         "import ctypes, mmap, sys\n"
-        "from calabash.agent.pages_layout import LimitsStruct, LimitsDeviceStruct\n"
+        "from calabash.node.slots.layout import LimitsStruct, LimitsDeviceStruct\n"
         "file = open(sys.argv[1], 'r+b'); page = LimitsStruct.from_buffer(mmap.mmap(file.fileno(), 0))\n"
         "at = ctypes.addressof(page.device[0]) + LimitsDeviceStruct.word.offset\n"
         "print('asleep', flush=True)\n"

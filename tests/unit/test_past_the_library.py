@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.believed import MS
+from calabash.node.slots.clamped_counters import MS
 
 FOUND_OUT_NS = 6_000 * MS  # by then the tenant was detected, and the other one has been repaid
 WINDOW_NS = 5_000 * MS

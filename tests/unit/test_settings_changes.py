@@ -9,7 +9,7 @@ from calabash.api.replies import QueueView
 from calabash.api.requests import QueueSettings
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.settings_changes import (
+from calabash.platform.settings_changes import (
     changed_names,
     changed_queue,
     guarantee_warnings,

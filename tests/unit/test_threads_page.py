@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "calabash"
 PAGE = (ROOT / "docs" / "concepts" / "threads.md").read_text()
-DAEMON = ("agent", "binder", "kubernetes", "operations", "seams", "standalone")
+DAEMON = ("adapters", "binder", "kubernetes", "node", "platform", "pool", "transport")
 THREADS = {"Thread": "name", "DeadlineThread": "", "add": ""}  # who starts one, and the argument that names it
 
 
@@ -80,7 +80,7 @@ def test_every_thread_is_on_the_page_with_the_module_that_starts_it() -> None:
 
 def test_every_file_that_starts_threads_is_on_the_page() -> None:
     shown = {file.strip("`") for _, file, *_ in _rows("| thread |")}
-    ways = {"agent/loops.py", "seams/gpu/deadline.py"}  # by which the files on the page start theirs
+    ways = {"node/loops.py", "adapters/gpu/deadline.py"}  # by which the files on the page start theirs
     packages = {str(Path(file).parent) for file in shown if file.endswith("__init__.py")}
     found = {file for file in _starters() if str(Path(file).parent) not in packages}
     assert found - ways <= shown

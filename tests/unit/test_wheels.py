@@ -47,7 +47,7 @@ def files_beside_modules() -> set[str]:
     package = wheel.ROOT / "src" / "calabash"
     files = [p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc") and p.name[0] != "."]
     names = {str(p.relative_to(package.parent)) for p in files if package / "_native" not in p.parents}
-    assert {"calabash/server/web/templates/base.html", "calabash/py.typed"} <= names
+    assert {"calabash/gateway/web/templates/base.html", "calabash/py.typed"} <= names
     return names
 
 

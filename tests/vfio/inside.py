@@ -22,18 +22,18 @@ from typing import Any, cast
 
 from tools.emulated import Emulated
 
-from calabash.agent.inventory import Inventory
-from calabash.agent.modes.passthrough import PassthroughExecutor
-from calabash.agent.modes.passthrough_machine import PLAIN, Machine
-from calabash.agent.modes.protocol import NodeTools
+from calabash.adapters.host.pci.devices import PciTree
+from calabash.adapters.host.pci.vfio import Vfio
+from calabash.adapters.host.pci.virtual_functions import VirtualFunctions
+from calabash.adapters.host.sysfs_writer import BlockedError, HelperWriter
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.host.pci import PciTree
-from calabash.seams.host.sysfs_writer import BlockedError, HelperWriter
-from calabash.seams.host.vfio import Vfio
-from calabash.seams.host.virtual_functions import VirtualFunctions
+from calabash.node.devices.inventory import Inventory
+from calabash.node.modes.passthrough.executor import PassthroughExecutor
+from calabash.node.modes.passthrough.machine import PLAIN, Machine
+from calabash.node.modes.protocol import NodeTools
 
 SHARED, SECOND = "0000:01:00.0", "0000:01:00.1"  # one NVMe card with two functions
 EDU = "0000:02:00.0"

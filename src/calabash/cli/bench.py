@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from calabash.adapters.host.children import module_command
 from calabash.model.errors import CalabashError
 from calabash.model.units import parse_duration_s
-from calabash.seams.host.children import module_command
 
 
 @click.group()
@@ -24,12 +24,12 @@ def bench() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench_remote(rtt: str, servers: tuple[str, ...], wait: str, quick: bool, as_json: bool) -> None:
     """Measure the line to a server: start, launches, synchronous calls, copies by size."""
-    from calabash.cli.remoterun import start_remote  # noqa: PLC0415
+    from calabash.cli.run.remote_run import start_remote  # noqa: PLC0415
 
     rtt_s = parse_duration_s(rtt)
     if rtt_s > 10:
         raise CalabashError(f"--rtt {rtt} is out of range", hint="at most 10s")
-    command = module_command("calabash.remote.benchmark", "--rtt-s", str(rtt_s))
+    command = module_command("calabash.broker.benchmark", "--rtt-s", str(rtt_s))
     command += ["--largest-mib", "16"] if quick else []
     command += ["--json"] if as_json else []
     given = {"--memory": ["1GiB"], "--wait": [wait]}

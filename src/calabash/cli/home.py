@@ -10,8 +10,8 @@ TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from calabash.seams.pool.client import ApiClient, PoolClient
-    from calabash.seams.pool.far import TokenStore
+    from calabash.adapters.pool.client import ApiClient, PoolClient
+    from calabash.adapters.pool.gateway_client import TokenStore
 
 SERVER_VARIABLE = "CALABASH_SERVER"
 
@@ -23,7 +23,7 @@ def directory() -> str:
     """
     given = os.environ.get("CALABASH_HOME", "")
     if not given and os.geteuid() == 0:
-        from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
+        from calabash.adapters.pool.system import SYSTEM_HOME  # noqa: PLC0415
 
         return SYSTEM_HOME
     wanted = given or "~/.local/share/calabash"
@@ -51,14 +51,14 @@ def client() -> ApiClient:
     """
     url = server_url()
     if url:
-        from calabash.seams.pool.far import ServerClient, checked_url  # noqa: PLC0415
+        from calabash.adapters.pool.gateway_client import ServerClient, checked_url  # noqa: PLC0415
 
         place = checked_url(url)
         return ServerClient(place, token_store().token(place))
     if not uses_system_pool():
         return own_client()
-    from calabash.seams.pool.client import PoolClient, socket_path  # noqa: PLC0415
-    from calabash.seams.pool.system import SYSTEM_HOME, require_of_root  # noqa: PLC0415
+    from calabash.adapters.pool.client import PoolClient, socket_path  # noqa: PLC0415
+    from calabash.adapters.pool.system import SYSTEM_HOME, require_of_root  # noqa: PLC0415
 
     require_of_root(socket_path(SYSTEM_HOME))
     return PoolClient(
@@ -68,7 +68,7 @@ def client() -> ApiClient:
 
 def own_client() -> PoolClient:
     """The pool of this home, whether it runs or not, for commands that start it or that use its files."""
-    from calabash.seams.pool.client import PoolClient  # noqa: PLC0415
+    from calabash.adapters.pool.client import PoolClient  # noqa: PLC0415
 
     if _may_use_system_pool() and os.path.lexists(_system_socket()):
         hint = f"start it with `calabash up`, or use root's with CALABASH_HOME={os.path.dirname(_system_socket())}"
@@ -83,7 +83,7 @@ def uses_system_pool() -> bool:
     """
     if not _may_use_system_pool() or not os.path.lexists(_system_socket()):
         return False
-    from calabash.seams.pool.client import SOCKET_FILE  # noqa: PLC0415
+    from calabash.adapters.pool.client import SOCKET_FILE  # noqa: PLC0415
 
     try:
         return not os.path.lexists(os.path.join(directory(), SOCKET_FILE))
@@ -94,7 +94,7 @@ def uses_system_pool() -> bool:
 def own_file(name: str) -> Path:
     """The path of a file of the pool in this home. Raises NOT_PERMITTED if it is not there and the pool is root's."""
     if uses_system_pool() and not os.path.lexists(os.path.join(directory(), name)):
-        from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
+        from calabash.adapters.pool.system import SYSTEM_HOME  # noqa: PLC0415
 
         raise CalabashError(
             f"this command uses {name} in the pool's home, and the home of the system pool, {SYSTEM_HOME}, is root's",
@@ -109,8 +109,8 @@ def _may_use_system_pool() -> bool:
 
 
 def _system_socket() -> str:
-    from calabash.seams.pool.client import SOCKET_FILE  # noqa: PLC0415
-    from calabash.seams.pool.system import SYSTEM_HOME  # noqa: PLC0415
+    from calabash.adapters.pool.client import SOCKET_FILE  # noqa: PLC0415
+    from calabash.adapters.pool.system import SYSTEM_HOME  # noqa: PLC0415
 
     return os.path.join(SYSTEM_HOME, SOCKET_FILE)
 
@@ -122,7 +122,7 @@ def server_url() -> str:
 
 def token_store() -> TokenStore:
     """Where this user's tokens for pools elsewhere are kept."""
-    from calabash.seams.pool.far import TokenStore  # noqa: PLC0415
+    from calabash.adapters.pool.gateway_client import TokenStore  # noqa: PLC0415
 
     configuration = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return TokenStore(os.path.join(configuration, "calabash", "token"))

@@ -35,11 +35,11 @@ def main(argv: list[str] | None = None, dispatch: Callable[[list[str]], object] 
 
 def _dispatch(words: list[str]) -> None:
     if words[:1] == ["run"] and "_CALABASH_COMPLETE" not in os.environ and not os.environ.get("CALABASH_SERVER"):
-        from calabash.cli import run  # noqa: PLC0415
+        from calabash.cli.run import become  # noqa: PLC0415
 
-        read = run.read_words(words[1:])
+        read = become.read_words(words[1:])
         if read is not None:
-            run.start(*read)
+            become.start(*read)
     from calabash.cli.commands import invoke  # noqa: PLC0415
 
     invoke(words)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calabash.exporter import catalogue as c
-from calabash.exporter.once import once
+from calabash.exporter.distinct_series import once
 
 WAITING_LONG_S = 1800
 _ALLOCATION = ("node", "tenant", "allocation")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from calabash.adapters.exposition import Family
 from calabash.exporter.reading import PoolReading
-from calabash.seams.exposition import Family
 
 LABELS = ("gpu", "UUID", "device", "modelName", "Hostname")
 FIELDS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from calabash.adapters.exposition import Family
 from calabash.exporter.catalogue import MetricSpec
-from calabash.seams.exposition import Family
 
 Row = tuple[tuple[str, ...], float]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from calabash.adapters.exposition import Family
 from calabash.exporter.native import slices
 from calabash.exporter.reading import PoolReading
 from calabash.model.units import MIB
-from calabash.seams.exposition import Family
 
 _DEVICE = ("node", "device_uuid", "device_index", "device_type")
 _SLICE = ("node", "device_uuid", "device_index", "namespace", "pod", "container")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from calabash.adapters.exposition import Family
 from calabash.api import replies
 from calabash.exporter import catalogue as c
 from calabash.exporter.families import Row, family
@@ -14,7 +15,6 @@ from calabash.exporter.tenants import tenant_families
 from calabash.model.device import Health
 from calabash.model.network_status import ConditionKind, VpcReady
 from calabash.model.units import MIB
-from calabash.seams.exposition import Family
 
 READY = ConditionKind.READY
 UNEXPLAINED = "queued"

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 import structlog
 
+from calabash.adapters.exposition import Family, exposition
 from calabash.exporter import catalogue, native
 from calabash.exporter.dcgm import dcgm_families
 from calabash.exporter.families import family
 from calabash.exporter.hami import hami_families
 from calabash.exporter.reading import PoolReading, Reader
 from calabash.model.errors import CalabashError
-from calabash.seams.exposition import Family, exposition
 
 FRESH_S = 1.0  # scrapes that come together share one reading
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from calabash.exporter import catalogue as c
 from calabash.exporter.catalogue import MetricSpec, Scope
-from calabash.exporter.once import once
+from calabash.exporter.distinct_series import once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

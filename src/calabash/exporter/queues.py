@@ -10,11 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from calabash.adapters.exposition import Family, Histogram
 from calabash.api.replies import QueueView
 from calabash.exporter import catalogue as c
 from calabash.exporter.families import family
 from calabash.exporter.reading import PENDING, PoolReading
-from calabash.seams.exposition import Family, Histogram
 
 OUTCOMES = ("granted", "not_granted")
 _DIGITS = 6

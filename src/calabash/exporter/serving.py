@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 import h11
 
+from calabash.adapters.exposition import CONTENT_TYPE
+from calabash.adapters.host.tcp_peers import local_peer
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.connections import Activity, Connection, Connections
-from calabash.seams.exposition import CONTENT_TYPE
-from calabash.seams.host.tcp_peers import local_peer
-from calabash.seams.listening import Acceptor
+from calabash.transport.connections import Activity, Connection, Connections
+from calabash.transport.listening import Acceptor
 
 CONNECTIONS_MAX = 32
 PER_PEER_MAX = 16

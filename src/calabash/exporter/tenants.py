@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
+from calabash.adapters.exposition import Family
 from calabash.api.counters import GpuTimeView
 from calabash.api.tenancy import QuotaView
 from calabash.exporter import catalogue as c
@@ -17,7 +18,6 @@ from calabash.exporter.families import Row, family
 from calabash.exporter.reading import PoolReading
 from calabash.model.errors import CalabashError
 from calabash.model.money import Money, parse_money
-from calabash.seams.exposition import Family
 
 PROJECTS_MAX = 50  # of one tenant, by name
 _NONE = GpuTimeView(tenant="", project="", allocated_s=0.0, used_s=0.0, idle_s=0.0)

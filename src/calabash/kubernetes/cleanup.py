@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 
-from calabash.kubernetes.names import NETWORK_FINALIZER, PLAN_GATE
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.claims import RESOURCE_SLICE
+from calabash.adapters.kube.objects.core import EVENT, LEASE, POD, Pod
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS
+from calabash.kubernetes.objects.names import NETWORK_FINALIZER, PLAN_GATE
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.claims import RESOURCE_SLICE
-from calabash.seams.kube.network_resources import NETWORK_KINDS
-from calabash.seams.kube.objects import EVENT, LEASE, POD, Pod
 
 COMPONENT = "calabash-cleanup"
 DRIVER = "calabash.dev"

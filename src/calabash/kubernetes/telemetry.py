@@ -14,14 +14,14 @@ from http import HTTPStatus
 from pathlib import Path
 
 import calabash
+from calabash.adapters.exposition import CONTENT_TYPE, Family, Histogram, exposition
+from calabash.adapters.kube.http.counts import KUBE_COUNTS
 from calabash.api import part_metrics as m
 from calabash.api.part_metrics import ClusterPart, PartMetric, metrics_of
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.kubernetes.planner.http import SmallServer
 from calabash.model.distribution import Distribution
 from calabash.model.errors import CalabashError
-from calabash.seams.exposition import CONTENT_TYPE, Family, Histogram, exposition
-from calabash.seams.kube.counts import KUBE_COUNTS
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.small_server import SmallServer
 
 PATH = "/metrics"
 BOUNDS = Bounds(

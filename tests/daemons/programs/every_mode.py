@@ -24,22 +24,22 @@ from typing import Any, cast
 import pynvml
 import structlog
 
-from calabash.agent.card_settings import CardSettings, Wanted
-from calabash.agent.modes import passthrough_machine
-from calabash.agent.node import NodeAgent
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.gpu import sim
+from calabash.adapters.gpu.library import shim_library, simulated_environment
+from calabash.adapters.gpu.partitions import partitioning_of
+from calabash.adapters.gpu.protocol import DriverOptions
+from calabash.adapters.gpu.vendors import open_present
+from calabash.adapters.host.processes import send_signal
+from calabash.adapters.store import open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigState
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import SystemClock
-from calabash.seams.gpu import sim
-from calabash.seams.gpu.library import shim_library, simulated_environment
-from calabash.seams.gpu.partitions import partitioning_of
-from calabash.seams.gpu.protocol import DriverOptions
-from calabash.seams.gpu.vendors import open_present
-from calabash.seams.host.processes import send_signal
-from calabash.seams.store import open_store
+from calabash.node.agent import NodeAgent
+from calabash.node.devices.settings import CardSettings, Wanted
+from calabash.node.modes.passthrough import machine as passthrough_machine
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_for
 

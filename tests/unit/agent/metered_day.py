@@ -13,18 +13,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from calabash.agent import pages, slot_content
-from calabash.agent.allocations import Allocations
-from calabash.agent.last_round import LastRound
-from calabash.agent.ledgers import Ledgers
-from calabash.agent.meters import Meters
-from calabash.agent.slot_files import FileSlots
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import Store, open_store
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import Store, open_store
+from calabash.node.allocations.table import Allocations
+from calabash.node.metering.checkpoint import LastRound
+from calabash.node.metering.meters import Meters
+from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.slots import content as slots_content
+from calabash.node.slots import pages
+from calabash.node.slots.files import FileSlots
 
 DAY_S = 86_400.0
 ROUND_S = 0.1
@@ -240,8 +241,10 @@ class MeteredDay:
             placement=Placement(node=NodeName("n"), mode=ModeName("vgpu"), slices=(part,)),
             granted_at=self._clock.now_s(),
         )
-        spec = slot_content.SlotSpec(
-            allocation=name, devices=(slot_content.SlotDevice(uuid=device, policy=ComputePolicy.FIXED),), leaseless=True
+        spec = slots_content.SlotSpec(
+            allocation=name,
+            devices=(slots_content.SlotDevice(uuid=device, policy=ComputePolicy.FIXED),),
+            leaseless=True,
         )
         try:
             record = self._book.hold(record)

@@ -6,15 +6,15 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from calabash.agent.health import HealthEvent
-from calabash.agent.health_policy import MpsRules
-from calabash.agent.modes.mps_news import ServiceTools
-from calabash.agent.modes.mps_served import Served
+from calabash.adapters.gpu.library import OWN_FILES
+from calabash.adapters.gpu.nvidia.mps import MpsControl
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.gpu.library import OWN_FILES
-from calabash.seams.gpu.mps import MpsControl
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.health.policy import MpsRules
+from calabash.node.modes.mps.notices import ServiceTools
+from calabash.node.modes.mps.target import Served
 
 CARD = DeviceUuid("GPU-1")
 ONE, TWO = AllocationId("one"), AllocationId("two")

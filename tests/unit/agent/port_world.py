@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from calabash.agent.net.host import HostNetwork
-from calabash.agent.net.protocol import PortFacts
+from calabash.adapters.links import interfaces, namespaces
+from calabash.adapters.links.interfaces import LinkEnd, LinkSettings
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.links import interfaces, namespaces
-from calabash.seams.links.interfaces import LinkEnd, LinkSettings
+from calabash.node.ports.host_ports import HostNetwork
+from calabash.node.ports.protocol import PortFacts
 
 
 def may() -> bool:

@@ -13,18 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.examples import examples
 from tests.stand_ins import NothingListed
 
-from calabash.agent import slot_content
-from calabash.agent.allocations import LOOK_AT_ALL_NS, Allocations
-from calabash.agent.gone import gone
-from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
-from calabash.agent.membership_lease import LeaseMembership
-from calabash.agent.tenure import GRANT_GRACE_NS
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import VirtualClock
-from calabash.seams.host.processes import Process
+from calabash.node.allocations.end_reasons import gone
+from calabash.node.allocations.lifecycle import LifecycleStep, Seen, next_step
+from calabash.node.allocations.retention import GRANT_GRACE_NS
+from calabash.node.allocations.table import LOOK_AT_ALL_NS, Allocations
+from calabash.node.membership.lease import LeaseMembership
+from calabash.node.slots import content as slots_content
 
 
 class Crash(BaseException):
@@ -144,7 +144,7 @@ class FakeSlots:
     def path(self, allocation: AllocationId) -> Path:
         return Path("/slots") / allocation
 
-    def create(self, spec: slot_content.SlotSpec) -> None:
+    def create(self, spec: slots_content.SlotSpec) -> None:
         self.world.may_fail()
         self.world.step()
         self.world.slots.add(spec.allocation)
@@ -182,8 +182,8 @@ def _record(name: str) -> AllocationRecord:
     )
 
 
-def _spec(name: str) -> slot_content.SlotSpec:
-    return slot_content.SlotSpec(allocation=AllocationId(name), devices=(slot_content.SlotDevice(uuid=CARD),))
+def _spec(name: str) -> slots_content.SlotSpec:
+    return slots_content.SlotSpec(allocation=AllocationId(name), devices=(slots_content.SlotDevice(uuid=CARD),))
 
 
 def _pool(world: World, clock: VirtualClock | None = None) -> Allocations:
@@ -360,8 +360,8 @@ def test_a_slot_is_only_ever_removed_when_nobody_uses_it(seen: Seen) -> None:
 
 
 def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_are_gone(tmp_path: Path) -> None:
-    from calabash.agent.slot_files import FileSlots
-    from calabash.seams.host.files import Lease
+    from calabash.adapters.host.files import Lease
+    from calabash.node.slots.files import FileSlots
 
     slots = FileSlots(tmp_path)
     slots.create(_spec("stranger"))
@@ -384,7 +384,7 @@ def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_
 
 
 def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
-    from calabash.agent.slot_files import FileSlots
+    from calabash.node.slots.files import FileSlots
 
     slots = FileSlots(tmp_path)
     slots.create(_spec("whole"))
@@ -397,7 +397,7 @@ def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "A" * 70])
 def test_a_name_that_leaves_the_directory_is_never_a_slot(tmp_path: Path, name: str) -> None:
-    from calabash.agent.slot_files import FileSlots
+    from calabash.node.slots.files import FileSlots
 
     with pytest.raises(CalabashError):
         FileSlots(tmp_path).path(AllocationId(name))

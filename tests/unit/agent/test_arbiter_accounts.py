@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.arbiter_accounts import LAG_NS_MAX, Account, ComputeDemand, settle
-from calabash.agent.arbiter_charges import overcharged_time, unused_time
-from calabash.agent.arbiter_policy import SharedDevice, decide
-from calabash.agent.believed import KERNEL_NS_MAX, MS, Believed, LargestStep
-from calabash.agent.pages_layout import PagePolicy
 from calabash.model.request import AllocationId
+from calabash.node.arbiter.accounts import LAG_NS_MAX, Account, ComputeDemand, settle
+from calabash.node.arbiter.charges import overcharged_time, unused_time
+from calabash.node.arbiter.policy import SharedDevice, decide
+from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS, Believed, LargestStep
+from calabash.node.slots.layout import PagePolicy
 
 A, B = AllocationId("a"), AllocationId("b")
 SECOND = 1_000 * MS

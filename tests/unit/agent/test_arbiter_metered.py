@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calabash.agent import pages, slot_content
-from calabash.agent.arbiter_device import DeviceShare
-from calabash.agent.arbiter_policy import is_active
-from calabash.agent.pages_layout import PagePolicy
-from calabash.agent.slot_files import FileSlots
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
+from calabash.node.arbiter.device import DeviceShare
+from calabash.node.arbiter.policy import is_active
+from calabash.node.slots import content as slots_content
+from calabash.node.slots import pages
+from calabash.node.slots.files import FileSlots
+from calabash.node.slots.layout import PagePolicy
 
 NAME = AllocationId("a1")
 NOW_NS = 10_000_000_000
@@ -18,8 +19,8 @@ NOW_NS = 10_000_000_000
 
 def test_a_slice_that_is_only_measured_wants_no_turn_however_busy_it_is(tmp_path: Path) -> None:
     slots = FileSlots(tmp_path)
-    device = slot_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
-    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    device = slots_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
+    slots.create(slots_content.SlotSpec(allocation=NAME, devices=(device,)))
     usage = pages.UsagePage.of_slot(slots.path(NAME))
     usage._page.device[0].demand_ns = NOW_NS - 1
     usage._page.device[0].waiting_count = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.audit import SLACK_NS, Audit, Throttle, Window, check, throttle
-from calabash.agent.believed import BACKLOG_NS, MS, Believed
+from calabash.node.audit.compare import SLACK_NS, Audit, Throttle, Window, check, throttle
+from calabash.node.slots.clamped_counters import BACKLOG_NS, MS, Believed
 
 WINDOW_NS = 250 * MS
 

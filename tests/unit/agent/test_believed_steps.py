@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calabash.agent.believed import MS, LargestStep
+from calabash.node.slots.clamped_counters import MS, LargestStep
 
 SECOND = 1_000 * MS
 _FAR_NS = 1 << 60

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.modes.brokered_images import ImageFiles
+from calabash.node.modes.brokered.images import ImageFiles
 
 
 def _write(files: ImageFiles, uid: int, tenant: str, text: bytes) -> int:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.card_settings import CardSettings, Wanted, require_possible
-from calabash.agent.health_book import CardEntry, HealthBook
-from calabash.kubernetes.node.daemon import read_settings as read_agent_settings
+from calabash.kubernetes.node_plugin.daemon import read_settings as read_agent_settings
 from calabash.model.device import REPLICAS, Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.home import SETTINGS_FILE
-from calabash.standalone.settings import read_settings
+from calabash.node.devices.settings import CardSettings, Wanted, require_possible
+from calabash.node.health.store import CardEntry, HealthBook
+from calabash.platform.home.directory import SETTINGS_FILE
+from calabash.pool.settings import read_settings
 
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100", memory_mib=40_960)
 POOL = CardSettings(spill_mib=1000, spill=False, replicas=6, interval="short")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from calabash.seams.host import container_groups as host_groups
-from calabash.seams.host.container_groups import (
+from calabash.adapters.host.cgroups import container_groups as host_groups
+from calabash.adapters.host.cgroups.container_groups import (
     ContainerHierarchy,
     container_groups,
     find_container_hierarchy,
@@ -18,7 +18,7 @@ from calabash.seams.host.container_groups import (
     mounted_devices,
     pod_groups,
 )
-from calabash.seams.host.mounts import mounts
+from calabash.adapters.host.mounts import mounts
 
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 DIGITS = UID.replace("-", "")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.agent.cutting import CutCard, laid_out, spread
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.mig import MigInstance, MigState, state_of
 from calabash.model.request import ModeName
+from calabash.node.administration.mig_layouts import CutCard, laid_out, spread
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
 H100 = GEOMETRIES["H100"]

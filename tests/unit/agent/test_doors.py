@@ -17,9 +17,9 @@ from tests.daemons.users import ANN, BOB, User, open_way
 from tests.daemons.world import until
 from tests.unit.agent.port_world import PortHost, held, may
 
-from calabash.agent.net.doors import Doors
+from calabash.adapters.links import namespaces
 from calabash.model.allocation import AllocationRecord
-from calabash.seams.links import namespaces
+from calabash.node.ports.entry_sockets import Doors
 
 pytestmark = pytest.mark.skipif(not may(), reason="network namespaces need root")
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""  # one that every user may start
@@ -121,7 +121,7 @@ def test_a_keeper_that_is_killed_takes_its_program_along(of_ann: Behind) -> None
     started = of_ann.start("sh", "-c", "echo $$; exec sleep 600")
     program = int(started.says())
     keeper = int(Path(f"/proc/{program}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    assert b"agent.net.keeper" in Path(f"/proc/{keeper}/cmdline").read_bytes()
+    assert b"node.ports.entry_keeper" in Path(f"/proc/{keeper}/cmdline").read_bytes()
     os.kill(keeper, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{program}").exists(), what="the program to end")
     assert started.end()[0] != 0

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.agent.end_file import DIRECTORY, EndFile, LastSeen, read_ends, replace_ends
-from calabash.agent.end_recorder import LINGER_NS, EndRecorder, GroupWitness, LeaseWitness, read_hosts
-from calabash.agent.meter import KNOWN_NS, Measured, Meter, Moment, open_meter, resume_meter
-from calabash.agent.meters import Meters
-from calabash.agent.recorded_ends import RecordedEnds
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.host.cgroups.groups import Cgroup
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import VirtualClock
-from calabash.seams.host.cgroups import Cgroup
+from calabash.node.allocations.end_file import DIRECTORY, EndFile, LastSeen, read_ends, replace_ends
+from calabash.node.allocations.end_recorder import LINGER_NS, EndRecorder, GroupWitness, LeaseWitness, read_hosts
+from calabash.node.allocations.recorded_ends import RecordedEnds
+from calabash.node.metering.interval import KNOWN_NS, Measured, Meter, Moment, open_meter, resume_meter
+from calabash.node.metering.meters import Meters
 
 BOOT = "b1"
 S = 1_000_000_000

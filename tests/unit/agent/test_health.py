@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.health import Flapping, HealthEvent, HealthFacts, HealthStep, Need, decide, restored, stand
-from calabash.agent.health_policy import FaultClass, HealthPolicy, read_policy
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.node.health.conditions import (
+    Flapping,
+    HealthEvent,
+    HealthFacts,
+    HealthStep,
+    Need,
+    decide,
+    restored,
+    stand,
+)
+from calabash.node.health.policy import FaultClass, HealthPolicy, read_policy
 
 _E = HealthEvent
 FLAPPING = Flapping(window_s=100.0, most=4, hold_s=10.0, hold_max_s=15.0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.seams.host.libraries import cached_libraries, follow, libraries_named
+from calabash.adapters.host.libraries import cached_libraries, follow, libraries_named
 
 _X86, _I386, _ARM = 0x0303, 0x0003, 0x0A03
 

@@ -7,9 +7,9 @@ from typing import cast
 
 from tests.unit.agent.test_inventory import ONE, Node
 
-from calabash.agent import view
-from calabash.agent.health import HealthEvent
-from calabash.agent.parts import NodeParts
+from calabash.node import snapshot_reader
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.wiring import NodeParts
 
 
 def _held(node: Node, **slots: tuple[str, ...]) -> NodeParts:
@@ -22,9 +22,9 @@ def _held(node: Node, **slots: tuple[str, ...]) -> NodeParts:
 def test_who_has_an_ill_part_is_known_by_its_slot_until_the_part_is_well() -> None:
     node = Node()
     parts = _held(node, a=("MIG-1",), b=("MIG-2", "MIG-1"), c=("MIG-3",), d=(ONE,))
-    assert view.ill_parts(parts) == {}
+    assert snapshot_reader.ill_parts(parts) == {}
     node.xid(95, part="MIG-1")
-    assert view.ill_parts(parts) == {"a": {0}, "b": {1}}
+    assert snapshot_reader.ill_parts(parts) == {"a": {0}, "b": {1}}
     for event in (HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
         node.inventory.health.part_happened(ONE, "MIG-1", event, "made anew")
-    assert view.ill_parts(parts) == {}
+    assert snapshot_reader.ill_parts(parts) == {}

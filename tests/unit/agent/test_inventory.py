@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent.health import HealthEvent, HealthStep, Need
-from calabash.agent.health_book import HealthBook
-from calabash.agent.health_policy import FaultClass, HealthPolicy, LinkRules, MemoryRules, RecoveryRules, ThrottleRules
-from calabash.agent.inventory import Inventory
-from calabash.agent.probe import Probed
-from calabash.agent.recovery import Recovery
+from calabash.adapters.gpu.past_faults import PastFault
+from calabash.adapters.gpu.protocol import DeviceEvent, EventKind
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.past import PastFault
-from calabash.seams.gpu.protocol import DeviceEvent, EventKind
+from calabash.node.devices.inventory import Inventory
+from calabash.node.devices.probe import Probed
+from calabash.node.devices.recovery import Recovery
+from calabash.node.health.conditions import HealthEvent, HealthStep, Need
+from calabash.node.health.policy import FaultClass, HealthPolicy, LinkRules, MemoryRules, RecoveryRules, ThrottleRules
+from calabash.node.health.store import HealthBook
 
 ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
 

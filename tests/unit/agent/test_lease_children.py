@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.membership_lease import LeaseMembership
+from calabash.adapters.host.process_ends import Endings
+from calabash.adapters.host.processes import Process, children_of, identify
+from calabash.adapters.host.readable import readable
 from calabash.model.request import AllocationId
-from calabash.seams.host.endings import Endings
-from calabash.seams.host.processes import Process, children_of, identify
-from calabash.seams.host.readable import readable
+from calabash.node.membership.lease import LeaseMembership
 
 ALLOCATION = AllocationId("a1")
 PARENT = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); print(c.pid, flush=True); sys.stdin.read(); c.kill()"

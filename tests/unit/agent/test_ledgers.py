@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.agent import pages, slot_content, slot_pages
-from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
-from calabash.agent.meter import Measured
-from calabash.agent.meters import Meters
-from calabash.agent.pages_layout import PagePolicy
-from calabash.agent.slot_files import FileSlots
+from calabash.adapters.clock import VirtualClock
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceReading, DeviceUuid, NodeName, PartTime
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
-from calabash.seams.clock import VirtualClock
+from calabash.node.metering.interval import Measured
+from calabash.node.metering.meters import Meters
+from calabash.node.metering.usage_tracker import CHECKPOINT_NS, Ledgers
+from calabash.node.slots import content as slots_content
+from calabash.node.slots import open_pages, pages
+from calabash.node.slots.files import FileSlots
+from calabash.node.slots.layout import PagePolicy
 
 CARD = DeviceUuid("GPU-1")
 NAME = AllocationId("a1")
@@ -67,8 +68,8 @@ def _record(clock: VirtualClock, *, mode: str = "vgpu", core_percent: int = 50) 
 
 def _slot(directory: Path, *, limit_mib: int = 1024) -> FileSlots:
     slots = FileSlots(directory)
-    device = slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=limit_mib * MIB)
-    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    device = slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=limit_mib * MIB)
+    slots.create(slots_content.SlotSpec(allocation=NAME, devices=(device,)))
     return slots
 
 
@@ -195,8 +196,8 @@ def test_pages_without_an_amount_are_looked_after_and_not_accounted(
 def test_time_on_an_instance_counts_as_the_part_of_the_device_that_it_is(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = FileSlots(tmp_path)
-    device = slot_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
-    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    device = slots_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
+    slots.create(slots_content.SlotSpec(allocation=NAME, devices=(device,)))
     limits = pages.LimitsPage.of_slot(slots.path(NAME))
     assert limits.device(0).policy == PagePolicy.METERED
     page = pages.UsagePage.of_slot(slots.path(NAME))
@@ -242,8 +243,8 @@ class Told:
 def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_added_once(tmp_path: Path) -> None:
     clock, driver = VirtualClock(), Told()
     slots = FileSlots(tmp_path)
-    device = slot_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
-    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    device = slots_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
+    slots.create(slots_content.SlotSpec(allocation=NAME, devices=(device,)))
     page = pages.UsagePage.of_slot(slots.path(NAME))
     record = _record(clock, mode="mig", core_percent=50)
     part = replace(record.placement.slices[0], profile="3g.40gb", start=0)
@@ -270,7 +271,7 @@ class ClosedMeanwhile(FileSlots):
 
     release: Callable[[], object] = staticmethod(lambda: None)
 
-    def pages(self, allocation: AllocationId) -> slot_pages.Pages:
+    def pages(self, allocation: AllocationId) -> open_pages.Pages:
         found, release = super().pages(allocation), self.release
         self.release = lambda: None
         release()
@@ -279,7 +280,7 @@ class ClosedMeanwhile(FileSlots):
 
 def test_whoever_looks_at_what_was_released_meanwhile_keeps_nothing_of_it(tmp_path: Path) -> None:
     clock, driver, slots = VirtualClock(), Told(), ClosedMeanwhile(tmp_path)
-    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(slot_content.SlotDevice(uuid=DeviceUuid("GPU-1")),)))
+    slots.create(slots_content.SlotSpec(allocation=NAME, devices=(slots_content.SlotDevice(uuid=DeviceUuid("GPU-1")),)))
     record = _record(clock, mode="exclusive", core_percent=100)
     ledgers = Ledgers(slots, clock)
     ledgers.meters.going_on([record])
@@ -405,8 +406,8 @@ def test_a_boot_ends_what_was_held_at_the_last_round_before_it(tmp_path: Path) -
 def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path) -> None:
     clock, written = VirtualClock(), Written()
     slots = FileSlots(tmp_path)
-    device = slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB, metered=True)
-    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    device = slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB, metered=True)
+    slots.create(slots_content.SlotSpec(allocation=NAME, devices=(device,)))
     page, record = pages.UsagePage.of_slot(slots.path(NAME)), _record(clock)
     ledgers = Ledgers(slots, clock)
     ledgers.tick([record])

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.membership import choose_membership, group_name
-from calabash.agent.membership_kernel import KernelMembership
-from calabash.agent.membership_lease import LeaseMembership
+from calabash.adapters.host.cgroups.groups import Cgroup, CgroupHierarchy, find_hierarchy, group_of
+from calabash.adapters.host.file_watch import FileWatch
+from calabash.adapters.host.mounts import mounts
+from calabash.adapters.host.processes import Process, alive, identify
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, find_hierarchy, group_of
-from calabash.seams.host.file_watch import FileWatch
-from calabash.seams.host.mounts import mounts
-from calabash.seams.host.processes import Process, alive, identify
+from calabash.node.membership.lease import LeaseMembership
+from calabash.node.membership.pool_cgroups import KernelMembership
+from calabash.node.membership.protocol import choose_membership, group_name
 
 A, B = AllocationId("a1"), AllocationId("b2")
 TENANT_UID = 65534
@@ -204,7 +204,7 @@ def test_a_pid_that_was_used_again_during_the_move_goes_back(
     kernel.prepare(A)
     process = _child(_nothing)
     answers = iter([True, False])  # alive before the move, somebody else after it
-    monkeypatch.setattr("calabash.agent.membership_kernel.alive", lambda _: next(answers))
+    monkeypatch.setattr("calabash.node.membership.pool_cgroups.alive", lambda _: next(answers))
     with pytest.raises(CalabashError):
         kernel.enter(A, process)
     assert group_of(process.pid) == group_of(os.getpid())
@@ -288,12 +288,12 @@ def test_root_gets_groups_and_everybody_else_gets_leases(tmp_path: Path, monkeyp
 def test_without_a_hierarchy_that_can_be_written_root_falls_back_to_leases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.agent.membership.find_hierarchy", lambda: None)
+    monkeypatch.setattr("calabash.node.membership.protocol.find_hierarchy", lambda: None)
 
     def refused(_: Path) -> CgroupHierarchy:
         raise PermissionError
 
-    monkeypatch.setattr("calabash.agent.membership.mount_hierarchy", refused)
+    monkeypatch.setattr("calabash.node.membership.protocol.mount_hierarchy", refused)
     assert choose_membership(tmp_path, tmp_path).form == "lease"
 
 

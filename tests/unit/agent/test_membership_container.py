@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent import membership_container
-from calabash.agent.membership_container import ContainerMembership, claim_allocation, container_allocation
-from calabash.agent.slot_names import is_slot_name
+from calabash.adapters.host.calendar_steps import CalendarSteps
+from calabash.adapters.host.cgroups.container_groups import ContainerHierarchy, find_container_hierarchy, pod_groups
+from calabash.adapters.host.cgroups.groups import Cgroup, find_hierarchy
+from calabash.adapters.host.mounts import Mounted
+from calabash.adapters.host.processes import identify
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.seams.host.calendar_steps import CalendarSteps
-from calabash.seams.host.cgroups import Cgroup, find_hierarchy
-from calabash.seams.host.container_groups import ContainerHierarchy, find_container_hierarchy, pod_groups
-from calabash.seams.host.mounts import Mounted
-from calabash.seams.host.processes import identify
+from calabash.node.membership import container as membership_container
+from calabash.node.membership.container import ContainerMembership, claim_allocation, container_allocation
+from calabash.node.slots.names import is_slot_name
 
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 DIGITS = UID.replace("-", "")

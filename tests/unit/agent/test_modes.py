@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent.inventory import Inventory
-from calabash.agent.modes.compute_modes import ComputeModes
-from calabash.agent.modes.guards import Guards
-from calabash.agent.modes.protocol import NodeTools
-from calabash.agent.modes.registry import executor_of, open_modes
+from calabash.adapters.host.acl import access_of
+from calabash.adapters.host.mounts import mount, unmount
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import ComputeMode, Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
-from calabash.seams.host.acl import access_of
-from calabash.seams.host.mounts import mount, unmount
+from calabash.node.devices.inventory import Inventory
+from calabash.node.modes.compute_modes import ComputeModes
+from calabash.node.modes.file_guards import Guards
+from calabash.node.modes.protocol import NodeTools
+from calabash.node.modes.registry import executor_of, open_modes
 from calabash.sharing.registry import SHARING_MODES
 
 CARD = DeviceUuid("GPU-1")
@@ -216,7 +216,7 @@ def test_a_node_that_cannot_be_guarded_is_no_exclusive_card(
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("calabash.agent.modes.guards.set_access", refused)
+    monkeypatch.setattr("calabash.node.modes.file_guards.set_access", refused)
     with pytest.raises(CalabashError) as caught:
         _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
     assert caught.value.reason is Reason.NOT_PERMITTED

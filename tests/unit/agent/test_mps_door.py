@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.modes import mps_door
-from calabash.agent.modes.mps_door import Door
-from calabash.agent.own import OwnProcesses
+from calabash.adapters.gpu.nvidia.mps import MpsControl, ServerStatus
+from calabash.adapters.host.processes import identify
 from calabash.model.request import AllocationId
-from calabash.seams.gpu.mps import MpsControl, ServerStatus
-from calabash.seams.host.processes import identify
+from calabash.node.modes.mps import admission as mps_admission
+from calabash.node.modes.mps.admission import Door
+from calabash.node.processes.inherited import OwnProcesses
 
 BOUND_S = 60.0
 ONE = AllocationId("one")
@@ -104,7 +104,7 @@ def test_nonsense_counts_as_nothing_said(house: House) -> None:
 
 
 def test_who_lingers_loses_its_turn_and_waits_for_the_next(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mps_door, "JOIN_S", 0.05)
+    monkeypatch.setattr(mps_admission, "JOIN_S", 0.05)
     with house.knock() as lingers:
         assert lingers.recv(16) == b"go"
         house.wait(1)

@@ -15,23 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.agent.mps_world import CARD, ONE, TWO, Told
 
-from calabash.agent.health import HealthEvent
-from calabash.agent.health_policy import FaultClass, MpsRules
-from calabash.agent.modes import mps as executor_module
-from calabash.agent.modes import mps_clients
-from calabash.agent.modes.mps import MpsExecutor
-from calabash.agent.modes.mps_book import DaemonBook, RunningDaemon
-from calabash.agent.modes.mps_clients import LET_IN_MAX, Clients
-from calabash.agent.modes.mps_news import WELL_AGAIN, ServiceNews
-from calabash.agent.modes.mps_served import Served, place_of, served_at
-from calabash.agent.modes.mps_services import Services
-from calabash.agent.modes.mps_shares import Share, Shares
-from calabash.agent.modes.protocol import NodeTools
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import plain
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.health.policy import FaultClass, MpsRules
+from calabash.node.modes.mps import clients as mps_clients
+from calabash.node.modes.mps import executor as executor_module
+from calabash.node.modes.mps.clients import LET_IN_MAX, Clients
+from calabash.node.modes.mps.executor import MpsExecutor
+from calabash.node.modes.mps.notices import WELL_AGAIN, ServiceNews
+from calabash.node.modes.mps.records import DaemonBook, RunningDaemon
+from calabash.node.modes.mps.services import Services
+from calabash.node.modes.mps.shares import Share, Shares
+from calabash.node.modes.mps.target import Served, place_of, served_at
+from calabash.node.modes.protocol import NodeTools
 
 # -- clients ---------------------------------------------------------------------------------------------------------
 

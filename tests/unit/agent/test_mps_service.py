@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.mps_world import BOUND_S, ONE, SERVED, TWO, Pretended, Sleepers, Told
 
-from calabash.agent.health import HealthEvent
-from calabash.agent.modes import mps_daemon, mps_service, mps_watch
-from calabash.agent.modes.mps_news import WELL_AGAIN
-from calabash.agent.modes.mps_service import CardService
-from calabash.agent.modes.mps_shares import Share
+from calabash.adapters.host.processes import identify
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import plain
-from calabash.seams.host.processes import identify
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.modes.mps import daemon as mps_daemon
+from calabash.node.modes.mps import service as mps_service
+from calabash.node.modes.mps import watchdog
+from calabash.node.modes.mps.notices import WELL_AGAIN
+from calabash.node.modes.mps.service import CardService
+from calabash.node.modes.mps.shares import Share
 
 
 class Card:
@@ -203,7 +205,7 @@ def test_a_fault_is_told_to_all_whom_it_hit_and_programs_are_served_when_they_ha
 def test_a_fault_is_told_though_the_server_does_not_say_whose_it_was(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps_watch, "NAMED_WITHIN_S", 0.02)
+    monkeypatch.setattr(watchdog, "NAMED_WITHIN_S", 0.02)
     card.client(TWO)
     card.service.look()
     card.control.status = "FAULT"
@@ -216,7 +218,7 @@ def test_a_fault_is_told_though_the_server_does_not_say_whose_it_was(
 def test_those_that_a_fault_hit_and_that_stay_are_parted_from_the_card_by_force(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps_watch, "PART_AFTER_S", 0.05)
+    monkeypatch.setattr(watchdog, "PART_AFTER_S", 0.05)
     before = card.control.server
     culprit = card.client(ONE)
     card.service.look()
@@ -251,7 +253,7 @@ def test_what_dies_is_told_to_its_clients_and_to_the_health_of_the_card_and_runs
 def test_what_does_not_come_back_is_tried_again_ever_less_often_and_told_once(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps_watch, "RETRY_MAX_S", 4.0)
+    monkeypatch.setattr(watchdog, "RETRY_MAX_S", 4.0)
     card.control.refuses_to_start = True
     assert card.control.daemon is not None
     card.control.daemon.kill()
@@ -269,7 +271,7 @@ def test_what_does_not_come_back_is_tried_again_ever_less_often_and_told_once(
     card.control.refuses_to_start = False
     watch._retry_at = 0.0
     card.until(lambda: card.told.of("mps_back"))
-    assert watch._retry_s == mps_watch.RETRY_S
+    assert watch._retry_s == watchdog.RETRY_S
 
 
 def test_what_somebody_has_set_is_set_back_and_told_and_what_we_have_not_yet_told_it_is_not(card: Card) -> None:

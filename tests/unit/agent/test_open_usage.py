@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.agent.test_ledgers import NAME, Written, _record, _slot
 
-from calabash.agent.ledgers import Ledgers
-from calabash.agent.open_usage import OpenUsage
-from calabash.agent.slot_files import FileSlots
+from calabash.adapters.clock import VirtualClock
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.clock import VirtualClock
+from calabash.node.metering.open_usage import OpenUsage
+from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.slots.files import FileSlots
 
 
 @dataclass(slots=True)

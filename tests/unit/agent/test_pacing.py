@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.audit import Throttle, throttle
-from calabash.agent.believed import MS
-from calabash.agent.pacing import FORGIVEN_NS, KEPT_DEBT_NS, PERIOD_NS, Pace, due_ns, pace
+from calabash.node.audit.compare import Throttle, throttle
+from calabash.node.audit.duty_cycle import FORGIVEN_NS, KEPT_DEBT_NS, PERIOD_NS, Pace, due_ns, pace
+from calabash.node.slots.clamped_counters import MS
 
 WINDOW_NS = 100 * MS
 LATE_NS = 100 * MS  # between what ran and that the driver tells it

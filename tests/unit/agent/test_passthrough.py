@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent.inventory import Inventory
-from calabash.agent.modes.passthrough import PassthroughExecutor
-from calabash.agent.modes.passthrough_machine import Machine, simulated_machine
-from calabash.agent.modes.protocol import NodeTools
+from calabash.adapters.host.pci.simulated import SimulatedKernel
+from calabash.adapters.host.pci.simulated_bus import SimulatedPci
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.host.pci_sim import SimulatedKernel
-from calabash.seams.host.pci_sim_bus import SimulatedPci
+from calabash.node.devices.inventory import Inventory
+from calabash.node.modes.passthrough.executor import PassthroughExecutor
+from calabash.node.modes.passthrough.machine import Machine, simulated_machine
+from calabash.node.modes.protocol import NodeTools
 
 CARDS = {"GPU-a": "00000000:65:00.0", "GPU-b": "00000000:66:00.0"}
 A, B, SOUND = "0000:65:00.0", "0000:66:00.0", "0000:65:00.1"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.test_passthrough import CARDS, A, World, record
 
-from calabash.seams.host.pci import pci_address
-from calabash.seams.host.pci_sim import SimulatedKernel
-from calabash.seams.host.pci_sim_bus import SimulatedPci
+from calabash.adapters.host.pci.devices import pci_address
+from calabash.adapters.host.pci.simulated import SimulatedKernel
+from calabash.adapters.host.pci.simulated_bus import SimulatedPci
 
 WRITES = 8  # more than any of these ways has
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.agent.test_passthrough import CARDS, World, record
 
+from calabash.adapters.host.pci.devices import pci_address
+from calabash.adapters.host.pci.simulated import SimulatedKernel
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
-from calabash.seams.host.pci import pci_address
-from calabash.seams.host.pci_sim import SimulatedKernel
 
 STEPS = st.lists(
     st.one_of(
@@ -68,7 +68,7 @@ def _give(world: World, held: dict[str, AllocationRecord], wanted: AllocationRec
 @given(STEPS)
 @settings(max_examples=examples(40))
 def test_books_kernel_and_loans_agree_after_every_step_and_nothing_is_left(steps: list[tuple[str, Any, str]]) -> None:
-    with tempfile.TemporaryDirectory() as home, patch("calabash.agent.modes.passthrough_fetching._TRY_AGAIN_S", 0.01):
+    with tempfile.TemporaryDirectory() as home, patch("calabash.node.modes.passthrough.detach._TRY_AGAIN_S", 0.01):
         world = World(Path(home))
         machine = world.executor.machine
         machine.writer.__class__ = Moody

@@ -13,13 +13,13 @@ import pytest
 from tests.daemons.world import until
 from tests.unit.agent.port_world import PortHost, held, may
 
-from calabash.agent.net.host import HostNetwork
-from calabash.agent.net.protocol import NoPorts, require_free
-from calabash.agent.net.settings import link_settings, resolver_text
+from calabash.adapters.links import interfaces, namespaces
+from calabash.adapters.links.interfaces import LinkEnd
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
-from calabash.seams.links import interfaces, namespaces
-from calabash.seams.links.interfaces import LinkEnd
+from calabash.node.ports.host_ports import HostNetwork
+from calabash.node.ports.namespace_settings import link_settings, resolver_text
+from calabash.node.ports.protocol import NoPorts, require_free
 
 needs_root = pytest.mark.skipif(not may(), reason="network namespaces need root")
 

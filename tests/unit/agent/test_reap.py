@@ -10,17 +10,19 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent import pages, reap, slot_content, slot_files
-from calabash.agent.page_words import LIBRARY
-from calabash.agent.pagelib import PageLibrary
-from calabash.agent.pages_layout import ProcState
-from calabash.agent.reap import Keeping, Reaper
-from calabash.agent.residual import Residual
+from calabash.adapters.host.processes import InnerPid, Process, identify, pid_namespace, start_time
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
-from calabash.seams.host.processes import InnerPid, Process, identify, pid_namespace, start_time
+from calabash.node.slots import content as slots_content
+from calabash.node.slots import files as slots_files
+from calabash.node.slots import pages, reaper
+from calabash.node.slots.layout import ProcState
+from calabash.node.slots.native import PageLibrary
+from calabash.node.slots.ordered_words import LIBRARY
+from calabash.node.slots.overhead import Residual
+from calabash.node.slots.reaper import Keeping, Reaper
 
 CARD = DeviceUuid("GPU-1")
 
@@ -52,10 +54,10 @@ class Inventory:
 
 class Setup:
     def __init__(self, directory: Path) -> None:
-        spec = slot_content.SlotSpec(
-            allocation=AllocationId("a1"), devices=(slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=2048 * MIB),)
+        spec = slots_content.SlotSpec(
+            allocation=AllocationId("a1"), devices=(slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=2048 * MIB),)
         )
-        slot_files.create_slot(directory, spec)
+        slots_files.create_slot(directory, spec)
         self.keeping = Keeping(
             usage=pages.UsagePage.of_slot(directory),
             limits=pages.LimitsPage.of_slot(directory),
@@ -233,7 +235,7 @@ class Elsewhere:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.program = subprocess.Popen(["sleep", "600"])
         self.passes = 0
-        monkeypatch.setattr(reap, "in_other_namespaces", self.living)
+        monkeypatch.setattr(reaper, "in_other_namespaces", self.living)
 
     def living(self) -> dict[InnerPid, Process]:
         self.passes += 1
@@ -298,12 +300,12 @@ def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_
         setup.now_s += 0.1
         return elsewhere.living()
 
-    monkeypatch.setattr(reap, "in_other_namespaces", slowly)
+    monkeypatch.setattr(reaper, "in_other_namespaces", slowly)
     holds(setup, elsewhere, used_mib=500)
     while setup.now_s < 10.0:
         setup.look()
         setup.now_s += 0.25
-    assert elsewhere.passes <= 10.0 * reap.PASS_SHARE / 0.1
+    assert elsewhere.passes <= 10.0 * reaper.PASS_SHARE / 0.1
     assert setup.used_mib == 500
 
 
@@ -346,7 +348,7 @@ def test_process_that_only_an_old_look_could_see_is_found_in_time(setup: Setup) 
     setup.look()
     setup.keeping.usage._page.proc[900].state = ProcState.TAKEN  # neither memory nor the driver tells of it
     setup.keeping.usage._page.proc[900].pid = _dead_pid()
-    setup.now_s += reap.AGAIN_EMPTY_S
+    setup.now_s += reaper.AGAIN_EMPTY_S
     setup.look()
     assert setup.keeping.usage.procs() == []
 
@@ -354,18 +356,18 @@ def test_process_that_only_an_old_look_could_see_is_found_in_time(setup: Setup) 
 def test_idle_process_is_looked_at_every_other_second_only(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540, 1: 700}
-    for _ in range(reap.SAME_LOOKS + 1):
+    for _ in range(reaper.SAME_LOOKS + 1):
         setup.look()
     tables, questions = Counted(setup, monkeypatch).of(setup, 100)
-    assert tables <= 2 * 0.2 * 100 / reap.AGAIN_S
-    assert questions <= 100 + 0.2 * 100 / reap.AGAIN_S
+    assert tables <= 2 * 0.2 * 100 / reaper.AGAIN_S
+    assert questions <= 100 + 0.2 * 100 / reaper.AGAIN_S
 
 
 @pytest.mark.parametrize("told_by", ["driver", "ledger"])
 def test_change_of_an_idle_process_is_seen_at_the_next_look(setup: Setup, told_by: str) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540}
-    for _ in range(2 * reap.SAME_LOOKS):
+    for _ in range(2 * reaper.SAME_LOOKS):
         setup.look()
     assert setup.residual_mib == 40
     if told_by == "driver":
@@ -384,7 +386,7 @@ def test_process_that_ends_while_its_slice_rests_is_reaped_when_the_driver_lets_
     with subprocess.Popen(["sleep", "600"]) as program:
         setup.tenant(0, program.pid, used_mib=500)
         setup.driver.held = {program.pid: 500}
-        for _ in range(2 * reap.SAME_LOOKS):
+        for _ in range(2 * reaper.SAME_LOOKS):
             setup.look()
         program.kill()
     setup.driver.held = {}
@@ -396,10 +398,10 @@ def test_process_that_ends_is_looked_at_until_the_kernel_knows_it_no_more(setup:
     with subprocess.Popen(["sleep", "600"]) as program:
         setup.tenant(0, program.pid, used_mib=500)
         setup.driver.held = {program.pid: 500}
-        for _ in range(2 * reap.SAME_LOOKS):
+        for _ in range(2 * reaper.SAME_LOOKS):
             setup.look()
         setup.driver.held = {}  # the driver lets go before the kernel does
-        for _ in range(2 * reap.SAME_LOOKS):
+        for _ in range(2 * reaper.SAME_LOOKS):
             setup.look()
         assert setup.used_mib == 500
         program.kill()
@@ -417,7 +419,7 @@ def test_process_that_came_and_went_between_two_looks_is_reaped_within_a_second(
     while setup.used_mib and setup.now_s < begun_s + 10:
         setup.now_s += 0.2
         setup.reaper.tick(keepings)
-    assert setup.now_s - begun_s <= reap.MARKS_S + 0.4
+    assert setup.now_s - begun_s <= reaper.MARKS_S + 0.4
 
 
 def test_first_process_of_a_slice_is_seen_when_the_driver_lists_it(setup: Setup) -> None:

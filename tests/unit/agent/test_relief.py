@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from calabash.agent.audit import Throttle
-from calabash.agent.auditor import Auditor
-from calabash.agent.truth import PATIENCE_NS, Truth
+from calabash.adapters.clock import VirtualClock
 from calabash.model.request import AllocationId
-from calabash.seams.clock import VirtualClock
+from calabash.node.audit.auditor import Auditor
+from calabash.node.audit.compare import Throttle
+from calabash.node.audit.loop import PATIENCE_NS, Truth
 
 STOPPED, RUNNING = AllocationId("stopped"), AllocationId("running")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.residual import NOISY_LOOKS, ProcessLook, ProcessResidual, Residual
+from calabash.node.slots.overhead import NOISY_LOOKS, ProcessLook, ProcessResidual, Residual
 
 GIB = 1 << 30
 

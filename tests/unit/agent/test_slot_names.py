@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent import parts
-from calabash.agent.membership_lease import LeaseMembership
-from calabash.agent.modes.protocol import NodeTools, ViewOnly
-from calabash.agent.node import NodeAgent
-from calabash.agent.slot_names import LEASE_FILE, SlotNames, is_slot_name
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import open_store
+from calabash.node import wiring
+from calabash.node.agent import NodeAgent
+from calabash.node.membership.lease import LeaseMembership
+from calabash.node.modes.protocol import NodeTools, ViewOnly
+from calabash.node.slots.names import LEASE_FILE, SlotNames, is_slot_name
 
 CARDS = tuple(
     Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="A100", memory_mib=40_000) for i in range(2)
@@ -84,7 +84,7 @@ def running(home: Path) -> Iterator[tuple[NodeAgent, SlotNames]]:
 def test_slots_have_the_same_names_after_a_restart_of_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "open_modes", modes)
+    monkeypatch.setattr(wiring, "open_modes", modes)
     ids = [AllocationId("first"), AllocationId("second")]
     with running(tmp_path) as (agent, names):
         given = {name: agent.grant(record(name, card)) for name, card in zip(ids, CARDS, strict=True)}

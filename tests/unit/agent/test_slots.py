@@ -16,20 +16,20 @@ from typing import Any, cast
 import pytest
 from tests.stand_ins import NothingListed
 
-from calabash.agent import pages, slot_tmpfs
-from calabash.agent.allocations import Allocations
-from calabash.agent.ledgers import Ledgers
-from calabash.agent.slot_content import SlotDevice, SlotSpec
-from calabash.agent.slot_files import FileSlots
-from calabash.agent.slot_names import LIMITS_FILE, USAGE_FILE
-from calabash.agent.slot_tmpfs import TmpfsSlots
-from calabash.agent.slots import choose_slots
+from calabash.adapters.clock import SystemClock, VirtualClock
+from calabash.adapters.store import open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import SystemClock, VirtualClock
-from calabash.seams.store import open_store
+from calabash.node.allocations.table import Allocations
+from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.slots import pages, tmpfs
+from calabash.node.slots.content import SlotDevice, SlotSpec
+from calabash.node.slots.files import FileSlots
+from calabash.node.slots.names import LIMITS_FILE, USAGE_FILE
+from calabash.node.slots.protocol import choose_slots
+from calabash.node.slots.tmpfs import TmpfsSlots
 
 CARD = DeviceUuid("GPU-1")
 A = AllocationId("a1")
@@ -52,7 +52,7 @@ def slots(tmp_path: Path) -> Iterator[TmpfsSlots]:
         pytest.skip("this container may not mount")
     yield made
     for path in made.root.iterdir():
-        slot_tmpfs._clear(path)
+        tmpfs._clear(path)
 
 
 def _as_user(uid: int, attack: Callable[[], object]) -> str:
@@ -218,7 +218,7 @@ def test_without_the_right_to_mount_slots_are_plain_files(tmp_path: Path, monkey
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(slot_tmpfs, "mount", refused)
+    monkeypatch.setattr(tmpfs, "mount", refused)
     chosen = choose_slots(tmp_path / "alloc", membership="kernel")
     assert chosen.form == "files"
     assert list((tmp_path / "alloc").iterdir()) == []
@@ -287,7 +287,7 @@ def _die_at(step: int) -> None:
 
         return counted
 
-    module = cast("Any", slot_tmpfs)
+    module = cast("Any", tmpfs)
     for name in ("mount", "unmount", "_write", "share_with"):
         setattr(module, name, dying(getattr(module, name)))
     for name in ("mkdir", "rename", "rmdir", "chmod"):

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent import parts
-from calabash.agent.membership_lease import LeaseMembership
-from calabash.agent.modes.protocol import NodeTools, ViewOnly
-from calabash.agent.node import Grant, NodeAgent
-from calabash.agent.slot_content import SlotDevice
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import Store, open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import Store, open_store
+from calabash.node import wiring
+from calabash.node.agent import Grant, NodeAgent
+from calabash.node.membership.lease import LeaseMembership
+from calabash.node.modes.protocol import NodeTools, ViewOnly
+from calabash.node.slots.content import SlotDevice
 from calabash.sharing.protocol import Edits
 
 CARDS = tuple(
@@ -89,7 +89,7 @@ class Node:
             return {EXCLUSIVE: mode}
 
         self.modes: list[Slow] = []
-        monkeypatch.setattr(parts, "open_modes", modes)
+        monkeypatch.setattr(wiring, "open_modes", modes)
         self.store: Store = open_store(f"sqlite:///{home}/journal.db")
         self.clock = VirtualClock()
         self.agent = NodeAgent(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.agent.census import PERIOD_NS
-from calabash.agent.strangers import Listed, OverUse, OverUses, Stranger, StrangerPolicy, Verdict, judge
+from calabash.adapters.host.processes import Process
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
-from calabash.seams.host.processes import Process
+from calabash.node.audit.process_census import PERIOD_NS
+from calabash.node.processes.unmanaged import Listed, OverUse, OverUses, Stranger, StrangerPolicy, Verdict, judge
 
 CARD = DeviceUuid("GPU-0")
 OURS, OTHER = AllocationId("a1"), AllocationId("a2")

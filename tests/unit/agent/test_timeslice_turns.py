@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent.modes.timeslice_turns import TurnLengths
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
+from calabash.node.modes.timeslice.durations import TurnLengths
 
 ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
 

@@ -14,15 +14,15 @@ from tests.examples import examples
 from tests.unit.agent.test_ledgers import _slot
 from tests.unit.agent.test_open_usage import Node
 
-from calabash.agent import usage_totals
-from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
-from calabash.agent.meter import Moment
-from calabash.agent.meters import Meters
-from calabash.agent.usage_totals import GpuTime, UsageTotals
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
+from calabash.node.metering import usage_totals
+from calabash.node.metering.interval import Moment
+from calabash.node.metering.meters import Meters
+from calabash.node.metering.usage_totals import GpuTime, UsageTotals
+from calabash.node.metering.usage_tracker import CHECKPOINT_NS, Ledgers
 
 VISION = ("vision",)
 

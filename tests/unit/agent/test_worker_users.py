@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.modes.brokered_users import FreeUsers
-from calabash.agent.modes.protocol import WorkerUsers
 from calabash.model.errors import CalabashError, Reason
+from calabash.node.modes.brokered.users import FreeUsers
+from calabash.node.modes.protocol import WorkerUsers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only a pool of root can run workers as other users")
 RANGE = WorkerUsers(first=2_000_001, last=2_000_002)

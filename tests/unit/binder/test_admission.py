@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from calabash.binder.admission import Admission
-from calabash.binder.requests import Requester, WaitingRequest, short_command
+from calabash.binder.local.admission import Admission
+from calabash.binder.local.requests import Requester, WaitingRequest, short_command
 from calabash.model.request import AllocationId, GpuRequest
 
 _MADE = iter(range(1 << 30))

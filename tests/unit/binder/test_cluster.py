@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.binder.bundle import MIXED, Bundle, Layout, Part, layout
-from calabash.binder.cluster import BundleRequest, ClusterScheduler, StartBundle
-from calabash.binder.cluster_nodes import ClusterNode
-from calabash.binder.cluster_upkeep import rebind
-from calabash.binder.kinds import NodeDevice, Wish
-from calabash.binder.local import Stop, Wait
+from calabash.binder.cluster.bundle import MIXED, Bundle, Layout, Part, layout
+from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, StartBundle
+from calabash.binder.cluster.device_kinds import NodeDevice, Wish
+from calabash.binder.cluster.nodes import ClusterNode
+from calabash.binder.cluster.upkeep import rebind
+from calabash.binder.machine import Stop, Wait
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calabash.binder.bundle import Bundle, Part
-from calabash.binder.cluster import BundleRequest, ClusterScheduler, StartBundle
-from calabash.binder.cluster_nodes import ClusterNode
-from calabash.binder.kinds import NodeDevice
+from calabash.binder.cluster.bundle import Bundle, Part
+from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, StartBundle
+from calabash.binder.cluster.device_kinds import NodeDevice
+from calabash.binder.cluster.nodes import ClusterNode
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, state_of
 from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Slice

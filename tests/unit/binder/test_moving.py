@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.unit.binder.test_local import device
 
-from calabash.binder.order import WaitingRequests
-from calabash.binder.requests import Requester, WaitingRequest
-from calabash.binder.tracking import Tracker
+from calabash.adapters.clock import VirtualClock
+from calabash.binder.local.requests import Requester, WaitingRequest
+from calabash.binder.local.tracking import Tracker
+from calabash.binder.local.waiting import WaitingRequests
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName
 from calabash.sched import Options, QueueSpec
-from calabash.seams.clock import VirtualClock
 
 
 class Line:

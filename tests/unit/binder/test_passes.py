@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from calabash.binder.passes import Passes
+from calabash.binder.local.passes import Passes
 
 
 def test_a_thousand_reasons_for_a_pass_are_answered_by_one() -> None:

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.unit.binder.test_local import device
 
-from calabash.binder.local import Start
-from calabash.binder.requests import Requester, WaitingRequest
-from calabash.binder.tracking import Tracker
+from calabash.adapters.clock import VirtualClock
+from calabash.binder.local.requests import Requester, WaitingRequest
+from calabash.binder.local.tracking import Tracker
+from calabash.binder.machine import Start
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.sched import Options, QueueSpec
-from calabash.seams.clock import VirtualClock
 
 CHANGED = replace(device(1), replicas=3)
 

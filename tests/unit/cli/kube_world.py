@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from calabash.cli import kubectl
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
-from calabash.kubernetes.names import PLAN, REQUEST
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.adapters.kube import KubeError
+from calabash.adapters.kube.objects.core import NAMESPACE, POD, Pod
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE
+from calabash.cli.kubectl import group as kubectl_group
+from calabash.kubernetes.objects.names import PLAN, REQUEST
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
-from calabash.seams.kube import KubeError
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, POD, Pod
-from calabash.seams.kube.resources import GPU_NODE, QUEUE
+from calabash_testing.api_server.client import MemoryKube
 
 
 class World:
@@ -119,5 +119,5 @@ def planned(uid: str, *slices: tuple[str, int, int]) -> dict[str, str]:
 
 def run(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
-        kubectl.main(list(words))
+        kubectl_group.main(list(words))
     return int(ended.value.code or 0)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.api.requests import AllocationRequest, decode
-from calabash.cli import ask, runhelp
-from calabash.cli.ask import OPTIONS, request, split
+from calabash.cli.run import help as run_help
+from calabash.cli.run import options as run_options
+from calabash.cli.run.options import OPTIONS, request, split
 from calabash.model.errors import CalabashError
 
 _VALUES = {
@@ -43,8 +44,8 @@ _VALUES = {
 def of_the_tree(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The request that click makes of the same words."""
     made: list[Any] = []
-    monkeypatch.setattr(runhelp, "start", lambda given, command: made.append(request(given, command)))
-    runhelp.run.main(args=words, standalone_mode=False)
+    monkeypatch.setattr(run_help, "start", lambda given, command: made.append(request(given, command)))
+    run_help.run.main(args=words, standalone_mode=False)
     return made[0]
 
 
@@ -137,7 +138,7 @@ def test_run_imports_nothing_slow_on_its_way_to_the_pool(tmp_path: Path) -> None
             "-I",
             "-S",
             "-c",
-            f"import sys; sys.path.insert(0, {str(Path(ask.__file__).parents[2])!r})\n{probe}",
+            f"import sys; sys.path.insert(0, {str(Path(run_options.__file__).parents[3])!r})\n{probe}",
         ],
         env={"CALABASH_HOME": str(tmp_path)},
         capture_output=True,

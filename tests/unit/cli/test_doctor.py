@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.native.simnode import simctl
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.library import simulated_library_dir
 
 
 def findings(tmp_path: Path, gpus: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.kube_world import World, run
 
-from calabash.seams.kube.objects import EVENT, POD
+from calabash.adapters.kube.objects.core import EVENT, POD
 
 
 def test_ps_shows_what_pods_hold_and_that_others_wait(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,15 +8,16 @@ import pytest
 from tests.unit.cli.kube_world import World, run
 from tests.unit.cli.test_kubectl_drain import Time, end
 
-from calabash.cli import kubectl_device, kubectl_drain
-from calabash.seams.kube.objects import POD
-from calabash.seams.kube.resources import GPU_NODE, GpuNodeCare
+from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNodeCare
+from calabash.cli.kubectl import device as kubectl_device
+from calabash.cli.kubectl import drain
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    for module in (kubectl_drain, kubectl_device):
+    for module in (drain, kubectl_device):
         monkeypatch.setattr(module, "time", made)
     return made
 

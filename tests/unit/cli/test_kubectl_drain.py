@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from tests.unit.cli.kube_world import World, asks, run
 
-from calabash.cli import kubectl_drain
-from calabash.seams.kube.objects import NODE, PDB, POD
-from calabash.seams.kube.resources import GPU_NODE
+from calabash.adapters.kube.objects.core import NODE, PDB, POD
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.cli.kubectl import drain
 
 
 class Time:
@@ -32,7 +32,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(kubectl_drain, "time", made)
+    monkeypatch.setattr(drain, "time", made)
     return made
 
 

@@ -8,10 +8,10 @@ import re
 import pytest
 from tests.unit.cli.kube_world import World, asks, planned, run
 
-from calabash.cli.kubectl_queue import tree
-from calabash.seams.kube.meta import ObjectMeta
-from calabash.seams.kube.objects import POD
-from calabash.seams.kube.resources import KubeQueue, KubeQueueSpec
+from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.adapters.kube.objects.resources import KubeQueue, KubeQueueSpec
+from calabash.cli.kubectl.queue import tree
 
 
 def lines(text: str) -> list[list[str]]:

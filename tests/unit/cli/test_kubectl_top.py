@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.unit.cli.kube_world import World, asks, run
 
-from calabash.cli import kubectl_top
-from calabash.cli.kubectl_top import Chosen
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.cli.kubectl import top as kubectl_top
+from calabash.cli.kubectl.top import Chosen
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.resources import GPU_NODE
 
 
 def use(world: World, mib: int = 4096, percent: int = 27) -> None:

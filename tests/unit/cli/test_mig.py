@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.cli.mig import drawn, instances_of, layouts_of
+from calabash.cli.pool.mig import drawn, instances_of, layouts_of
 from calabash.model.errors import CalabashError
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from calabash.adapters.pool.entering import environment_with
 from calabash.cli import output
-from calabash.cli.doctor import membership
 from calabash.cli.failure import exit_code, report
 from calabash.cli.output import Column
-from calabash.cli.top import bar, screen
-from calabash.cli.view import strangers
+from calabash.cli.pool.doctor import membership
+from calabash.cli.pool.top import bar, screen
+from calabash.cli.pool.view import strangers
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.entering import environment_with
 
 ROWS = [{"id": "a1", "n": 3}, {"id": "longer", "n": 12}]
 COLUMNS = (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from calabash.cli import run
+from calabash.adapters.pool.client import ApiClient
+from calabash.cli.run import become
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.client import ApiClient
 
 
 class AwayPool(ApiClient):
@@ -37,7 +37,7 @@ class AwayPool(ApiClient):
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made: list[float] = []
-    monkeypatch.setattr("calabash.cli.run.time.sleep", made.append)
+    monkeypatch.setattr("calabash.cli.run.become.time.sleep", made.append)
     return made
 
 
@@ -46,7 +46,7 @@ def test_request_is_made_again_with_the_time_that_is_left_and_the_reason_said_on
     capsys: pytest.CaptureFixture[str], reason: Reason
 ) -> None:
     pool = AwayPool(reason, reason, reason)
-    assert run._granted(pool, {"wait_s": 60.0}, quiet=False) == {"id": "granted"}
+    assert become._granted(pool, {"wait_s": 60.0}, quiet=False) == {"id": "granted"}
     assert len(pool.asked) == 4
     assert pool.asked[0] == 60.0
     assert all(50.0 < left_s < 60.0 for left_s in pool.asked[1:])
@@ -55,7 +55,7 @@ def test_request_is_made_again_with_the_time_that_is_left_and_the_reason_said_on
 
 def test_what_was_granted_while_the_answer_was_lost_is_given_back_before_the_request_is_made_again() -> None:
     pool = AwayPool(Reason.POOL_DOWN)
-    run._granted(pool, {"wait_s": 60.0}, quiet=True)
+    become._granted(pool, {"wait_s": 60.0}, quiet=True)
     assert pool.deleted == ["/v1/allocations/lost"]
 
 
@@ -63,7 +63,7 @@ def test_what_was_granted_while_the_answer_was_lost_is_given_back_before_the_req
 def test_refusal_that_waiting_does_not_change_is_raised_at_once(reason: Reason, wait_s: float) -> None:
     pool = AwayPool(reason)
     with pytest.raises(CalabashError) as refused:
-        run._granted(pool, {"wait_s": wait_s}, quiet=True)
+        become._granted(pool, {"wait_s": wait_s}, quiet=True)
     assert refused.value.reason is reason
     assert len(pool.asked) == 1
 
@@ -71,6 +71,6 @@ def test_refusal_that_waiting_does_not_change_is_raised_at_once(reason: Reason, 
 def test_pool_that_stays_away_is_an_error_when_the_time_is_over(pauses: list[float]) -> None:
     pool = AwayPool(*[Reason.POOL_DOWN] * 1000)
     with pytest.raises(CalabashError) as refused:
-        run._granted(pool, {"wait_s": 0.4}, quiet=True)
+        become._granted(pool, {"wait_s": 0.4}, quiet=True)
     assert refused.value.reason is Reason.POOL_DOWN
     assert pauses == []

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from calabash.cli import view
+from calabash.cli.pool import view
 from calabash.cli.several import AT_ONCE, for_each
 from calabash.model.errors import CalabashError, Reason
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from calabash.cli.tariff_file import read_tariff
+from calabash.cli.tenancy.tariff_file import read_tariff
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.billing_documents import tariff_of
+from calabash.platform.billing.documents import tariff_of
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "tariff.yaml"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from calabash.adapters.documents.invoice_html import invoice_html
+from calabash.adapters.documents.invoice_pdf import FONT_PLACES, invoice_pdf
 from calabash.api.billing import InvoiceLine, InvoiceTax, InvoiceView
 from calabash.model.errors import CalabashError
-from calabash.seams.documents.invoice_html import invoice_html
-from calabash.seams.documents.invoice_pdf import FONT_PLACES, invoice_pdf
 
 LINE = InvoiceLine(
     project="train",
@@ -135,7 +135,7 @@ class Moment(datetime.datetime):
 datetime.datetime = Moment
 import msgspec
 from calabash.api.billing import InvoiceView
-from calabash.seams.documents.{module} import {module}
+from calabash.adapters.documents.{module} import {module}
 bill = msgspec.json.decode(sys.stdin.buffer.read(), type=InvoiceView)
 found = {module}(bill)
 sys.stdout.buffer.write(found if isinstance(found, bytes) else found.encode())

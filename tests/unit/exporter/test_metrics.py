@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from calabash.adapters.exposition import Family
 from calabash.api import replies
 from calabash.api.counters import NO_COUNTERS, GpuTimeView, PoolCounters, QueueWaitView
 from calabash.api.networks import NetworkConditionView, NetworkObjectView, NetworkStatusView
@@ -22,7 +23,6 @@ from calabash.exporter.reading import PoolReading, Reader
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind
-from calabash.seams.exposition import Family
 
 STATUS = replies.Status(
     version="1", pid=1, home="/pool", node="n1", sim="lab", db="", started_at=5.0, uptime_s=1, devices=1, allocations=1,

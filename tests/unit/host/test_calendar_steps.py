@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from calabash.seams.host.calendar_steps import STEPS_MAX, CalendarSteps
-from calabash.seams.host.processes import Process
+from calabash.adapters.host.calendar_steps import STEPS_MAX, CalendarSteps
+from calabash.adapters.host.processes import Process
 
 BOOTED_S = 1_700_000_000.0
 TICKS = os.sysconf("SC_CLK_TCK")

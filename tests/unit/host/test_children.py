@@ -15,8 +15,8 @@ import pytest
 from tests.daemons.traps import Traps
 
 import calabash
-from calabash.seams.host import children
-from calabash.seams.host.children import (
+from calabash.adapters.host import children
+from calabash.adapters.host.children import (
     LIBRARIES,
     child_environment,
     find_program,
@@ -27,7 +27,7 @@ from calabash.seams.host.children import (
 )
 
 SOURCES = Path(calabash.__file__).resolve().parent
-STARTER = "seams/host/children.py"
+STARTER = "adapters/host/children.py"
 # Calls that start a program, by module.
 _STARTS = {
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
@@ -40,9 +40,9 @@ _NEVER_IMPORTED = {"multiprocessing", "pty", "concurrent.futures.process", "ctyp
 # Other starts, with the reason. Most are where a program of a user begins: with the user's rights, environment, directory
 # and search for programs.
 OTHERS = {
-    ("agent/net/entrant.py", "os.execvpe"): "the program behind a door, as its user",
-    ("cli/run.py", "os.execvpe"): "calabash run becomes the program",
-    ("standalone/job_program.py", "os.execvpe"): "a job becomes the program, as its account",
+    ("node/ports/entering_process.py", "os.execvpe"): "the program behind a door, as its user",
+    ("cli/run/become.py", "os.execvpe"): "calabash run becomes the program",
+    ("pool/jobs/program.py", "os.execvpe"): "a job becomes the program, as its account",
     ("sim/runner.py", "import multiprocessing"): "workers of a simulation, with PYTHONSAFEPATH; sim knows no seams",
 }
 
@@ -139,7 +139,7 @@ def _file_of(module: str) -> Path:
 
 def test_every_module_that_is_started_is_one_that_can_be() -> None:
     modules = _started_modules()
-    assert {"calabash.standalone.daemon", "calabash.server", "calabash.operations.billing_rating"} <= modules
+    assert {"calabash.pool.daemon", "calabash.gateway", "calabash.platform.billing.rating_process"} <= modules
     assert [module for module in modules if not _file_of(module).is_file()] == []
 
 
@@ -186,7 +186,7 @@ def test_module_gets_the_allowed_variables_and_the_root_directory(
     monkeypatch.setattr(
         os, "environ", {"LANG": "C.UTF-8", "SSL_CERT_FILE": "/etc/one", "PYTHONPATH": "/x", "HOME": "/y"}
     )
-    child = start_module("calabash.agent.arbiter", "--word", inherit=("SSL_CERT_FILE",), stdout=subprocess.PIPE)
+    child = start_module("calabash.node.arbiter.main", "--word", inherit=("SSL_CERT_FILE",), stdout=subprocess.PIPE)
     said, _ = child.communicate(timeout=60)
     directory, names, isolated, stdin, words = json.loads(said)
     assert directory == "/"
@@ -198,7 +198,7 @@ def test_module_gets_the_allowed_variables_and_the_root_directory(
     }  # the interpreter sets LC_CTYPE itself
     assert isolated == 1
     assert stdin == "/dev/null"
-    assert words == ["calabash.agent.arbiter", "--word"]
+    assert words == ["calabash.node.arbiter.main", "--word"]
 
 
 def test_search_path_of_a_child_leaves_out_the_directory_and_the_script_of_this_process(
@@ -207,7 +207,7 @@ def test_search_path_of_a_child_leaves_out_the_directory_and_the_script_of_this_
     extra, script = tmp_path / "extra", tmp_path / "script"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(script), "", ".", str(tmp_path), str(extra), *sys.path])
-    command = module_command("calabash.server")
+    command = module_command("calabash.gateway")
     assert command[command.index("--search") + 1] == str(extra)
     assert not {"", ".", str(tmp_path), str(script)} & set(command)
 
@@ -219,7 +219,7 @@ def test_package_on_the_python_path_starts_its_children_from_there(tmp_path: Pat
     (copy / "calabash").symlink_to(SOURCES)
     code = (
         "import subprocess, sys\n"
-        "from calabash.seams.host.children import start_module\n"
+        "from calabash.adapters.host.children import start_module\n"
         "child = start_module('calabash.cli.main', '--version', stdout=subprocess.PIPE)\n"
         "sys.stdout.write(child.communicate()[0].decode())\n"
     )

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from calabash.seams.host.accounts import LocalAccount, become_account
-from calabash.server.rights import give_up
+from calabash.adapters.host.accounts import LocalAccount, become_account
+from calabash.gateway.serving.privileges import give_up
 
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 USER = 2_000_010

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from calabash.seams.host.device_access import (
+from calabash.adapters.host.cgroups.device_access import (
     DeviceHierarchy,
     deny_devices,
     find_device_hierarchy,
     majors_of,
 )
-from calabash.seams.host.mounts import Mounted, mounts
+from calabash.adapters.host.mounts import Mounted, mounts
 
 ZERO, FULL, URANDOM = "/dev/zero", "/dev/full", "/dev/urandom"  # 1:5, 1:7 and 1:9
 MEMORY = 1

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from calabash.adapters.host import processes, users
+from calabash.adapters.host.accounts import account_of
+from calabash.adapters.host.cgroups import groups as cgroups_groups
+from calabash.adapters.host.failures import EXHAUSTED, FULL, failure
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.permission import account
-from calabash.seams.host import cgroups, processes, users
-from calabash.seams.host.accounts import account_of
-from calabash.seams.host.failures import EXHAUSTED, FULL, failure
+from calabash.platform.access.permission import account
 
 SELF = processes.identify(os.getpid())
 # Of a file: systemd's name service answers for root and nobody without one.
@@ -59,7 +60,7 @@ LOOKS: dict[str, Callable[[], Any]] = {
     "command_name": lambda: SELF is None or processes.command_name(SELF),
     "parent_of": lambda: processes.parent_of(os.getpid()),
     "namespace_pids": lambda: processes.namespace_pids(os.getpid()),
-    "group_of": lambda: cgroups.group_of(os.getpid()),
+    "group_of": lambda: cgroups_groups.group_of(os.getpid()),
     "user_name": lambda: processes.user_name.__wrapped__(LISTED.pw_uid),
     "user_groups": lambda: users.user_groups(LISTED.pw_uid),
     "account": lambda: account(LISTED.pw_name),
@@ -78,7 +79,7 @@ def test_look_without_descriptors_is_refused_as_overloaded_and_right_again_after
 
 
 def test_control_group_that_cannot_be_read_is_not_taken_for_empty(tmp_path: Path) -> None:
-    group = cgroups.Cgroup(tmp_path)
+    group = cgroups_groups.Cgroup(tmp_path)
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
     assert group.populated()

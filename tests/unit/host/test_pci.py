@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.host.pci.devices import PciTree, memory_in_name, pci_address
+from calabash.adapters.host.pci.simulated import SimulatedKernel
+from calabash.adapters.host.pci.simulated_bus import SimulatedPci
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.pci import PciTree, memory_in_name, pci_address
-from calabash.seams.host.pci_sim import SimulatedKernel
-from calabash.seams.host.pci_sim_bus import SimulatedPci
 
 CARD, SOUND = "0000:65:00.0", "0000:65:00.1"
 

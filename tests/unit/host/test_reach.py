@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.seams.host.reach import barrier_to_others
+from calabash.adapters.host.reach import barrier_to_others
 
 
 @pytest.fixture

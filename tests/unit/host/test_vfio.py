@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.host.pci.devices import PciTree
+from calabash.adapters.host.pci.simulated import SimulatedKernel
+from calabash.adapters.host.pci.simulated_bus import SimulatedPci
+from calabash.adapters.host.pci.vfio import Vfio, is_vfio
+from calabash.adapters.host.pci.virtual_functions import VirtualFunctions
+from calabash.adapters.host.sysfs_writer import BlockedError, HelperWriter
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.pci import PciTree
-from calabash.seams.host.pci_sim import SimulatedKernel
-from calabash.seams.host.pci_sim_bus import SimulatedPci
-from calabash.seams.host.sysfs_writer import BlockedError, HelperWriter
-from calabash.seams.host.vfio import Vfio, is_vfio
-from calabash.seams.host.virtual_functions import VirtualFunctions
 
 CARD, SOUND = "0000:65:00.0", "0000:65:00.1"
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -179,7 +179,7 @@ def test_an_unbind_that_blocks_is_given_up_in_time_and_told_with_who_holds_it(
 def test_a_driver_that_does_not_come_back_is_told_with_what_to_do(
     kernel: SimulatedKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.host.vfio._DRIVER_APPEARS_S", 0.05)
+    monkeypatch.setattr("calabash.adapters.host.pci.vfio._DRIVER_APPEARS_S", 0.05)
     vfio = _vfio(kernel)
     vfio.bind(CARD)
     (kernel.root / f"sys/bus/pci/devices/{CARD}/driver-of-the-host").write_text("gone\n")

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from tests.unit.kube.world import STREAM, Line, Scripted, answer, chunk
 
-from calabash.seams.kube.access import ApiAccess
-from calabash.seams.kube.meta import Kind
+from calabash.adapters.kube.http.access import ApiAccess
+from calabash.adapters.kube.objects.meta import Kind
 
 Json = Any
 NAME, NAMESPACE, UID = "bad", "mallory", "u-bad"

@@ -17,11 +17,11 @@ import yaml
 from tests.unit.kube.test_transport import MAP
 from tests.unit.kube.world import answer
 
+from calabash.adapters.kube import HttpKubeClient, KubeError, load_client
+from calabash.adapters.kube.http.access import TokenFile, in_cluster
+from calabash.adapters.kube.http.kubeconfig import from_kubeconfig
+from calabash.adapters.kube.objects.core import CONFIG_MAP
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import HttpKubeClient, KubeError, load_client
-from calabash.seams.kube.access import TokenFile, in_cluster
-from calabash.seams.kube.kubeconfig import from_kubeconfig
-from calabash.seams.kube.objects import CONFIG_MAP
 
 
 def b64(path: Path) -> str:
@@ -217,7 +217,7 @@ def test_a_service_account_is_read_again_when_its_token_is_refused_or_old(
     assert access.authorization(False) == "Bearer one"
     assert access.authorization(True) == "Bearer two"
     (tmp_path / "token").write_text("three")
-    monkeypatch.setattr("calabash.seams.kube.access._REREAD_S", -1.0)
+    monkeypatch.setattr("calabash.adapters.kube.http.access._REREAD_S", -1.0)
     access.authorization(True)
     (tmp_path / "token").write_text("four")
     assert access.authorization(False) == "Bearer four"

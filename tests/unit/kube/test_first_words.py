@@ -7,7 +7,8 @@ import sys
 
 _BEGIN = """
 import sys, threading
-from calabash.seams.kube import objects, resources, wire
+from calabash.adapters.kube.http import wire
+from calabash.adapters.kube.objects import core as objects, resources
 sys.setswitchinterval(1e-6)
 kinds = [objects.POD, objects.NODE, objects.NAMESPACE, resources.GPU_NODE, resources.QUEUE]
 makers = [make for make in (wire.page_decoder, wire.object_decoder) for _ in kinds]

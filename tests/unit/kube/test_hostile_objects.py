@@ -14,10 +14,7 @@ from tests.unit.kube import hostile
 from tests.unit.kube.hostile import RawApi, good
 from tests.unit.kube.world import WAIT_S, until
 
-from calabash.kubernetes.admission.run import OWNED_QUEUE
-from calabash.kubernetes.metrics.series import USED_NODE
-from calabash.model.errors import Reason
-from calabash.seams.kube import (
+from calabash.adapters.kube import (
     HttpKubeClient,
     Kind,
     KubeError,
@@ -25,26 +22,30 @@ from calabash.seams.kube import (
     SkippedObject,
     UnreadableObject,
     WideningMirror,
-    claims,
-    groups,
-    objects,
-    resources,
 )
-from calabash.seams.kube.network_resources import NETWORK_KINDS
-from calabash.seams.kube.scanning import DEPTH_MAX, elements, members, repaired
-from calabash.seams.kube.wire import decode_page
+from calabash.adapters.kube.http.wire import decode_page
+from calabash.adapters.kube.objects import claims, groups, resources
+from calabash.adapters.kube.objects import core as objects_core
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS
+from calabash.adapters.kube.scanning import DEPTH_MAX, elements, members, repaired
+from calabash.kubernetes.admission.run import OWNED_QUEUE
+from calabash.kubernetes.metrics.series import USED_NODE
+from calabash.model.errors import Reason
 
 _FOUND: list[Kind[Any]] = [
-    kind for module in (claims, groups, objects, resources) for kind in vars(module).values() if isinstance(kind, Kind)
+    kind
+    for module in (claims, groups, objects_core, resources)
+    for kind in vars(module).values()
+    if isinstance(kind, Kind)
 ]
 KINDS = {
     f"{kind.api_version}/{kind.plural}/{kind.type.__name__}": kind
     for kind in (*_FOUND, *NETWORK_KINDS.values(), OWNED_QUEUE, USED_NODE)
 }
 # Kinds that a user with the role `edit` can write are tested every time.
-USERS = {id(one) for one in (objects.POD, objects.PDB, objects.EVENT, groups.POD_GROUP, groups.VOLCANO_GROUP)} | {
-    id(claims.RESOURCE_CLAIM)
-}
+USERS = {
+    id(one) for one in (objects_core.POD, objects_core.PDB, objects_core.EVENT, groups.POD_GROUP, groups.VOLCANO_GROUP)
+} | {id(claims.RESOURCE_CLAIM)}
 by_kind = pytest.mark.parametrize(
     "kind",
     [
@@ -113,12 +114,12 @@ def test_part_of_another_driver_does_not_hide_the_claim() -> None:
 
 
 def test_list_that_is_cut_off_or_no_list_is_api_down() -> None:
-    whole = page(good(objects.POD, "a"))
+    whole = page(good(objects_core.POD, "a"))
     for text in (b"", b"{", b"[]", b"null", whole[:-2], whole[:40], b"<html>", whole + b"}", b"\xff" * 10):
         if text == whole + b"}":
             continue
         with pytest.raises(KubeError) as caught:
-            decode_page(objects.POD, text, "GET pods")
+            decode_page(objects_core.POD, text, "GET pods")
         assert caught.value.reason is Reason.API_DOWN
 
 
@@ -150,7 +151,7 @@ def test_memory_for_a_hostile_page_is_bounded_by_its_size() -> None:
     text = page(*[b'{"metadata":{"name":"bad","annotations":{"a":"' + rb"\ud800\"" * 50_000 + b'"}}}'] * 8)
     tracemalloc.start()
     try:
-        decode_page(objects.POD, text, "GET pods")
+        decode_page(objects_core.POD, text, "GET pods")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -184,7 +185,7 @@ def test_mirror_holds_all_others_through_lists_and_events(kind: Kind[Any], api: 
 
 
 def test_object_that_becomes_unreadable_stays_as_it_was_until_it_is_deleted(api: RawApi) -> None:
-    kind = objects.CONFIG_MAP
+    kind = objects_core.CONFIG_MAP
     api.items[kind.path()] = [good(kind, "a"), good(kind, "b")]
     skipped: list[SkippedObject] = []
     mirror = Mirror(HttpKubeClient(api.access()), kind, on_skipped=skipped.append)
@@ -211,8 +212,8 @@ def test_object_that_becomes_unreadable_stays_as_it_was_until_it_is_deleted(api:
 
 
 def test_included_objects_are_read_beside_a_hostile_one(api: RawApi) -> None:
-    kind = objects.CONFIG_MAP
-    mirror: WideningMirror[objects.ConfigMap] = WideningMirror(HttpKubeClient(api.access()), kind)
+    kind = objects_core.CONFIG_MAP
+    mirror: WideningMirror[objects_core.ConfigMap] = WideningMirror(HttpKubeClient(api.access()), kind)
     mirror.start()
     try:
         assert mirror.synced(WAIT_S)
@@ -225,8 +226,8 @@ def test_included_objects_are_read_beside_a_hostile_one(api: RawApi) -> None:
 
 
 def test_page_of_large_objects_is_read_in_smaller_pages(api: RawApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calabash.seams.kube.client.PAGE_BYTES_MAX", 100_000)
-    kind = objects.CONFIG_MAP
+    monkeypatch.setattr("calabash.adapters.kube.http.client.PAGE_BYTES_MAX", 100_000)
+    kind = objects_core.CONFIG_MAP
     api.items[kind.path()] = [
         good(kind, f"m{i}").replace(b'{"a":"a"}', b'{"a":"' + b"x" * 20_000 + b'"}') for i in range(30)
     ]
@@ -238,7 +239,7 @@ def test_page_of_large_objects_is_read_in_smaller_pages(api: RawApi, monkeypatch
 
 def test_object_that_cannot_be_read_is_no_outage(api: RawApi) -> None:
     """Asking again does not help, so it is not an error that callers repeat."""
-    kind = objects.CONFIG_MAP
+    kind = objects_core.CONFIG_MAP
     text = good(kind, "a").replace(b'"data":{"a":"a"}', b'"data":5')
     api.refuses = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text
     with pytest.raises(UnreadableObject) as caught:
@@ -257,7 +258,7 @@ def test_object_that_cannot_be_read_is_no_outage(api: RawApi) -> None:
     ids=["429", "500", "503"],
 )
 def test_mirror_backs_off_while_the_server_refuses_and_catches_up(api: RawApi, refusal: bytes) -> None:
-    kind = objects.CONFIG_MAP
+    kind = objects_core.CONFIG_MAP
     api.items[kind.path()] = [good(kind, "a")]
     errors: list[Exception] = []
     mirror = Mirror(HttpKubeClient(api.access(), timeout_s=2.0), kind, on_error=errors.append)

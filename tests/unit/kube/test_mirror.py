@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.kube.world import WAIT_S, until
 
-from calabash.seams.kube import (
+from calabash.adapters.kube import (
     Expired,
     Mirror,
     MirrorChange,
@@ -19,10 +19,10 @@ from calabash.seams.kube import (
     WatchEventType,
     WideningMirror,
 )
-from calabash.seams.kube import mirror as module
-from calabash.seams.kube.cache import MirrorCache
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
+from calabash.adapters.kube.mirror import mirror as module
+from calabash.adapters.kube.mirror.cache import MirrorCache
+from calabash.adapters.kube.objects.core import CONFIG_MAP, ConfigMap
+from calabash_testing.api_server.client import MemoryKube
 
 
 class Book:
@@ -195,7 +195,7 @@ def test_only_what_the_selector_matches_is_held(kube: MemoryKube) -> None:
 def test_a_watch_that_lags_behind_what_is_remembered_is_expired_and_loses_nothing(
     kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.kube.memory_store._EVENTS_MAX", 10)
+    monkeypatch.setattr("calabash_testing.api_server.store._EVENTS_MAX", 10)
     mirror.start()
     assert mirror.synced(WAIT_S)
     with kube._store.changed:
@@ -209,8 +209,8 @@ def test_a_watch_that_lags_behind_what_is_remembered_is_expired_and_loses_nothin
 def test_a_hundred_breaks_among_a_thousand_changes_lose_and_double_nothing(
     kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.kube.mirror._BACKOFF_FIRST_S", 0.002)
-    monkeypatch.setattr("calabash.seams.kube.mirror._BACKOFF_MAX_S", 0.01)
+    monkeypatch.setattr("calabash.adapters.kube.mirror.mirror._BACKOFF_FIRST_S", 0.002)
+    monkeypatch.setattr("calabash.adapters.kube.mirror.mirror._BACKOFF_MAX_S", 0.01)
     chance = random.Random(seed)
     mirror.start()
     for turn in range(1000):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kube.world import WAIT_S
 
-from calabash.seams.kube import Mirror, PodSharing
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import POD, Pod
+from calabash.adapters.kube import Mirror, PodSharing
+from calabash.adapters.kube.objects.core import POD, Pod
+from calabash_testing.api_server.client import MemoryKube
 
 
 def pod(number: int, **labels: str) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.unit.kube.world import END, OK, STREAM, WAIT_S, Line, Scripted, answer, chunk, until
 
+from calabash.adapters.kube import Expired, HttpKubeClient, KubeError, Mirror
+from calabash.adapters.kube.http import transport
+from calabash.adapters.kube.http.counts import KubeCounts
+from calabash.adapters.kube.objects.core import CONFIG_MAP, POD
 from calabash.model.errors import Reason
-from calabash.seams.kube import Expired, HttpKubeClient, KubeError, Mirror, transport
-from calabash.seams.kube.counts import KubeCounts
-from calabash.seams.kube.objects import CONFIG_MAP, POD
 
 MAP = b'{"metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"7"},"data":{"k":"v"}}'
 Serve = Callable[[Line], None]
@@ -114,7 +115,7 @@ def test_connections_that_a_burst_has_left_are_closed_by_later_calls(
     crowd = False
     clock = time.monotonic
     for later_s in (30.0, 60.0):  # connections that are idle for 45 s are old
-        monkeypatch.setattr("calabash.seams.kube.transport.time.monotonic", lambda late=later_s: clock() + late)
+        monkeypatch.setattr("calabash.adapters.kube.http.transport.time.monotonic", lambda late=later_s: clock() + late)
         assert client.get(CONFIG_MAP, "a", "ns") is not None
     assert all(ended.acquire(timeout=WAIT_S) for _ in range(3))
     assert len(one.lines) == 4, "the one that was used in between is used again"
@@ -313,7 +314,7 @@ def test_a_stream_that_is_cut_is_told_from_one_that_ends(server: Callable[[Serve
 def test_a_line_that_is_silent_for_longer_than_bookmarks_are_apart_is_broken(
     server: Callable[[Serve], Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.kube.client._SILENCE_S", 0.2)
+    monkeypatch.setattr("calabash.adapters.kube.http.client._SILENCE_S", 0.2)
     hold = threading.Event()
 
     def serve(line: Line) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from calabash.seams.kube.access import ApiAccess
+from calabash.adapters.kube.http.access import ApiAccess
 
 WAIT_S = 60.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

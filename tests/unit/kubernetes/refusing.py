@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from calabash.seams.kube import Evicted, EvictedAs
-from calabash.seams.kube.errors import StatusReply, error_for
-from calabash.seams.kube.memory import MemoryKube
+from calabash.adapters.kube import Evicted, EvictedAs
+from calabash.adapters.kube.errors import StatusReply, error_for
+from calabash_testing.api_server.client import MemoryKube
 
 Refuse = Callable[[str, str, str, Any], int]
 """Status for a write: its verb with the subresource ("patch", "patch status", "bind"), plural, namespace, body; 0: made."""

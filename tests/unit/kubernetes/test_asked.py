@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.kubernetes.asked import (
+from calabash.kubernetes.pod_request import (
     REQUEST_BYTES_MAX,
     ContainerKind,
     ContainerRequest,

@@ -13,27 +13,27 @@ import pytest
 import yaml
 from tests.unit.kubernetes.planner.virtual import asked
 
-from calabash.kubernetes.asked import REQUEST_BYTES_MAX, write_request
-from calabash.kubernetes.bounded import (
+from calabash.adapters.kube.objects.claims import ResourceClaim
+from calabash.adapters.kube.objects.core import Namespace, Pod, PodDisruptionBudget
+from calabash.adapters.kube.objects.groups import MemberGroup, PodGroup
+from calabash.kubernetes.dialects.pod import pod_of
+from calabash.kubernetes.dialects.translate import translate
+from calabash.kubernetes.object_limits import (
     LABEL_BYTES_MAX,
     REST_BYTES_MAX,
     bounded_annotations,
     bounded_labels,
     keep_node_pod,
 )
-from calabash.kubernetes.dialects.pod import pod_of
-from calabash.kubernetes.dialects.translate import translate
-from calabash.kubernetes.names import GROUP, MODELS, PLAN, PLAN_GATE, QUEUE, REQUEST, SCHEDULER
-from calabash.kubernetes.plan import PLAN_BYTES_MAX
-from calabash.kubernetes.planner.claim_reading import claim_facts, keep_claim
-from calabash.kubernetes.planner.keeping import PodKeeping, keep_budget, keep_group, keep_namespace
-from calabash.kubernetes.planner.reading import budget_facts, group_size, pod_facts
+from calabash.kubernetes.objects.names import GROUP, MODELS, PLAN, PLAN_GATE, QUEUE, REQUEST, SCHEDULER
+from calabash.kubernetes.objects.plan import PLAN_BYTES_MAX
+from calabash.kubernetes.planner.watch.facts_from_claims import claim_facts, keep_claim
+from calabash.kubernetes.planner.watch.facts_from_objects import budget_facts, group_size, pod_facts
+from calabash.kubernetes.planner.watch.pruning import PodKeeping, keep_budget, keep_group, keep_namespace
+from calabash.kubernetes.pod_request import REQUEST_BYTES_MAX, write_request
 from calabash.kubernetes.server.state import ClusterState
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.claims import ResourceClaim
-from calabash.seams.kube.groups import MemberGroup, PodGroup
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import Namespace, Pod, PodDisruptionBudget
+from calabash_testing.api_server.client import MemoryKube
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "kube"
 LARGE = 261_000

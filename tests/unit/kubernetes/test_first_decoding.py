@@ -7,7 +7,8 @@ import sys
 
 _AT_ONCE = """
 import sys, threading
-from calabash.kubernetes import asked, plan
+from calabash.kubernetes import pod_request as asked
+from calabash.kubernetes.objects import plan
 from calabash.kubernetes.claims import nvidia, parameters
 from calabash.kubernetes.dialects import pod
 sys.setswitchinterval(1e-6)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, RefusedError, read_first, read_head, read_question
+from calabash.transport.http1 import Bounds, HttpQuestion, RefusedError, read_first, read_head, read_question
 
 BOUNDS = Bounds(head_bytes=1024, body_bytes=1000, idle_s=0.05, head_s=0.05, body_s=0.05)
 

@@ -20,19 +20,19 @@ from typing import cast
 
 import pytest
 
+from calabash.adapters.host.tcp_peers import local_peer
 from calabash.api.part_metrics import ClusterPart
 from calabash.exporter import serving
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
 from calabash.exporter.serving import CONNECTIONS_MAX, Listening, MetricsServer
-from calabash.kubernetes.admission.certificates import make_authority, make_serving
-from calabash.kubernetes.admission.https import BOUNDS, HttpsServer
 from calabash.kubernetes.admission.run import PROBE_BOUNDS, listen, probe_server, server_context
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.kubernetes.planner.http import SmallServer
+from calabash.kubernetes.serving_certificates.authority import make_authority, make_serving
 from calabash.kubernetes.telemetry import BOUNDS as FIGURES_BOUNDS
 from calabash.kubernetes.telemetry import Telemetry, metrics_server
-from calabash.seams.host.tcp_peers import local_peer
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.https_server import BOUNDS, HttpsServer
+from calabash.transport.small_server import SmallServer
 
 FLOODER, OTHER = "127.0.0.2", "127.0.0.1"
 WAIT_S = 60.0

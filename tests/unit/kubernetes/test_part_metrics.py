@@ -24,20 +24,20 @@ from tests.unit.kubernetes.server.served import ServedCluster
 from tools import prometheus
 
 import calabash
-from calabash.agent.snapshot import NodeSnapshot
+from calabash.adapters.exposition import CONTENT_TYPE
+from calabash.adapters.kube.http.counts import KubeCounts
 from calabash.api import part_metrics as m
 from calabash.api.part_metrics import PART_METRICS, ClusterPart, PartMetric, metrics_of
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
 from calabash.kubernetes.metrics.run import API_SERVICE, REGISTERED, SERVICE, MetricsProgram
-from calabash.kubernetes.node.figures import AgentFigures
-from calabash.kubernetes.node.service import AgentService
-from calabash.kubernetes.node.settings import AgentSettings
-from calabash.kubernetes.server.figures import ServerFigures
+from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
+from calabash.kubernetes.node_plugin.service import AgentService
+from calabash.kubernetes.node_plugin.settings import AgentSettings
+from calabash.kubernetes.server.metrics import ServerFigures
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.device import Health
-from calabash.seams.exposition import CONTENT_TYPE
-from calabash.seams.kube.counts import KubeCounts
-from calabash.seams.kube.memory import MemoryKube
+from calabash.node.snapshot import NodeSnapshot
+from calabash_testing.api_server.client import MemoryKube
 
 WAIT_S = 60.0
 TENANT_WORDS = ("team", "acme", "default")  # names of namespaces and queues of these tests

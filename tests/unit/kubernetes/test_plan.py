@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.kubernetes.plan import PLAN_BYTES_MAX, PlannedContainer, PlannedSlice, PodPlan, read_plan, write_plan
+from calabash.kubernetes.objects.plan import (
+    PLAN_BYTES_MAX,
+    PlannedContainer,
+    PlannedSlice,
+    PodPlan,
+    read_plan,
+    write_plan,
+)
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import Slice

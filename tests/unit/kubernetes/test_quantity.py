@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.kubernetes.quantity import Written, mib_of, parse_quantity, whole
+from calabash.kubernetes.objects.quantity import Written, mib_of, parse_quantity, whole
 from calabash.model.errors import CalabashError
 
 

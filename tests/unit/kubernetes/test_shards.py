@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.kubernetes.names import POOL
-from calabash.kubernetes.shards import ALL, Shard, is_ours, pool_of_queue, scheduler_of
+from calabash.kubernetes.objects.names import POOL
+from calabash.kubernetes.objects.shards import ALL, Shard, is_ours, pool_of_queue, scheduler_of
 from calabash.model.errors import CalabashError
-from calabash.seams.kube.memory_select import matches
+from calabash_testing.api_server.selectors import matches
 
 POOLS = st.sampled_from(["", "a", "b", "a-b"])
 SHARDS = st.one_of(st.just(ALL), POOLS.map(lambda pool: Shard(pool=pool)))

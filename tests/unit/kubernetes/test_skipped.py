@@ -11,10 +11,10 @@ import pytest
 from tests.unit.kube.world import until
 
 import calabash
-from calabash.kubernetes.skipped import REASON, SkippedObjects
-from calabash.seams.kube import KubeError, Mirror, SkippedObject
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import CONFIG_MAP, EVENT, POD, ConfigMap
+from calabash.adapters.kube import KubeError, Mirror, SkippedObject
+from calabash.adapters.kube.objects.core import CONFIG_MAP, EVENT, POD, ConfigMap
+from calabash.kubernetes.skipped_objects import REASON, SkippedObjects
+from calabash_testing.api_server.client import MemoryKube
 
 SKIPPED = SkippedObject(
     kind=POD, namespace="mallory", name="p", uid="u", resource_version="7", error="Pod mallory/p cannot be read: x"

@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 from tests.unit.kubernetes.node.node_world import UID, planned, pod
 
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.asked import read_request, write_request
+from calabash.adapters.host.memory import memory_mib
+from calabash.adapters.kube.objects.resources import GPU_NODE
 from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.translate import translate
-from calabash.kubernetes.names import PLAN
-from calabash.kubernetes.node.daemon import read_settings
-from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import request_of
-from calabash.kubernetes.node.publish import NodeFacts, Publisher
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, read_plan, write_plan
-from calabash.kubernetes.planner.reading import gpu_node_facts
+from calabash.kubernetes.node_plugin.containers.prepare import request_of
+from calabash.kubernetes.node_plugin.daemon import read_settings
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
+from calabash.kubernetes.objects.names import PLAN
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, read_plan, write_plan
+from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts
+from calabash.kubernetes.pod_request import read_request, write_request
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName, Slice
-from calabash.seams.host.memory import memory_mib
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.resources import GPU_NODE
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sharing.registry import fits
+from calabash_testing.api_server.client import MemoryKube
 
 GIB = 1024
 SPILLING = GpuRequest(memory_mib=60 * GIB, spill_mib=30 * GIB, core_percent=40)

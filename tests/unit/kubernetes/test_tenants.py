@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.kubernetes.server.tenancy import readable
-from calabash.kubernetes.tenants import (
+from calabash.adapters.kube import ObjectMeta
+from calabash.adapters.kube.objects.resources import KubeProject, KubeTenant, KubeTenantSpec
+from calabash.kubernetes.objects.tenants import (
     NamespacePlace,
     projects_of,
     spec_body,
@@ -14,11 +15,10 @@ from calabash.kubernetes.tenants import (
     tenant_of,
     wanted_queues,
 )
+from calabash.kubernetes.server.tenancy import readable
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Project, Tenant
-from calabash.operations.people import People
-from calabash.seams.kube import ObjectMeta
-from calabash.seams.kube.resources import KubeProject, KubeTenant, KubeTenantSpec
+from calabash.platform.tenancy.directory import People
 
 SPEC = KubeTenantSpec(
     guarantee=4.0,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import until
 
-from calabash.seams.links import namespaces, offloads
-from calabash.seams.links.interfaces import LinkEnd, LinkSettings, answers, ask_for, join, present, remove, set_up
+from calabash.adapters.links import namespaces, offloads
+from calabash.adapters.links.interfaces import LinkEnd, LinkSettings, answers, ask_for, join, present, remove, set_up
 
 
 def _may() -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calabash.api.networks import NetworkReport
+from calabash.controllers.appliances.health import ReplicaState
+from calabash.controllers.appliances.status_reports import ApplianceReporter
 from calabash.model.errors import CalabashError
-from calabash.netd.appliances.telling import ApplianceReporter
-from calabash.netd.appliances.watching import ReplicaState
 
 
 class Pool:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.adapters.ovn.southbound import Chassis
+from calabash.controllers.networks.change_order import without_dns_updates
+from calabash.controllers.networks.network_source import NetworkUpdate
+from calabash.controllers.networks.network_store import KnownNetworks
+from calabash.controllers.networks.realized import hosts_of, progress
+from calabash.controllers.networks.statuses import Statuses
+from calabash.controllers.networks.vpc_backoff import FIRST_S, MOST_S, Backoff
 from calabash.model.addresses import parse_network
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Peering, Port, Subnet, Vpc
 from calabash.model.network_status import ConditionKind
 from calabash.net.ovn.northbound.rows import PLATFORM, Insert, Ref, Update
 from calabash.net.store.networks import Networks
-from calabash.netd.backoff import FIRST_S, MOST_S, Backoff
-from calabash.netd.known import KnownNetworks
-from calabash.netd.order import without_dns_updates
-from calabash.netd.realized import hosts_of, progress
-from calabash.netd.source import NetworkUpdate
-from calabash.netd.statuses import Statuses
-from calabash.seams.ovn.southbound import Chassis
 
 NAMES = Update(Ref("DNS", "red/a:dns"), {"records": {"a": "10.0.0.1"}})
 PORT = Insert(Ref("Logical_Switch_Port", "red/a/p"), {})

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.ufm import UfmClient, UfmServer
+from calabash.controllers.fabric.driver import FabricView, NullFabric
+from calabash.controllers.fabric.infiniband import InfinibandFabric
+from calabash.controllers.fabric.reconcile import FabricRound, fabric_round
+from calabash.controllers.fabric.settings import read_fabric
+from calabash.controllers.fabric.simulated import SimulatedFabric
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricEndpoint, FabricPlane, FabricState, FabricUse
 from calabash.net.fabric_partitions import PKEY_DEFAULT
-from calabash.netd.fabric.driver import FabricView, NullFabric
-from calabash.netd.fabric.infiniband import InfinibandFabric
-from calabash.netd.fabric.round import FabricRound, fabric_round
-from calabash.netd.fabric.settings import read_fabric
-from calabash.netd.fabric.simulated import SimulatedFabric
-from calabash.netd.fabric.simulated_ufm import SimulatedUfm
-from calabash.seams.ufm import UfmClient, UfmServer
+from calabash_testing.fabric.ufm import SimulatedUfm
 
 CARD, OTHER = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
 PORTS = ("506b4b0300a1b201", "506b4b0300a1b202", "506b4b0300a1b203", "506b4b0300a1b204")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.host import children
+from calabash.controllers.lab import packages, programs
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.lab import packages, programs
-from calabash.seams.host import children
 
 
 def _tree(root: Path, *, ovs: str, ovn: str) -> Path:

@@ -9,10 +9,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.controllers.networks.gateway_recovery import ActiveGatewayPort, HeldDownHosts
 from calabash.model.network import Vpc
 from calabash.net.ovn.translation.view import NetworkHosts, View
 from calabash.net.store.networks import Networks
-from calabash.netd.resting import ActiveGatewayPort, HeldDownHosts
 
 HOSTS = ("g1", "g2", "g3", "g4")
 ALIVE = {"g1": 1, "g2": 1, "g3": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.netd.lab.supervisor import LOCK_FILE, STATE_FILE, DaemonRestarts, read_restarts, supervisor_pid
+from calabash.controllers.lab.supervisor import LOCK_FILE, STATE_FILE, DaemonRestarts, read_restarts, supervisor_pid
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"h1/ovs-vswitchd": 3}', b'{"h1/ovs-vswitchd": {"count": "x"}}'])

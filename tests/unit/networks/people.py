@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from calabash.adapters.store import Store
+from calabash.adapters.store.networks import StoredNetworkObject
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant
 from calabash.net.objects.specs import decode, kind_named
-from calabash.operations.network_rights import NetworkRights
-from calabash.operations.networks import NetworkBook
-from calabash.operations.people import People
-from calabash.operations.permission import Permission
-from calabash.seams.store import Store
-from calabash.seams.store.networks import StoredNetworkObject
+from calabash.platform.access.permission import Permission
+from calabash.platform.networks.rights import NetworkRights
+from calabash.platform.networks.store import NetworkBook
+from calabash.platform.tenancy.directory import People
 
 PEOPLE = People(tenants={name: Tenant(name=name) for name in ("vision", "speech")})
 ROOT = Principal(user="root", uid=0, roles=(Member(user="root", role=Role.ADMIN),), own="root")

@@ -13,16 +13,16 @@ from typing import cast
 import pytest
 from tests.unit.networks.people import ANN, EVE, GUEST, LONER, PEOPLE, ROOT, pool_networks, put, red, refused
 
+from calabash.adapters.store import Store, open_store
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Tenant
 from calabash.net.objects.specs import decode
-from calabash.operations import network_rights
-from calabash.operations.handlers.networks import _later
-from calabash.operations.network_views import shown, snapshot
-from calabash.operations.networks import NetworkBook
-from calabash.seams.store import Store, open_store
+from calabash.platform.handlers.networks import _later
+from calabash.platform.networks import rights
+from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.views import shown, snapshot
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_refusals_do_not_contain_names_of_objects_of_other_tenants(networks: Net
 
 
 def test_number_of_vpcs_of_a_tenant_is_limited(networks: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_rights, "VPCS_PER_TENANT_MAX", 2)
+    monkeypatch.setattr(rights, "VPCS_PER_TENANT_MAX", 2)
     for name in ("one", "two"):
         put(networks, ANN, "vpc", name, cidrs=["10.0.0.0/16"])
     told = refused(Reason.USER_LIMIT, put, networks, ANN, "vpc", "three", cidrs=["10.0.0.0/16"])

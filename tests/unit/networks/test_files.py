@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.networks.people import ANN, EVE, PEOPLE, ROOT, pool_networks, put, red, refused
 
+from calabash.adapters.store import Store, open_store
 from calabash.api import networks as shapes
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Principal, Tenant
 from calabash.net.objects.manifest_parser import BYTES_MAX, DOCUMENTS_MAX, read_manifests
 from calabash.net.store.apply_plan import difference_lines
-from calabash.operations.network_files import apply_file
-from calabash.operations.networks import NetworkBook
-from calabash.seams.store import Store, open_store
+from calabash.platform.networks.files import apply_file
+from calabash.platform.networks.store import NetworkBook
 
 TEXT = """\
 # a network of one's own

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.handlers.audited import audited
-from calabash.operations.serving import _SCOPE_KEY as SCOPE_KEY
+from calabash.platform.handlers.audit_middleware import audited
+from calabash.platform.http.server import _SCOPE_KEY as SCOPE_KEY
 
 FULL = (OSError(28, "No space left on device"), CalabashError("the disk is full", reason=Reason.DISK_FULL))
 

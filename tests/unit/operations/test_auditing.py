@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import Store, open_store
 from calabash.model.audit import AuditLine
-from calabash.operations import auditing
-from calabash.operations.auditing import AuditTrail
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import Store, open_store
+from calabash.platform.audit import trail
+from calabash.platform.audit.trail import AuditTrail
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_one_user_cannot_fill_it_and_what_was_left_out_is_counted(store: Store, 
     clock = VirtualClock()
     log = AuditTrail(tmp_path, store.audit, clock)
     line = AuditLine(at=0, user="eve", action="GET", target="/v1/audit", outcome=403)
-    for _ in range(auditing.AT_ONCE + 50):
+    for _ in range(trail.AT_ONCE + 50):
         log.add(line, bounded=True)
     log.add(AuditLine(at=0, user="ann", action="GET", outcome=403), bounded=True)
     clock.advance(2)
@@ -122,15 +122,15 @@ def test_one_user_cannot_fill_it_and_what_was_left_out_is_counted(store: Store, 
     log.start()
     log.stop()
     found = store.audit.lines(limit=1000)
-    assert [sum(x.user == user for x in found) for user in ("eve", "ann")] == [auditing.AT_ONCE + 1, 1]
+    assert [sum(x.user == user for x in found) for user in ("eve", "ann")] == [trail.AT_ONCE + 1, 1]
     assert found[-1].reason == "(50 lines of this user left out before)"
 
 
 def test_the_key_and_the_head_are_for_the_pool_only(log: AuditTrail, tmp_path: Path) -> None:
     _write(log, 1)
-    assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in (auditing.KEY_FILE, auditing.HEAD_FILE)} == {
-        auditing.KEY_FILE: 0o600,
-        auditing.HEAD_FILE: 0o600,
+    assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in (trail.KEY_FILE, trail.HEAD_FILE)} == {
+        trail.KEY_FILE: 0o600,
+        trail.HEAD_FILE: 0o600,
     }
 
 
@@ -145,7 +145,7 @@ def test_refusals_are_gathered_and_whoever_waits_for_a_line_is_not_held_up_by_th
         add(lines)
 
     monkeypatch.setattr(store.audit, "add", counted)
-    monkeypatch.setattr(auditing, "GATHER_S", 3600.0)
+    monkeypatch.setattr(trail, "GATHER_S", 3600.0)
     log = AuditTrail(tmp_path, store.audit, VirtualClock())
     log.start()
     refusals = [log.add(AuditLine(at=0, user="eve", action="GET", outcome=403), bounded=True) for _ in range(20)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from calabash.operations import changes as module
-from calabash.operations.changes import KEPT_MAX, Key, PoolChanges, Trace
+from calabash.platform.http import change_feed as module
+from calabash.platform.http.change_feed import KEPT_MAX, Key, PoolChanges, Trace
 
 
 class Pool:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from calabash.operations.fairness import Fairness
-from calabash.operations.limits import Limits
+from calabash.platform.home.limits import Limits
+from calabash.platform.http.request_limits import Fairness
 
 ANN, EVE = 1, 2
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.adapters.store import Store, open_store
 from calabash.api.gateway import OidcGroup, OidcSettings
 from calabash.api.requests import checked_login
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import Member, Role, Tenant, User
-from calabash.operations.identities import Identities, VouchedIdentity, _suffix
-from calabash.operations.tenancy import TenancyBook
-from calabash.seams.store import Store, open_store
+from calabash.platform.tenancy.identities import Identities, VouchedIdentity, _suffix
+from calabash.platform.tenancy.store import TenancyBook
 
 ISSUER = "https://login.example.org"
 RULES = OidcSettings(

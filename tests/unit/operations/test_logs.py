@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import structlog
 
-from calabash.operations.logs import LINES_MAX, PERIOD_S, RateLimit
+from calabash.platform.home.logs import LINES_MAX, PERIOD_S, RateLimit
 
 
 def test_a_kind_of_line_of_one_user_is_written_so_often_and_then_counted() -> None:

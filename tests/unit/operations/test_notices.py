@@ -18,6 +18,8 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from tests.certificates import server_context
 from tests.receiver import Receiver, receiving
 
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.store import Store, open_store
 from calabash.api.notifications import NotificationOrder
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
@@ -25,15 +27,13 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.notices import Delivery, Notice, NoticeKind, Notification
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind
-from calabash.operations.notice_collector import NoticeCollector, WaitingLong
-from calabash.operations.notice_courier import PAUSE_S, PAUSE_S_MAX, Courier
-from calabash.operations.notice_settings import MailSettings, NotificationSettings
-from calabash.operations.notices import NoticeBook
-from calabash.operations.permission import Permission
-from calabash.operations.tenancy import TenancyBook
-from calabash.operations.tokens import Tokens
-from calabash.seams.clock import VirtualClock
-from calabash.seams.store import Store, open_store
+from calabash.platform.access.permission import Permission
+from calabash.platform.access.tokens import Tokens
+from calabash.platform.notifications.collector import NoticeCollector, WaitingLong
+from calabash.platform.notifications.delivery import PAUSE_S, PAUSE_S_MAX, Courier
+from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.settings import MailSettings, NotificationSettings
+from calabash.platform.tenancy.store import TenancyBook
 
 ROOT = Principal(user="root", roles=(Member(user="root", role=Role.ADMIN),))
 TOM = Principal(user="tom", roles=(Member(user="tom", role=Role.TENANT_ADMIN, tenant="vision"),))

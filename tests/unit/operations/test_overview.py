@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.server.replies import allocation, device, part
 
 from calabash.api.replies import AllocationView
-from calabash.operations.overview import overview
+from calabash.platform.overview import overview
 
 
 def held(name: str, *uses: float) -> AllocationView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
-from calabash.operations.owners import AllocationOwner, AllocationOwners
+from calabash.platform.tenancy.owners import AllocationOwner, AllocationOwners
 
 
 class Journal:

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
+from calabash.adapters.host.processes import Peer
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenRecord, User
-from calabash.operations.people import People, by_user
-from calabash.operations.permission import GROUPS_KEPT_S, Permission
-from calabash.seams.host.processes import Peer
+from calabash.platform.access.permission import GROUPS_KEPT_S, Permission
+from calabash.platform.tenancy.directory import People, by_user
 
 OWNER, ANN = 1 << 20, pwd.getpwnam("games").pw_uid
 VISION = {"vision": Tenant(name="vision", groups=("lab",)), "speech": Tenant(name="speech")}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from calabash.operations.fairness import Fairness
-from calabash.operations.limits import Limits
-from calabash.operations.serving import Listener, Receive, Send, Server, connection_of
-from calabash.operations.sockets import listening
+from calabash.platform.home.limits import Limits
+from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.server import Listener, Receive, Send, Server, connection_of
+from calabash.platform.http.sockets import listening
 
 CLIENTS = 60  # more than one period's turns of one user
 

@@ -10,9 +10,9 @@ from calabash.model.allocation import QueueRecord
 from calabash.model.mentions import ANOTHERS, Mentioned, mention, plain
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant
-from calabash.operations.owners import AllocationOwner
-from calabash.operations.people import People
-from calabash.operations.sight import Held, Sight
+from calabash.platform.access.visibility import Held, Sight
+from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.owners import AllocationOwner
 
 ANN = Principal(user="ann", uid=1001, roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
 ROOT = Principal(user="root", uid=0, roles=(Member(user="root", role=Role.ADMIN),))

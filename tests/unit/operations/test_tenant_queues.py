@@ -11,11 +11,11 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.model.tenancy import Member, Principal, Project, Role, Tenant
-from calabash.operations.people import People
-from calabash.operations.tenant_queues import queue_of, tenant_queues
+from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.queues import queue_of, tenant_queues
+from calabash.pool.queues import _specs
+from calabash.pool.requests.run_times import run_times
 from calabash.sched.queues.hierarchy import Hierarchy
-from calabash.standalone.queues import _specs
-from calabash.standalone.run_times import run_times
 
 ANN = Principal(user="ann", uid=1001, roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
 

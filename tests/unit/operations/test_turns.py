@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from calabash.operations.turns import Turns
+from calabash.platform.http.per_user_pacing import Turns
 
 CROWD, HONEST = 1001, 1002
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.seams.ovn.framing import BrokenStreamError, Messages
+from calabash.adapters.ovn.framing import BrokenStreamError, Messages
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 MESSAGES = st.lists(st.dictionaries(TEXTS, st.one_of(st.integers(), TEXTS, st.lists(TEXTS, max_size=2)), max_size=3))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.adapters.ovn.replica import Replica
+from calabash.adapters.ovn.schema import ColumnType, NewRow, RowId, tables_of
 from calabash.model.errors import CalabashError
-from calabash.seams.ovn.replica import Replica
-from calabash.seams.ovn.schema import ColumnType, NewRow, RowId, tables_of
 
 ROW = "11111111-2222-3333-4444-555555555555"
 SCHEMA = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.pool.client import SOCKET_FILE, PoolClient
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.client import SOCKET_FILE, PoolClient
 
 
 @contextmanager

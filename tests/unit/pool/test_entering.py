@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calabash.seams.pool.entering import environment_with, outside_of_slices
+from calabash.adapters.pool.entering import environment_with, outside_of_slices
 
 SLICE = {
     "CALABASH_SLOT": "/slot",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.pool.gateway_client import ServerClient, TokenStore, checked_url
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.far import ServerClient, TokenStore, checked_url
 
 
 class _Handler(BaseHTTPRequestHandler):

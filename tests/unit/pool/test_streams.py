@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from calabash.adapters.pool.streams import PoolStreams
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.streams import PoolStreams
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -9,15 +9,15 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from calabash.broker.server.audit import AuditLog
+from calabash.broker.server.authentication import Gatekeeper
+from calabash.broker.server.broker import Broker, ServerSettings
+from calabash.broker.server.journal import LeaseJournal
+from calabash.broker.server.keyring import TokenOffice
+from calabash.broker.server.lease_allocations import Holdings
+from calabash.broker.server.metrics import Tallies
+from calabash.broker.tokens import TokenClaims, read_token
 from calabash.model.errors import CalabashError, Reason
-from calabash.remote.audit import AuditLog
-from calabash.remote.broker import Broker, ServerSettings
-from calabash.remote.gatekeeper import Gatekeeper
-from calabash.remote.holdings import Holdings
-from calabash.remote.journal import LeaseJournal
-from calabash.remote.keyring import TokenOffice
-from calabash.remote.numbers import Tallies
-from calabash.remote.tokens import TokenClaims, read_token
 
 GREETING = struct.Struct("<8sHHI16s32s")
 

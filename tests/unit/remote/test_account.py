@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.remote.account import RemoteAccount
+from calabash.broker.client.account import RemoteAccount
 
 
 @pytest.fixture

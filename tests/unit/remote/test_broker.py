@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.remote.standins import BrokerWorld, MemoryPool
 
+from calabash.broker.messages import LeaseGrant, LeaseOrder
+from calabash.broker.server.broker import ServerSettings
+from calabash.broker.server.lease_table import HeldLease, LeaseBook
+from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
-from calabash.remote.book import HeldLease, LeaseBook
-from calabash.remote.broker import ServerSettings
-from calabash.remote.shapes import LeaseGrant, LeaseOrder
-from calabash.remote.tokens import TokenClaims
 
 Story = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
 

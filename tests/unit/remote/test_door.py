@@ -13,9 +13,9 @@ import pytest
 from tests.unit.remote.standins import HostStandIn
 from tests.unit.remote.test_hello import LEASE, SESSION, hello, python_hello
 
-from calabash.remote import door as door_module
-from calabash.remote.door import FrontDoor
-from calabash.remote.hello import NO_SUCH_LEASE
+from calabash.broker.server import port as door_module
+from calabash.broker.server.first_record import NO_SUCH_LEASE
+from calabash.broker.server.port import FrontDoor
 
 KEY = "5c" * 32
 

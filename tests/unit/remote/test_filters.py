@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.broker.filters import KEYS, CardFacts, CardFilter, FilterTerm, parse_filter, parse_filters, version_of
 from calabash.model.errors import CalabashError, Reason
-from calabash.remote.filters import KEYS, CardFacts, CardFilter, FilterTerm, parse_filter, parse_filters, version_of
 
 A100 = CardFacts(
     memory=40960,

@@ -8,7 +8,7 @@ import ssl
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calabash.remote.hello import HELLO_BYTES_MAX, MoreNeeded, SessionBegins, SomethingElse, classify
+from calabash.broker.server.first_record import HELLO_BYTES_MAX, MoreNeeded, SessionBegins, SomethingElse, classify
 
 LEASE, SESSION = "0a" * 16, "1b" * 16
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.broker.client.multi_server import SpanSeeker, give_back
+from calabash.broker.client.server_choice import divide
+from calabash.broker.messages import LeaseOrder, RemoteCard, ServerView
 from calabash.model.errors import CalabashError, Reason
-from calabash.remote.choice import divide
-from calabash.remote.shapes import LeaseOrder, RemoteCard, ServerView
-from calabash.remote.span import SpanSeeker, give_back
 
 GIB = 1024
 NO_ROOM = frozenset({Reason.NO_CAPACITY, Reason.TOO_LARGE, Reason.QUEUE_OVER_LIMIT})

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.broker.crypto import new_signing_key, public_of
+from calabash.broker.server.keyring import TokenOffice
+from calabash.broker.token_file import GivenToken, parse_token_file, read_token_file
+from calabash.broker.tokens import KnownKey, TokenClaims, ended, issue, read_token
 from calabash.model.errors import CalabashError, Reason
-from calabash.remote.crypto import new_signing_key, public_of
-from calabash.remote.keyring import TokenOffice
-from calabash.remote.tokenfile import GivenToken, parse_token_file, read_token_file
-from calabash.remote.tokens import KnownKey, TokenClaims, ended, issue, read_token
 
 SERVER, KEY, SECRET = "5" * 16, "7" * 16, bytes(range(32))
 KEYS = {KEY: KnownKey(public=public_of(SECRET))}

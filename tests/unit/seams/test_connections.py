@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.seams.connections import Activity, Connection, Connections, peer_of
+from calabash.transport.connections import Activity, Connection, Connections, peer_of
 
 
 class Table(Connections):

@@ -12,13 +12,13 @@ from urllib.parse import unquote
 
 import msgspec
 
+from calabash.adapters.pool.streams import PoolAnswer, PoolStreams
 from calabash.api.gateway import SESSION_HEADER, ConsoleSettings, GatewayLimits
 from calabash.api.replies import Status
 from calabash.api.tenancy import IssuedTokenReply, Me
-from calabash.seams.pool.streams import PoolAnswer, PoolStreams
-from calabash.server.application import gateway_application
-from calabash.server.oidc.login import OidcLogin
-from calabash.server.sessions import (
+from calabash.gateway.oidc.login import OidcLogin
+from calabash.gateway.serving.application import gateway_application
+from calabash.gateway.sessions.store import (
     LOCATION_HEADER,
     PROOF_HEADER,
     ProvenReply,
@@ -27,7 +27,7 @@ from calabash.server.sessions import (
     Sessions,
     request_proof,
 )
-from calabash.server.settings import Gateway
+from calabash.gateway.settings import Gateway
 
 TOKEN = "cal_abcdefghjk_apitoken"
 SESSION = "abcdefghjk"  # the id of a session of the console

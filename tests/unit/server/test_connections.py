@@ -18,9 +18,10 @@ from tests.unit.server.standin import TOKEN, GatewayWorld
 from tests.unit.server.test_slow_clients import WHOLE
 
 from calabash.api.gateway import GatewayLimits
-from calabash.server import guard, serving
-from calabash.server.connections import GatewayConnections
-from calabash.server.serving import gateway_server
+from calabash.gateway.serving import request_guard
+from calabash.gateway.serving import server as serving
+from calabash.gateway.serving.connections import GatewayConnections
+from calabash.gateway.serving.server import gateway_server
 
 HANG_S = 60.0
 
@@ -139,7 +140,7 @@ def test_valid_token_is_served_beside_more_idle_connections_than_its_peer_may_ha
 
 
 def test_valid_token_is_served_beside_refused_ones_of_the_same_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "REFUSAL_S", HANG_S)
+    monkeypatch.setattr(request_guard, "REFUSAL_S", HANG_S)
     numbers = itertools.count()
 
     async def guess(port: int) -> None:

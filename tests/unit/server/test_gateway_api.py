@@ -7,8 +7,8 @@ from tests.unit.server.standin import CODE, GATEWAY, TOKEN, GatewayWorld, strict
 
 from calabash.api import requests
 from calabash.api.routes import ROUTES
-from calabash.server import guard
-from calabash.server.routing import RouteTable
+from calabash.gateway.api.routing import RouteTable
+from calabash.gateway.serving import request_guard
 
 BEARER = f"Bearer {TOKEN}"
 
@@ -136,11 +136,11 @@ def test_refused_tokens_delay_only_their_own_replies(monkeypatch: pytest.MonkeyP
     async def sleep(delay_s: float) -> None:
         held.append(delay_s)
 
-    monkeypatch.setattr(guard, "sleep", sleep)
+    monkeypatch.setattr(request_guard, "sleep", sleep)
     gateway = strict(refused_per_minute=3)
     guesses = [gateway("GET", "/v1/queues", authorization=f"Bearer cal_guess_{n:08}").status for n in range(50)]
     assert guesses == [401] * 50
-    assert held == [guard.REFUSAL_S] * 47
+    assert held == [request_guard.REFUSAL_S] * 47
     assert gateway("GET", "/v1/queues", authorization=BEARER).status == 200
     assert gateway.page("GET", "/queues").status == 200
     assert len(held) == 47

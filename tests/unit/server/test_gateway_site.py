@@ -8,7 +8,8 @@ import pytest
 from tests.unit.server.standin import CODE, GATEWAY, HOST, SESSION, TOKEN, GatewayWorld
 
 from calabash.api.gateway import SESSION_HEADER
-from calabash.server.sessions import (
+from calabash.gateway.serving.static import FOREVER, StaticFiles
+from calabash.gateway.sessions.store import (
     CLOCK_HEADER,
     LOCATION_HEADER,
     NONCES_MAX,
@@ -17,7 +18,6 @@ from calabash.server.sessions import (
     Question,
     Sessions,
 )
-from calabash.server.static import FOREVER, StaticFiles
 
 FORM = "application/x-www-form-urlencoded"
 JSON = {"content-type": "application/json", "accept": "application/json"}
@@ -152,7 +152,7 @@ def test_proof_is_accepted_once_and_for_a_minute() -> None:
 
 
 def test_nonces_of_one_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calabash.server.sessions.NONCES_MAX", 50)
+    monkeypatch.setattr("calabash.gateway.sessions.store.NONCES_MAX", 50)
     assert NONCES_MAX > 50
     now = [1000.0]
     sessions = Sessions("credential", clock=lambda: now[0])

@@ -18,8 +18,8 @@ from tests.unit.server.provider import CLIENT, SECRET, LyingProvider, back, ec_k
 from tests.unit.server.standin import SESSION, GatewayWorld, Shown
 
 from calabash.api.gateway import ConsoleSettings, OidcGroup, OidcSettings, checked_oidc
+from calabash.gateway.oidc.attempt import LIFE_S, Attempts
 from calabash.model.errors import CalabashError
-from calabash.server.oidc.attempt import LIFE_S, Attempts
 
 
 @pytest.fixture

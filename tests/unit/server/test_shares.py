@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.server.standin import GATEWAY, GatewayWorld, PoolStandIn
 
+from calabash.adapters.pool.request_slots import Places
+from calabash.adapters.pool.streams import PoolAnswer
 from calabash.api.changes import ChangeList
 from calabash.api.gateway import ConsoleSettings, GatewayLimits
 from calabash.api.tenancy import Me
+from calabash.gateway.serving import request_guard
+from calabash.gateway.serving.server import gateway_server
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.pool.places import Places
-from calabash.seams.pool.streams import PoolAnswer
-from calabash.server import guard
-from calabash.server.serving import gateway_server
 
 HANG_S, SHORT_S = 60.0, 0.1
 WAITS = "/v1/allocations?wait"
@@ -137,7 +137,7 @@ def test_user_whose_waiting_requests_fill_its_share_is_refused_and_another_is_se
 
 @pytest.mark.parametrize("more", [b"", b"GET /v1/queues HTTP/1.1\r\n"], ids=["plain", "next-request-begun"])
 def test_client_that_hangs_up_frees_its_place(more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "HANG_UP_S", SHORT_S)
+    monkeypatch.setattr(request_guard, "HANG_UP_S", SHORT_S)
 
     async def test(client: Client, pool: WaitingPool) -> None:
         held = [await client.begin("cal_ann_token0", WAITS, more=more) for _ in range(LIMITS.waiting_per_user)]

@@ -10,10 +10,11 @@ import pytest
 from tests.unit.server.standin import GATEWAY, TOKEN, GatewayWorld
 
 from calabash.api.gateway import ConsoleSettings, GatewayLimits
-from calabash.server import guard, serving
-from calabash.server.application import gateway_application
-from calabash.server.serving import gateway_server
-from calabash.server.settings import Gateway
+from calabash.gateway.serving import request_guard
+from calabash.gateway.serving import server as serving_server
+from calabash.gateway.serving.application import gateway_application
+from calabash.gateway.serving.server import gateway_server
+from calabash.gateway.settings import Gateway
 
 SHORT_S, HANG_S, LARGE = 0.3, 60.0, 32 << 20
 WHOLE = f"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -27,9 +28,9 @@ def _posted(rest: bytes) -> bytes:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds instead of tens of them."""
-    monkeypatch.setattr(serving, "REQUEST_S", SHORT_S)
-    monkeypatch.setattr(serving, "SEND_S", SHORT_S)
-    monkeypatch.setattr(guard, "BODY_S", SHORT_S)
+    monkeypatch.setattr(serving_server, "REQUEST_S", SHORT_S)
+    monkeypatch.setattr(serving_server, "SEND_S", SHORT_S)
+    monkeypatch.setattr(request_guard, "BODY_S", SHORT_S)
 
 
 def _served(client: Callable[[int], Awaitable[None]], answers: dict[str, object] | None = None) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from tests.unit.server.standin import TOKEN, GatewayWorld, PoolStandIn, strict
 
+from calabash.adapters.pool.streams import PoolAnswer
 from calabash.api.changes import ChangeList, ChangeView
-from calabash.seams.pool.streams import PoolAnswer
 
 
 class _Telling(PoolStandIn):

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from calabash.api.routes import ROUTES
+from calabash.gateway.web.form_table import FORMS
 from calabash.model.errors import CalabashError
-from calabash.server.web.form_table import FORMS
 
 
 def test_every_form_asks_a_route_that_there_is_with_fields_that_it_knows() -> None:

@@ -12,12 +12,12 @@ from tests.unit.server import replies as made
 
 from calabash.api import replies, tenancy
 from calabash.api.overview import OverviewReply
+from calabash.gateway.web.navigation import navigation
+from calabash.gateway.web.offers import may, named, offered
+from calabash.gateway.web.pages import PAGES
+from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
+from calabash.gateway.web.rendering import loaded_environment, render
 from calabash.model.access import Action
-from calabash.server.web.navigation import navigation
-from calabash.server.web.offers import may, named, offered
-from calabash.server.web.pages import PAGES
-from calabash.server.web.pages.page import ConsolePage, Shown, Visit
-from calabash.server.web.rendering import loaded_environment, render
 
 
 def me(*roles: tuple[str, str], may: tuple[str, ...] = ()) -> tenancy.Me:

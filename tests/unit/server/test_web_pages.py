@@ -10,9 +10,9 @@ from tests.unit.server.replies import allocation, device, part, queue
 from calabash.api import mig as mig_messages
 from calabash.api import replies
 from calabash.api.overview import OverviewCell
-from calabash.server.web.drawing import by_device, compute_lane, held_of, memory_lane, mig_lane
-from calabash.server.web.lists import matching, part_of
-from calabash.server.web.pages import devices, overview, queues, workloads
+from calabash.gateway.web.drawing import by_device, compute_lane, held_of, memory_lane, mig_lane
+from calabash.gateway.web.lists import matching, part_of
+from calabash.gateway.web.pages import devices, overview, queues, workloads
 
 
 def test_a_lane_of_memory_is_to_scale_and_filled_as_far_as_it_is_used() -> None:

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.pages import LimitsPage
-from calabash.agent.room import require_room
-from calabash.agent.slot_content import SlotDevice, SlotSpec, limits_bytes
-from calabash.agent.slot_files import create_slot
-from calabash.agent.snapshot import DeviceSnapshot
-from calabash.binder.local import LocalScheduler, Start, Wait
+from calabash.binder.machine import LocalScheduler, Start, Wait
 from calabash.binder.shapes import host_memory_of
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.operations.home import SETTINGS_FILE
+from calabash.node.allocations.capacity_check import require_room
+from calabash.node.slots.content import SlotDevice, SlotSpec, limits_bytes
+from calabash.node.slots.files import create_slot
+from calabash.node.slots.pages import LimitsPage
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.platform.home.directory import SETTINGS_FILE
+from calabash.pool.settings import read_settings
 from calabash.sched import QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB
-from calabash.standalone.settings import read_settings
 
 GIB = 1024
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100", memory_mib=80 * GIB, spill_mib=60 * GIB)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from calabash.controllers.fabric.controller import FabricController
+from calabash.controllers.fabric.simulated import SimulatedFabric
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricCondition, FabricEndpoint, FabricPlane, FabricState
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.netd.fabric.controller import FabricController
-from calabash.netd.fabric.simulated import SimulatedFabric
-from calabash.standalone.fabric import FabricHolds, FabricMoment
+from calabash.pool.networks.fabric import FabricHolds, FabricMoment
 
 CARDS = ("GPU-1", "GPU-2")
 PLANE = FabricPlane.NVLINK

@@ -12,7 +12,7 @@ from tests.examples import examples
 from calabash.model.errors import Reason
 from calabash.model.money import Money
 from calabash.model.request import AllocationId
-from calabash.standalone.overuse import HeldUse, OverUseAnswer, OverUsePolicy, OverUseState, TenantUse, judge_use
+from calabash.pool.overuse.policy import HeldUse, OverUseAnswer, OverUsePolicy, OverUseState, TenantUse, judge_use
 
 
 def _euros(amount: float) -> Money:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from calabash.agent.node import NodeAgent
+from calabash.adapters.host.processes import Process
 from calabash.model.request import AllocationId
-from calabash.seams.host.processes import Process
-from calabash.standalone.pool import processes_of
+from calabash.node.agent import NodeAgent
+from calabash.pool.pool import processes_of
 
 HELD = [AllocationId(f"a{number}") for number in range(64)]
 

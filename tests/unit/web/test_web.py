@@ -16,9 +16,9 @@ from tests.certificates import server_context
 from tests.receiver import receiving
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.web import AddressRule, WebClient
-from calabash.seams.web.addresses import networks
-from calabash.seams.web.client import checked_url
+from calabash.transport.web import AddressRule, WebClient
+from calabash.transport.web.addresses import networks
+from calabash.transport.web.client import checked_url
 
 PUBLIC = AddressRule()
 HERE = AddressRule(allowed=networks(["127.0.0.1"]))

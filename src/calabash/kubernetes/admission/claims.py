@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import msgspec
 
+from calabash.adapters.kube.objects.claims import ResourceClaimSpec, ResourceClaimTemplateSpec
+from calabash.adapters.kube.objects.meta import KubeStruct
 from calabash.kubernetes.admission.mutate import NOTHING, Mutation
 from calabash.kubernetes.admission.review import AdmissionQuestion
 from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.device_names import DRIVER
 from calabash.kubernetes.claims.parameters import read_opaque
 from calabash.model.errors import CalabashError
-from calabash.seams.kube.claims import ResourceClaimSpec, ResourceClaimTemplateSpec
-from calabash.seams.kube.meta import KubeStruct
 
 
 class _Claim(KubeStruct, frozen=True):

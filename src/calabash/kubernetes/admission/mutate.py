@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calabash.kubernetes import names
-from calabash.kubernetes.admission.by_claims import by_either_door
-from calabash.kubernetes.admission.form import formed, known_request
+from calabash.kubernetes.admission.canonical_form import formed, known_request
+from calabash.kubernetes.admission.claim_pods import by_either_door
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
 from calabash.kubernetes.admission.scope import (
     NamespaceTerms,
@@ -22,11 +21,12 @@ from calabash.kubernetes.admission.scope import (
     with_queue,
 )
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.asked import ContainerRequest, GangSource, PodRequest, write_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
-from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.pod_request import ContainerRequest, GangSource, PodRequest, write_request
 from calabash.model.errors import CalabashError
 
 FOREIGN_SCHEDULERS = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)

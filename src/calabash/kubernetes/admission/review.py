@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import msgspec
 
+from calabash.adapters.kube.scanning import repaired
 from calabash.kubernetes.admission.mutate import NOTHING, Mutation, mutate
 from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.dialects.pod import AskingPod, read_pod
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.scanning import repaired
 
 _API_VERSION = "admission.k8s.io/v1"
 _WARNING_MAX = 250

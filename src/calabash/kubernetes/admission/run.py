@@ -20,25 +20,25 @@ from typing import Any
 
 import structlog
 
+from calabash.adapters.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
+from calabash.adapters.kube.objects.core import NAMESPACE, Namespace
+from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.api.part_metrics import ADMISSION_REQUESTS, ADMISSION_SECONDS, CERTIFICATE_EXPIRY, ClusterPart
-from calabash.kubernetes.admission.by_claims import look_up
-from calabash.kubernetes.admission.certificates import KeyPair, ends_at_s
-from calabash.kubernetes.admission.https import HttpsServer
+from calabash.kubernetes.admission.claim_pods import look_up
 from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.service import AdmissionService, ReviewResult
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import CertificateKeeper
-from calabash.kubernetes.clients import TrustedClients
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.kubernetes.names import POOL, TENANT
-from calabash.kubernetes.shards import pool_of_queue
-from calabash.kubernetes.skipped import SkippedObjects
+from calabash.kubernetes.client_certificates import TrustedClients
+from calabash.kubernetes.objects.names import POOL, TENANT
+from calabash.kubernetes.objects.shards import pool_of_queue
+from calabash.kubernetes.serving_certificates.authority import KeyPair, ends_at_s
+from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
+from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import PATH as METRICS_PATH
 from calabash.kubernetes.telemetry import Sample, Telemetry
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
-from calabash.seams.kube.objects import NAMESPACE, Namespace
-from calabash.seams.kube.resources import QUEUE
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.https_server import HttpsServer
 
 REFRESH_S = 20.0
 RETRY_S = 1.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from calabash.kubernetes import names
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.asked import PodRequest, isolation_named
-from calabash.kubernetes.claims.names import EXTENDED
+from calabash.kubernetes.claims.device_names import EXTENDED
 from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import with_least_isolation
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.pod_request import PodRequest, isolation_named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 

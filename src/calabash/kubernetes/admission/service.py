@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from http import HTTPStatus
 
-from calabash.kubernetes.admission.by_claims import asked_by_name
+from calabash.kubernetes.admission.claim_pods import asked_by_name
 from calabash.kubernetes.admission.claims import answer_claims
 from calabash.kubernetes.admission.review import (
     AdmissionQuestion,
@@ -23,10 +23,10 @@ from calabash.kubernetes.admission.review import (
 )
 from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.claims.names import CLASS_RESOURCE, EXTENDED
+from calabash.kubernetes.claims.device_names import CLASS_RESOURCE, EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, read_pod
-from calabash.kubernetes.http1 import HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
+from calabash.transport.http1 import HttpQuestion, HttpReply
 
 MUTATE, VALIDATE, CLAIMS = "/mutate", "/validate", "/claims"
 LOOKUP_S = 2.0

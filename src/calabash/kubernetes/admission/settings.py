@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, DialectSettings
-from calabash.kubernetes.names import SCHEDULER
+from calabash.kubernetes.objects.names import SCHEDULER
 
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 _Name = Annotated[str, Meta(min_length=1, max_length=253)]

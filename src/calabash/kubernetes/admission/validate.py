@@ -5,14 +5,14 @@ Annotations of the product are the product's: a user who could write a plan woul
 
 from __future__ import annotations
 
-from calabash.kubernetes import names
-from calabash.kubernetes.admission.by_claims import same_request
+from calabash.kubernetes.admission.claim_pods import same_request
 from calabash.kubernetes.admission.mutate import understood
 from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.asked import write_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import is_ours_to_translate
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.pod_request import write_request
 from calabash.model.errors import CalabashError, Reason
 
 PROTECTED = (names.PLAN, names.REQUEST, names.DIALECT)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from calabash.kubernetes import names
 from calabash.kubernetes.admission.service import CLAIMS, MUTATE, VALIDATE
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import PROTECTED
-from calabash.kubernetes.claims.names import CLASS_RESOURCE, DRIVER
+from calabash.kubernetes.claims.device_names import CLASS_RESOURCE, DRIVER
 from calabash.kubernetes.dialects.registry import DIALECTS
+from calabash.kubernetes.objects import names
 
 TIMEOUT_S = 5
 EXTENDED_MARK = "@EXTENDED@"  # stands for a regular expression that the chart writes

@@ -2,5 +2,5 @@
 
 What lives here: names of devices that claims can have, a node's state as ResourceSlices, their keeping in the API server, what
 claims may say to the driver, and an allocated claim as the slices that an agent grants. What never lives here: how a slice
-reaches a container (``kubernetes.node``), and which device a claim gets, which the scheduler decides.
+reaches a container (``kubernetes.node_plugin``), and which device a claim gets, which the scheduler decides.
 """

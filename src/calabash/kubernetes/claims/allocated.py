@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calabash.kubernetes.claims.amounts import CORES, MEMORY, SLICES, consumed, consumed_mib, reserve_mib
-from calabash.kubernetes.claims.names import DRIVER, OBSERVED, ClaimDevice, claim_devices
+from calabash.adapters.kube.objects.claims import AllocatedDevice, ResourceClaim
+from calabash.kubernetes.claims.capacity import CORES, MEMORY, SLICES, consumed, consumed_mib, reserve_mib
+from calabash.kubernetes.claims.device_names import DRIVER, OBSERVED, ClaimDevice, claim_devices
 from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
-from calabash.kubernetes.plan import PlannedSlice
+from calabash.kubernetes.objects.plan import PlannedSlice
 from calabash.model.device import Device, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, MPS_MODE, ComputePolicy, Isolation, ModeName, Placement
-from calabash.seams.kube.claims import AllocatedDevice, ResourceClaim
 from calabash.sharing.brokered import MODE as BROKERED
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.timeslice import MODE as TIMESLICE

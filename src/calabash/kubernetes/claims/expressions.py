@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from calabash.kubernetes.claims.names import NOMINAL_GIB
-from calabash.kubernetes.quantity import mib_of, parse_quantity
+from calabash.kubernetes.claims.device_names import NOMINAL_GIB
+from calabash.kubernetes.objects.quantity import mib_of, parse_quantity
 from calabash.model.errors import CalabashError
 
 EXPRESSION_MAX = 10 * 1024

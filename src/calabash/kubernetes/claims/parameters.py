@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from calabash.kubernetes.claims.names import DRIVER
+from calabash.adapters.kube.objects.claims import AllocatedConfig, OpaqueConfig
+from calabash.kubernetes.claims.device_names import DRIVER
 from calabash.kubernetes.claims.nvidia import NVIDIA_DRIVER, require_same
-from calabash.kubernetes.names import GROUP
-from calabash.kubernetes.quantity import mib_of, parse_quantity
+from calabash.kubernetes.objects.names import GROUP
+from calabash.kubernetes.objects.quantity import mib_of, parse_quantity
 from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, Isolation
-from calabash.seams.kube.claims import AllocatedConfig, OpaqueConfig
 
 API_VERSION = f"{GROUP}/v1"
 KIND = "SliceConfig"

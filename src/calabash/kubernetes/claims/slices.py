@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.claims.names import (
+from calabash.adapters.host.pci.devices import PciTree, pci_address
+from calabash.adapters.kube.objects.claims import CounterSet, DeviceTaint, ResourcePool, ResourceSliceSpec, SliceDevice
+from calabash.kubernetes.claims.device_entry import OfferedCard, counter_set, slice_device
+from calabash.kubernetes.claims.device_names import (
     CORDONED,
     DRIVER,
     KEPT,
@@ -24,12 +26,10 @@ from calabash.kubernetes.claims.names import (
     card_names,
     claim_devices,
 )
-from calabash.kubernetes.claims.offered import OfferedCard, counter_set, slice_device
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.mig import legal_starts, state_of
 from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName
-from calabash.seams.host.pci import PciTree, pci_address
-from calabash.seams.kube.claims import CounterSet, DeviceTaint, ResourcePool, ResourceSliceSpec, SliceDevice
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.registry import mode_of_device
 

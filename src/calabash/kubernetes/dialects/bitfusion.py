@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calabash.kubernetes.dialects.protocol import Asking, Dialect, fraction_of_cards, part_of_cards
-from calabash.kubernetes.quantity import mib_of
+from calabash.kubernetes.objects.quantity import mib_of
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
 

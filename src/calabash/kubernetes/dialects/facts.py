@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from calabash.kubernetes import names
-from calabash.kubernetes.asked import GangSource, isolation_named
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.protocol import said, words
 from calabash.kubernetes.dialects.registry import DIALECTS
-from calabash.kubernetes.quantity import mib_of, parse_quantity
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.objects.quantity import mib_of, parse_quantity
+from calabash.kubernetes.pod_request import GangSource, isolation_named
 from calabash.model.compute import settled, with_policy
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN

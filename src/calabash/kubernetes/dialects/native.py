@@ -7,8 +7,8 @@ compute, cores alone bring the same part of the memory.
 from __future__ import annotations
 
 from calabash.kubernetes.dialects.protocol import Asking, Dialect
-from calabash.kubernetes.names import CORES, GPUS, MEMORY
-from calabash.kubernetes.quantity import mib_of
+from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY
+from calabash.kubernetes.objects.quantity import mib_of
 from calabash.model.compute import with_compute
 from calabash.model.request import GpuRequest
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from calabash.kubernetes.quantity import Written
+from calabash.kubernetes.objects.quantity import Written
 from calabash.model.errors import CalabashError
 
 _Map = Annotated[dict[str, str], msgspec.Meta(max_length=4096)]

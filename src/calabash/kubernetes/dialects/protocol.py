@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from calabash.kubernetes.dialects.pod import AskingPod
-from calabash.kubernetes.quantity import whole
+from calabash.kubernetes.objects.quantity import whole
 from calabash.model.compute import with_compute
 from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, GpuRequest, Selector

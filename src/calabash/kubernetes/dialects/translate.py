@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest
 from calabash.kubernetes.dialects.facts import facts_of, with_facts
 from calabash.kubernetes.dialects.pod import AskedResources, AskingContainer, AskingPod
 from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, Asking, DialectSettings
 from calabash.kubernetes.dialects.registry import dialect_of, is_ours_to_translate
-from calabash.kubernetes.plan import MEMORY_MIB_MAX
-from calabash.kubernetes.quantity import Written, parse_quantity
+from calabash.kubernetes.objects.plan import MEMORY_MIB_MAX
+from calabash.kubernetes.objects.quantity import Written, parse_quantity
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest
 from calabash.model.compute import settled
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason

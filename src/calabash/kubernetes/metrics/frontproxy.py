@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from calabash.kubernetes.clients import TrustedClients
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.core import CONFIG_MAP
+from calabash.kubernetes.client_certificates import TrustedClients
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.objects import CONFIG_MAP
 
 _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 

@@ -16,21 +16,21 @@ from typing import Any
 
 import structlog
 
+from calabash.adapters.kube import Kind, KubeClient, KubeStruct, Mirror, ObjectMeta
 from calabash.api.part_metrics import ADAPTER_REQUESTS, ADAPTER_SECONDS, ClusterPart
-from calabash.kubernetes.admission.certificates import KeyPair
-from calabash.kubernetes.admission.https import HttpsServer
 from calabash.kubernetes.admission.run import expiry, listen, probe_server, server_context
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import CertificateKeeper
-from calabash.kubernetes.clients import TrustedClients
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.kubernetes.client_certificates import TrustedClients
 from calabash.kubernetes.metrics.frontproxy import read_front_proxy
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
 from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
-from calabash.kubernetes.skipped import SkippedObjects
+from calabash.kubernetes.serving_certificates.authority import KeyPair
+from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
+from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError
-from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, ObjectMeta
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.https_server import HttpsServer
 
 SERVICE = "calabash-metrics"
 REFRESH_S = 20.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from calabash.adapters.kube import Kind, KubeStruct, ObjectMeta
+from calabash.adapters.kube.objects.resources import GPU_NODE, KubeQueueStatus
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import Kind, KubeStruct, ObjectMeta
-from calabash.seams.kube.resources import GPU_NODE, KubeQueueStatus
 
 
 class UsedSlice(KubeStruct, frozen=True):

@@ -11,12 +11,12 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from calabash.kubernetes.http1 import HttpQuestion, HttpReply
+from calabash.adapters.kube import KubeClient, Mirror
+from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.kubernetes.metrics.series import OF_PODS, OF_QUEUES, PodUse, quantity, queue_in, summed, uses_of
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import KubeClient, Mirror
-from calabash.seams.kube.objects import POD
-from calabash.seams.kube.resources import QUEUE
+from calabash.transport.http1 import HttpQuestion, HttpReply
 
 GROUP, VERSION = "external.metrics.k8s.io", "v1beta1"
 _ROOT = f"/apis/{GROUP}/{VERSION}"

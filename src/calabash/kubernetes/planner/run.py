@@ -7,8 +7,8 @@ import threading
 
 import structlog
 
+from calabash.adapters.kube import KubeClient
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
-from calabash.seams.kube import KubeClient
 
 log = structlog.get_logger(__name__)
 

@@ -20,31 +20,31 @@ from enum import StrEnum
 import msgspec
 import structlog
 
+from calabash.adapters.clock import Clock, SteadyClock, SystemClock
+from calabash.adapters.kube import KubeClient, is_final
+from calabash.adapters.kube.objects.core import Pod
 from calabash.api.part_metrics import PLANNER_BINDINGS
-from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
-from calabash.kubernetes.planner.apart import ApartFromOthers, Neighbours
-from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
-from calabash.kubernetes.planner.core import HOLD_S, MOVE_AFTER_S, MOVE_REST_S, MOVES_AT_ONCE, options_with_moves
-from calabash.kubernetes.planner.decisions import still_wanted
-from calabash.kubernetes.planner.executor import Executor
-from calabash.kubernetes.planner.extender import Extender
-from calabash.kubernetes.planner.facts import Action, PodName, SweepPod
-from calabash.kubernetes.planner.handover import Handover, HandoverThread
-from calabash.kubernetes.planner.http import SmallServer
-from calabash.kubernetes.planner.lead import Lead
-from calabash.kubernetes.planner.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, Election
-from calabash.kubernetes.planner.orders import Orders
-from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
-from calabash.kubernetes.planner.reading import pod_facts
-from calabash.kubernetes.planner.status import BOUNDS as STATUS_BOUNDS
-from calabash.kubernetes.planner.status import PlannerStatus
-from calabash.kubernetes.planner.term import CoreOfTerm, DecisionFailedError, deciding
-from calabash.kubernetes.planner.unused import REFUSED_S
-from calabash.kubernetes.shards import ALL, Shard
+from calabash.kubernetes.leader.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, Election
+from calabash.kubernetes.objects.shards import ALL, Shard
+from calabash.kubernetes.planner.apply.api_writes import Orders
+from calabash.kubernetes.planner.apply.executor import Executor
+from calabash.kubernetes.planner.apply.queue_status import STATUS_EVERY_S, QueueTeller
+from calabash.kubernetes.planner.decide.core import HOLD_S, MOVE_AFTER_S, MOVE_REST_S, MOVES_AT_ONCE, options_with_moves
+from calabash.kubernetes.planner.decide.decisions import still_wanted
+from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, BindVerdict, FilterAnswer
+from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
+from calabash.kubernetes.planner.lead.colocated import BesideScheduler, Candidate
+from calabash.kubernetes.planner.lead.exclusive import ApartFromOthers, Neighbours
+from calabash.kubernetes.planner.lead.handover import Handover, HandoverThread
+from calabash.kubernetes.planner.lead.loop import Lead
+from calabash.kubernetes.planner.lead.term import CoreOfTerm, DecisionFailedError, deciding
+from calabash.kubernetes.planner.serve.extender import Extender
+from calabash.kubernetes.planner.serve.status import BOUNDS as STATUS_BOUNDS
+from calabash.kubernetes.planner.serve.status import PlannerStatus
+from calabash.kubernetes.planner.state.facts import Action, PodName, SweepPod
+from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
 from calabash.model.errors import CalabashError
-from calabash.seams.clock import Clock, SteadyClock, SystemClock
-from calabash.seams.kube import KubeClient, is_final
-from calabash.seams.kube.objects import Pod
+from calabash.transport.small_server import SmallServer
 
 log = structlog.get_logger(__name__)
 

@@ -6,23 +6,23 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from calabash.adapters.kube import ObjectMeta
+from calabash.adapters.kube.objects.resources import KubeQueue
 from calabash.api import replies, requests
 from calabash.api.overview import OverviewReply
+from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap, tenant_map
 from calabash.kubernetes.server import views
 from calabash.kubernetes.server.state import ClusterState, ServedPod
-from calabash.kubernetes.tenants import NamespacePlace, TenantMap, tenant_map
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, AllocationId, GpuRequest
 from calabash.model.tenancy import DEFAULT_PROJECT, Principal
-from calabash.operations.changes import Key, Trace
-from calabash.operations.overview import overview
-from calabash.operations.owners import AllocationOwner
-from calabash.operations.permission import Permission, not_found
-from calabash.operations.sight import Held, Sight
-from calabash.operations.tenancy import TenancyBook
-from calabash.seams.kube import ObjectMeta
-from calabash.seams.kube.resources import KubeQueue
+from calabash.platform.access.permission import Permission, not_found
+from calabash.platform.access.visibility import Held, Sight
+from calabash.platform.http.change_feed import Key, Trace
+from calabash.platform.overview import overview
+from calabash.platform.tenancy.owners import AllocationOwner
+from calabash.platform.tenancy.store import TenancyBook
 
 UNKNOWN = "unknown"
 

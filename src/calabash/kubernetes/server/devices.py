@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.resources import GPU_NODE
 from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.state import ClusterState
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.resources import GPU_NODE
 
 
 class DeviceOrders:

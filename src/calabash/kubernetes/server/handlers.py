@@ -12,6 +12,7 @@ from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 
 import calabash
+from calabash.adapters.store import public_url
 from calabash.api import devices as device_requests
 from calabash.api import replies, requests
 from calabash.api.overview import OverviewReply
@@ -22,8 +23,8 @@ from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.queues import QueueWriter
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.handlers.application import OPERATING
-from calabash.operations.handlers.asked import (
+from calabash.platform.handlers.application import OPERATING
+from calabash.platform.handlers.request import (
     Asked,
     body_of,
     caller_of,
@@ -33,7 +34,6 @@ from calabash.operations.handlers.asked import (
     sight_of,
     work,
 )
-from calabash.seams.store import public_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.resources import QUEUE, KubeQueue
 from calabash.api import requests
-from calabash.kubernetes import names
+from calabash.kubernetes.objects import names
 from calabash.kubernetes.server.state import ClusterState
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.settings_changes import changed_queue, require_presence
+from calabash.platform.settings_changes import changed_queue, require_presence
 from calabash.sched import QUEUE_DEPTH_MAX, levels, too_deep
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.resources import QUEUE, KubeQueue
 
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?")
 

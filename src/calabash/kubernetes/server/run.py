@@ -18,49 +18,49 @@ from pathlib import Path
 
 import structlog
 
-from calabash.kubernetes.planner.lead import Lead
-from calabash.kubernetes.planner.lease import RENEW_EVERY_S, Election
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.host.processes import user_name
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.resources import TENANT
+from calabash.adapters.pool.client import socket_path
+from calabash.adapters.store import Store, open_store
+from calabash.kubernetes.leader.lease import RENEW_EVERY_S, Election
+from calabash.kubernetes.planner.lead.loop import Lead
 from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.devices import DeviceOrders
-from calabash.kubernetes.server.figures import ServerFigures
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
-from calabash.kubernetes.server.keeping import COMPONENT, TenantKeeper
-from calabash.kubernetes.server.networking import KubeNetworkKeeper
-from calabash.kubernetes.server.noticing import waiting_pods
+from calabash.kubernetes.server.journal_recorder import ClusterRecorder
+from calabash.kubernetes.server.metrics import ServerFigures
+from calabash.kubernetes.server.network_reconciler import KubeNetworkKeeper
+from calabash.kubernetes.server.notice_sources import waiting_pods
+from calabash.kubernetes.server.open_usage import LAG_MAX_S, ClusterUsage
 from calabash.kubernetes.server.queues import QueueWriter
-from calabash.kubernetes.server.recording import ClusterRecorder
-from calabash.kubernetes.server.running_usage import LAG_MAX_S, ClusterUsage
 from calabash.kubernetes.server.settings import ClusterOrder
 from calabash.kubernetes.server.state import ClusterState
 from calabash.kubernetes.server.tenancy import ClusterTenancy
+from calabash.kubernetes.server.tenant_reconciler import COMPONENT, TenantKeeper
 from calabash.kubernetes.telemetry import serving
 from calabash.kubernetes.usage.program import UsageProgram
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.auditing import AuditTrail
-from calabash.operations.billing import Billing
-from calabash.operations.context import Operations
-from calabash.operations.fairness import Fairness
-from calabash.operations.gateway import ConsoleDoor, gateway_socket
-from calabash.operations.handlers.application import served
-from calabash.operations.home import own_home
-from calabash.operations.housekeeping import Housekeeper
-from calabash.operations.identities import Identities
-from calabash.operations.logs import LOG_FILE
-from calabash.operations.networking import networking
-from calabash.operations.notifying import notifying
-from calabash.operations.permission import Permission
-from calabash.operations.serving import Listener, Server
-from calabash.operations.sockets import listening
-from calabash.operations.tenancy import TenancyBook
-from calabash.operations.tenancy_changes import TenancyChanges
-from calabash.operations.tokens import Tokens
-from calabash.seams.clock import SystemClock
-from calabash.seams.host.processes import user_name
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.resources import TENANT
-from calabash.seams.pool.client import socket_path
-from calabash.seams.store import Store, open_store
+from calabash.platform.access.permission import Permission
+from calabash.platform.access.tokens import Tokens
+from calabash.platform.audit.trail import AuditTrail
+from calabash.platform.billing.service import Billing
+from calabash.platform.context import Operations
+from calabash.platform.handlers.application import served
+from calabash.platform.home.directory import own_home
+from calabash.platform.home.housekeeping import Housekeeper
+from calabash.platform.home.logs import LOG_FILE
+from calabash.platform.http.gateway_supervisor import ConsoleDoor, gateway_socket
+from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.server import Listener, Server
+from calabash.platform.http.sockets import listening
+from calabash.platform.networks.wiring import networking
+from calabash.platform.notifications.wiring import notifying
+from calabash.platform.tenancy.changes import TenancyChanges
+from calabash.platform.tenancy.identities import Identities
+from calabash.platform.tenancy.store import TenancyBook
 
 SYNCED_S = 120.0
 LOOK_S = 0.5

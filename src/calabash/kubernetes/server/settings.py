@@ -9,8 +9,8 @@ import msgspec
 
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.limits import Kept, Limits
-from calabash.operations.notice_settings import NotificationSettings
+from calabash.platform.home.limits import Kept, Limits
+from calabash.platform.notifications.settings import NotificationSettings
 
 
 class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

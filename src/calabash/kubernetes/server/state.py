@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import structlog
 
-from calabash.kubernetes import names
-from calabash.kubernetes.bounded import TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
-from calabash.kubernetes.planner.facts import PodSeen
-from calabash.kubernetes.planner.reading import may_concern_us, pod_facts
-from calabash.kubernetes.skipped import SkippedObjects
-from calabash.kubernetes.tenants import queue_of_namespace
+from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, PodSharing
+from calabash.adapters.kube.objects.core import NAMESPACE, POD, Condition, Namespace, Pod, PodStatus
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE, TENANT, GpuNode, KubeQueue, KubeTenant
+from calabash.kubernetes.object_limits import TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.objects.tenants import queue_of_namespace
+from calabash.kubernetes.planner.state.facts import PodSeen
+from calabash.kubernetes.planner.watch.facts_from_objects import may_concern_us, pod_facts
+from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.model.request import DEFAULT_QUEUE
-from calabash.seams.kube import KubeClient, Mirror, MirrorChange, PodSharing
-from calabash.seams.kube.objects import NAMESPACE, POD, Condition, Namespace, Pod, PodStatus
-from calabash.seams.kube.resources import GPU_NODE, QUEUE, TENANT, GpuNode, KubeQueue, KubeTenant
 
 TOLD_S = 5.0  # within which a mirror has heard of what was written
 

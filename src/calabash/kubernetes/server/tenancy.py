@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.resources import TENANT, KubeTenant
+from calabash.adapters.store.tenancy import TenancyTables
+from calabash.kubernetes.objects.tenants import kube_queue, projects_of, spec_body, spec_of, tenant_of
 from calabash.kubernetes.server.state import ClusterState
-from calabash.kubernetes.tenants import kube_queue, projects_of, spec_body, spec_of, tenant_of
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Project, Tenant
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.resources import TENANT, KubeTenant
-from calabash.seams.store.tenancy import TenancyTables
 
 
 class ClusterTenancy(TenancyTables):

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeCare, GpuNodeDevice, GpuNodeSlice, KubeQueue
 from calabash.api import replies
-from calabash.kubernetes.planner.reading import seconds
+from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap
+from calabash.kubernetes.planner.watch.facts_from_objects import seconds
 from calabash.kubernetes.server.state import ServedPod
-from calabash.kubernetes.tenants import NamespacePlace, TenantMap
 from calabash.model.allocation import AllocationState
 from calabash.model.device import Health
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.resources import GpuNode, GpuNodeCare, GpuNodeDevice, GpuNodeSlice, KubeQueue
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 PENDING, RUNNING, GRANTED = "pending", AllocationState.RUNNING.value, AllocationState.GRANTED.value

@@ -13,15 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from calabash.agent.membership_container import pod_digits
+from calabash.adapters.kube import KubeClient, UnreadableObject
+from calabash.adapters.kube.objects.core import NAMESPACE, POD, Namespace, Pod
+from calabash.adapters.kube.objects.resources import QUEUE as QUEUE_KIND
 from calabash.api.collected import UsageEntry
-from calabash.kubernetes.asked import read_request
-from calabash.kubernetes.names import QUEUE, QUEUES, REQUEST
+from calabash.kubernetes.objects.names import QUEUE, QUEUES, REQUEST
+from calabash.kubernetes.pod_request import read_request
 from calabash.model.errors import CalabashError
 from calabash.model.request import DEFAULT_QUEUE
-from calabash.seams.kube import KubeClient, UnreadableObject
-from calabash.seams.kube.objects import NAMESPACE, POD, Namespace, Pod
-from calabash.seams.kube.resources import QUEUE as QUEUE_KIND
+from calabash.node.membership.container import pod_digits
 
 TREE_S = 10.0
 DOUBT_S = 60.0

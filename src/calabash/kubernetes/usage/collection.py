@@ -21,6 +21,9 @@ from socket import socket
 import msgspec
 import structlog
 
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.store import Store
+from calabash.adapters.store.usage.outbox import NumberedUsage
 from calabash.api.collected import (
     BATCH_BYTES_MAX,
     USAGE_PATH,
@@ -30,18 +33,15 @@ from calabash.api.collected import (
     UsageRefusal,
     UsageTaken,
 )
-from calabash.kubernetes.admission.https import HttpsServer
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.kubernetes.usage.allowance import POD_COST, NodeAllowances
 from calabash.kubernetes.usage.attribution import Attribution, TenantOfQueue, TenantTree, UsageAccount
-from calabash.kubernetes.usage.identity import NodeIdentity
+from calabash.kubernetes.usage.node_identity import NodeIdentity
+from calabash.kubernetes.usage.node_rate_limit import POD_COST, NodeAllowances
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.kube import KubeClient
-from calabash.seams.store import Store
-from calabash.seams.store.outbox import NumberedUsage
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.https_server import HttpsServer
 
 PODS_MAX = 50  # that the API server is asked about for one batch; the rest of the batch is sent again
 AHEAD_S = 300.0  # so far a node's calendar may be ahead of ours

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from calabash.kubernetes.admission.certificates import KeyPair
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.core import CONFIG_MAP
+from calabash.adapters.store import Store
 from calabash.kubernetes.admission.run import expiry, listen, server_context
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.serving_certificates.authority import KeyPair
+from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
 from calabash.kubernetes.telemetry import Sample
 from calabash.kubernetes.usage.attribution import TenantOfQueue
 from calabash.kubernetes.usage.collection import UsageCollection
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError
-from calabash.seams.kube import KubeClient
-from calabash.seams.kube.objects import CONFIG_MAP
-from calabash.seams.store import Store
 
 SERVICE = "calabash-usage"
 AUTHORITY = f"{SERVICE}-ca"

@@ -10,20 +10,20 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.admission.test_mutate import OURS, TEAM, admitted, asking
 
-from calabash.kubernetes import names
-from calabash.kubernetes.admission.by_claims import asked_by_name, look_up
+from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
+from calabash.kubernetes.admission.claim_pods import asked_by_name, look_up
 from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
 from calabash.kubernetes.admission.service import MUTATE, AdmissionService
 from calabash.kubernetes.admission.validate import validate
-from calabash.kubernetes.asked import read_request
-from calabash.kubernetes.claims.names import EXTENDED
+from calabash.kubernetes.claims.device_names import EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, pod_of
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.http1 import HttpQuestion
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.pod_request import read_request
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName
-from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
-from calabash.seams.kube.memory import MemoryKube
+from calabash.transport.http1 import HttpQuestion
+from calabash_testing.api_server.client import MemoryKube
 
 WHOLE = GpuRequest(count=2, mode=ModeName("exclusive"))
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.kubernetes.admission.applied import applied
 
-from calabash.kubernetes import names
 from calabash.kubernetes.admission.mutate import mutate
 from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import validate
-from calabash.kubernetes.asked import read_request, write_request
 from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.registry import DIALECTS
-from calabash.kubernetes.quantity import parse_quantity
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.objects.quantity import parse_quantity
+from calabash.kubernetes.pod_request import read_request, write_request
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, Isolation
 

@@ -21,17 +21,17 @@ from hypothesis import strategies as st
 from tests.certificates import client_certificate
 from tests.unit.kubernetes.admission.applied import applied
 
-from calabash.cli.kube import admission, read_settings
-from calabash.kubernetes import names
-from calabash.kubernetes.admission.certificates import KeyPair, make_authority
+from calabash.adapters.kube.objects.core import NAMESPACE, SECRET
+from calabash.cli.programs.cluster import admission, read_settings
 from calabash.kubernetes.admission.review import read_review
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import MUTATING, VALIDATING, CertificateKeeper
 from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.objects import names
+from calabash.kubernetes.serving_certificates.authority import KeyPair, make_authority
+from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
 from calabash.model.errors import CalabashError
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, SECRET
+from calabash_testing.api_server.client import MemoryKube
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube" / "dialects"
 SETTINGS = AdmissionSettings()

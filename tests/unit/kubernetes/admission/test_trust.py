@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from calabash.kubernetes.admission.certificates import (
+from calabash.adapters.kube.objects.core import SECRET
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.serving_certificates.authority import (
     belongs,
     due,
     make_authority,
@@ -18,12 +21,9 @@ from calabash.kubernetes.admission.certificates import (
     signed_by,
     split,
 )
-from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import MUTATING, SETTLED, VALIDATING, CertificateKeeper, Material
-from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.serving_certificates.keeper import MUTATING, SETTLED, VALIDATING, CertificateKeeper, Material
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import SECRET
+from calabash_testing.api_server.client import MemoryKube
 
 SETTINGS = AdmissionSettings()
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

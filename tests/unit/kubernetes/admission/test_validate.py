@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.unit.kubernetes.admission.applied import applied
 
-from calabash.kubernetes import names
 from calabash.kubernetes.admission.mutate import mutate
 from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import PROTECTED, validate
 from calabash.kubernetes.dialects.pod import pod_of
+from calabash.kubernetes.objects import names
 from calabash.model.errors import CalabashError, Reason
 
 SETTINGS = AdmissionSettings()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from calabash.kubernetes import names
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.dialects.registry import DIALECTS
+from calabash.kubernetes.objects import names
 
 SETTINGS = AdmissionSettings()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from calabash.kubernetes.quantity import parse_quantity
-from calabash.seams.kube.claims import AllocatedDevice, CapacityRequestPolicy, ResourceSliceSpec, SliceDevice
+from calabash.adapters.kube.objects.claims import AllocatedDevice, CapacityRequestPolicy, ResourceSliceSpec, SliceDevice
+from calabash.kubernetes.objects.quantity import parse_quantity
 
 
 class Allocator:

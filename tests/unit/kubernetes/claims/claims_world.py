@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.kubernetes.claims.names import DRIVER
+from calabash.adapters.kube.objects.claims import ResourceClaim
+from calabash.kubernetes.claims.device_names import DRIVER
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName, Slice
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sched.cluster.mig_tables import GEOMETRIES
-from calabash.seams.kube.claims import ResourceClaim
 from calabash.sharing.protocol import HeldSlice
 
 NODE = "gpu-1"

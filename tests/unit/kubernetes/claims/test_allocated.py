@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card, config, result, said, share
 
+from calabash.adapters.kube.objects.claims import ResourceClaim
 from calabash.kubernetes.claims.allocated import ClaimPlan, claim_plan
-from calabash.kubernetes.claims.names import claim_devices
+from calabash.kubernetes.claims.device_names import claim_devices
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy
-from calabash.seams.kube.claims import ResourceClaim
 
 CARDS = (card(0), card(1))
 FIRST, SECOND = "gpu-00000000", "gpu-00000001"

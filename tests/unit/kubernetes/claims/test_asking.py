@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.claims_world import said
 
-from calabash.kubernetes.claims.asking import is_ours, request_of
+from calabash.adapters.kube.objects.claims import DeviceClass, ResourceClaimSpec
 from calabash.kubernetes.claims.expressions import EXPRESSION_MAX, demands_of
+from calabash.kubernetes.claims.requests import is_ours, request_of
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector
-from calabash.seams.kube.claims import DeviceClass, ResourceClaimSpec
 
 OURS = 'device.driver == "calabash.dev"'
 

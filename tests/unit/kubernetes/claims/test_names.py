@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.claims_world import card
 
-from calabash.kubernetes.claims.names import card_names, claim_devices
+from calabash.kubernetes.claims.device_names import card_names, claim_devices
 from calabash.model.device import DeviceUuid
 from calabash.model.mig import MigInstance
 from calabash.sched.cluster.mig_tables import GEOMETRIES

@@ -9,15 +9,15 @@ import pytest
 from tests.unit.kube.world import until
 from tests.unit.kubernetes.claims.claims_world import NODE, card, snapshot
 
-from calabash.agent.snapshot import NodeSnapshot
-from calabash.kubernetes.claims.publishing import SlicePublisher
+from calabash.adapters.kube import KubeError
+from calabash.adapters.kube.objects.claims import RESOURCE_SLICE, ResourceSlice
+from calabash.adapters.kube.objects.core import NODE as NODE_KIND
+from calabash.kubernetes.claims.slice_publisher import SlicePublisher
 from calabash.kubernetes.claims.slices import SliceFacts
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import KubeError
-from calabash.seams.kube.claims import RESOURCE_SLICE, ResourceSlice
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NODE as NODE_KIND
+from calabash.node.snapshot import NodeSnapshot
+from calabash_testing.api_server.client import MemoryKube
 
 FACTS = SliceFacts(driver_version="570.86.10")
 BOTH = snapshot(card(0), card(1))

@@ -12,20 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.allocator import Allocator
 from tests.unit.kubernetes.claims.claims_world import NODE, card, holding, snapshot
 
-from calabash.agent.membership_container import claim_allocation
-from calabash.agent.snapshot import DeviceSnapshot
-from calabash.agent.strangers import Stranger
-from calabash.kubernetes.claims import names
-from calabash.kubernetes.claims.allocated import claim_plan
-from calabash.kubernetes.claims.offered import semantic_version
-from calabash.kubernetes.claims.slices import DEVICES_MAX, ServerFeatures, SliceFacts, pcie_roots, slice_name, slices_of
-from calabash.model.device import Device, Health
-from calabash.model.mig import MigInstance
-from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Slice
-from calabash.sched.cluster.mig_tables import GEOMETRIES
-from calabash.seams.host.pci import PciTree
-from calabash.seams.host.processes import Process
-from calabash.seams.kube.claims import (
+from calabash.adapters.host.pci.devices import PciTree
+from calabash.adapters.host.processes import Process
+from calabash.adapters.kube.objects.claims import (
     AllocatedDevice,
     AllocatedDevices,
     ClaimAllocation,
@@ -34,7 +23,18 @@ from calabash.seams.kube.claims import (
     ResourceSliceSpec,
     SliceDevice,
 )
-from calabash.seams.kube.meta import ObjectMeta
+from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.kubernetes.claims import device_names
+from calabash.kubernetes.claims.allocated import claim_plan
+from calabash.kubernetes.claims.device_entry import semantic_version
+from calabash.kubernetes.claims.slices import DEVICES_MAX, ServerFeatures, SliceFacts, pcie_roots, slice_name, slices_of
+from calabash.model.device import Device, Health
+from calabash.model.mig import MigInstance
+from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Slice
+from calabash.node.membership.container import claim_allocation
+from calabash.node.processes.unmanaged import Stranger
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_of_device
 
@@ -115,16 +115,16 @@ def test_what_ails_a_card_is_a_taint_and_never_takes_a_device_away() -> None:
     well = taints(card())
     assert not any(well.values())
     for state, key in (
-        (card(health=Health.LOST), names.UNHEALTHY),
-        (DeviceSnapshot(device=card(), mode=None, held=(), orphans=(AllocationId("x"),)), names.UNHEALTHY),
-        (DeviceSnapshot(device=card(), mode=None, held=(), strangers=(STRANGER,)), names.STRANGER),
-        (holding(card(), "pod-1", Slice(device=card().uuid, memory_mib=1, core_percent=1)), names.OTHER_DOOR),
+        (card(health=Health.LOST), device_names.UNHEALTHY),
+        (DeviceSnapshot(device=card(), mode=None, held=(), orphans=(AllocationId("x"),)), device_names.UNHEALTHY),
+        (DeviceSnapshot(device=card(), mode=None, held=(), strangers=(STRANGER,)), device_names.STRANGER),
+        (holding(card(), "pod-1", Slice(device=card().uuid, memory_mib=1, core_percent=1)), device_names.OTHER_DOOR),
     ):
         found = taints(state)
         assert set(found) == set(well)
         assert found.pop(f"{WHOLE}-observed") == set(), "what is unwell is looked at"
         assert set(map(frozenset, found.values())) == {frozenset({key})}
-    assert set(taints(card(), replace(FACTS, closed="cordoned"))[WHOLE]) == {names.CORDONED}
+    assert set(taints(card(), replace(FACTS, closed="cordoned"))[WHOLE]) == {device_names.CORDONED}
     held = holding(card(), claim_allocation("c-1"), Slice(device=card().uuid, memory_mib=1, core_percent=1))
     assert not any(taints(held, replace(FACTS, claimed={claim_allocation("c-1")})).values())
 
@@ -140,7 +140,7 @@ def test_what_an_instance_that_stays_is_in_the_way_of_is_tainted() -> None:
     found = taints(card(mig_instances=(MigInstance(profile="3g.40gb", start=4, fixed=True),)))
     assert not found[f"{WHOLE}-mig-3g-40gb-4"]
     assert not found[f"{WHOLE}-mig-4g-40gb-0"]
-    assert found[f"{WHOLE}-mig-1g-10gb-5"] == found[WHOLE] == found[VGPU] == {names.KEPT}
+    assert found[f"{WHOLE}-mig-1g-10gb-5"] == found[WHOLE] == found[VGPU] == {device_names.KEPT}
 
 
 def test_cards_below_one_pcie_root_say_so(tmp_path: Path) -> None:

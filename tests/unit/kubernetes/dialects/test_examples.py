@@ -9,13 +9,13 @@ import msgspec
 import pytest
 import yaml
 
-from calabash.kubernetes.asked import GangSource
+from calabash.adapters.kube.objects.resources import KubeQueueSpec
 from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.protocol import DialectSettings
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import translate
+from calabash.kubernetes.pod_request import GangSource
 from calabash.model.request import ComputePolicy, GpuRequest, ModeName, Selector
-from calabash.seams.kube.resources import KubeQueueSpec
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube"
 BURST, BEST_EFFORT = ComputePolicy.BURST, ComputePolicy.BEST_EFFORT

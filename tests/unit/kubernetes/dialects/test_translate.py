@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.kubernetes.asked import ContainerKind, GangSource, PodRequest, read_request, write_request
 from calabash.kubernetes.dialects.pod import AskingPod, pod_of, read_pod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import translate
+from calabash.kubernetes.pod_request import ContainerKind, GangSource, PodRequest, read_request, write_request
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 

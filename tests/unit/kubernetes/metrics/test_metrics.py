@@ -20,17 +20,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from calabash.kubernetes.clients import TrustedClients
-from calabash.kubernetes.http1 import HttpQuestion
+from calabash.adapters.kube import Mirror
+from calabash.adapters.kube.objects.core import CONFIG_MAP, NAMESPACE, POD
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE
+from calabash.kubernetes.client_certificates import TrustedClients
 from calabash.kubernetes.metrics.frontproxy import read_front_proxy
 from calabash.kubernetes.metrics.run import API_SERVICE, REGISTERED, SERVICE, MetricsProgram
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode, quantity, queue_in, summed, uses_of
 from calabash.kubernetes.metrics.service import MetricsService
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import Mirror
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import CONFIG_MAP, NAMESPACE, POD
-from calabash.seams.kube.resources import GPU_NODE, QUEUE
+from calabash.transport.http1 import HttpQuestion
+from calabash_testing.api_server.client import MemoryKube
 
 ROOT = "/apis/external.metrics.k8s.io/v1beta1"
 SYSTEM = "calabash-system"

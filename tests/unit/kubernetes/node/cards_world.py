@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from tests.unit.kubernetes.node.node_world import NODE, Agent
 
-from calabash.agent.snapshot import DeviceSnapshot
-from calabash.agent.strangers import Stranger
-from calabash.kubernetes.node.tokens import card_ids
+from calabash.kubernetes.node_plugin.containers.device_ids import card_ids
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.node.processes.unmanaged import Stranger
+from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.protocol import HeldSlice
 
 TOKENS = tuple(itertools.islice(card_ids(), 8))

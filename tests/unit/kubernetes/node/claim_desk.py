@@ -12,22 +12,22 @@ from msgspec import structs
 from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card
 from tests.unit.kubernetes.node.node_world import Agent
 
-from calabash.agent.membership_container import claim_allocation
-from calabash.agent.node import Grant
-from calabash.kubernetes.node.claim_book import ClaimBook
-from calabash.kubernetes.node.claim_desk import CLAIM_PREFIX, ClaimDesk
-from calabash.kubernetes.node.claim_notes import ClaimNotes
-from calabash.kubernetes.node.claims import ClaimPreparer
-from calabash.kubernetes.node.pods import NodePods
+from calabash.adapters.cdi import ContainerEdits, list_specs
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.claims import ClaimConsumer, ResourceClaim
+from calabash.adapters.kube.objects.core import Pod
+from calabash.adapters.kubelet import ClaimRef
+from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
+from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
+from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
+from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.seams.cdi import ContainerEdits, list_specs
-from calabash.seams.clock import VirtualClock
-from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.claims import ClaimConsumer, ResourceClaim
-from calabash.seams.kube.objects import Pod
-from calabash.seams.kubelet import ClaimRef
+from calabash.node.agent import Grant
+from calabash.node.membership.container import claim_allocation
 
 CLAIM_UID = "11111111-2222-3333-4444-555555555555"
 REF = ClaimRef(namespace="ml", uid=CLAIM_UID, name="c")

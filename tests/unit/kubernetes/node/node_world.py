@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calabash.agent.node import Grant
-from calabash.kubernetes.names import PLAN
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
-from calabash.model.allocation import AllocationRecord
-from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId
-from calabash.seams.kube.meta import ObjectMeta
-from calabash.seams.kube.objects import (
+from calabash.adapters.kube.objects.core import (
     Container,
     ContainerState,
     ContainerStatus,
@@ -21,6 +14,13 @@ from calabash.seams.kube.objects import (
     StateRunning,
     StateTerminated,
 )
+from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.kubernetes.objects.names import PLAN
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.node.agent import Grant
 from calabash.sharing.protocol import Edits
 
 NODE = "n1"

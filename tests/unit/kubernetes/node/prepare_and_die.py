@@ -20,20 +20,21 @@ from msgspec import structs
 from tests.unit.kubernetes.claims.claims_world import allocated, share
 from tests.unit.kubernetes.node.claim_desk import REF, Edits
 
-from calabash.agent.node import NodeAgent
-from calabash.kubernetes.claims.names import card_names
-from calabash.kubernetes.node import claim_desk, claims
-from calabash.kubernetes.node.claim_book import ClaimBook
-from calabash.kubernetes.node.claim_care import ClaimCare
-from calabash.kubernetes.node.claim_notes import ClaimNotes
-from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.tenure import ClaimTenure
-from calabash.seams.clock import SystemClock
-from calabash.seams.gpu.library import shim_library, simulated_environment
-from calabash.seams.gpu.protocol import DriverOptions
-from calabash.seams.gpu.vendors import open_present
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.store import open_store
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.gpu.library import shim_library, simulated_environment
+from calabash.adapters.gpu.protocol import DriverOptions
+from calabash.adapters.gpu.vendors import open_present
+from calabash.adapters.store import open_store
+from calabash.kubernetes.claims.device_names import card_names
+from calabash.kubernetes.node_plugin.claims import prepare
+from calabash.kubernetes.node_plugin.claims import resources as claims_resources
+from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
+from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
+from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.retention import ClaimTenure
+from calabash.node.agent import NodeAgent
+from calabash_testing.api_server.client import MemoryKube
 
 NODE = "gpu-1"
 END_S = 60.0
@@ -73,7 +74,7 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
         tenure=ClaimTenure(book),
     )
     agent.start()
-    desk = claim_desk.ClaimDesk(notes=ClaimNotes(home / "claims"), book=book, specs=home / "cdi")
+    desk = claims_resources.ClaimDesk(notes=ClaimNotes(home / "claims"), book=book, specs=home / "cdi")
     for orphan in desk.begin([record.id for record in agent.records()]):
         agent.end(orphan, reason="ended", explanation="nothing is noted of its claim", gently=True)
     answer: Any = ()
@@ -95,9 +96,9 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
         driver.close()
 
 
-def watch(steps: Steps, agent: NodeAgent, desk: claim_desk.ClaimDesk) -> None:
+def watch(steps: Steps, agent: NodeAgent, desk: claims_resources.ClaimDesk) -> None:
     """Every writing is a step."""
-    notes, desks, store = cast("Any", desk.notes), cast("Any", claim_desk), agent._parts.store
+    notes, desks, store = cast("Any", desk.notes), cast("Any", claims_resources), agent._parts.store
     notes.keep, notes.forget = steps.around("note", notes.keep), steps.around("forget", notes.forget)
     desks.remove_spec = steps.around("remove", desks.remove_spec)
     written = steps.around("rename", Path.rename)
@@ -107,11 +108,11 @@ def watch(steps: Steps, agent: NodeAgent, desk: claim_desk.ClaimDesk) -> None:
     cast("Any", store).release = steps.around("release", store.release)
 
 
-def _preparer(agent: NodeAgent, desk: claim_desk.ClaimDesk) -> claims.ClaimPreparer:
+def _preparer(agent: NodeAgent, desk: claims_resources.ClaimDesk) -> prepare.ClaimPreparer:
     cards = [one.device for one in agent.devices()]
     claim = allocated(share(f"{card_names(cards)[cards[0].uuid]}-vgpu", 1056))
     claim = structs.replace(claim, metadata=structs.replace(claim.metadata, uid=REF.uid))
-    return claims.ClaimPreparer(
+    return prepare.ClaimPreparer(
         agent,
         NodePods(lambda namespace, name: None, users=desk.book.users),
         desk,

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from calabash.agent.health import HealthFacts
-from calabash.agent.health_book import CardEntry
-from calabash.agent.probe import Probed
-from calabash.kubernetes.node.cardcare import CardCare
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeCare, GpuNodeOrder, GpuNodeSpec
+from calabash.kubernetes.node_plugin.devices.maintenance import CardCare
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.meta import ObjectMeta
-from calabash.seams.kube.resources import GpuNode, GpuNodeCare, GpuNodeOrder, GpuNodeSpec
+from calabash.node.devices.probe import Probed
+from calabash.node.health.conditions import HealthFacts
+from calabash.node.health.store import CardEntry
 
 CARDS = tuple(
     Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="T4", memory_mib=15360) for i in range(2)

@@ -12,17 +12,17 @@ from msgspec import structs
 from tests.unit.kubernetes.claims.claims_world import card, share
 from tests.unit.kubernetes.node.claim_desk import CLAIM_UID, REF, Desk
 
-from calabash.agent.membership_container import claim_allocation
-from calabash.kubernetes.claims.names import card_names
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import DOOR
-from calabash.kubernetes.node.claim_care import ClaimCare
-from calabash.kubernetes.node.claim_turns import ClaimTurns
-from calabash.kubernetes.node.doorway import LOOK_S, Doorway
+from calabash.adapters.kube.objects.claims import ResourceClaim
+from calabash.adapters.kube.objects.core import NODE as NODES
+from calabash.kubernetes.claims.device_names import card_names
+from calabash.kubernetes.node_plugin.claims.locks import ClaimTurns
+from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
+from calabash.kubernetes.node_plugin.devices.allocation_api import LOOK_S, Doorway
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import DOOR
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.claims import ResourceClaim
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NODE as NODES
+from calabash.node.membership.container import claim_allocation
+from calabash_testing.api_server.client import MemoryKube
 
 VGPU = f"{card_names([card(0)])[card(0).uuid]}-vgpu"
 

@@ -12,16 +12,16 @@ from tests.contract.fake_dra_kubelet import FakeDraKubelet, until
 from tests.unit.kubernetes.claims.claims_world import NODE, card, share, snapshot
 from tests.unit.kubernetes.node.claim_desk import CLAIM_UID, REF, Desk, Edits
 
-from calabash.agent.membership_container import claim_allocation
-from calabash.kubernetes.claims.names import CORDONED, card_names
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.node.claim_door import ClaimDoor
-from calabash.kubernetes.node.doorway import Doorway
-from calabash.kubernetes.node.settings import AgentSettings
+from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM, RESOURCE_SLICE
+from calabash.adapters.kube.objects.core import NODE as NODES
+from calabash.kubernetes.claims.device_names import CORDONED, card_names
+from calabash.kubernetes.node_plugin.claims.driver import ClaimDoor
+from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
+from calabash.kubernetes.node_plugin.settings import AgentSettings
+from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.claims import RESOURCE_CLAIM, RESOURCE_SLICE
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NODE as NODES
+from calabash.node.membership.container import claim_allocation
+from calabash_testing.api_server.client import MemoryKube
 
 CARD = card(0)
 VGPU = f"{card_names([CARD])[CARD.uuid]}-vgpu"

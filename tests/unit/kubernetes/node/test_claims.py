@@ -11,14 +11,14 @@ from tests.unit.kubernetes.claims.claims_world import card, config, result, said
 from tests.unit.kubernetes.node.claim_desk import CLAIM_UID, POD_UID, REF, Desk, pod_with
 from tests.unit.kubernetes.node.node_world import OTHER
 
-from calabash.agent.membership_container import claim_allocation, container_allocation, is_of_claim
-from calabash.agent.slot_names import is_slot_name
-from calabash.kubernetes.claims.names import card_names
-from calabash.kubernetes.node.claim_book import known_claim
-from calabash.kubernetes.node.claim_notes import ClaimNotes
-from calabash.kubernetes.node.tenure import ClaimTenure
+from calabash.adapters.kubelet import ClaimRef
+from calabash.kubernetes.claims.device_names import card_names
+from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
+from calabash.kubernetes.node_plugin.claims.store import known_claim
+from calabash.kubernetes.node_plugin.retention import ClaimTenure
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kubelet import ClaimRef
+from calabash.node.membership.container import claim_allocation, container_allocation, is_of_claim
+from calabash.node.slots.names import is_slot_name
 
 FIRST, SECOND = card_names((card(0), card(1))).values()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from calabash.seams.gpu import sim
+from calabash.adapters.gpu import sim
 
 # What lies between two of these steps leaves nothing else behind than the first of them.
 STEPS = (

@@ -9,15 +9,15 @@ import pytest
 from tests.unit.kubernetes.node.node_world import OTHER, UID, planned, pod
 from tests.unit.kubernetes.node.test_tenure import record
 
-from calabash.agent.membership_container import claim_allocation
-from calabash.kubernetes.node.claim_book import ClaimBook, KnownClaim
-from calabash.kubernetes.node.departed import GONE_S, DepartedPods, pod_exists
-from calabash.kubernetes.node.pods import NodePods
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.node_plugin.claims.store import ClaimBook, KnownClaim
+from calabash.kubernetes.node_plugin.containers.deleted_pods import GONE_S, DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.objects import Pod
+from calabash.node.membership.container import claim_allocation
 
 CLAIM = "12345678-1234-1234-1234-123456789abc"
 

@@ -16,15 +16,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from calabash.agent.membership_container import container_allocation, pod_digits
-from calabash.kubernetes.names import GPUS, PLAN
-from calabash.kubernetes.node.device_guard import CONTROL_MINORS, DeviceGuard, GuardSettings
+from calabash.adapters.host.cgroups.device_access import DeviceHierarchy
+from calabash.adapters.host.mounts import mounts
+from calabash.adapters.kube.http.wire import decode_object
+from calabash.adapters.kube.objects.core import POD, Pod
+from calabash.kubernetes.node_plugin.devices.device_guard import CONTROL_MINORS, DeviceGuard, GuardSettings
+from calabash.kubernetes.objects.names import GPUS, PLAN
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
-from calabash.seams.host.device_access import DeviceHierarchy
-from calabash.seams.host.mounts import mounts
-from calabash.seams.kube.objects import POD, Pod
-from calabash.seams.kube.wire import decode_object
+from calabash.node.membership.container import container_allocation, pod_digits
 
 MAJOR = 1  # of /dev/zero (5), /dev/full (7), /dev/urandom (9)
 ZERO, FULL = "/dev/zero", "/dev/full"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calabash.kubernetes.node.disk_room import FREE_FILES_MIN, FREE_MIB_AGAIN, FREE_MIB_MIN, DiskRoom
+from calabash.kubernetes.node_plugin.disk_space import FREE_FILES_MIN, FREE_MIB_AGAIN, FREE_MIB_MIN, DiskRoom
 from calabash.model.errors import Reason
 
 BLOCK = 4096

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from tests.unit.kubernetes.node.node_world import NODE
 
-from calabash.agent.modes.brokered_place import program_edits
-from calabash.agent.node import Grant
-from calabash.kubernetes.node.edits import (
+from calabash.adapters.cdi import ContainerEdits, MountEdit
+from calabash.kubernetes.node_plugin.containers.edits import (
     PRELOAD_INSIDE,
     SHIM_INSIDE,
     SLOT_INSIDE,
     WORKER_INSIDE,
     EditsMaker,
 )
-from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, simulated_driver
+from calabash.kubernetes.node_plugin.containers.host_driver import HostDriver, find_driver, simulated_driver
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.cdi import ContainerEdits, MountEdit
+from calabash.node.agent import Grant
+from calabash.node.modes.brokered.isolation import program_edits
 from calabash.sharing.protocol import Edits as ModeEdits
 from calabash.sharing.protocol import Mount
 from calabash.sharing.registry import mode_named

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.node.node_world import OTHER, UID
 
-from calabash.agent.membership_container import container_allocation
-from calabash.kubernetes.names import GPUS
-from calabash.kubernetes.node.foreign import QUIET_S, ForeignPlugins, gives_cards
-from calabash.kubernetes.node.giving import Giving
-from calabash.kubernetes.node.health import HeldTokens, token_health
-from calabash.kubernetes.node.tokens import card_ids, token_ids
+from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
+from calabash.kubernetes.node_plugin.containers.device_ids import card_ids, token_ids
+from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, token_health
+from calabash.kubernetes.node_plugin.devices.offering import Giving
+from calabash.kubernetes.node_plugin.devices.other_plugins import QUIET_S, ForeignPlugins, gives_cards
+from calabash.kubernetes.objects.names import GPUS
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import ILL, Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
+from calabash.node.membership.container import container_allocation
 from calabash.sharing.vgpu import SLICES_MAX
 
 CARDS = tuple(

@@ -17,17 +17,17 @@ from tests.native.simnode import simctl
 from tests.stand_ins import stand_in_smi
 from tests.unit.agent.test_host_libraries import cache
 
-from calabash.kubernetes.node import service as node_service
-from calabash.kubernetes.node.hostdriver import find_driver, find_nvml, link_libraries, programs_of
-from calabash.kubernetes.node.service import AgentService
-from calabash.kubernetes.node.settings import AgentSettings
+from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.adapters.gpu.nvidia.mps import MpsControl, find_program
+from calabash.adapters.gpu.nvidia.reset import reset_real
+from calabash.adapters.kube.objects.core import EVENT, Condition
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.kubernetes.node_plugin import service as node_service
+from calabash.kubernetes.node_plugin.containers.host_driver import find_driver, find_nvml, link_libraries, programs_of
+from calabash.kubernetes.node_plugin.service import AgentService
+from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import simulated_library_dir
-from calabash.seams.gpu.mps import MpsControl, find_program
-from calabash.seams.gpu.nvidia_reset import reset_real
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import EVENT, Condition
-from calabash.seams.kube.resources import GPU_NODE
+from calabash_testing.api_server.client import MemoryKube
 
 
 def test_libraries_are_found_where_the_hosts_loader_finds_them(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_nvml_of_the_host_serves_a_process_whose_own_loader_has_none(tmp_path: P
     program = """
 import sys
 from pathlib import Path
-from calabash.seams.gpu import nvidia
-from calabash.seams.gpu.protocol import DriverOptions
+from calabash.adapters.gpu.nvidia import driver as nvidia
+from calabash.adapters.gpu.protocol import DriverOptions
 nvidia.SIM_ENVIRONMENT = "ELSEWHERE"  # as with real cards: nobody says which node
 driver = nvidia.open_driver(DriverOptions(library=Path(sys.argv[1])))
 print(len(driver.devices()))
@@ -109,7 +109,7 @@ def _host_with_service(host: Path, root: str = "") -> Path:
 def test_the_hosts_multi_process_service_is_run_with_its_drivers_libraries_and_no_others(
     tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda _, also: None)
+    monkeypatch.setattr("calabash.adapters.gpu.programs.find_program", lambda _, also: None)
     host, home = tmp_path / "host", tmp_path / "home"
     home.mkdir()
     program = _host_with_service(host, root)
@@ -136,7 +136,7 @@ def test_links_of_an_older_driver_go_when_the_host_has_another(tmp_path: Path) -
 def test_a_program_of_our_own_path_and_a_simulated_node_need_nothing_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda name, also: Path(f"/usr/bin/{name}"))
+    monkeypatch.setattr("calabash.adapters.gpu.programs.find_program", lambda name, also: Path(f"/usr/bin/{name}"))
     _host_with_service(tmp_path / "host")
     files = programs_of(tmp_path / "host", tmp_path / "driver")
     assert find_program({}, files) == Path("/usr/bin/nvidia-cuda-mps-control")
@@ -144,7 +144,7 @@ def test_a_program_of_our_own_path_and_a_simulated_node_need_nothing_of_the_host
 
 
 def test_a_card_is_reset_by_the_hosts_own_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda _, also: None)
+    monkeypatch.setattr("calabash.adapters.gpu.programs.find_program", lambda _, also: None)
     host = tmp_path / "host"
     (host / "usr/bin").mkdir(parents=True)
     asked = stand_in_smi(host / "usr/bin", 'echo "$LD_LIBRARY_PATH" >>"$0.env"')
@@ -156,7 +156,7 @@ def test_a_card_is_reset_by_the_hosts_own_tool(tmp_path: Path, monkeypatch: pyte
 def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calabash.seams.gpu.programs.find_program", lambda _, also: None)
+    monkeypatch.setattr("calabash.adapters.gpu.programs.find_program", lambda _, also: None)
     _host_with_service(tmp_path / "host")
     (tmp_path / "host/usr/bin/nvidia-cuda-mps-control").unlink()
     files = programs_of(tmp_path / "host", tmp_path / "driver")

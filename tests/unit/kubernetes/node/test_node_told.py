@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from calabash.kubernetes.names import STARTUP_TAINT
-from calabash.kubernetes.node.happenings import NAMESPACE, NodeHappenings
-from calabash.kubernetes.node.taint import AGAIN_S, RETRY_S, StartupTaint
+from calabash.adapters.kube.objects.core import EVENT, NODE, KubeEvent
+from calabash.kubernetes.node_plugin.reports.node_events import NAMESPACE, NodeHappenings
+from calabash.kubernetes.node_plugin.reports.taint import AGAIN_S, RETRY_S, StartupTaint
+from calabash.kubernetes.objects.names import STARTUP_TAINT
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import EVENT, NODE, KubeEvent
+from calabash_testing.api_server.client import MemoryKube
 
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
 THEIRS = {"key": "example.com/theirs", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}

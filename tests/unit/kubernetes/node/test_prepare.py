@@ -13,25 +13,25 @@ import pytest
 from msgspec import structs
 from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, planned, pod
 
-from calabash.agent.membership_container import container_allocation
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
-from calabash.kubernetes.names import GPUS, PLANNED, REQUEST
-from calabash.kubernetes.node.owners import Owners
-from calabash.kubernetes.node.patience import LEAVING_S
-from calabash.kubernetes.node.placing import ByPlan
-from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import Preparer, request_of
-from calabash.kubernetes.node.specs import SlotSpecs
-from calabash.kubernetes.node.tokens import device_name
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+from calabash.adapters.cdi import ContainerEdits
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.host.processes import Process
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.core import Condition, Pod, PodStatus
+from calabash.adapters.kubelet.protocol import CheckpointEntry, TokenOwner
+from calabash.kubernetes.node_plugin.containers.device_id_owners import Owners
+from calabash.kubernetes.node_plugin.containers.device_ids import device_name
+from calabash.kubernetes.node_plugin.containers.prepare import Preparer, request_of
+from calabash.kubernetes.node_plugin.containers.retry import LEAVING_S
+from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan
+from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.objects.names import GPUS, PLANNED, REQUEST
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
-from calabash.seams.cdi import ContainerEdits
-from calabash.seams.clock import VirtualClock
-from calabash.seams.host.processes import Process
-from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.objects import Condition, Pod, PodStatus
-from calabash.seams.kubelet.protocol import CheckpointEntry, TokenOwner
+from calabash.node.membership.container import container_allocation
 
 
 class Kubelet:

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from tests.unit.kubernetes.node.node_world import UID, planned, pod
 
-from calabash.agent.membership_container import container_allocation
-from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
-from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.publish import NodeFacts, Publisher
-from calabash.kubernetes.node.usage import REST_S, UseTelling
+from calabash.adapters.kube import KubeError, MirrorChange
+from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNodeStatus
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
+from calabash.kubernetes.node_plugin.reports.usage import REST_S, UseTelling
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
 from calabash.model.request import GpuRequest, ModeName, Placement, Slice
-from calabash.seams.kube import KubeError, MirrorChange
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.resources import GPU_NODE, GpuNodeStatus
+from calabash.node.membership.container import container_allocation
+from calabash.node.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
 from calabash.sharing.protocol import HeldSlice
+from calabash_testing.api_server.client import MemoryKube
 
 FACTS = NodeFacts(agent_version="1", driver_version="580.1", ready=True, reason="Serving", message="")
 CARD = Device(uuid=DeviceUuid("GPU-0"), index=0, vendor="nvidia", model="T4", memory_mib=15360)

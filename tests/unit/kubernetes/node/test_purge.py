@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from calabash.adapters.host.files import lock_exclusive
+from calabash.adapters.host.mounts import mount, mounts, unmount
 from calabash.cli.commands import cli
-from calabash.kubernetes.node.purge import Purged, purge
+from calabash.kubernetes.node_plugin.purge import Purged, purge
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.files import lock_exclusive
-from calabash.seams.host.mounts import mount, mounts, unmount
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts are root's to make")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from calabash.kubernetes.names import CDI_KIND, GPUS
-from calabash.kubernetes.node.installed import install
-from calabash.kubernetes.node.specs import LOOK_S, SlotSpecs
-from calabash.kubernetes.node.tokens import device_name, new_name, qualified, spec_name, token_ids
+from calabash.adapters.cdi import ContainerEdits, list_specs, write_spec
+from calabash.adapters.kubelet.protocol import CheckpointEntry
+from calabash.kubernetes.node_plugin.containers.device_ids import device_name, new_name, qualified, spec_name, token_ids
+from calabash.kubernetes.node_plugin.containers.installed_files import install
+from calabash.kubernetes.node_plugin.containers.specs import LOOK_S, SlotSpecs
+from calabash.kubernetes.objects.names import CDI_KIND, GPUS
 from calabash.model.errors import CalabashError
-from calabash.seams.cdi import ContainerEdits, list_specs, write_spec
-from calabash.seams.kubelet.protocol import CheckpointEntry
 
 EDITS = ContainerEdits(env=(("A", "1"),))
 

@@ -7,15 +7,15 @@ from datetime import datetime
 
 from tests.unit.kubernetes.node.node_world import OTHER, UID, planned, pod
 
-from calabash.agent.membership_container import container_allocation
-from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.tenure import PodTenure
+from calabash.adapters.host.processes import Process, identify
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.retention import PodTenure
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import GpuRequest, ModeName, Placement
-from calabash.seams.host.processes import Process, identify
-from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.objects import Pod
+from calabash.node.membership.container import container_allocation
 
 
 class World:

@@ -13,30 +13,30 @@ from hypothesis import strategies as st
 from tests.unit.kubernetes.node.cards_world import CARDS, TOKENS, Cards
 from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, planned, pod
 
-from calabash.agent.membership_container import container_allocation
-from calabash.agent.strangers import Stranger
+from calabash.adapters.cdi import ContainerEdits
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.host.processes import Process
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.core import Container, ContainerResources, Pod
+from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeSpec
+from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.names import GPUS, SCHEDULER
-from calabash.kubernetes.node.cordon import Cordon
-from calabash.kubernetes.node.health import HeldTokens
-from calabash.kubernetes.node.nvidianames import NvidiaNames, card_tokens
-from calabash.kubernetes.node.owners import Claimant, Owners
-from calabash.kubernetes.node.placing import ByPlan
-from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import Preparer
-from calabash.kubernetes.node.specs import SlotSpecs
-from calabash.kubernetes.node.wholecards import WholeCards, choose_whole, spare_cards
+from calabash.kubernetes.node_plugin.containers.device_id_owners import Claimant, Owners
+from calabash.kubernetes.node_plugin.containers.prepare import Preparer
+from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan
+from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
+from calabash.kubernetes.node_plugin.devices.cordon import Cordon
+from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens
+from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames, card_tokens
+from calabash.kubernetes.node_plugin.devices.whole_devices import WholeCards, choose_whole, spare_cards
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.objects.names import GPUS, SCHEDULER
 from calabash.model.device import ILL, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.cdi import ContainerEdits
-from calabash.seams.clock import VirtualClock
-from calabash.seams.host.processes import Process
-from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.meta import ObjectMeta
-from calabash.seams.kube.objects import Container, ContainerResources, Pod
-from calabash.seams.kube.resources import GpuNode, GpuNodeSpec
-from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
+from calabash.node.membership.container import container_allocation
+from calabash.node.processes.unmanaged import Stranger
 
 
 class Node:

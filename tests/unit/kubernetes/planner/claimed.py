@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.unit.kubernetes.planner.virtual import Cluster, asked
 
-from calabash.binder.kinds import Wish
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
-from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen, PodSeen, QueueSeen, UngatePod
+from calabash.binder.cluster.device_kinds import Wish
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.planner.decide.core import Core
+from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
+from calabash.kubernetes.planner.state.facts import ClaimSeen, PodClaimSeen, PodSeen, QueueSeen, UngatePod
+from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import fits, mode_on

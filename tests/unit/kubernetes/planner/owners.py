@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.kubernetes.planner.virtual import Cluster
 
-from calabash.kubernetes.planner.core import options_with_moves
+from calabash.kubernetes.planner.decide.core import options_with_moves
 from calabash.model.request import GpuRequest
 
 MOVES = options_with_moves(at_once=4, after_s=0.0, rest_s=0.0)

@@ -7,8 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.kubernetes.planner.backlog import AttemptedWrite, Backlog
-from calabash.kubernetes.planner.facts import Action, Nominate, PodName, SweepPod, UngatePod
+from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, Backlog
+from calabash.kubernetes.planner.state.facts import Action, Nominate, PodName, SweepPod, UngatePod
 
 
 def pod(namespace: str, name: str) -> PodName:

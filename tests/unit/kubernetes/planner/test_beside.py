@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from calabash.kubernetes.planner.beside import BesideScheduler
-from calabash.kubernetes.planner.lease import Election
+from calabash.adapters.kube.objects.core import LEASE, NAMESPACE
+from calabash.kubernetes.leader.lease import Election
+from calabash.kubernetes.planner.lead.colocated import BesideScheduler
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import LEASE, NAMESPACE
+from calabash_testing.api_server.client import MemoryKube
 
 
 class Replicas:

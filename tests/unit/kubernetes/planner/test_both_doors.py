@@ -11,7 +11,7 @@ from tests.examples import examples
 from tests.unit.kubernetes.planner.claimed import CLAIMS, TOKENS, WHOLE, ClaimCluster, share
 from tests.unit.kubernetes.planner.owners import MOVES
 
-from calabash.kubernetes.planner.claims import is_allocated
+from calabash.kubernetes.planner.state.claims import is_allocated
 from calabash.model.request import GpuRequest, Selector
 
 OTHER_MODEL = "NVIDIA H100-SXM5-40GB"

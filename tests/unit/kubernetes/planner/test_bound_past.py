@@ -11,12 +11,12 @@ import pytest
 from tests.unit.kubernetes.planner.test_late import Affinity
 from tests.unit.kubernetes.planner.virtual import asked
 
-from calabash.kubernetes.planner.facts import NamespaceSeen, QueueSeen
-from calabash.kubernetes.planner.reading import namespace_facts, pod_facts
+from calabash.adapters.kube.objects.core import Namespace, Pod
+from calabash.adapters.kube.objects.meta import ObjectMeta, OwnerReference
+from calabash.kubernetes.planner.state.facts import NamespaceSeen, QueueSeen
+from calabash.kubernetes.planner.watch.facts_from_objects import namespace_facts, pod_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest, ModeName
-from calabash.seams.kube.meta import ObjectMeta, OwnerReference
-from calabash.seams.kube.objects import Namespace, Pod
 
 WHOLE = GpuRequest()
 HALF = GpuRequest(memory_mib=8192, core_percent=50)

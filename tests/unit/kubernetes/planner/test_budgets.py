@@ -9,11 +9,13 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
-from calabash.kubernetes.planner.facts import EvictPod, NamespaceSeen, PodSeen, QueueSeen
-from calabash.kubernetes.planner.queues import KubeQueues
-from calabash.kubernetes.planner.reading import budget_facts
+from calabash.adapters.kube.objects.core import EVENT, NAMESPACE, PDB, POD, PodDisruptionBudget
+from calabash.adapters.kube.objects.resources import QUEUE
+from calabash.kubernetes.planner.state.budgets import BudgetSeen, LabelTerm
+from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceSeen, PodSeen, QueueSeen
+from calabash.kubernetes.planner.state.queues import KubeQueues
+from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.watch.facts_from_objects import budget_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 from calabash.sched import (
@@ -29,8 +31,6 @@ from calabash.sched import (
     Shape,
     set_evictable,
 )
-from calabash.seams.kube.objects import EVENT, NAMESPACE, PDB, POD, PodDisruptionBudget
-from calabash.seams.kube.resources import QUEUE
 
 WHOLE = GpuRequest()
 PROD = QueueSeen(name="prod", deserved=2.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.unit.kubernetes.planner.world import SETTINGS, World, until
 
-from calabash.kubernetes.planner.book import Entry
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.kube.objects.core import POD
+from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.unused import REFUSED_S
+from calabash.kubernetes.planner.state.store import Entry
 from calabash.model.request import GpuRequest
-from calabash.seams.clock import VirtualClock
-from calabash.seams.kube.objects import POD
 
 
 def entry_of(service: PlannerService, uid: str) -> Entry:

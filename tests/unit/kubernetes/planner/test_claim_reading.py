@@ -8,18 +8,18 @@ import msgspec
 from tests.unit.kubernetes.planner.claimed import ClaimCluster, by_claims
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.agent.membership_container import claim_allocation
-from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.claims.names import EXTENDED, card_names
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.planner.claim_reading import pod_claims
-from calabash.kubernetes.planner.facts import PodClaimSeen
-from calabash.kubernetes.planner.reading import gpu_node_facts, pod_facts
+from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM
+from calabash.adapters.kube.objects.core import POD, Pod
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.kubernetes.claims.device_names import EXTENDED, card_names
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.state.facts import PodClaimSeen
+from calabash.kubernetes.planner.watch.facts_from_claims import pod_claims
+from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, pod_facts
+from calabash.kubernetes.pod_request import write_request
 from calabash.model.errors import Reason
-from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM
-from calabash.seams.kube.objects import POD, Pod
-from calabash.seams.kube.resources import GPU_NODE
+from calabash.node.membership.container import claim_allocation
 
 WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'
 

@@ -9,9 +9,9 @@ from tests.unit.kubernetes.planner.claimed import CLAIMS, WHOLE, ClaimCluster, b
 from tests.unit.kubernetes.planner.owners import MOVES
 from tests.unit.kubernetes.planner.virtual import asked
 
-from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.claims import is_allocated
-from calabash.kubernetes.planner.facts import EvictPod, NamespaceSeen, QueueSeen, ReleasePod, UngatePod
+from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
+from calabash.kubernetes.planner.state.claims import is_allocated
+from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceSeen, QueueSeen, ReleasePod, UngatePod
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.planner.claims import Claims
-from calabash.kubernetes.planner.facts import ClaimSeen, PodClaimSeen, PodSeen
-from calabash.kubernetes.planner.reading import pod_facts
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.planner.state.claims import Claims
+from calabash.kubernetes.planner.state.facts import ClaimSeen, PodClaimSeen, PodSeen
+from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import Pod
 
 PART = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuRequest())
 ASKED = PodRequest(dialect="claims", containers=(PART,), door=NodeDoor.CLAIMS)

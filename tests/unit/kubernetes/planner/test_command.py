@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from calabash.cli.planner import planner
+from calabash.cli.programs.planner import planner
 from calabash.model.errors import CalabashError
 
 

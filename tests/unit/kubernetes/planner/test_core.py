@@ -13,11 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.examples import examples
 from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
 
-from calabash.binder.kinds import Wish
-from calabash.kubernetes.asked import ContainerKind, GangSource
-from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.facts import (
+from calabash.binder.cluster.device_kinds import Wish
+from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
+from calabash.kubernetes.planner.state.facts import (
     NamespaceSeen,
     NodeSeen,
     Nominate,
@@ -26,6 +24,8 @@ from calabash.kubernetes.planner.facts import (
     SliceSeen,
     WritePlan,
 )
+from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.pod_request import ContainerKind, GangSource
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest, Selector
 

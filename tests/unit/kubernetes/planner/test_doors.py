@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.unit.kubernetes.planner.virtual import Cluster
 
-from calabash.binder.kinds import Wish
-from calabash.kubernetes.doors import NodeDoor, door_named
-from calabash.kubernetes.planner.facts import ReleasePod
+from calabash.binder.cluster.device_kinds import Wish
+from calabash.kubernetes.objects.allocation_api import NodeDoor, door_named
+from calabash.kubernetes.planner.state.facts import ReleasePod
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.planner.world import SETTINGS, World, released, until
 
-from calabash.kubernetes.asked import GangSource
-from calabash.kubernetes.names import PLAN_GATE
-from calabash.kubernetes.planner import group_mirrors
-from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.facts import PodName
-from calabash.kubernetes.planner.lease import Election
+from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.kube.objects.groups import VOLCANO_GROUP
+from calabash.kubernetes.leader.lease import Election
+from calabash.kubernetes.objects.names import PLAN_GATE
+from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.service import PlannerService
+from calabash.kubernetes.planner.state.facts import PodName
+from calabash.kubernetes.planner.watch import groups as watch_groups
+from calabash.kubernetes.pod_request import GangSource
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.groups import VOLCANO_GROUP
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import POD
+from calabash_testing.api_server.client import MemoryKube
 
 
 class LateKube:
@@ -165,7 +165,7 @@ def test_groups_are_known_though_the_api_server_was_away_when_the_planner_began(
 def test_a_kind_of_group_that_is_installed_later_is_watched_from_then_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_mirrors, "ASK_EVERY_S", 0.05)
+    monkeypatch.setattr(watch_groups, "ASK_EVERY_S", 0.05)
     world.client.faults.absent.add("podgroups")
     service = world.start()
     until(service.leads, "leads")

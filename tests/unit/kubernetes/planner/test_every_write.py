@@ -10,10 +10,14 @@ from tests.unit.kube.world import until
 from tests.unit.kubernetes.planner.test_executor import PLAN, Outcomes
 from tests.unit.kubernetes.refusing import RefusingKube
 
-from calabash.kubernetes.names import PLAN_GATE
-from calabash.kubernetes.planner import executor as module
-from calabash.kubernetes.planner.executor import Executor
-from calabash.kubernetes.planner.facts import (
+from calabash.adapters.kube.objects.core import NAMESPACE, POD
+from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
+from calabash.kubernetes.objects.names import PLAN_GATE
+from calabash.kubernetes.planner.apply import executor as module
+from calabash.kubernetes.planner.apply.api_writes import Orders
+from calabash.kubernetes.planner.apply.executor import Executor
+from calabash.kubernetes.planner.apply.queue_status import QueueStatuses
+from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
     Nominate,
@@ -24,12 +28,8 @@ from calabash.kubernetes.planner.facts import (
     UngatePod,
     WritePlan,
 )
-from calabash.kubernetes.planner.orders import Orders
-from calabash.kubernetes.planner.queue_status import QueueStatuses
 from calabash.model.errors import Reason
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, POD
-from calabash.seams.kube.resources import QUEUE, KubeQueueStatus
+from calabash_testing.api_server.client import MemoryKube
 
 HOSTILE, QUIET, COUNT = "hostile", "quiet", 6
 KINDS: dict[str, Callable[[PodName], Action]] = {

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.unit.kube.world import until
 
-from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
-from calabash.kubernetes.planner import executor as module
-from calabash.kubernetes.planner.executor import Executor
-from calabash.kubernetes.planner.facts import Action, PodName, ReleasePod, Report
-from calabash.kubernetes.planner.orders import LeadsNoLonger, Orders
+from calabash.adapters.kube.objects.core import NAMESPACE, POD, Pod
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan
+from calabash.kubernetes.planner.apply import executor as module
+from calabash.kubernetes.planner.apply.api_writes import LeadsNoLonger, Orders
+from calabash.kubernetes.planner.apply.executor import Executor
+from calabash.kubernetes.planner.state.facts import Action, PodName, ReleasePod, Report
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, POD, Pod
+from calabash_testing.api_server.client import MemoryKube
 
 POD_NAME = PodName(uid="u", namespace="team", name="p")
 PLAN = PodPlan(

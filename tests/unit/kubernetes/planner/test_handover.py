@@ -10,12 +10,12 @@ from itertools import count
 
 import pytest
 
-from calabash.kubernetes.names import PLANNED_BY, POOL, TAKEN_FROM
-from calabash.kubernetes.planner.handover import AGAIN_S, HELD_S, Handover, Labelled
-from calabash.kubernetes.shards import Shard
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NODE
-from calabash.seams.kube.resources import GPU_NODE
+from calabash.adapters.kube.objects.core import NODE
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.kubernetes.objects.names import PLANNED_BY, POOL, TAKEN_FROM
+from calabash.kubernetes.objects.shards import Shard
+from calabash.kubernetes.planner.lead.handover import AGAIN_S, HELD_S, Handover, Labelled
+from calabash_testing.api_server.client import MemoryKube
 
 NODES = ("n0", "n1")
 POOLS = ("a", "b")

@@ -13,14 +13,14 @@ from tests.examples import examples
 from tests.unit.kubernetes.planner.owners import MOVES, PAIR, WHOLE, Owner, balance, split
 from tests.unit.kubernetes.planner.virtual import Cluster, gpu_node
 
-from calabash.binder.kinds import Wish
-from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.budgets import BudgetSeen
-from calabash.kubernetes.planner.core import options_with_moves
-from calabash.kubernetes.planner.decisions import PROTECTED_S
-from calabash.kubernetes.planner.facts import EvictPod, NamespaceSeen, NodeSeen, QueueSeen
-from calabash.kubernetes.planner.heirs import HEIR_S, LEAVE_S
-from calabash.kubernetes.planner.orders import camel
+from calabash.binder.cluster.device_kinds import Wish
+from calabash.kubernetes.planner.apply.api_writes import camel
+from calabash.kubernetes.planner.decide.core import options_with_moves
+from calabash.kubernetes.planner.decide.decisions import PROTECTED_S
+from calabash.kubernetes.planner.decide.relocations import HEIR_S, LEAVE_S
+from calabash.kubernetes.planner.state.budgets import BudgetSeen
+from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceSeen, NodeSeen, QueueSeen
+from calabash.kubernetes.planner.state.store import Stage
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 

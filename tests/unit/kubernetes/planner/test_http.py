@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 import pytest
 
-from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.kubernetes.planner.http import BOUNDS, SmallServer
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.small_server import BOUNDS, SmallServer
 
 
 class Handler:

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.planner.virtual import asked
 
-from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
-from calabash.kubernetes.planner.reading import gpu_node_facts, node_facts, pod_facts
+from calabash.adapters.kube.objects.core import Node, Pod
+from calabash.adapters.kube.objects.resources import GpuNode
+from calabash.kubernetes.objects.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, node_facts, pod_facts
+from calabash.kubernetes.planner.watch.pruning import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.pod_request import write_request
 from calabash.model.device import Health
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import Node, Pod
-from calabash.seams.kube.resources import GpuNode
 
 PLAN_TEXT = (
     '{"version":1,"id":"i","pod_uid":"u","node":"n","containers":[{"name":"main","mode":"vgpu",'

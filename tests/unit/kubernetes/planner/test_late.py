@@ -11,11 +11,13 @@ from tests.unit.kubernetes.planner.owners import MOVES, Owner, balance
 from tests.unit.kubernetes.planner.virtual import Cluster, gpu_node
 from tests.unit.kubernetes.planner.world import World, until
 
-from calabash.kubernetes.names import PLAN, PLANNED
-from calabash.kubernetes.plan import read_plan
-from calabash.kubernetes.planner import affinity
-from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.facts import (
+from calabash.adapters.kube.objects.core import POD, Pod
+from calabash.kubernetes.objects.names import PLAN, PLANNED
+from calabash.kubernetes.objects.plan import read_plan
+from calabash.kubernetes.planner.decide.unplanned_pods import GIVE_UP_S
+from calabash.kubernetes.planner.service import Handshake
+from calabash.kubernetes.planner.state import affinity
+from calabash.kubernetes.planner.state.facts import (
     EvictPod,
     NamespaceSeen,
     NodeSeen,
@@ -25,12 +27,10 @@ from calabash.kubernetes.planner.facts import (
     SweepPod,
     WritePlan,
 )
-from calabash.kubernetes.planner.late import GIVE_UP_S
-from calabash.kubernetes.planner.service import Handshake
-from calabash.kubernetes.planner.shunning import PATIENCE_S, SHUN_S, Shunned
+from calabash.kubernetes.planner.state.node_backoff import PATIENCE_S, SHUN_S, Shunned
+from calabash.kubernetes.planner.state.store import Stage
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import POD, Pod
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=40)
 WHOLE = GpuRequest()

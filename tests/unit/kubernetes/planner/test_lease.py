@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.kubernetes.planner.lead import Lead
-from calabash.kubernetes.planner.lease import Election
+from calabash.adapters.kube.objects.core import LEASE, NAMESPACE
+from calabash.kubernetes.leader.lease import Election
+from calabash.kubernetes.planner.lead.loop import Lead
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import LEASE, NAMESPACE
+from calabash_testing.api_server.client import MemoryKube
 
 
 class Candidates:

@@ -10,14 +10,14 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import asked
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.names import PLAN, PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.plan import read_plan
-from calabash.kubernetes.planner.reading import pod_facts
+from calabash.adapters.kube import Evicted, EvictedAs
+from calabash.adapters.kube.objects.core import EVENT, POD, Pod
+from calabash.kubernetes.objects.names import PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.objects.plan import read_plan
 from calabash.kubernetes.planner.service import PlannerService
+from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
+from calabash.kubernetes.pod_request import write_request
 from calabash.model.request import GpuRequest
-from calabash.seams.kube import Evicted, EvictedAs
-from calabash.seams.kube.objects import EVENT, POD, Pod
 
 WHOLE = GpuRequest()
 MOVING = {"move_after_s": 0.0, "move_rest_s": 0.0}

@@ -10,20 +10,20 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import asked
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.names import PLAN, PLANNED_BY, POOL, QUEUES, TAKEN_FROM
-from calabash.kubernetes.plan import read_plan
-from calabash.kubernetes.planner.apart import ApartFromOthers, Neighbours
-from calabash.kubernetes.planner.facts import NamespaceSeen, PodSeen, QueueSeen
-from calabash.kubernetes.planner.lease import TERM_S, Election
-from calabash.kubernetes.planner.part import PartNodes
-from calabash.kubernetes.planner.queues import KubeQueues
+from calabash.adapters.kube.objects.core import LEASE, NAMESPACE, NODE
+from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE
+from calabash.kubernetes.leader.lease import TERM_S, Election
+from calabash.kubernetes.objects.names import PLAN, PLANNED_BY, POOL, QUEUES, TAKEN_FROM
+from calabash.kubernetes.objects.plan import read_plan
+from calabash.kubernetes.objects.shards import ALL, Shard
+from calabash.kubernetes.planner.lead.exclusive import ApartFromOthers, Neighbours
+from calabash.kubernetes.planner.lead.partition import PartNodes
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.shards import ALL, Shard
+from calabash.kubernetes.planner.state.facts import NamespaceSeen, PodSeen, QueueSeen
+from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.meta import ObjectMeta
-from calabash.seams.kube.objects import LEASE, NAMESPACE, NODE
-from calabash.seams.kube.resources import GPU_NODE, QUEUE
+from calabash_testing.api_server.client import MemoryKube
 
 A, B, REST = Shard(pool="a"), Shard(pool="b"), Shard()
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.names import REQUEST
-from calabash.kubernetes.planner import mirrors as mirrors_module
-from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.skipped import REASON
+from calabash.adapters.kube.objects.core import EVENT, POD
+from calabash.kubernetes.objects.names import REQUEST
+from calabash.kubernetes.planner.decide.core import Core
+from calabash.kubernetes.planner.watch import mirrors as mirrors_module
+from calabash.kubernetes.skipped_objects import REASON
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import EVENT, POD
 
 HALF = GpuRequest(memory_mib=1024, core_percent=10)
 
@@ -21,8 +21,8 @@ HALF = GpuRequest(memory_mib=1024, core_percent=10)
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions fail as long as the core knows a pod whose name begins with ``poison``."""
-    monkeypatch.setattr("calabash.kubernetes.planner.term.REST_S", 0.0)
-    monkeypatch.setattr("calabash.kubernetes.skipped.EVERY_S", 0.0)
+    monkeypatch.setattr("calabash.kubernetes.planner.lead.term.REST_S", 0.0)
+    monkeypatch.setattr("calabash.kubernetes.skipped_objects.EVERY_S", 0.0)
     decide = Core.decide
 
     def failing(self: Core, now_s: float) -> None:

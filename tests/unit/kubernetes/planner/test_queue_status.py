@@ -10,10 +10,10 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import MEMORY_MIB, Cluster
 from tests.unit.kubernetes.planner.world import World, until
 
-from calabash.kubernetes.planner.facts import NamespaceSeen, QueueSeen
-from calabash.kubernetes.planner.queue_status import QueueStatuses, queue_statuses
+from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
+from calabash.kubernetes.planner.apply.queue_status import QueueStatuses, queue_statuses
+from calabash.kubernetes.planner.state.facts import NamespaceSeen, QueueSeen
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.resources import QUEUE, KubeQueueStatus
 
 
 def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_parent_says_the_sum() -> None:

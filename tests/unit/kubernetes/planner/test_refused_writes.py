@@ -11,12 +11,12 @@ import pytest
 from tests.unit.kubernetes.planner.world import SETTINGS, World, until
 from tests.unit.kubernetes.refusing import RefusingKube
 
-from calabash.kubernetes.names import PLAN, PLAN_GATE
-from calabash.kubernetes.planner import deferrals as deferrals_module
-from calabash.kubernetes.planner import executor as executor_module
+from calabash.adapters.kube.objects.core import EVENT, NAMESPACE, POD
+from calabash.kubernetes.objects.names import PLAN, PLAN_GATE
+from calabash.kubernetes.planner.apply import executor as executor_module
 from calabash.kubernetes.planner.service import PlannerService
+from calabash.kubernetes.planner.state import deferrals as deferrals_module
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import EVENT, NAMESPACE, POD
 
 SHARE = GpuRequest(memory_mib=256, core_percent=1)
 WORKERS = 4

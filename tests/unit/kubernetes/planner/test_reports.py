@@ -10,15 +10,15 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster, device
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.binder.kinds import NodeDevice
-from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.core import HOLD_S
-from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen, Report
-from calabash.kubernetes.planner.reading import node_facts
-from calabash.kubernetes.planner.unused import REFUSED_S
+from calabash.adapters.kube.objects.core import Node
+from calabash.binder.cluster.device_kinds import NodeDevice
+from calabash.kubernetes.planner.decide.core import HOLD_S
+from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
+from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
+from calabash.kubernetes.planner.state.facts import GpuNodeSeen, NodeSeen, Report
+from calabash.kubernetes.planner.watch.facts_from_objects import node_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest, ModeName, Selector
-from calabash.seams.kube.objects import Node
 
 WHOLE = GpuRequest()
 

@@ -10,22 +10,22 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.planner.world import SETTINGS, World, released, until
 
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
-from calabash.kubernetes.doors import NodeDoor
-from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.plan import read_plan
-from calabash.kubernetes.planner.core import Core
-from calabash.kubernetes.planner.mirrors import Mirrors
-from calabash.kubernetes.planner.reading import pod_facts
-from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.adapters.kube import KubeError
+from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM
+from calabash.adapters.kube.objects.core import EVENT, LEASE, POD, Pod
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.objects.plan import read_plan
+from calabash.kubernetes.objects.shards import ALL
+from calabash.kubernetes.planner.decide.core import Core
+from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.shards import ALL
+from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
+from calabash.kubernetes.planner.watch.mirrors import Mirrors
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
-from calabash.seams.kube import KubeError
-from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM
-from calabash.seams.kube.objects import EVENT, LEASE, POD, Pod
-from calabash.seams.kube.resources import GPU_NODE
 
 
 def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:

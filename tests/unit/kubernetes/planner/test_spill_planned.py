@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.names import PLAN
-from calabash.kubernetes.plan import read_plan
+from calabash.adapters.kube.objects.core import EVENT
+from calabash.kubernetes.objects.names import PLAN
+from calabash.kubernetes.objects.plan import read_plan
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import EVENT
 
 GIB = 1024
 SPILLING = GpuRequest(memory_mib=60 * GIB, spill_mib=30 * GIB, core_percent=40)

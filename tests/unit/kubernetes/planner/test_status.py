@@ -10,14 +10,14 @@ import pytest
 from tests.unit.kubernetes.planner.world import World, until
 from tests.unit.kubernetes.test_part_metrics import check
 
+from calabash.adapters.kube import SkippedObject
+from calabash.adapters.kube.objects.core import POD
 from calabash.api.part_metrics import ClusterPart
+from calabash.kubernetes.planner.serve.status import PlannerStatus
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.status import PlannerStatus
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import SkippedObject
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import POD
+from calabash_testing.api_server.client import MemoryKube
 
 
 def ask(service: PlannerService, path: str, method: str = "GET") -> tuple[int, str]:

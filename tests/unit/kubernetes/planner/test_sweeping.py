@@ -8,9 +8,9 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.planner.facts import SweepPod
+from calabash.adapters.kube.objects.core import EVENT, POD
+from calabash.kubernetes.planner.state.facts import SweepPod
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.objects import EVENT, POD
 
 OWNER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}]
 

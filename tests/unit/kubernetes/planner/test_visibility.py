@@ -9,14 +9,22 @@ from dataclasses import replace
 import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster
 
-from calabash.kubernetes.planner.budgets import BudgetSeen
-from calabash.kubernetes.planner.core import OPTIONS
-from calabash.kubernetes.planner.facts import Action, EvictPod, NamespaceSeen, PodName, QueueSeen, Report, SweepPod
-from calabash.kubernetes.visibility import budget_mention, for_namespace, pod_mention, pod_mentions
+from calabash.adapters.kubelet.service import refusal
+from calabash.kubernetes.objects.visibility import budget_mention, for_namespace, pod_mention, pod_mentions
+from calabash.kubernetes.planner.decide.core import OPTIONS
+from calabash.kubernetes.planner.state.budgets import BudgetSeen
+from calabash.kubernetes.planner.state.facts import (
+    Action,
+    EvictPod,
+    NamespaceSeen,
+    PodName,
+    QueueSeen,
+    Report,
+    SweepPod,
+)
 from calabash.model.errors import CalabashError
 from calabash.model.mentions import Mentioned, mention, mentions
 from calabash.model.request import GpuRequest
-from calabash.seams.kubelet.service import refusal
 
 TEAMS = ("alice", "bob", "carol")
 QUEUES = [

@@ -7,12 +7,11 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from calabash.binder.kinds import NodeDevice
-from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
-from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.core import OPTIONS, Core
-from calabash.kubernetes.planner.decisions import REFUSED_MAX_S
-from calabash.kubernetes.planner.facts import (
+from calabash.binder.cluster.device_kinds import NodeDevice
+from calabash.kubernetes.planner.decide.core import OPTIONS, Core
+from calabash.kubernetes.planner.decide.decisions import REFUSED_MAX_S
+from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
+from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
     GpuNodeSeen,
@@ -25,6 +24,7 @@ from calabash.kubernetes.planner.facts import (
     Report,
     SliceSeen,
 )
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sched import Options

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.planner.virtual import asked
 
-from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.adapters.kube.objects.core import NAMESPACE, NODE, POD, Pod
+from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.kubernetes.objects.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
+from calabash.kubernetes.pod_request import write_request
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, NODE, POD, Pod
-from calabash.seams.kube.resources import GPU_NODE
+from calabash_testing.api_server.client import MemoryKube
 
 SETTINGS = PlannerSettings(port=0, nominate_nodes_min=0, workers=2, renew_every_s=0.05)
 

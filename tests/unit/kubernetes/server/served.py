@@ -12,18 +12,18 @@ from typing import Any
 from tests.unit.kubernetes.planner.virtual import asked
 from tests.unit.kubernetes.planner.world import until
 
+from calabash.adapters.kube.objects.core import NAMESPACE, POD, Pod
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE, TENANT, KubeTenant
+from calabash.adapters.pool.client import SOCKET_FILE, PoolClient
 from calabash.api.gateway import ConsoleSettings
-from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.names import QUEUE as QUEUE_LABEL
-from calabash.kubernetes.names import REQUEST
+from calabash.kubernetes.objects.names import QUEUE as QUEUE_LABEL
+from calabash.kubernetes.objects.names import REQUEST
+from calabash.kubernetes.pod_request import write_request
 from calabash.kubernetes.server.run import ClusterProgram
 from calabash.kubernetes.server.settings import ClusterOrder, ClusterSettings
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, POD, Pod
-from calabash.seams.kube.resources import GPU_NODE, QUEUE, TENANT, KubeTenant
-from calabash.seams.pool.client import SOCKET_FILE, PoolClient
+from calabash_testing.api_server.client import MemoryKube
 
 SYSTEM = "calabash-system"
 OFF = ClusterSettings(console=ConsoleSettings(listen="off"))

@@ -15,17 +15,17 @@ from tests.receiver import receiving
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import OFF, SYSTEM, ServedCluster
 
+from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE, TENANT
 from calabash.api.gateway import ConsoleSettings
 from calabash.api.routes import ROUTES
+from calabash.gateway.web.pages import PAGES
 from calabash.kubernetes.server import run
 from calabash.kubernetes.server.run import ClusterProgram
 from calabash.kubernetes.server.settings import ClusterOrder, ClusterSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.notice_settings import NotificationSettings
-from calabash.operations.serving import Server
-from calabash.seams.kube.objects import POD
-from calabash.seams.kube.resources import GPU_NODE, QUEUE, TENANT
-from calabash.server.web.pages import PAGES
+from calabash.platform.http.server import Server
+from calabash.platform.notifications.settings import NotificationSettings
 
 # Litestar's, of every route with a name in its path.
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import ServedCluster
 
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject, resource_name
 from calabash.model.network import NetworkKind
-from calabash.seams.kube.network_resources import NETWORK_KINDS, KubeNetworkObject, resource_name
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
 

@@ -12,18 +12,18 @@ import pytest
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import ServedCluster
 
-from calabash.kubernetes.planner.facts import PodSeen
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.kube.objects.resources import GpuNodeDevice, GpuNodeSlice
+from calabash.adapters.store import open_store
+from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap
+from calabash.kubernetes.planner.state.facts import PodSeen
 from calabash.kubernetes.server.cluster import ClusterMoment
-from calabash.kubernetes.server.running_usage import ENDED_KEPT_S, LAG_MAX_S, ClusterUsage
+from calabash.kubernetes.server.open_usage import ENDED_KEPT_S, LAG_MAX_S, ClusterUsage
 from calabash.kubernetes.server.state import ServedPod
 from calabash.kubernetes.server.views import HeldPart
-from calabash.kubernetes.tenants import NamespacePlace, TenantMap
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
-from calabash.seams.clock import VirtualClock
-from calabash.seams.kube.resources import GpuNodeDevice, GpuNodeSlice
-from calabash.seams.store import open_store
 
 # Litestar's, of every route with a name in its path.
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from tests.unit.kubernetes.usage.usage_world import NOW_S, NodeSide, ServerSide, cluster
 
+from calabash.adapters.store import open_store
+from calabash.adapters.store.database import Database
 from calabash.api.collected import UsageBatch, UsageTaken
-from calabash.seams.store import open_store
-from calabash.seams.store.database import Database
 
 STEPS = (
     "metering",

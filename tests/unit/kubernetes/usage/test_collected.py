@@ -24,13 +24,13 @@ from tests.unit.kubernetes.usage.usage_world import (
     sums_of,
 )
 
+from calabash.adapters.store import open_store
 from calabash.api.collected import UsageBatch
-from calabash.kubernetes.node.sending import UsageSending
-from calabash.kubernetes.usage.allowance import MOST, NodeAllowances
+from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending
 from calabash.kubernetes.usage.collection import PODS_MAX, read_batch
+from calabash.kubernetes.usage.node_rate_limit import MOST, NodeAllowances
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.store import open_store
 
 BEGIN_S = NOW_S - 50_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.kubernetes.usage.killed_round import BEGIN_S, INTERVALS, STEPS, play
 
-from calabash.seams.store import open_store
+from calabash.adapters.store import open_store
 
 ROOT = Path(__file__).resolve().parents[4]
 

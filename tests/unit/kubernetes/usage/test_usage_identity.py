@@ -20,17 +20,17 @@ from tests.unit.kubernetes.usage.usage_world import (
     reviewed,
 )
 
+from calabash.adapters.kube import UnreadableObject
+from calabash.adapters.kube.objects.core import CONFIG_MAP, NAMESPACE, POD
+from calabash.adapters.store import open_store
 from calabash.api.collected import UsageBatch, UsageEntry
-from calabash.kubernetes.admission.certificates import make_authority
-from calabash.kubernetes.node.sending import UsageSending, UsageServer
+from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending, UsageServer
+from calabash.kubernetes.serving_certificates.authority import make_authority
 from calabash.kubernetes.usage.attribution import Attribution, tenant_of
-from calabash.kubernetes.usage.identity import REMEMBERED_S, NodeIdentity
+from calabash.kubernetes.usage.node_identity import REMEMBERED_S, NodeIdentity
 from calabash.kubernetes.usage.program import AUTHORITY, AUTHORITY_KEY, UsageProgram
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import UnreadableObject
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import CONFIG_MAP, NAMESPACE, POD
-from calabash.seams.store import open_store
+from calabash_testing.api_server.client import MemoryKube
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,26 @@ from typing import Any
 
 import msgspec
 
-from calabash.agent.membership_container import container_allocation
+from calabash.adapters.kube.objects.core import NAMESPACE, POD
+from calabash.adapters.kube.objects.resources import QUEUE
+from calabash.adapters.store import Store, open_store
 from calabash.api.collected import AUDIENCE, USAGE_PATH, UsageBatch, UsageTaken
-from calabash.kubernetes.http1 import HttpQuestion
-from calabash.kubernetes.node.sending import UsageSending
+from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending
 from calabash.kubernetes.usage.collection import UsageCollection
-from calabash.kubernetes.usage.identity import NODE_CLAIM, TOKEN_REVIEW, TokenReview, TokenReviewStatus, TokenReviewUser
+from calabash.kubernetes.usage.node_identity import (
+    NODE_CLAIM,
+    TOKEN_REVIEW,
+    TokenReview,
+    TokenReviewStatus,
+    TokenReviewUser,
+)
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, POD
-from calabash.seams.kube.resources import QUEUE
-from calabash.seams.store import Store, open_store
+from calabash.node.membership.container import container_allocation
+from calabash.transport.http1 import HttpQuestion
+from calabash_testing.api_server.client import MemoryKube
 
 SYSTEM = "calabash-system"
 AGENT = f"system:serviceaccount:{SYSTEM}:calabash-agent"

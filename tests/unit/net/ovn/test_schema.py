@@ -10,11 +10,11 @@ import pytest
 from tests.net import needs
 from tests.unit.net.sample_tenants import HOSTS, sample_tenants
 
+from calabash.controllers.lab import programs
 from calabash.net.ovn.northbound.rows import Ref, Rows, Value
 from calabash.net.ovn.northbound.tables import TABLES
 from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.vpc import vpc_rows
-from calabash.netd.lab import programs
 
 _PYTHON = {"string": str, "integer": int, "boolean": bool}
 

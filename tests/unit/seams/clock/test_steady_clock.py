@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.seams.clock import SteadyClock, VirtualClock
+from calabash.adapters.clock import SteadyClock, VirtualClock
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])

@@ -1,0 +1,266 @@
+"""Simulated nodes on disk: ``<home>/sim/<name>/node.state``, kept by the native tool ``calabash-simctl``.
+
+This module names nodes, finds the tool, and turns its JSON into frozen values; what a node is and what can be done to
+it lives in the tool.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from calabash.adapters.gpu.library import simulated_environment, simulated_library_dir
+from calabash.adapters.host.children import child_environment, run_program
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TOOL_TIMEOUT_S = 30.0
+_HINTS = {
+    "create": "for example --gpus 4xA100-40GB,2xT4",
+    "inject": "for example xid 79, ecc-double, lost, recover, slow 300%, throttle thermal, nvlink-down 2",
+}
+STATE_FILE = "node.state"
+
+
+class SimProcessDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process has of one simulated card."""
+
+    index: int
+    alloc_bytes: int
+    alloc_peak_bytes: int
+    context_bytes: int
+    context_count: int
+    busy_ns: int
+
+
+class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a simulated node; ``pid`` is 0 when it is not visible from here."""
+
+    pid: int
+    owner_pid: int
+    uid: int
+    name: str
+    devices: tuple[SimProcessDevice, ...]
+
+
+class SimXid(msgspec.Struct, frozen=True, kw_only=True):
+    """An XID of a card; ``instance``: the GPU instance that it was contained in, below 0 for none."""
+
+    xid: int
+    time_ns: int
+    instance: int
+
+
+class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated card with its books, which no real driver would show."""
+
+    index: int
+    uuid: DeviceUuid
+    model: str
+    name: str
+    memory_total_bytes: int
+    memory_reserved_bytes: int
+    used_bytes: int
+    used_peak_bytes: int
+    alloc_bytes: int
+    alloc_peak_bytes: int
+    alloc_count: int
+    free_count: int
+    denied_count: int
+    busy_ns: int
+    kernel_count: int
+    sm_count: int
+    pci_bus_id: str
+    numa_node: int
+    lost: bool
+    slow_permille: int
+    ecc_volatile_double: int
+    xid_count: int
+    xids: tuple[SimXid, ...]
+    mig_enabled: bool
+    timeslice: int
+    nvlink_peers: tuple[int, ...]
+
+
+class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver function that programs called and the simulation does not serve, or a kernel that it does not know."""
+
+    name: str
+    kind: Literal["function", "kernel"]
+    count: int
+
+
+class SimNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated node as it is now."""
+
+    path: str
+    name: str
+    driver_version: str
+    cuda_version: int
+    swept_count: int
+    devices: tuple[SimDevice, ...]
+    processes: tuple[SimProcess, ...]
+    unserved: tuple[SimUnserved, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFile:
+    """Where a simulated node lives."""
+
+    name: str
+    state: Path
+
+
+def _tool() -> Path:
+    tool = simulated_library_dir() / "calabash-simctl"
+    if not tool.is_file():
+        raise CalabashError(f"{tool} is missing", reason=Reason.NOT_FOUND, hint="build it with: make native")
+    return tool
+
+
+def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Runs the tool; its own error line and hint become the CalabashError. ``environment``: further variables."""
+    variables = child_environment() | dict(environment or {})
+    try:
+        done = run_program([str(_tool()), *arguments], timeout_s=_TOOL_TIMEOUT_S, environment=variables)
+    except subprocess.TimeoutExpired as error:
+        raise CalabashError(
+            f"calabash-simctl {arguments[0]} took more than {_TOOL_TIMEOUT_S:g} s", reason=Reason.TIMEOUT
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    message, hint = f"calabash-simctl {arguments[0]} failed with {done.returncode}", ""
+    for line in done.stderr.splitlines():
+        if line.startswith("error: "):
+            message = line.removeprefix("error: ")
+        elif line.startswith("hint: "):
+            hint = line.removeprefix("hint: ")
+    reason = _reason(message)
+    example = _HINTS.get(arguments[0], "") if reason is Reason.BAD_REQUEST else ""
+    raise CalabashError(message, reason=reason, hint=hint or example)
+
+
+def _reason(message: str) -> Reason:
+    """The tool tells people, not programs; these are the cases that programs treat differently."""
+    for part, reason in (
+        ("disk is full", Reason.DISK_FULL),
+        ("No space left", Reason.DISK_FULL),
+        ("exists already", Reason.CONFLICT),
+        ("still use", Reason.CONFLICT),
+        ("is in use", Reason.CONFLICT),
+        ("off the bus", Reason.UNHEALTHY),
+        ("damaged", Reason.BAD_FILE),
+        ("not a node file", Reason.BAD_FILE),
+        ("no node at", Reason.NOT_FOUND),
+        ("Permission denied", Reason.NOT_PERMITTED),
+    ):
+        if part in message:
+            return reason
+    return Reason.BAD_REQUEST
+
+
+def node_file(home: Path, name: str) -> NodeFile:
+    """Where the node of this name lives, whether it exists or not."""
+    if _NAME.fullmatch(name) is None:
+        raise CalabashError(
+            f"node name {name!r} is not usable",
+            hint="1 to 63 small letters, digits and '-', neither first nor last a '-'",
+        )
+    return NodeFile(name=name, state=home.absolute() / "sim" / name / STATE_FILE)
+
+
+def find_node(home: Path, name: str) -> NodeFile:
+    """As ``node_file``; raises NOT_FOUND when there is no such node."""
+    node = node_file(home, name)
+    if not node.state.exists():
+        known = ", ".join(n.name for n in list_nodes(home))
+        raise CalabashError(
+            f"no simulated node {name!r}",
+            reason=Reason.NOT_FOUND,
+            hint=f"there are: {known}" if known else f"make it: calabash sim create {name} --gpus 2xA100-40GB",
+        )
+    return node
+
+
+def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> NodeFile:
+    """Makes a node of these cards, like ``4xA100-40GB,2xT4``, with a root of its own beside the state file.
+
+    The same seed gives the same UUIDs.
+    """
+    node = node_file(home, name)
+    existed = node.state.parent.exists()
+    try:
+        node.state.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CalabashError(
+            f"cannot make {node.state.parent}: {error.strerror}",
+            reason=Reason.NOT_PERMITTED,
+            hint="set CALABASH_HOME to a directory of yours",
+        ) from error
+    try:
+        _run(
+            "create", str(node.state), "--gpus", gpus, "--name", name, *(() if seed is None else ("--seed", str(seed)))
+        )
+    except CalabashError as error:
+        if not existed:
+            _remove_directory(node.state.parent)
+        if error.reason is Reason.CONFLICT:
+            raise CalabashError(
+                f"simulated node {name!r} exists already",
+                reason=Reason.CONFLICT,
+                hint=f"remove it first: calabash sim destroy {name}",
+            ) from error
+        raise
+    _run("root", str(node.state))
+    return node
+
+
+def list_nodes(home: Path) -> tuple[NodeFile, ...]:
+    """All nodes of this home, by name."""
+    files = sorted((home.absolute() / "sim").glob(f"*/{STATE_FILE}"))
+    return tuple(NodeFile(name=f.parent.name, state=f) for f in files if _NAME.fullmatch(f.parent.name))
+
+
+def show_node(node: NodeFile, *, environment: Mapping[str, str] | None = None) -> SimNode:
+    """The node's cards, processes and books. ``environment``: further variables of the tool that reads them."""
+    try:
+        shown = _run("show", str(node.state), "--json", environment=environment)
+        return msgspec.json.decode(shown, type=SimNode)
+    except msgspec.MsgspecError as error:
+        raise CalabashError(f"calabash-simctl show answered nonsense: {error}", reason=Reason.BAD_FILE) from error
+
+
+def inject(node: NodeFile, gpu: str, what: str, value: str | None = None) -> None:
+    """Causes a fault on one card (index, UUID or ``all``): ``xid 79``, ``ecc-double``, ``lost``, ``slow 300%``, ..."""
+    _run("inject", str(node.state), "--gpu", gpu, "--", what, *(() if value is None else (value,)))
+
+
+def reset_card(state: Path, gpu: str) -> None:
+    """Resets a card as the driver's own tool would. Raises CONFLICT while somebody uses it, UNHEALTHY when it is lost."""
+    _run("reset", str(state), "--gpu", gpu)
+
+
+def destroy_node(node: NodeFile, *, force: bool = False) -> None:
+    """Removes the node; refused while processes use it, unless forced."""
+    _run("destroy", str(node.state), *(("--force",) if force else ()))
+    _remove_directory(node.state.parent)
+
+
+def _remove_directory(path: Path) -> None:
+    """Only when empty: what others put there stays."""
+    try:
+        path.rmdir()
+    except OSError:
+        return
+
+
+def environment(node: NodeFile, inherited: str = "") -> dict[str, str]:
+    """What a program needs in its environment to run on the node; ``inherited`` is its LD_LIBRARY_PATH so far."""
+    return simulated_environment(node.state, inherited)

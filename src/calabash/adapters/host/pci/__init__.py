@@ -1,0 +1,1 @@
+"""PCI devices, VFIO and virtual functions."""

@@ -1,0 +1,190 @@
+"""Devices, drivers and groups of a PCI tree on disk, and what a kernel does with them when it is asked to bind and unbind.
+
+What it does is what a kernel of Debian was seen to do in ``tests/vfio``, down to the error numbers: a bind without IOMMU is
+EINVAL, a group that is not viable binds all the same, taking a device from VFIO blocks while its group is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.adapters.host.pci.devices import VFIO_PCI
+from calabash.adapters.host.processes import device_users
+from calabash.adapters.host.sysfs_writer import BlockedError
+
+OURS = "driver-of-the-host"  # who drives a device when nothing else is said; sysfs has no such file
+_LOOK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPci:
+    """A device to be made. ``group`` -1: the machine has no IOMMU. ``driver`` "": nobody's."""
+
+    address: str
+    vendor: int = 0x10DE
+    device: int = 0x20B0
+    class_code: int = 0x030200
+    driver: str = "nvidia"
+    group: int = 0
+    numa_node: int = -1
+    vfs_total: int = 0
+    types: Mapping[str, str] | None = None  # mediated: directory -> description
+
+
+class SimulatedBus:
+    """The bus below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._bus = root / "sys/bus/pci"
+        for directory in ("sys/bus/pci/devices", "sys/bus/pci/drivers", "sys/kernel/iommu_groups", "dev/vfio"):
+            (root / directory).mkdir(parents=True, exist_ok=True)
+        (root / "sys/bus/pci/drivers_probe").touch()
+
+    def place(self, address: str) -> Path:
+        """Where a device is."""
+        return self._bus / "devices" / address
+
+    def load(self, module: str) -> None:
+        """``modprobe``, of a module that there is."""
+        (self.root / "sys/module" / module).mkdir(parents=True, exist_ok=True)
+        if module == "vfio_pci":
+            self._driver(VFIO_PCI)
+            (self.root / "dev/vfio/vfio").touch()
+
+    def plug(self, device: SimulatedPci) -> None:
+        """Let a device appear, driven by its driver. One that is there stays as it is; one of which a simulated node shows
+        only what it is gets what it takes to be given away."""
+        place = self.place(device.address)
+        if (place / OURS).exists():
+            return
+        place.mkdir(exist_ok=True)
+        words = {
+            "vendor": f"{device.vendor:#06x}",
+            "device": f"{device.device:#06x}",
+            "class": f"{device.class_code:#08x}",
+            "numa_node": str(device.numa_node),
+            "driver_override": "(null)",
+            "modalias": f"pci:v{device.vendor:08X}d{device.device:08X}sv0sd0bc03sc02i00",
+            OURS: device.driver,
+        }
+        if device.vfs_total:
+            words |= {"sriov_totalvfs": str(device.vfs_total), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
+        for name, text in words.items():
+            if not (place / name).exists():
+                (place / name).write_text(text + "\n")
+        for kind, description in (device.types or {}).items():
+            directory = place / "mdev_supported_types" / kind
+            directory.mkdir(parents=True)
+            instances = description.rpartition("max_instance=")[2]
+            for name, text in {
+                "name": kind,
+                "description": description,
+                "available_instances": instances,
+                "create": "",
+            }.items():
+                (directory / name).write_text(text + "\n")
+        if device.group >= 0:
+            members = self.root / "sys/kernel/iommu_groups" / str(device.group) / "devices"
+            members.mkdir(parents=True, exist_ok=True)
+            (members / device.address).symlink_to(place)
+            (place / "iommu_group").symlink_to(members.parent)
+        if device.driver:
+            self._attach(device.address, device.driver)
+
+    def unbind(self, path: Path, address: str, timeout_s: float) -> None:
+        """Take a device from the driver whose file this is."""
+        place = self.place(address)
+        driver = link_name(place / "driver")
+        if driver != link_name(path.parent) and driver != path.parent.resolve().name:
+            raise refusal(errno.ENODEV, path)
+        if driver == VFIO_PCI:
+            node = self.root / "dev/vfio" / link_name(place / "iommu_group")
+            self.wait(path, node, timeout_s)
+        self.detach(address, driver)  # a kernel hides the driver at once and goes on by itself; this one gives up
+
+    def wait(self, path: Path, node: Path, timeout_s: float) -> None:
+        """Until nobody has the file of a group open. Raises BlockedError."""
+        until = time.monotonic() + timeout_s
+        while device_users([node])[node]:
+            if time.monotonic() > until:
+                raise BlockedError(path, timeout_s)
+            time.sleep(_LOOK_AGAIN_S)
+
+    def bind(self, path: Path, driver: str, address: str) -> None:
+        """Give a device to a driver that wants it."""
+        place = self.place(address)
+        if not place.exists():
+            raise refusal(errno.ENODEV, path)
+        if (place / "driver").is_symlink():
+            raise refusal(errno.EBUSY, path)
+        if driver not in self._wanted(place):
+            raise refusal(errno.ENODEV, path)
+        if driver == VFIO_PCI and (
+            not (place / "iommu_group").is_symlink() or (place / "class").read_text().startswith("0x06")
+        ):
+            raise refusal(errno.EINVAL, path)
+        self._attach(address, driver)
+
+    def probe(self, path: Path, address: str) -> None:
+        """Let the driver that wants a device have it."""
+        place = self.place(address)
+        if not place.exists():
+            raise refusal(errno.ENODEV, path)
+        if (place / "driver").is_symlink():
+            return
+        card = place / "physfn"
+        quiet = card.is_symlink() and (card / "sriov_drivers_autoprobe").read_text().strip() == "0"
+        driver = next((d for d in self._wanted(place) if (self._bus / "drivers" / d).exists()), "")
+        if driver and (not quiet or driver == VFIO_PCI):
+            self._attach(address, driver)
+
+    def _wanted(self, place: Path) -> tuple[str, ...]:
+        override = (place / "driver_override").read_text().strip()
+        return (override,) if override != "(null)" else ((place / OURS).read_text().strip(),)
+
+    def _attach(self, address: str, driver: str) -> None:
+        place = self.place(address)
+        self._driver(driver)
+        for link, target in (
+            (self._bus / "drivers" / driver / address, place),
+            (place / "driver", self._bus / "drivers" / driver),
+        ):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+        if driver == VFIO_PCI:
+            (self.root / "dev/vfio" / link_name(place / "iommu_group")).touch()
+
+    def detach(self, address: str, driver: str) -> None:
+        """Nobody drives it any more."""
+        place = self.place(address)
+        (place / "driver").unlink(missing_ok=True)
+        if driver:
+            (self._bus / "drivers" / driver / address).unlink(missing_ok=True)
+        members = (place / "iommu_group").resolve() / "devices"
+        if driver == VFIO_PCI and not any(link_name(member / "driver") == VFIO_PCI for member in members.iterdir()):
+            (self.root / "dev/vfio" / link_name(place / "iommu_group")).unlink(missing_ok=True)
+
+    def _driver(self, driver: str) -> None:
+        directory = self._bus / "drivers" / driver
+        directory.mkdir(exist_ok=True)
+        for name in ("bind", "unbind"):
+            (directory / name).touch()
+
+
+def link_name(link: Path) -> str:
+    """The last word of where a link leads; "" where there is none."""
+    try:
+        return os.path.basename(os.readlink(link))
+    except OSError:
+        return ""
+
+
+def refusal(number: int, path: Path) -> OSError:
+    """A write that the kernel refuses."""
+    return OSError(number, os.strerror(number), str(path))

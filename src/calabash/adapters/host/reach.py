@@ -1,0 +1,59 @@
+"""Find what keeps other users of the machine from a file: the first component of its path whose mode shuts them out."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.adapters.host.path_walk import walk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """A component of a path that users who neither own it nor are in its group cannot pass; ``needs`` as chmod has it."""
+
+    path: Path
+    mode: int
+    needs: str
+
+    def __str__(self) -> str:
+        return f"{self.path} has mode {self.mode:04o}"
+
+    @property
+    def command(self) -> str:
+        """The command that removes the barrier."""
+        return f"chmod {self.needs} {self.path}"
+
+
+def barrier_to_others(path: Path, *, execute: bool = False) -> Barrier | None:
+    """Return the first component that keeps other users from reading the file; None if the modes let them.
+
+    What access control lists, mount options or security modules add is not seen.
+
+    Args:
+        path: a file or a directory; a directory must be searchable only.
+        execute: the file must be executable, too.
+    """
+    try:
+        for at, found in walk(str(path)):
+            barrier = _barrier(Path(at), found.st_mode, execute=execute)
+            if barrier is not None:
+                return barrier
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    return None
+
+
+def _barrier(path: Path, mode: int, *, execute: bool) -> Barrier | None:
+    if stat.S_ISLNK(mode):
+        return None
+    if stat.S_ISDIR(mode):
+        wanted, needs = stat.S_IXOTH, "o+x"
+    elif execute:
+        wanted, needs = stat.S_IROTH | stat.S_IXOTH, "o+rx"
+    else:
+        wanted, needs = stat.S_IROTH, "o+r"
+    return None if mode & wanted == wanted else Barrier(path=path, mode=stat.S_IMODE(mode), needs=needs)

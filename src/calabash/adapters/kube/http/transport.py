@@ -1,0 +1,234 @@
+"""Calls and watches to one API server over ``http1``: a pool of connections for calls, one of its own for each watch.
+
+One connection carries one call at a time, so a slow call delays no other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from calabash.adapters.kube.errors import AnswerTooLarge, KubeError
+from calabash.adapters.kube.http.access import ApiAccess
+from calabash.adapters.kube.http.counts import KUBE_COUNTS
+from calabash.adapters.kube.http.http1 import HttpConnection, HttpError
+from calabash.model.errors import Reason
+
+ANSWER_BYTES_MAX = 256 << 20
+_WATCH = "WATCH"
+_IDLE_S = 45.0  # API servers close idle connections after 90 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOrder:
+    """One call: ``target`` is path and query; ``repeatable`` when doing it twice is as good as once; ``bytes_max``
+    is the size of the largest answer that is read."""
+
+    method: str
+    target: str
+    body: bytes | None = None
+    content_type: str = ""
+    timeout_s: float = 30.0
+    repeatable: bool = False
+    bytes_max: int = ANSWER_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer:
+    """What came back."""
+
+    status: int
+    retry_after_s: float
+    body: bytes
+
+
+class Transport:
+    """Calls and watches to one API server, from any thread.
+
+    Args:
+        access: where, and as whom.
+        connections: how many calls may be on their way at once; further ones wait their turn within their time-out.
+        agent: the User-Agent, which API servers log.
+    """
+
+    def __init__(self, access: ApiAccess, *, connections: int = 16, agent: str = "calabash") -> None:
+        self._access = access
+        self._slots = threading.BoundedSemaphore(connections)
+        self._lock = threading.Lock()
+        self._idle: list[HttpConnection] = []
+        host = f"[{access.host}]" if ":" in access.host else access.host
+        self._common = f"Host: {host}:{access.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
+
+    def call(self, order: HttpOrder) -> HttpAnswer:
+        """Make a call; a refusal is an answer as well. Raises KubeError(API_DOWN) when there is none, AnswerTooLarge for one of
+        more than ``order.bytes_max`` bytes."""
+        deadline = time.monotonic() + order.timeout_s
+        if not self._slots.acquire(timeout=order.timeout_s):
+            raise down(order, f"no connection became free in {order.timeout_s:g} s")
+        try:
+            answer = self._attempts(order, deadline, refused=False)
+            if answer.status == HTTPStatus.UNAUTHORIZED:
+                answer = self._attempts(order, deadline, refused=True)
+            KUBE_COUNTS.request(order.method, answer.status)
+            return answer
+        except KubeError:
+            KUBE_COUNTS.request(order.method, 0)
+            raise
+        finally:
+            self._slots.release()
+
+    def stream(self, order: HttpOrder, silence_s: float) -> HttpStream:
+        """Open a watch; its reads fail after ``silence_s`` without a byte."""
+        deadline = time.monotonic() + order.timeout_s
+        try:
+            connection = self._opened(order, deadline, refused=False)
+            if connection.status == HTTPStatus.UNAUTHORIZED:
+                connection.close()
+                connection = self._opened(order, deadline, refused=True)
+        except (OSError, HttpError) as error:
+            KUBE_COUNTS.request(_WATCH, 0)
+            raise down(order, _words(error)) from error
+        KUBE_COUNTS.request(_WATCH, connection.status)
+        return HttpStream(connection, order, silence_s)
+
+    def close(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _opened(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpConnection:
+        connection = HttpConnection(self._access, deadline)
+        try:
+            connection.send(self._request(order, refused=refused), deadline)
+            connection.read_head(deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _attempts(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
+        """One attempt, and a second one on a fresh connection where the first was an old one that had been closed."""
+        connection = self._take()
+        try:
+            if connection is not None:
+                try:
+                    return self._attempt(connection, order, deadline, refused=refused)
+                except TimeoutError:
+                    raise
+                except (OSError, HttpError):
+                    if not order.repeatable:
+                        raise
+            return self._attempt(HttpConnection(self._access, deadline), order, deadline, refused=refused)
+        except (OSError, HttpError) as error:
+            raise down(order, _words(error)) from error
+
+    def _attempt(self, connection: HttpConnection, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
+        try:
+            connection.send(self._request(order, refused=refused), deadline)
+            connection.read_head(deadline)
+            body = _read(connection, order, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        answer = HttpAnswer(status=connection.status, retry_after_s=connection.retry_after_s, body=body)
+        if connection.reusable:
+            self._put_back(connection)
+        else:
+            connection.close()
+        return answer
+
+    def _put_back(self, connection: HttpConnection) -> None:
+        """Keep it for the next call; what a burst of calls has left is closed by those after it."""
+        now_s = connection.idle_since = time.monotonic()
+        with self._lock:
+            self._idle.append(connection)  # oldest first
+            fresh = next(n for n, one in enumerate(self._idle) if now_s - one.idle_since < _IDLE_S)
+            old, self._idle = self._idle[:fresh], self._idle[fresh:]
+        for one in old:
+            one.close()
+
+    def _request(self, order: HttpOrder, *, refused: bool) -> bytes:
+        lines = [f"{order.method} {self._access.prefix}{order.target} HTTP/1.1\r\n", self._common]
+        if header := self._access.authorization(refused):
+            if not (header.isascii() and header.isprintable()):
+                raise down(order, "the credential has characters that no credential has")
+            lines.append(f"Authorization: {header}\r\n")
+        body = order.body
+        if body is None:
+            lines.append("\r\n")
+            return "".join(lines).encode()
+        lines.append(f"Content-Type: {order.content_type}\r\nContent-Length: {len(body)}\r\n\r\n")
+        return "".join(lines).encode() + body
+
+    def _take(self) -> HttpConnection | None:
+        """The connection used last, so that those not needed grow old; the old ones are closed on the way."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if time.monotonic() - connection.idle_since < _IDLE_S and connection.quiet():
+                return connection
+            connection.close()
+
+
+class HttpStream:
+    """The lines of a watch as they come."""
+
+    def __init__(self, connection: HttpConnection, order: HttpOrder, silence_s: float) -> None:
+        self._connection, self._order, self._silence_s = connection, order, silence_s
+        self._closed = False
+        self.status = connection.status
+        self.retry_after_s = connection.retry_after_s
+
+    def read(self) -> bytes:
+        """What has come, at least one byte; empty at the end. Raises KubeError(API_DOWN) when the line broke."""
+        try:
+            return self._connection.read(time.monotonic() + self._silence_s)
+        except (OSError, ValueError, HttpError) as error:
+            if self._closed:
+                return b""
+            words = "nothing came, not even a bookmark" if isinstance(error, TimeoutError) else _words(error)
+            raise down(self._order, words) from error
+
+    def close(self) -> None:
+        """Cut the line; from any thread. A reader that waits sees the end."""
+        self._closed = True
+        with suppress(OSError):
+            self._connection.cut()
+
+    def release(self) -> None:
+        """Give the descriptor back; by the reader, when it reads no more."""
+        self.close()
+        self._connection.close()
+
+
+def down(order: HttpOrder, why: str) -> KubeError:
+    """There was no answer."""
+    return KubeError(f"{_asked(order)}: {why}", reason=Reason.API_DOWN)
+
+
+def _asked(order: HttpOrder) -> str:
+    return f"{order.method} {order.target.partition('?')[0]}"
+
+
+def _read(connection: HttpConnection, order: HttpOrder, deadline: float) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := connection.read(deadline):
+        parts.append(part)
+        size += len(part)
+        if size > order.bytes_max:
+            raise AnswerTooLarge(f"{_asked(order)}: the answer has more than {order.bytes_max} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

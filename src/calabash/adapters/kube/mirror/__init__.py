@@ -1,0 +1,1 @@
+"""Caches of API server objects, kept by list and watch."""

@@ -1,0 +1,132 @@
+"""The objects that a mirror holds, and what changes in them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Generic
+
+from calabash.adapters.kube.objects.meta import T
+from calabash.adapters.kube.protocol import SkippedObject, WatchEvent, WatchEventType
+
+ObjectKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorChange(Generic[T]):
+    """One object changed: ``before`` None when it is new, ``after`` None when it is gone."""
+
+    before: T | None
+    after: T | None
+
+
+class MirrorCache(Generic[T]):
+    """All objects by (namespace, name). One thread changes it, any may look.
+
+    Args:
+        tell: called for every change in order, with no lock held; the cache shows the change already.
+        keep: what of an object to hold and tell.
+        only: which objects to hold and tell at all.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[MirrorChange[T]], None],
+        keep: Callable[[T], T] | None,
+        only: Callable[[T], bool] | None = None,
+    ) -> None:
+        self._only = only
+        self._tell = tell
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._objects: dict[ObjectKey, T] = {}
+        self._ahead: dict[
+            ObjectKey, int
+        ] = {}  # versions of objects of which the watch may still tell what they were before
+
+    def snapshot(self) -> dict[ObjectKey, T]:
+        """All objects as they are now."""
+        with self._lock:
+            return dict(self._objects)
+
+    def get(self, key: ObjectKey) -> T | None:
+        """One object."""
+        with self._lock:
+            return self._objects.get(key)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def apply(self, event: WatchEvent[T]) -> None:
+        """What a watch tells."""
+        if event.skipped is not None:
+            self.skip(event.skipped, gone=event.type is WatchEventType.DELETED)
+            return
+        obj = event.object
+        if obj is None or self._is_past(obj, event.resource_version):
+            return
+        if event.type is WatchEventType.DELETED:
+            self._drop((obj.metadata.namespace, obj.metadata.name), obj)
+        else:
+            self.put(obj)
+
+    def put(self, obj: T) -> ObjectKey:
+        """An object is so; nothing happens when that is known."""
+        key = (obj.metadata.namespace, obj.metadata.name)
+        before = self._objects.get(key)
+        if before is not None:
+            if before.metadata.resource_version == obj.metadata.resource_version:
+                return key
+            if before.metadata.uid != obj.metadata.uid:
+                self._drop(key, None)
+                before = None
+        if self._only is not None and not self._only(obj):
+            self._drop(key, obj)
+            return key
+        if self._keep is not None:
+            obj = self._keep(obj)
+        with self._lock:
+            self._objects[key] = obj
+        self._tell(MirrorChange(before=before, after=obj))
+        return key
+
+    def skip(self, skipped: SkippedObject, *, gone: bool = False) -> ObjectKey:
+        """Handle an object that cannot be read. Its last readable version stays in the cache, for a pod whose object becomes
+        unreadable keeps its devices; the version of another object of that name is removed, and so is one that is ``gone``."""
+        key = (skipped.namespace, skipped.name)
+        before = self._objects.get(key)
+        if before is not None and (gone or (skipped.uid and before.metadata.uid != skipped.uid)):
+            self._drop(key, None)
+        return key
+
+    def put_ahead(self, obj: T) -> None:
+        """An object is so, though the watch has not come so far: what that tells of an earlier version of it, or of one of the
+        same name before it, is not heeded. Versions of one API server are in order, as it documents."""
+        version = obj.metadata.resource_version
+        if version.isdecimal():
+            self._ahead[obj.metadata.namespace, obj.metadata.name] = int(version)
+        self.put(obj)
+
+    def retain(self, keys: Collection[ObjectKey]) -> None:
+        """There are these and no others."""
+        self._ahead.clear()
+        for key in [key for key in self._objects if key not in keys]:
+            self._drop(key, None)
+
+    def _is_past(self, obj: T, version: str) -> bool:
+        key = (obj.metadata.namespace, obj.metadata.name)
+        ahead = self._ahead.get(key)
+        if ahead is None:
+            return False
+        if version.isdecimal() and int(version) < ahead:
+            return True
+        del self._ahead[key]
+        return False
+
+    def _drop(self, key: ObjectKey, last: T | None) -> None:
+        with self._lock:
+            before = self._objects.pop(key, None)
+        if before is not None:
+            same = last is not None and last.metadata.uid == before.metadata.uid
+            self._tell(MirrorChange(before=last if same else before, after=None))

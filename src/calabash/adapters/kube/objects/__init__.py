@@ -1,0 +1,1 @@
+"""Objects of the API server as narrow types."""

@@ -1,0 +1,208 @@
+"""HTTP over the pool's Unix socket, in as little as ``calabash run`` needs: one request, one answer, one connection.
+
+The standard library's HTTP client would cost more time to import than the pool takes to answer, and so would pathlib and
+typing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+
+from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decode_answer, write_question
+from calabash.model.errors import CalabashError, Reason, cause
+
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SOCKET_FILE = "pool.sock"
+_SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its terminating zero
+_DOWN_HINT = "start it with `calabash up`, or set CALABASH_HOME to where it runs"
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
+
+
+def socket_path(home: str | os.PathLike[str]) -> str:
+    """The pool's socket. Raises BAD_REQUEST when the kernel could not take a path of that length."""
+    path = os.path.join(home, SOCKET_FILE)
+    length = len(os.fsencode(path))
+    if length > _SOCKET_PATH_BYTES_MAX:
+        raise CalabashError(
+            f"the path of the pool's socket has {length} bytes, the kernel takes {_SOCKET_PATH_BYTES_MAX} bytes: {path}",
+            reason=Reason.BAD_REQUEST,
+            hint="set CALABASH_HOME to a shorter path",
+        )
+    return path
+
+
+def quoted(name: str) -> str:
+    """A name as one segment of a path, whatever characters it has; what is no text stays the bytes it was.
+
+    Raises BAD_REQUEST for the empty name, which would ask for something else.
+    """
+    if not name:
+        raise CalabashError("a name is empty", reason=Reason.BAD_REQUEST, hint="name it")
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(name))
+
+
+class ApiClient:
+    """The pool's API, by whichever way; answers are decoded JSON, failures are CalabashError with the pool's reason."""
+
+    def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
+        return self.call("GET", path, timeout_s=timeout_s)
+
+    def items(self, path: str, *, timeout_s: float = 30.0) -> list[Any]:
+        """All of a list, page by page."""
+        found: list[Any] = []
+        after = ""
+        while True:
+            page = self.get(
+                f"{path}{'&' if '?' in path else '?'}after={quoted(after)}" if after else path, timeout_s=timeout_s
+            )
+            found += page["items"]
+            after = page.get("next", "")
+            if not after:
+                return found
+
+    def post(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        return self.call("POST", path, {} if body is None else body, timeout_s=timeout_s)
+
+    def post_watched(
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+    ) -> Any:
+        """Post as ``post`` does; call ``look`` while the answer does not come, after ``first_s`` and then all ``every_s``."""
+        del first_s, every_s, look  # a client that cannot wait in parts does not look
+        return self.post(path, body, timeout_s=timeout_s)
+
+    def put(self, path: str, body: Any, *, timeout_s: float = 30.0) -> Any:
+        return self.call("PUT", path, body, timeout_s=timeout_s)
+
+    def delete(self, path: str, *, timeout_s: float = 30.0) -> Any:
+        return self.call("DELETE", path, timeout_s=timeout_s)
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """One request; ``path`` is made of :func:`quoted` names."""
+        raise NotImplementedError
+
+
+class Look:
+    """Function to call while an answer does not come: ``call``, after ``first_s`` and then all ``every_s``."""
+
+    def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
+        self.first_s = first_s
+        self.every_s = every_s
+        self.call = call
+
+
+class PoolClient(ApiClient):
+    """The pool whose home is ``home``, on this machine.
+
+    Args:
+        owner: the user id that must listen on the pool's socket; None: any user.
+        down_hint: the hint of the error for a pool that is not running.
+    """
+
+    def __init__(self, home: str | os.PathLike[str], *, owner: int | None = None, down_hint: str = _DOWN_HINT) -> None:
+        self.home = home
+        self._owner = owner
+        self._down_hint = down_hint
+
+    def post_watched(
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+    ) -> Any:
+        return self._ask("POST", path, body, timeout_s, Look(first_s=first_s, every_s=every_s, call=look))
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """One request; ``path`` is made of :func:`quoted` names.
+
+        Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason.
+        """
+        return self._ask(method, path, body, timeout_s, None)
+
+    def _ask(self, method: str, path: str, body: Any, timeout_s: float, look: Look | None) -> Any:
+        try:
+            question = write_question(method, path, coded(body))
+            answer = _exchange(socket_path(self.home), question, timeout_s, look, self._owner)
+        except TimeoutError:
+            raise CalabashError(
+                f"the pool did not answer {method} {path} within {timeout_s:g}s",
+                reason=Reason.TIMEOUT,
+                hint=f"see {os.fspath(self.home)}/pool.log",
+            ) from None
+        except PermissionError:
+            raise CalabashError(
+                f"the pool at {os.fspath(self.home)} does not let this user in",
+                reason=Reason.NOT_PERMITTED,
+                hint="ask its owner for membership of the socket's group",
+            ) from None
+        except OSError as error:
+            why = "" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f": {cause(error)}"
+            raise CalabashError(
+                f"no pool answers at {os.fspath(self.home)}{why}",
+                reason=Reason.POOL_DOWN,
+                hint=self._down_hint,
+            ) from None
+        return decode_answer(answer, who=f"the pool at {os.fspath(self.home)}")
+
+
+def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None, owner: int | None) -> bytes:
+    """The whole answer. Raises OSError, TimeoutError after ``timeout_s`` in all, NOT_PERMITTED for a socket where another
+    user than ``owner`` listens: nothing is sent there."""
+    deadline = time.monotonic() + timeout_s
+    look_at = time.monotonic() + look.first_s if look else deadline
+    received = bytearray()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        _connect(connection, address, timeout_s)
+        if owner is not None:
+            _require_owner(connection, address, owner)
+        try:  # noqa: SIM105 - contextlib is slow to import
+            connection.sendall(request)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # who refuses early has said why
+        while len(received) < ANSWER_BYTES_MAX:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            if look and look_at < deadline:
+                connection.settimeout(max(0.001, min(left_s, look_at - time.monotonic())))
+            else:
+                connection.settimeout(left_s)
+            try:
+                chunk = connection.recv(CHUNK_BYTES)
+            except TimeoutError:
+                if look and time.monotonic() >= look_at:
+                    look.call()
+                    look_at = time.monotonic() + look.every_s
+                continue
+            if not chunk:
+                break
+            received += chunk
+    return bytes(received)
+
+
+def _require_owner(connection: socket.socket, address: str, owner: int) -> None:
+    """Raise NOT_PERMITTED if the process that listens is not the owner's, as the kernel recorded it at ``listen``."""
+    size = struct.calcsize("iII")
+    _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if uid != owner:
+        raise CalabashError(
+            f"the pool at {address} is not used: user id {uid} listens there, not {owner or 'root'}",
+            reason=Reason.NOT_PERMITTED,
+            hint="tell the administrator; CALABASH_HOME names another pool",
+        )
+
+
+def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
+    """Where many wait to be let in, a socket with a time-out of Python's would be refused at once; the kernel's waits."""
+    whole_s, part_s = divmod(timeout_s, 1.0)
+    connection.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole_s), int(part_s * 1e6) or 1)
+    )
+    try:
+        connection.connect(address)
+    except BlockingIOError:
+        raise TimeoutError from None
+    connection.settimeout(timeout_s)

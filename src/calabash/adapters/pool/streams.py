@@ -1,0 +1,172 @@
+"""The pool's API for an event loop: connections are kept and used again, and an answer is passed on as bytes.
+
+HTTP/1.1 to a server of ours only: every answer says how long it is. Hanging up withdraws what is waited for: that is what
+cancelling a call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from calabash.adapters.pool.request_slots import Places
+from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, broken, coded, decode_content
+from calabash.model.errors import CalabashError, Reason, cause
+
+KEPT_MAX = 64  # connections that wait for the next question
+HEAD_BYTES_MAX = 64 << 10
+CONNECTIONS_MAX = 256
+SHARE_MAX = 64
+_TARGET, _VALUE = re.compile(r"/[!-~]*\Z"), re.compile(r"[ -~]*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolAnswer:
+    """An answer as it came; names of headers are small."""
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class PoolStreams:
+    """The pool behind a Unix socket; used by one event loop.
+
+    Args:
+        path: the socket.
+        connections: requests that may be open at a time.
+        share: of them, requests of one holder.
+    """
+
+    def __init__(self, path: str, *, connections: int = CONNECTIONS_MAX, share: int = SHARE_MAX) -> None:
+        self._path = path
+        self._places = Places(connections, share)
+        self._kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def call(self, method: str, path: str, body: Any = None, *, token: str = "", timeout_s: float = 30.0) -> Any:
+        """The decoded answer. Raises CalabashError with the pool's reason, or POOL_DOWN, or TIMEOUT."""
+        answer = await self.ask(method, path, coded(body), token=token, timeout_s=timeout_s)
+        return decode_content(answer.status, answer.content, who="the pool")
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        token: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+        holder: str = "",
+    ) -> PoolAnswer:
+        """Return the answer whatever its status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT, BAD_REQUEST.
+
+        Args:
+            holder: whose share of the open requests it counts for; empty: nobody's.
+        """
+        bearer = {"authorization": f"Bearer {token}"} if token else {}
+        question = _question(method, path, body, {**bearer, **(headers or {})})
+        try:
+            async with asyncio.timeout(timeout_s), self._places.place(holder):
+                return await self._exchange(question, again=method == "GET")
+        except TimeoutError:
+            raise CalabashError(
+                f"the pool did not answer {method} {path} within {timeout_s:g}s", reason=Reason.TIMEOUT
+            ) from None
+        except OSError as error:
+            raise CalabashError(
+                f"no pool answers at {self._path} ({cause(error)})",
+                reason=Reason.POOL_DOWN,
+                hint="start it with `calabash up`; programs that run are not affected",
+            ) from None
+
+    def close(self) -> None:
+        """Hang up."""
+        while self._kept:
+            self._kept.pop()[1].transport.abort()
+
+    async def _exchange(self, question: bytes, *, again: bool) -> PoolAnswer:
+        """``again``: it may be asked twice, so a connection that was kept, and that may end just now, is good enough."""
+        while again and self._kept:
+            reader, writer = self._kept.pop()
+            if reader.at_eof() or writer.transport.is_closing():
+                writer.transport.abort()
+                continue
+            answer = await self._asked(reader, writer, question, fresh=False)
+            if answer is not None:
+                return answer
+        reader, writer = await asyncio.open_unix_connection(self._path, limit=HEAD_BYTES_MAX)
+        answer = await self._asked(reader, writer, question, fresh=True)
+        assert answer is not None
+        return answer
+
+    async def _asked(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes, *, fresh: bool
+    ) -> PoolAnswer | None:
+        """The answer; None where a connection that was kept had ended before it was asked."""
+        kept = False
+        try:
+            writer.write(question)
+            await writer.drain()
+            first = await reader.read(1)
+            if not first and not fresh:
+                return None
+            answer = await _read(first, reader)
+            kept = answer.headers.get("connection", "").lower() != "close" and len(self._kept) < KEPT_MAX
+            if kept:
+                self._kept.append((reader, writer))
+            return answer
+        except (BrokenPipeError, ConnectionResetError):
+            if fresh:
+                raise
+            return None
+        finally:
+            if not kept:
+                writer.transport.abort()
+
+
+def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return a request. Raises BAD_REQUEST for what would make another request of it, or more than one."""
+    values = (*headers, *headers.values())
+    if not (_TARGET.match(path) and method.isalpha() and all(map(_VALUE.match, values))):
+        raise CalabashError(
+            f"{method} {path!r:.200} is no request: it has characters that are not allowed there",
+            reason=Reason.BAD_REQUEST,
+            hint="percent-encode names in the address",
+        )
+    lines = [f"{method} {path} HTTP/1.1", "host: pool", f"content-length: {len(body)}"]
+    if body:
+        lines.append("content-type: application/json")
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+async def _read(first: bytes, reader: asyncio.StreamReader) -> PoolAnswer:
+    """One answer. Raises POOL_DOWN for what is no whole answer."""
+    try:
+        head = first + await reader.readuntil(b"\r\n\r\n")
+        status, headers = _head(head)
+        length = int(headers["content-length"])
+        if length > ANSWER_BYTES_MAX:
+            raise broken("the pool", f"its answer has {length} bytes")
+        content = bytearray()
+        while len(content) < length:
+            chunk = await reader.read(min(CHUNK_BYTES, length - len(content)))
+            if not chunk:
+                raise broken("the pool", "it ended the connection in the middle of an answer")
+            content += chunk
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, KeyError, IndexError):
+        raise broken("the pool", "it ended the connection without a whole answer" if first else "it hung up") from None
+    return PoolAnswer(status=status, content=bytes(content), headers=headers)
+
+
+def _head(head: bytes) -> tuple[int, dict[str, str]]:
+    lines = head.decode("latin-1").split("\r\n")
+    headers = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return int(lines[0].split()[1]), headers

@@ -1,0 +1,68 @@
+"""The audit log in the database: lines are added at the end and read; only retention removes, at the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+
+import sqlalchemy as sa
+
+from calabash.adapters.store import tables
+from calabash.adapters.store.database import Database
+from calabash.model.audit import AuditHead, AuditLine
+
+_BEGINNING = tables.AUDIT_BEGINNING
+
+
+class AuditTable:
+    """Every method may raise CalabashError; then nothing of that call was written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, lines: Sequence[AuditLine]) -> None:
+        """Lines that follow the last one."""
+        if lines:
+            with self._database.transaction() as connection:
+                connection.execute(sa.insert(tables.audit), [asdict(line) for line in lines])
+
+    def lines(
+        self, *, after: int = 0, limit: int = 1000, tenants: Collection[str] | None = None, newest: bool = False
+    ) -> list[AuditLine]:
+        """Lines younger than ``after``, oldest first; of some tenants, or of all. ``newest``: the last ``limit`` of them."""
+        table = tables.audit
+        query = sa.select(table).where(table.c.id > after)
+        if tenants is not None:
+            query = query.where(table.c.tenant.in_(sorted(tenants)))
+        query = query.order_by(table.c.id.desc() if newest else table.c.id).limit(limit)
+        with self._database.reading() as connection:
+            found = [AuditLine(**row) for row in connection.execute(query).mappings()]
+        return found[::-1] if newest else found
+
+    def end(self) -> AuditHead:
+        """The last line, or what stands before the first one."""
+        newest = self.lines(limit=1, newest=True)
+        return AuditHead(id=newest[0].id, seal=newest[0].seal) if newest else self.beginning()
+
+    def beginning(self) -> AuditHead:
+        """The last line that retention has removed."""
+        with self._database.reading() as connection:
+            query = sa.select(tables.meta.c.value).where(tables.meta.c.key == _BEGINNING)
+            value = connection.execute(query).scalar_one_or_none()
+        number, _, seal = (value or "").partition(" ")
+        return AuditHead(id=int(number), seal=seal) if number.isdigit() and seal else AuditHead()
+
+    def trim(self, *, kept: int, before_s: float, batch: int = 1000) -> int:
+        """Remove the oldest lines beyond so many or older than that; how many went. The newest one always stays."""
+        oldest = self.lines(limit=batch)
+        end = self.end()
+        gone = [line for line in oldest if line.id < end.id and (line.at < before_s or line.id <= end.id - kept)]
+        if gone:
+            last = gone[-1]
+            gone = [line for line in oldest if line.id <= last.id]
+            with self._database.transaction() as connection:
+                # The mark comes first: the database refuses to delete a line that it does not name.
+                connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == _BEGINNING))
+                connection.execute(sa.insert(tables.meta).values(key=_BEGINNING, value=f"{last.id} {last.seal}"))
+                connection.execute(sa.delete(tables.audit).where(tables.audit.c.id <= last.id))
+        return len(gone)

@@ -1,0 +1,1 @@
+"""Tariffs, drafts and invoices in the database."""

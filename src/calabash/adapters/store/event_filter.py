@@ -1,0 +1,49 @@
+"""What somebody may see of the journal, as conditions of the database: whoever sees little of it costs no look at each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from calabash.adapters.store import tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationsSeen:
+    """Those of these tenants, and those of this user: by ``uid``, or by name where an allocation has none."""
+
+    tenants: frozenset[str]
+    uid: int
+    user: str
+    own: bool  # whether what is the user's own is seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSeen:
+    """Those of such allocations, and of these requests that wait; and of no allocation those of these kinds."""
+
+    allocations: AllocationsSeen
+    waiting: frozenset[str]
+    kinds: frozenset[str]
+
+
+def held_by(seen: AllocationsSeen) -> sa.ColumnElement[bool]:
+    """The condition on the table of allocations."""
+    held = tables.allocations.c
+    whose: sa.ColumnElement[bool] = held.tenant.in_(sorted(seen.tenants))
+    if seen.own:
+        named = sa.and_(held.uid < 0, held.user == seen.user)
+        whose = sa.or_(whose, named, sa.and_(held.uid >= 0, held.uid == seen.uid))
+    return whose
+
+
+def seen_by(seen: EventsSeen) -> sa.ColumnElement[bool]:
+    """The condition on the table of events."""
+    events, held = tables.events.c, tables.allocations.c
+    journalled = sa.select(held.id).where(held.id == events.allocation, held_by(seen.allocations)).exists()
+    return sa.or_(
+        sa.and_(events.allocation == "", events.kind.in_(sorted(seen.kinds))),
+        events.allocation.in_(sorted(seen.waiting)),
+        sa.and_(events.allocation != "", journalled),
+    )

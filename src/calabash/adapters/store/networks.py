@@ -1,0 +1,123 @@
+"""The book of networks as it is kept: objects as plain data, the revision of all of them, certificates of load balancers.
+
+Theory of operation. A change is written in one transaction which also moves the revision from the one that it was judged by
+to the next; where the revision is another one by now, nothing is written, so that of two writers one judges again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from calabash.adapters.store import tables
+from calabash.adapters.store.database import Database
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind
+
+_O, _R, _C = tables.network_objects, tables.network_revision, tables.network_certificates
+
+Key = tuple[str, str]  # kind, name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNetworkObject:
+    """One object. ``tenant``: whose VPC it is in; ``applied``: made by a file of objects; ``status``: as it was reported."""
+
+    kind: str
+    name: str
+    tenant: str
+    generation: int
+    spec: Mapping[str, Any]
+    applied: bool = False
+    status: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCertificate:
+    """``VPC/NAME``: certificate chain and key, both PEM."""
+
+    name: str
+    certificate: str
+    key: str
+    changed_at: float
+
+    def __repr__(self) -> str:
+        return f"StoredCertificate(name={self.name!r})"  # the key is for one reader
+
+
+class NetworkTables:
+    """Every method may raise CalabashError; then nothing of that call was written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def load(self) -> tuple[list[StoredNetworkObject], int]:
+        """All objects, and the revision that they are."""
+        with self._database.snapshot() as connection:
+            revision = connection.execute(sa.select(_R.c.revision)).scalar_one_or_none()
+            rows = connection.execute(sa.select(_O).order_by(_O.c.kind, _O.c.name)).mappings().all()
+        return [StoredNetworkObject(**row) for row in rows], int(revision or 0)
+
+    def revision(self) -> int:
+        """That of all objects now."""
+        with self._database.reading() as connection:
+            return int(connection.execute(sa.select(_R.c.revision)).scalar_one_or_none() or 0)
+
+    def change(
+        self, puts: Sequence[StoredNetworkObject], removed: Sequence[Key], *, before: int, revision: int
+    ) -> None:
+        """Write objects, without their status where they are there already, and remove others.
+
+        Raises CONFLICT when the revision is not ``before`` any more.
+        """
+        with self._database.transaction() as connection:
+            connection.execute(self._database.insert_or_ignore(_R, ["id"]).values(id=1, revision=0))
+            moved = sa.update(_R).where(_R.c.id == 1, _R.c.revision == before).values(revision=revision)
+            if connection.execute(moved).rowcount != 1:
+                raise CalabashError(
+                    f"the networks are not at revision {before} any more", reason=Reason.CONFLICT, hint="ask again"
+                )
+            for key in removed:
+                connection.execute(sa.delete(_O).where(*_is(key)))
+                if key[0] == NetworkKind.VPC:  # whoever has the name next must not find its keys
+                    connection.execute(sa.delete(_C).where(_C.c.name.startswith(f"{key[1]}/", autoescape=True)))
+            for item in puts:
+                values = {"tenant": item.tenant, "generation": item.generation, "applied": item.applied}
+                values |= {"spec": dict(item.spec)}
+                there = sa.update(_O).where(*_is((item.kind, item.name))).values(values)
+                if connection.execute(there).rowcount == 0:
+                    key_values = {"kind": item.kind, "name": item.name, "status": dict(item.status)}
+                    connection.execute(sa.insert(_O).values(values | key_values))
+
+    def report(self, statuses: Mapping[Key, Mapping[str, Any]]) -> None:
+        """Replace what is known of objects; those that are not there are left out."""
+        with self._database.transaction() as connection:
+            for key, status in statuses.items():
+                connection.execute(sa.update(_O).where(*_is(key)).values(status=dict(status)))
+
+    # -- certificates ------------------------------------------------------------------------------------------
+
+    def certificates(self) -> list[StoredCertificate]:
+        """All of them by name."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(_C).order_by(_C.c.name)).mappings().all()
+        return [StoredCertificate(**row) for row in rows]
+
+    def put_certificate(self, made: StoredCertificate) -> None:
+        """Create or replace it."""
+        values = {"certificate": made.certificate, "key": made.key, "changed_at": made.changed_at}
+        with self._database.transaction() as connection:
+            if connection.execute(sa.update(_C).where(_C.c.name == made.name).values(values)).rowcount == 0:
+                connection.execute(sa.insert(_C).values(values | {"name": made.name}))
+
+    def delete_certificate(self, name: str) -> bool:
+        """False when there was none."""
+        with self._database.transaction() as connection:
+            return connection.execute(sa.delete(_C).where(_C.c.name == name)).rowcount > 0
+
+
+def _is(key: Key) -> tuple[sa.ColumnElement[bool], ...]:
+    return _O.c.kind == key[0], _O.c.name == key[1]

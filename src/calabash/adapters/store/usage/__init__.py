@@ -1,0 +1,1 @@
+"""Usage records in the database."""

@@ -1,0 +1,50 @@
+"""The note that retention leaves when it removes or merges usage records.
+
+A check of an old invoice against its usage records needs it to tell records that are no longer kept from records that were
+changed. The database refuses to delete a record behind an issued invoice, unless a transaction is marked as retention's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from calabash.adapters.store import tables
+
+_KEY = "usage_removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedUsage:
+    """The latest end of a record that was removed or merged, and the moment of the last removal; seconds since 1970."""
+
+    until_s: float = 0.0
+    at_s: float = 0.0
+
+
+def removed_usage(connection: sa.Connection) -> RemovedUsage:
+    """Return the note of retention."""
+    table = tables.meta
+    found = connection.execute(sa.select(table.c.value).where(table.c.key == _KEY)).scalar_one_or_none()
+    until_s, at_s = (float(word) for word in (found or "0 0").split())
+    return RemovedUsage(until_s=until_s, at_s=at_s)
+
+
+@contextmanager
+def removing_usage(connection: sa.Connection) -> Iterator[None]:
+    """Mark the transaction as one in which retention may delete any usage record. No other transaction sees the mark."""
+    key = tables.meta.c.key
+    connection.execute(sa.insert(tables.meta).values(key=tables.USAGE_REMOVING, value="1"))
+    yield
+    connection.execute(sa.delete(tables.meta).where(key == tables.USAGE_REMOVING))
+
+
+def note_removed_usage(connection: sa.Connection, *, until_s: float, at_s: float) -> None:
+    """Note the removal of records that ended up to a moment."""
+    before, table = removed_usage(connection), tables.meta
+    value = f"{max(until_s, before.until_s)!r} {max(at_s, before.at_s)!r}"
+    connection.execute(sa.delete(table).where(table.c.key == _KEY))
+    connection.execute(sa.insert(table).values(key=_KEY, value=value))

@@ -1,0 +1,199 @@
+"""Kinds of devices in a cluster: what requests can tell apart, so that a shape is made once for thousands of equal devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from calabash.binder.cluster.bundle import Bundle, Layout, layout, mode_of
+from calabash.model.device import REPLICAS, Device, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import ModeName
+from calabash.sched import Shape
+from calabash.sharing.protocol import Misfit
+from calabash.sharing.registry import selected
+
+SHAPES_KEPT_MAX = 16_384
+_LIST = re.compile(r"\(([^()]*)\)")
+_OTHERWISE = re.compile(r"\bhave ([^;]+?), asked ([^;]+?)(?=;|\. |$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevice:
+    """A device of a node: what its driver says, which sharing modes its agent serves (none named: all), and the memory
+    that nobody was given and somebody holds. ``door``: the way by which alone it is asked for; "" is the only one there."""
+
+    device: Device
+    modes: frozenset[ModeName] = frozenset()
+    foreign_mib: int = 0
+    door: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What requests select by."""
+        served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
+        spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
+        turns = f"/{self.device.replicas} in turns" if self.device.replicas != REPLICAS else ""
+        door = f"/by {self.door}" if self.door else ""
+        cut = "/cut" if self.device.mig else ""
+        return f"{self.device.model}/{self.device.memory_mib}MiB{cut}{served}{spills}{turns}{door}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a shape is made of, beside the amounts: which nodes are acceptable, as in ``Shape``, and by which door it asks;
+    "" takes any."""
+
+    selector: tuple[str, ...] = ()
+    tolerations: frozenset[str] = frozenset()
+    door: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A shape, and how the bundle lies on the devices that it is given."""
+
+    shape: Shape
+    layout: Layout
+
+
+_Amounts = tuple[object, ...]
+
+
+class Kinds:
+    """The kinds of devices that there are. ``version`` changes when a kind comes."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._samples: dict[str, NodeDevice] = {}
+        self._known: dict[tuple[_Amounts, Wish], tuple[Choice, ...] | Misfit] = {}
+
+    def add(self, devices: Iterable[NodeDevice]) -> None:
+        for found in devices:
+            if found.kind not in self._samples:
+                healthy = replace(found.device, health=Health.HEALTHY, mig_instances=())
+                self._samples[found.kind] = replace(found, device=healthy, foreign_mib=0)
+                self._known.clear()
+                self.version += 1
+
+    def plain(self, text: str) -> str:
+        """With models, which people know, for kinds; each once in a list of nothing else. Where the model is what was asked,
+        the rest of the kind is told: that is what is otherwise."""
+        models = {sample.device.model for sample in self._samples.values()}
+        text = _OTHERWISE.sub(self._otherwise, text)
+        for kind in sorted(self._samples, key=len, reverse=True):
+            text = text.replace(kind, self._samples[kind].device.model)
+
+        def once(found: re.Match[str]) -> str:
+            listed = dict.fromkeys(found[1].split(", "))
+            return f"({', '.join(listed)})" if listed.keys() <= models else found[0]
+
+        return _LIST.sub(once, text)
+
+    def _otherwise(self, found: re.Match[str]) -> str:
+        there, asked = found[1].split(", "), found[2].split(" or ")
+        if {self._model(kind) for kind in there}.isdisjoint(self._model(kind) for kind in asked):
+            return found[0]
+        return f"have {', '.join(map(self._parts, there))}, asked {' or '.join(map(self._parts, asked))}"
+
+    def _model(self, kind: str) -> str:
+        return self._samples[kind].device.model if kind in self._samples else kind
+
+    def _parts(self, kind: str) -> str:
+        model = self._model(kind)
+        rest = kind.removeprefix(model).replace("/", ", ").removeprefix(", ")
+        return f"{model} ({rest})" if rest else model
+
+    def choices(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...]:
+        """The shapes that would serve the bundle: one, or several where amounts follow the card.
+
+        Raises CalabashError: unknown mode, no device that is selected, too large for every kind of device.
+        """
+        key = (_amounts(bundle), wish)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= SHAPES_KEPT_MAX:
+                self._known.clear()
+            found = self._known[key] = self._made(bundle, wish)
+        if isinstance(found, Misfit):
+            hint = "ask for less, or for other devices"
+            if found.reason is Reason.NOT_PERMITTED:
+                hint = "an administrator allows it where the agent of a node is started"
+            raise CalabashError(found.message, reason=found.reason, hint=hint)
+        return found
+
+    def _made(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...] | Misfit:
+        if bundle.request.selector.uuids or bundle.request.selector.uuids_excluded:
+            return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be named one by one")
+        reached = {k: s for k, s in self._samples.items() if s.door == wish.door or not (s.door and wish.door)}
+        kinds = [(k, s) for k, s in reached.items() if selected(s.device, bundle.request.selector) is None]
+        chosen: dict[Layout, list[str]] = {}
+        misfit = self._none(reached, wish.door)
+        for kind, sample in kinds:
+            modes = {mode_of(bundle, number, sample.device) for number in range(len(bundle.parts))}
+            if sample.modes and not modes <= sample.modes:
+                served = ", ".join(sorted(sample.modes))
+                misfit = Misfit(
+                    reason=Reason.MODE_CONFLICT,
+                    message=f"{sample.device.model} is served in {served}, asked {', '.join(sorted(modes))}",
+                )
+                continue
+            answer = layout(bundle, sample.device)
+            if isinstance(answer, Misfit):
+                misfit = answer
+            else:
+                chosen.setdefault(answer, []).append(kind)
+        if not chosen:
+            return misfit
+        return tuple(self._choice(found, names, bundle, wish) for found, names in chosen.items())
+
+    def _choice(self, found: Layout, names: list[str], bundle: Bundle, wish: Wish) -> Choice:
+        shape = Shape(
+            gpu_count=len(found.columns),
+            gpu_milli=found.core_milli,
+            gpu_memory_mib=found.memory_mib,
+            gpu_slices=found.slices,
+            gpu_slices_max=found.slices_max,
+            mig_profile=found.mig_profile,
+            models=frozenset(names) if len(names) < len(self._samples) else frozenset(),
+            mode=found.mode,
+            cpu_milli=bundle.request.cpu_milli,
+            memory_mib=bundle.request.host_memory_mib + found.host_mib,
+            selector=wish.selector,
+            tolerations=wish.tolerations,
+        )
+        return Choice(shape=shape, layout=found)
+
+    def _none(self, reached: Mapping[str, NodeDevice], door: str) -> Misfit:
+        if not self._samples:
+            return Misfit(reason=Reason.NO_DEVICES, message="no node has told of a device")
+        if not reached:
+            return Misfit(reason=Reason.NO_DEVICES, message=f"no node gives its devices by {door}")
+        models = ", ".join(sorted({s.device.model for s in reached.values()}))
+        return Misfit(
+            reason=Reason.SELECTOR_MISMATCH,
+            message=f"none of {len(reached)} kinds of devices is selected (there are {models})",
+        )
+
+
+def _amounts(bundle: Bundle) -> _Amounts:
+    """All of a bundle that decides about its shape."""
+    parts = tuple(
+        (
+            r.count,
+            r.memory_mib,
+            r.spill_mib,
+            r.memory_milli,
+            r.mig,
+            r.core_percent,
+            r.mode,
+            r.isolation,
+            r.policy,
+            r.selector,
+            r.cpu_milli,
+            r.host_memory_mib,
+        )
+        for r in (part.request for part in bundle.parts)
+    )
+    return (parts, bundle.phases)

@@ -1,0 +1,64 @@
+"""Memory of a cluster's devices that nobody was given and somebody holds, as the scheduler counts it."""
+
+from __future__ import annotations
+
+from calabash.binder.cluster.device_kinds import NodeDevice
+from calabash.model.device import NodeName
+from calabash.sched import NodePlacement, Scheduler, Shape
+from calabash.sharing.foreign import FOREIGN_MODE
+
+Spot = tuple[NodeName, int]  # a node, and which of its devices
+
+
+class ForeignInCluster:
+    """What strangers hold is not granted; see ``beside.ForeignMemory`` for one machine.
+
+    What is held of a device beside somebody who was granted it as well is counted as soon as that one has left it.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._found: dict[Spot, int] = {}  # MiB
+        self._held: dict[Spot, tuple[Shape, NodePlacement]] = {}
+        self._short: set[Spot] = set()  # of which less is held than was found
+
+    def set(self, node: NodeName, number: int, found: NodeDevice) -> None:
+        """What there is now on one device."""
+        spot = (node, number)
+        before = self._held.pop(spot, None)
+        if before is not None:
+            self._scheduler.state.vacate(*before)
+            self._scheduler.state.freed()
+        self._found[spot] = min(found.foreign_mib, found.device.memory_mib)
+        self._count(spot)
+
+    def catch_up(self) -> None:
+        """Count what there was no room to count. Call it before deciding."""
+        for spot in list(self._short):
+            self._count(spot)
+
+    def leave(self, node: NodeName) -> None:
+        """The node is gone."""
+        for spot in [k for k in self._found if k[0] == node]:
+            del self._found[spot]
+            self._short.discard(spot)
+            held = self._held.pop(spot, None)
+            if held is not None:
+                self._scheduler.state.vacate(*held)
+
+    def _count(self, spot: Spot) -> None:
+        state, held = self._scheduler.state, self._held.pop(spot, None)
+        row, number = state.cluster.row(spot[0]), spot[1]
+        if held is not None:
+            state.vacate(*held)
+        room_mib = min(int(state.cluster.gpu_free_mib[row, number]), self._found[spot])
+        if room_mib > 0:
+            shape = Shape(gpu_count=1, gpu_memory_mib=room_mib, gpu_slices=1, mode=FOREIGN_MODE)
+            placement = NodePlacement(node=row, devices=(number,))
+            if state.occupy(shape, placement):  # else it is in another mode: full, or not divided by memory
+                self._held[spot] = (shape, placement)
+        counted_mib = self._held[spot][0].gpu_memory_mib if spot in self._held else 0
+        if counted_mib < self._found[spot]:
+            self._short.add(spot)
+        else:
+            self._short.discard(spot)

@@ -1,0 +1,80 @@
+"""Who holds what of the devices of a cluster, as the sharing modes are asked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from calabash.binder.cluster.bundle import Bundle, Held, Views, phases_on
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.request import AllocationId, ModeName, Placement
+from calabash.sharing.foreign import beside_foreign
+from calabash.sharing.protocol import HeldSlice
+from calabash.sharing.registry import mode_of_device
+from calabash.sharing.vgpu import guaranteed_percent
+
+Place = tuple[NodeName, DeviceUuid]
+
+
+class Tenancy:
+    """Slices by device; a holder whose parts do not all run at once is seen at its heaviest, in every respect."""
+
+    def __init__(self) -> None:
+        self._on: dict[Place, dict[AllocationId, tuple[ModeName, tuple[Held, ...]]]] = {}
+        self._places: dict[AllocationId, tuple[Place, ...]] = {}
+
+    def take(self, holder: AllocationId, bundle: Bundle, placements: Iterable[tuple[int, Placement]]) -> None:
+        """``placements`` are (part, where it is)."""
+        here: dict[Place, list[tuple[int, ModeName, HeldSlice]]] = {}
+        for number, placement in placements:
+            for part in placement.slices:
+                held = HeldSlice(slice=part, policy=bundle.parts[number].request.policy)
+                here.setdefault((placement.node, part.device), []).append(
+                    (number, mode_of_device(placement.mode), held)
+                )
+        for place, found in here.items():
+            phases = phases_on(bundle, [(number, held.slice) for number, _, held in found])
+            self._on.setdefault(place, {})[holder] = (found[0][1], phases)
+        self._places[holder] = tuple(here)
+
+    def drop(self, holder: AllocationId) -> None:
+        for place in self._places.pop(holder, ()):
+            there = self._on[place]
+            del there[holder]
+            if not there:
+                del self._on[place]
+
+    def rename(self, holder: AllocationId, name: AllocationId) -> None:
+        """What one has is another's."""
+        places = self._places.pop(holder, ())
+        for place in places:
+            there = self._on[place]
+            there[name] = there.pop(holder)
+        self._places[name] = places
+
+    def __contains__(self, holder: AllocationId) -> bool:
+        return holder in self._places
+
+    def shared(self, place: Place) -> bool:
+        return place in self._on
+
+    def views(self, place: Place, *, foreign_mib: int = 0) -> Views:
+        """The mode of a device and what is held of it: one view, or the heaviest ones where holders have phases."""
+        there = self._on.get(place, {})
+        mode = next((found[0] for found in there.values()), None)
+        if all(len(phases) == 1 for _, phases in there.values()):
+            views = [tuple(h for _, phases in there.values() for h in phases[0])]
+        else:
+            views = [
+                tuple(h for _, phases in there.values() for h in max(phases, key=weight))
+                for weight in (_memory, _cores, len)
+            ]
+        beside = [beside_foreign(place[1], mode, view, foreign_mib) for view in views]
+        return beside[0][0], tuple(view for _, view in beside)
+
+
+def _memory(held: Held) -> int:
+    return sum(h.slice.resident_mib for h in held)
+
+
+def _cores(held: Held) -> int:
+    return sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held)

@@ -1,0 +1,92 @@
+"""Which of a user's requests stand in the scheduler's queue order, so that one user's many do not stand before all others.
+
+Theory of operation. The scheduler orders a queue by priority and age. If everything that waits stood there, a user who
+submits four thousand requests would stand before everybody who comes later, and every decision would look at all of
+them. So at most ``window`` requests of one user and queue stand in the order at a time; the others wait here, in order
+of priority and age, and the next joins the order when one of them starts or leaves. Its place is the one it has then.
+The members of a gang are admitted together: a gang of which a part stays outside could never start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from calabash.binder.local.requests import WaitingRequest
+from calabash.model.request import AllocationId
+
+WINDOW = 32
+
+_Lane = tuple[int, str]
+
+
+class Admission:
+    """Who stands in the order and who waits before it; pure bookkeeping."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window = window
+        self._admitted: dict[AllocationId, WaitingRequest] = {}
+        self._outside: dict[_Lane, dict[AllocationId, WaitingRequest]] = {}
+        self._inside: dict[_Lane, int] = {}
+
+    def admit(self, waiting: WaitingRequest, *, at_once: bool = False) -> bool:
+        """Whether it joins the order now; if not, ``leave`` of another will name it. ``at_once`` passes by the window."""
+        lane = _lane(waiting)
+        full = self._inside.get(lane, 0) >= self._window
+        if full and not at_once and not self._gang_is_inside(waiting):
+            self._outside.setdefault(lane, {})[waiting.id] = waiting
+            return False
+        self._enter(lane, waiting)
+        return True
+
+    def leave(self, waiting: WaitingRequest) -> list[WaitingRequest]:
+        """It started or is gone; those that join the order for it."""
+        lane = _lane(waiting)
+        outside = self._outside.get(lane)
+        if outside is not None:
+            outside.pop(waiting.id, None)
+        if self._admitted.pop(waiting.id, None) is not None:
+            self._inside[lane] -= 1
+            if not self._inside[lane]:
+                del self._inside[lane]
+        joined = list(self._fill(lane))
+        if not self._outside.get(lane):
+            self._outside.pop(lane, None)
+        return joined
+
+    def admitted(self) -> list[WaitingRequest]:
+        """Those in the order, in the order of joining."""
+        return list(self._admitted.values())
+
+    def before(self, waiting: WaitingRequest) -> int | None:
+        """How many of the same user and queue go first; None when it stands in the order itself."""
+        if waiting.id in self._admitted:
+            return None
+        outside = self._outside.get(_lane(waiting), {})
+        mine = _urgency(waiting)
+        return self._inside.get(_lane(waiting), 0) + sum(_urgency(w) < mine for w in outside.values())
+
+    def _fill(self, lane: _Lane) -> Iterator[WaitingRequest]:
+        outside = self._outside.get(lane)
+        while outside and self._inside.get(lane, 0) < self._window:
+            first = min(outside.values(), key=_urgency)
+            together = [w for w in outside.values() if w.gang_key == first.gang_key] if first.gang_key else [first]
+            for waiting in together:
+                del outside[waiting.id]
+                self._enter(lane, waiting)
+                yield waiting
+
+    def _enter(self, lane: _Lane, waiting: WaitingRequest) -> None:
+        self._admitted[waiting.id] = waiting
+        self._inside[lane] = self._inside.get(lane, 0) + 1
+
+    def _gang_is_inside(self, waiting: WaitingRequest) -> bool:
+        key = waiting.gang_key
+        return key is not None and any(w.gang_key == key for w in self._admitted.values())
+
+
+def _lane(waiting: WaitingRequest) -> _Lane:
+    return (waiting.requester.uid, waiting.request.queue)
+
+
+def _urgency(waiting: WaitingRequest) -> tuple[int, float, str]:
+    return (-waiting.request.priority, waiting.created_at, waiting.id)

@@ -1,0 +1,101 @@
+"""A request that waits and what answers it."""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+
+from calabash.adapters.host.processes import Process
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.request import AllocationId, GpuRequest, Placement
+from calabash.node.agent import Grant
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+COMMAND_CHARACTERS_MAX = 2048
+COMMAND_WORDS_MAX = 64
+
+GangKey = tuple[int, str, str, str]
+
+
+def new_id() -> AllocationId:
+    """Short enough to type, long enough never to meet again: 31^8."""
+    return AllocationId("a" + "".join(secrets.choice(_ALPHABET) for _ in range(8)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requester:
+    """Who asks, as the kernel says; ``process`` is None when it cannot be seen from here."""
+
+    uid: int
+    user: str
+    process: Process | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitingRequest:
+    """A request without an answer; ``answer`` is resolved with Grant or CalabashError.
+
+    ``withdrawn`` says why nobody waits for the answer any more; a grant that is being made meanwhile is taken back.
+    """
+
+    id: AllocationId
+    request: GpuRequest
+    requester: Requester
+    command: tuple[str, ...]
+    created_at: float
+    answer: Future[Grant] = field(default_factory=Future)
+    withdrawn: str = ""
+
+    @property
+    def gang_key(self) -> GangKey | None:
+        """Gangs are a user's and a tenant's own: the same name of somebody else is another gang."""
+        request = self.request
+        return gang_key(self.requester.uid, request) if request.gang else None
+
+    def resolve(self, outcome: Grant | BaseException) -> bool:
+        """Answer it; False when it has been answered or cancelled already."""
+        try:
+            if isinstance(outcome, BaseException):
+                self.answer.set_exception(outcome)
+            else:
+                self.answer.set_result(outcome)
+        except InvalidStateError:
+            return False
+        return True
+
+
+def record_of(waiting: WaitingRequest, placement: Placement, *, because: str, now_s: float) -> AllocationRecord:
+    """What is journalled when it is granted."""
+    who = waiting.requester
+    return AllocationRecord(
+        id=waiting.id,
+        state=AllocationState.GRANTED,
+        request=waiting.request,
+        placement=placement,
+        user=who.user,
+        uid=who.uid,
+        client_pid=who.process.pid if who.process else 0,
+        client_start_time=who.process.start_time if who.process else 0,
+        command=waiting.command,
+        created_at=waiting.created_at,
+        granted_at=now_s,
+        explanation=because,
+    )
+
+
+def gang_key(uid: int, request: GpuRequest) -> GangKey:
+    """What members of one gang have in common."""
+    return (uid, request.tenant, request.queue, request.gang)
+
+
+def short_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command as it is journalled: for people, so its beginning is enough. A cut shows as a last word ``...``."""
+    left = COMMAND_CHARACTERS_MAX
+    kept: list[str] = []
+    for word in command[:COMMAND_WORDS_MAX]:
+        kept.append(word[:left])
+        left -= len(word) + 1
+        if left <= 0:
+            break
+    return (*kept, "...") if len(kept) < len(command) or left < 0 else tuple(kept)

@@ -1,0 +1,345 @@
+"""One machine as a cluster of one node: from devices and ``GpuRequest`` to shapes, and from decisions to placements.
+
+``LocalScheduler`` is the ``Scheduler`` for a pool that thinks in model nouns. What a sharing mode admits is decided by
+``sharing``; here it is only expressed in the scheduler's terms, and every bind is checked against ``sharing`` before
+it is told, so that nothing is ever bound that the mode refuses. How much a slice counts is the mode's own ``charge``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from calabash.binder.local.partitions import Partitions
+from calabash.binder.local.unmanaged_memory import ForeignMemory
+from calabash.binder.shapes import UNMANAGED, node_of, shape_of, shapes_of
+from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.model.errors import Reason
+from calabash.model.mig import MigInstance
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
+from calabash.sched import (
+    DEFAULT_POLICY,
+    Bind,
+    CycleLimit,
+    Decision,
+    Defer,
+    Evict,
+    Explanation,
+    Move,
+    NodePlacement,
+    Options,
+    PlacementPolicy,
+    QueueSpec,
+    Request,
+    Scheduler,
+    Shape,
+    set_mig_instances,
+)
+from calabash.sharing.foreign import beside_foreign
+from calabash.sharing.protocol import HeldSlice, Misfit
+from calabash.sharing.registry import fits, mode_of_device, mode_on
+
+_LIST = re.compile(r"\(([^()]+)\)$")
+SETTLE_EVERY_S = 0.05
+CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start it on these slices, once everything in ``after`` is gone; ``because`` says why there."""
+
+    id: AllocationId
+    placement: Placement
+    after: tuple[AllocationId, ...] = ()
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Stop it; it waits in its queue again. ``owed``: it was borrowed, and a queue takes back what it is guaranteed."""
+
+    id: AllocationId
+    reason: Reason
+    by: AllocationId
+    owed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """It waits, and why."""
+
+    id: AllocationId
+    reason: Reason
+    explanation: Explanation
+
+
+LocalDecision = Start | Stop | Wait
+
+
+class LocalScheduler:
+    """A ``Scheduler`` over the devices of one machine, in model nouns.
+
+    Args:
+        node: the machine's name.
+        devices: its devices; the order is kept.
+        queues: the queue tree; requests name its leaves.
+        cpu_milli, memory_mib: host resources, where the pool manages them.
+        limit: how long one cycle may take; see ``Scheduler``.
+    """
+
+    def __init__(
+        self,
+        node: NodeName,
+        devices: Sequence[Device],
+        queues: Iterable[QueueSpec],
+        *,
+        options: Options | None = None,
+        policy: str | PlacementPolicy = DEFAULT_POLICY,
+        cpu_milli: int = UNMANAGED,
+        memory_mib: int = UNMANAGED,
+        limit: CycleLimit | None = None,
+    ) -> None:
+        self.node = node
+        self.devices = tuple(devices)
+        self._number = {device.uuid: i for i, device in enumerate(self.devices)}
+        spec = node_of(node, self.devices, cpu_milli=cpu_milli, memory_mib=memory_mib)
+        self.scheduler = Scheduler([spec], queues, policy=policy, options=options, limit=limit)
+        self._requests: dict[str, GpuRequest] = {}
+        self._slices: dict[AllocationId, Placement] = {}
+        self._partitions = Partitions(self.scheduler)
+        self._cycle_due_s = 0.0
+        for device in self.devices:
+            set_mig_instances(self.scheduler, node, self._number[device.uuid], device.mig_instances)
+        self.foreign = ForeignMemory(self.scheduler, self._number)
+
+    def submit(
+        self,
+        allocation: AllocationId,
+        request: GpuRequest,
+        *,
+        submitted_at_s: float,
+        run_time_s: float | None = None,
+        owner: str = "",
+    ) -> None:
+        """Join the order of ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues.
+
+        Args:
+            owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
+        """
+        shapes = shapes_of(request, self.devices)
+        with_room = [s for s in shapes if self.scheduler.room.choose(s) is not None]
+        shape = (with_room or sorted(shapes, key=lambda s: -len(s.models)))[0]
+        expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
+        self.scheduler.submit(_queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner))
+        self._requests[allocation] = request
+        self._partitions.submitted(allocation, shape)
+
+    def adopt(
+        self,
+        allocation: AllocationId,
+        request: GpuRequest,
+        placement: Placement,
+        *,
+        started_at_s: float,
+        owner: str = "",
+    ) -> None:
+        """It runs already, as the journal says. Raises CalabashError when the devices have no such room."""
+        parts = sorted(placement.slices, key=lambda s: self._number[s.device])
+        devices = tuple(self._number[s.device] for s in parts)
+        answer = placement.slices[0]
+        shape = shape_of(placement.mode, self.devices[devices[0]], answer, request, count=len(devices))
+        queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
+        places = tuple((s.place,) for s in parts) if shape.mig_profile else ()
+        place = NodePlacement(node=0, devices=devices, mig_places=places)
+        self.scheduler.adopt(queued, placement=place, started_at_s=started_at_s)
+        self._requests[allocation] = request
+        self._slices[allocation] = placement
+
+    def finished(self, allocation: AllocationId) -> None:
+        """It ended, or was cancelled while it waited; nothing when it is not known."""
+        if self._requests.pop(allocation, None) is None:
+            return
+        self.scheduler.finished(allocation)
+        self._slices.pop(allocation, None)
+        self._partitions.finished(allocation)
+
+    def unbind(self, allocation: AllocationId) -> None:
+        """Its start could not be carried out: it waits again and keeps its place in the order."""
+        self.scheduler.unbind(allocation)
+        self._slices.pop(allocation, None)
+
+    def runs(self, allocation: AllocationId) -> bool:
+        """Whether it holds its place, as far as the scheduler knows."""
+        return allocation in self._slices
+
+    def set_health(self, uuid: DeviceUuid, health: Health) -> None:
+        """A device that is not healthy takes nothing new."""
+        device = self._number[uuid]
+        self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
+        self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
+
+    def set_mig_instances(self, uuid: DeviceUuid, instances: tuple[MigInstance, ...]) -> None:
+        """What MIG instances stand on a device now, used or not."""
+        self.devices = tuple(replace(d, mig_instances=instances) if d.uuid == uuid else d for d in self.devices)
+        set_mig_instances(self.scheduler, self.node, self._number[uuid], instances)
+
+    def set_queues(self, queues: Iterable[QueueSpec]) -> None:
+        self.scheduler.set_queues(queues)
+
+    def cycle(self, now_s: float) -> tuple[LocalDecision, ...]:
+        """Decide about everything; see ``Scheduler.cycle``."""
+        self._cycle_due_s = now_s + CYCLE_EVERY_S
+        self._partitions.look_ahead(self._slices)
+        return self._translated(self.scheduler.cycle(now_s))
+
+    def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[LocalDecision, ...]:
+        """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
+        decided: list[LocalDecision] = []
+        self._partitions.look_ahead(self._slices)
+        for name in newcomers:
+            due_s = self.scheduler.wake_at_s()
+            if now_s >= self._cycle_due_s or (due_s is not None and due_s <= now_s):
+                return (*decided, *self.cycle(now_s))
+            decided.extend(self._translated(self.scheduler.decide(name, now_s)))
+        return tuple(decided)
+
+    def _translated(self, decisions: Iterable[Decision]) -> tuple[LocalDecision, ...]:
+        decided: list[LocalDecision] = []
+        for decision in decisions:
+            name = AllocationId(decision.id)
+            if isinstance(decision, Bind | Move):
+                answer = self._placed(decision)
+                if isinstance(answer, Misfit):
+                    self.scheduler.unbind(decision.id)
+                    reported = Explanation(reason=answer.reason, summary=answer.message)
+                    decided.append(Wait(id=name, reason=answer.reason, explanation=reported))
+                    continue
+                because = self._because(name, answer)
+                self._slices[name] = answer
+                after = tuple(AllocationId(a) for a in decision.after) if isinstance(decision, Bind) else ()
+                decided.append(Start(id=name, placement=answer, after=after, because=because))
+            elif isinstance(decision, Evict):
+                self._slices.pop(name, None)
+                decided.append(Stop(id=name, reason=decision.reason, by=AllocationId(decision.by), owed=decision.owed))
+            elif isinstance(decision, Defer):
+                reported = readable(decision.explanation, self.devices)
+                decided.append(Wait(id=name, reason=reported.reason, explanation=reported))
+        return tuple(decided)
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """Return in how many seconds everything is to be looked at again, though nothing happens; None if never."""
+        return due_in_s(self.scheduler, now_s)
+
+    @property
+    def unfinished(self) -> bool:
+        """True if the last cycle has not looked at everything, because its time was over."""
+        return self.scheduler.unfinished
+
+    def why(self, allocation: AllocationId, now_s: float) -> Explanation:
+        """Why it waits. Raises CalabashError when it does not wait."""
+        reported = readable(self.scheduler.why(allocation, now_s), self.devices)
+        return replace(reported, changes=(*reported.changes, *self.foreign.remedies()))
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _placed(self, decision: Bind | Move) -> Placement | Misfit:
+        """The slices by the sharing mode's own rule, beside what it holds now."""
+        request = self._requests[decision.id]
+        chosen = [self.devices[i] for i in decision.placement.devices]
+        slices = []
+        places = decision.placement.mig_places
+        for number, device in enumerate(chosen):
+            held_mode, held = self._held(device.uuid, but=decision.id)
+            answer = fits(device, held_mode, held, request, place=places[number][0] if places else None)
+            if isinstance(answer, Misfit):
+                return answer
+            slices.append(answer)
+        return Placement(node=self.node, mode=mode_on(chosen[0], request).name, slices=tuple(slices))
+
+    def _because(self, name: AllocationId, placement: Placement) -> str:
+        """Where it goes and why there, in one line; asked before it holds its place."""
+        request = self._requests[name]
+        views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
+        return _reason(request, placement, views, self.scheduler.room.engine.preference)
+
+    def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
+        mode: ModeName | None = None
+        held = []
+        for name, placement in self._slices.items():
+            for s in placement.slices:
+                if s.device == uuid and name != but:
+                    mode = mode_of_device(placement.mode)
+                    held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
+        mode, counted = beside_foreign(uuid, mode, held, self.foreign.memory_mib(uuid))
+        return mode, list(counted)
+
+
+def _reason(
+    request: GpuRequest,
+    placement: Placement,
+    views: Sequence[tuple[Device, ModeName | None, Sequence[HeldSlice]]],
+    policy: str,
+) -> str:
+    """``device 1 at 4 (shared with others already): 2 of 4 devices had room, asked 1; policy fgd``."""
+    number = {device.uuid: device.index for device, _, _ in views}
+    busy = {device.uuid for device, _, held in views if held}
+    room = sum(not isinstance(fits(device, mode, held, request), Misfit) for device, mode, held in views)
+    places = ", ".join(f"device {number[s.device]}" + (f" at {s.start}" if s.profile else "") for s in placement.slices)
+    shared = sum(s.device in busy for s in placement.slices)
+    beside = f"{shared} of them shared with others already" if shared else "idle before"
+    if len(placement.slices) == 1:
+        beside = "shared with others already" if shared else "idle before"
+    choice = "there was no other" if room == len(placement.slices) else f"policy {policy}"
+    return f"{places} ({beside}): {room} of {len(views)} devices had room, asked {request.count}; {choice}"
+
+
+def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:
+    """Return in how many seconds everything is to be looked at again, though nothing happens; None if never.
+
+    At once where the last cycle has not come to everything. Otherwise not before ``SETTLE_EVERY_S``: a decision that its
+    sharing mode refuses is taken back, and the scheduler may take it again each time.
+    """
+    if scheduler.unfinished:
+        return 0.0
+    wake_at_s = scheduler.wake_at_s()
+    return None if wake_at_s is None else max(SETTLE_EVERY_S, wake_at_s - now_s)
+
+
+def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:
+    """Device UUIDs, which stand for models here, as the models that people know."""
+    names = {d.uuid: d.model for d in devices}
+
+    def plain(text: str) -> str:
+        for uuid, model in names.items():
+            text = text.replace(uuid, model)
+        return _LIST.sub(lambda found: f"({', '.join(dict.fromkeys(found[1].split(', ')))})", text)
+
+    causes = tuple(replace(c, text=plain(c.text)) for c in reported.causes)
+    return replace(
+        reported, summary=plain(reported.summary), causes=causes, changes=tuple(plain(c) for c in reported.changes)
+    )
+
+
+def _queued(
+    allocation: AllocationId,
+    request: GpuRequest,
+    shape: Shape,
+    submitted_at_s: float,
+    *,
+    run_time_s: float | None,
+    owner: str,
+) -> Request:
+    return Request(
+        id=allocation,
+        shape=shape,
+        queue=request.queue,
+        priority=request.priority,
+        run_time_s=run_time_s,
+        tenant=request.tenant,
+        submitted_at_s=submitted_at_s,
+        owner=owner,
+        gang=request.gang,
+        min_member=request.gang_size if request.gang else 1,
+        movable=False,
+    )

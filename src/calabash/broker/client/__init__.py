@@ -1,0 +1,1 @@
+"""Client of remote servers: accounts, server choice, and leases."""

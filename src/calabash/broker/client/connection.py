@@ -1,0 +1,183 @@
+"""A client's way to a server: one question, one answer, one connection, every wait bounded.
+
+Over the network it is TLS 1.3, and the server is whoever shows the certificate that the token came with; the token is sent to
+nobody else. On the server itself it is its owner's Unix socket.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calabash.adapters.pool.wire import (
+    ANSWER_BYTES_MAX,
+    CHUNK_BYTES,
+    coded,
+    decode_answer,
+    split_answer,
+    write_question,
+)
+from calabash.broker.addresses import ServerAddress
+from calabash.broker.fingerprints import fingerprint_of_der
+from calabash.model.errors import CalabashError, Reason
+
+CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerContact:
+    """A server that a client knows."""
+
+    name: str
+    address: ServerAddress
+    certificate: str
+    token: str = field(repr=False)
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """The decoded answer. Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the server's own reason."""
+        return decode_answer(self._ask(method, path, body, timeout_s), who=f"server {self.name}")
+
+    def text(self, path: str, *, timeout_s: float = 30.0) -> str:
+        """An answer that is not JSON."""
+        status, content = split_answer(self._ask("GET", path, None, timeout_s), who=f"server {self.name}")
+        if status >= 400:
+            raise CalabashError(f"server {self.name} answered with status {status}", reason=Reason.CONFLICT)
+        return content.decode(errors="replace")
+
+    def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> bytes:
+        question = write_question(method, path, coded(body), token=self.token)
+        return _asked(f"server {self.name}", self._connect, question, timeout_s)
+
+    def _connect(self) -> socket.socket:
+        plain = _reached(self.address, time.monotonic() + CONNECT_S)
+        try:
+            plain.settimeout(CONNECT_S)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.check_hostname = False  # it is known by its certificate, wherever it is
+            context.verify_mode = ssl.CERT_NONE
+            secured = context.wrap_socket(plain)
+        except TimeoutError:
+            plain.close()
+            raise
+        except (ssl.SSLError, OSError) as error:
+            plain.close()
+            raise ConnectionError(f"it does not speak as a server of remote GPUs: {error}") from None
+        shown = secured.getpeercert(binary_form=True) or b""
+        if fingerprint_of_der(shown) != self.certificate:
+            secured.close()
+            raise CalabashError(
+                f"{self.address} is not the server that the token is for: its certificate is another",
+                reason=Reason.NOT_PERMITTED,
+                hint="check the address; if the server was set up anew, ask its owner for a new token",
+            )
+        return secured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnServer:
+    """The server of this machine, for its owner."""
+
+    path: Path
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """As :meth:`ServerContact.call`."""
+        question = write_question(method, path, coded(body))
+        return decode_answer(_asked("the server", self._connect, question, timeout_s), who="the server")
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(CONNECT_S)
+        try:
+            connection.connect(str(self.path))
+        except PermissionError:
+            connection.close()
+            raise CalabashError(
+                f"the server at {self.path.parent} belongs to another user",
+                reason=Reason.NOT_PERMITTED,
+                hint="ask its owner",
+            ) from None
+        except OSError as error:
+            connection.close()
+            raise CalabashError(
+                f"no server answers at {self.path.parent} ({error.strerror})",
+                reason=Reason.POOL_DOWN,
+                hint="start it with `calabash server up --listen HOST:PORT`",
+            ) from None
+        return connection
+
+
+def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, timeout_s: float) -> bytes:
+    bound_s = CONNECT_S
+    try:
+        with connect() as connection:
+            bound_s = timeout_s
+            connection.settimeout(timeout_s)
+            deadline = time.monotonic() + timeout_s
+            connection.sendall(question)
+            answer = bytearray()
+            while len(answer) < ANSWER_BYTES_MAX:
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                chunk = connection.recv(CHUNK_BYTES)
+                if not chunk:
+                    break
+                answer += chunk
+    except TimeoutError:
+        raise CalabashError(
+            f"{who} did not answer within {bound_s:g}s",
+            reason=Reason.POOL_DOWN,
+            hint="check its address and the network; on the server: calabash server status",
+        ) from None
+    except OSError as error:
+        raise CalabashError(
+            f"{who} does not answer: {error.strerror or error}",
+            reason=Reason.POOL_DOWN,
+            hint="check its address and the network; on the server: calabash server status",
+        ) from None
+    return bytes(answer)
+
+
+def _reached(address: ServerAddress, deadline: float) -> socket.socket:
+    """A connection to the first of a host's addresses that takes one. Raises OSError, TimeoutError at the deadline."""
+    failure: OSError = TimeoutError()
+    for family, kind, number, _, found in _resolved(address, deadline):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection = socket.socket(family, kind | socket.SOCK_CLOEXEC, number)
+        connection.settimeout(left_s)
+        try:
+            connection.connect(found)
+        except OSError as error:
+            connection.close()
+            failure = error
+            continue
+        return connection
+    raise failure
+
+
+def _resolved(address: ServerAddress, deadline: float) -> list[Any]:
+    """Addresses of the host; a name service that hangs is not waited for longer."""
+    found: list[Any] = []
+    failures: list[OSError] = []
+
+    def resolve() -> None:
+        try:
+            found.extend(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            failures.append(error)
+
+    looking = threading.Thread(target=resolve, name="resolve", daemon=True)
+    looking.start()
+    looking.join(max(0.0, deadline - time.monotonic()))
+    if failures:
+        raise failures[0]
+    if not found:
+        raise TimeoutError
+    return found

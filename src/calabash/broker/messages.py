@@ -1,0 +1,152 @@
+"""What a server of remote cards is asked and answers, strict where it comes in."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from calabash.api.requests import RUN_TIME_S_MAX, WAIT_S_MAX
+from calabash.broker.filters import FILTER_CHARACTERS_MAX
+from calabash.model.compute import with_compute
+from calabash.model.errors import CalabashError
+from calabash.model.request import GpuRequest, Isolation, ModeName
+
+BODY_BYTES_MAX = 64 * 1024
+IDLE_S_MAX = 30 * 86_400.0
+
+MODE = ModeName("brokered")
+
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+
+class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Cards are asked for. ``memory_mib`` is for each card, none: all of it, or as much as of compute; memory without ``cores``
+    has best-effort compute; ``idle_s`` makes it a reservation, which is kept so long without anybody who uses it; else a
+    program is to renew it."""
+
+    gpus: Annotated[int, Meta(ge=1, le=64)] = 1
+    memory_mib: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+    cores: Annotated[int, Meta(ge=1, le=100)] | None = None
+    filters: Annotated[list[Annotated[str, Meta(max_length=FILTER_CHARACTERS_MAX)]], Meta(max_length=16)] = []
+    models: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)] = []
+    command: Annotated[list[str], Meta(max_length=16_384)] = []
+    run_time_s: Annotated[float, Meta(ge=0, le=RUN_TIME_S_MAX)] = 0.0
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 0.0
+    idle_s: Annotated[float, Meta(ge=0, le=IDLE_S_MAX)] = 0.0
+
+    @property
+    def request(self) -> GpuRequest:
+        """Return the request for each device in the form of the pool's API."""
+        amounts = GpuRequest(count=self.gpus, memory_mib=self.memory_mib, mode=MODE, isolation=Isolation.BROKERED)
+        return with_compute(amounts, core_percent=self.cores, policy=None)
+
+
+class DrainServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Whether new leases are refused."""
+
+    draining: bool
+
+
+class StopServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The server is to go down; with ``force`` what is held is taken back first."""
+
+    force: bool = False
+
+
+class RemoteCard(msgspec.Struct, kw_only=True, frozen=True):
+    """A card of a server; ``leases`` are those that hold a part of it."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    memory_free_mib: int
+    memory_used_mib: int
+    cores_free_percent: int
+    utilization_percent: int
+    compute_capability: str
+    health: str
+    leases: list[str]
+
+
+class ServerView(msgspec.Struct, kw_only=True, frozen=True):
+    """A server: its cards and what is free of them."""
+
+    name: str
+    version: str
+    pid: int
+    driver: str
+    draining: bool
+    grace_s: float
+    leases: int
+    cards: list[RemoteCard]
+
+
+class SessionView(msgspec.Struct, kw_only=True, frozen=True):
+    """A program that has connected: the first digits of its session, from where, and when."""
+
+    id: str
+    peer: str
+    begun: float
+
+
+class LeaseView(msgspec.Struct, kw_only=True, frozen=True):
+    """A lease, without its key. ``processes``: how many processes serve it now, the host of its workers among them."""
+
+    id: str
+    token: str
+    allocation: str
+    gpus: int
+    memory_mib: int
+    cores: int
+    devices: list[str]
+    command: list[str]
+    made_at: float
+    ends_in_s: float
+    reserved: bool
+    processes: int
+    sessions: list[SessionView]
+
+
+class LeaseViews(msgspec.Struct, kw_only=True, frozen=True):
+    items: list[LeaseView]
+
+
+class LeaseGrant(msgspec.Struct, kw_only=True, frozen=True):
+    """A lease as its holder gets it: the key is told once."""
+
+    id: str
+    key: str
+    grace_s: float
+    lease: LeaseView
+    warnings: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"LeaseGrant(id={self.id!r})"
+
+
+class LeaseEnd(msgspec.Struct, kw_only=True, frozen=True):
+    """So long a lease is kept without being renewed again."""
+
+    id: str
+    ends_in_s: float
+
+
+class ServerFailure(msgspec.Struct, kw_only=True, frozen=True):
+    """Any answer with a status from 400 on, as the pool gives it."""
+
+    reason: str
+    message: str
+    hint: str = ""
+
+
+def decode_body(body: bytes, shape: type[Shape]) -> Shape:
+    """Raises CalabashError(BAD_REQUEST) that names the field."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CalabashError(
+            f"the request is not understood: {error}", hint="are both sides of the same version?"
+        ) from None

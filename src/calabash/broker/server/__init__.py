@@ -1,0 +1,1 @@
+"""Server of remote devices: tokens, leases and the sessions of programs."""

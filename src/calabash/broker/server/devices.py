@@ -1,0 +1,98 @@
+"""A pool's devices as the cards of a server, and which of them a request accepts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from calabash.broker.filters import CardFacts, CardFilter
+from calabash.broker.messages import LeaseOrder, RemoteCard
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.nominal import nominal_memory_mib
+from calabash.model.units import format_mib
+from calabash.sharing.vgpu import guaranteed_percent
+
+UUIDS_MAX = 64  # that a pool is asked for at a time
+_ROUNDED_MIB = 256  # what a part of a card may be smaller than it, for what the pool keeps beside it
+
+
+def card_of(device: Mapping[str, Any], leases: Mapping[str, str]) -> RemoteCard:
+    """A device of the pool's API; ``leases`` by the allocation that each of them is."""
+    return RemoteCard(
+        uuid=device["uuid"],
+        index=device["index"],
+        model=device["model"],
+        memory_mib=device["memory_mib"],
+        memory_free_mib=device["memory_free_mib"],
+        memory_used_mib=device["memory_used_mib"],
+        cores_free_percent=max(0, 100 - device["core_allocated_percent"]),
+        utilization_percent=device["utilization_percent"],
+        compute_capability=device.get("compute_capability", ""),
+        health=device["health"],
+        leases=[leases[name] for name in device["allocations"] if name in leases],
+    )
+
+
+def facts_of(card: RemoteCard, *, server: str, driver: str, cuda: str = "") -> CardFacts:
+    """What a filter can ask of it."""
+    return CardFacts(
+        memory=nominal_memory_mib(card.memory_mib, card.model),
+        free_memory=card.memory_free_mib,
+        model=card.model,
+        compute_capability=card.compute_capability,
+        driver=driver,
+        cuda=cuda,
+        server=server,
+        uuid=card.uuid,
+    )
+
+
+def acceptable(
+    cards: Sequence[RemoteCard], order: LeaseOrder, wanted: CardFilter, *, server: str, driver: str
+) -> list[RemoteCard]:
+    """Those that the filter and the models accept. Raises SELECTOR_MISMATCH when they are too few."""
+    models = [model.lower() for model in order.models]
+    found = [
+        card
+        for card in cards
+        if wanted.accepts(facts_of(card, server=server, driver=driver))
+        and (not models or any(model in card.model.lower() for model in models))
+    ]
+    if len(found) < order.gpus:
+        asked = " and ".join(filter(None, [str(wanted), f"model {' or '.join(order.models)}" if models else ""]))
+        raise CalabashError(
+            f"{len(found)} of {len(cards)} cards of {server} are such as asked"
+            + (f" ({asked})" if asked else "")
+            + f", {order.gpus} wanted",
+            reason=Reason.SELECTOR_MISMATCH,
+            hint=f"there are: {_listed(cards)}" if cards else "the server has no cards",
+        )
+    return found
+
+
+def fits_now(card: RemoteCard, order: LeaseOrder) -> bool:
+    """Whether a card seems to have room for its part of a request; the pool decides."""
+    request = order.request
+    promised = guaranteed_percent(request.core_percent, request.policy)
+    if card.health != "healthy" or card.cores_free_percent < promised:
+        return False
+    wanted_mib = order.memory_mib
+    if wanted_mib is None:
+        wanted_mib = card.memory_mib * request.core_percent // 100 - _ROUNDED_MIB
+    return card.memory_free_mib >= wanted_mib
+
+
+def memory_bound_mib(cards: Sequence[RemoteCard], order: LeaseOrder) -> int:
+    """The most memory that a request may come to on such cards, over all it asks for."""
+    if order.memory_mib is not None:
+        return order.gpus * order.memory_mib
+    largest = max((card.memory_mib for card in cards), default=0)
+    return order.gpus * -(-largest * order.request.core_percent // 100)
+
+
+def _listed(cards: Sequence[RemoteCard]) -> str:
+    kinds: dict[str, int] = {}
+    for card in cards:
+        kind = f"{card.model} {format_mib(card.memory_mib)}"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in list(kinds.items())[:4])

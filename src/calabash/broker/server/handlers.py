@@ -1,0 +1,203 @@
+"""The routes of a server of remote cards, as an ASGI application.
+
+Who asks is what a token says; on the server's own Unix socket it is its owner, whom the file system let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from litestar import Litestar, Request, Response, delete, get, post
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+
+from calabash.broker import messages as broker_messages
+from calabash.broker.server.authentication import Gatekeeper
+from calabash.broker.server.broker import Broker
+from calabash.broker.tokens import TokenClaims
+from calabash.model.errors import CalabashError, Reason
+
+log = structlog.get_logger(__name__)
+
+BODY_S = 10.0
+OWNER_KEY = "calabash_owner"  # of the state that a connection has: it came on the owner's socket
+Asked = Request[Any, Any, Any]
+
+_STATUS = {
+    Reason.BAD_REQUEST: 400,
+    Reason.NOT_PERMITTED: 403,
+    Reason.NOT_FOUND: 404,
+    Reason.POOL_DOWN: 503,
+    Reason.DISK_FULL: 507,
+}
+
+
+def _broker(request: Asked) -> Broker:
+    found: Broker = request.app.state.broker
+    return found
+
+
+def _is_owner(request: Asked) -> bool:
+    return bool(request.scope.get("state", {}).get(OWNER_KEY))
+
+
+def _peer(request: Asked) -> str:
+    return "owner" if _is_owner(request) or request.client is None else f"{request.client.host}:{request.client.port}"
+
+
+def _holder(request: Asked, *, ended_too: bool = False) -> TokenClaims | None:
+    """Who asks; None for the server's owner. Raises NOT_PERMITTED."""
+    if _is_owner(request):
+        return None
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not token:
+        raise CalabashError(
+            "this server is for those who have a token",
+            reason=Reason.NOT_PERMITTED,
+            hint="ask its owner for one; then: calabash remote add HOST:PORT --token FILE",
+        )
+    gatekeeper: Gatekeeper = request.app.state.gatekeeper
+    return gatekeeper.admit(token.strip(), ended_too=ended_too)
+
+
+def _require_owner(request: Asked) -> None:
+    if not _is_owner(request):
+        raise CalabashError(
+            "only the server's owner may do that", reason=Reason.NOT_PERMITTED, hint="do it on the server itself"
+        )
+
+
+async def _body(request: Asked) -> bytes:
+    """The whole body, bounded in size and time."""
+    found = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
+                message: Any = await request.receive()
+                found += message.get("body", b"")
+                if len(found) > broker_messages.BODY_BYTES_MAX:
+                    raise RequestEntityTooLarge(f"the request is larger than {broker_messages.BODY_BYTES_MAX} bytes")
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return bytes(found)
+    except TimeoutError:
+        raise CalabashError(f"the request did not come within {BODY_S:g}s", hint="send it at once") from None
+
+
+@get("/v1/server")
+async def server(request: Asked) -> broker_messages.ServerView:
+    return await _broker(request).view(_holder(request))
+
+
+@get("/v1/leases")
+async def leases(request: Asked) -> broker_messages.LeaseViews:
+    return _broker(request).holdings.views(_holder(request, ended_too=True))
+
+
+@post("/v1/leases", status_code=201)
+async def lease(request: Asked) -> broker_messages.LeaseGrant:
+    broker, holder = _broker(request), _holder(request)
+    if holder is None:
+        raise CalabashError(
+            "a lease needs a token", hint="on the server itself use `calabash run --isolation brokered`"
+        )
+    order = broker_messages.decode_body(await _body(request), broker_messages.LeaseOrder)
+    asking = asyncio.ensure_future(broker.lease(holder, order, _peer(request)))
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+        granted = await asking
+    except asyncio.CancelledError:
+        asking.cancel()
+        raise CalabashError("the caller went away", reason=Reason.CONFLICT) from None
+    finally:
+        gone.cancel()
+    return granted
+
+
+async def _hung_up(request: Asked) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@post("/v1/leases/{lease_id:str}/renew", status_code=200)
+async def renew(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
+    broker = _broker(request)
+    holder = _holder(request, ended_too=broker.settings.on_revoke == "finish")
+    return broker.holdings.renew(broker.holdings.held(holder, lease_id))
+
+
+@delete("/v1/leases/{lease_id:str}", status_code=200)
+async def release(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
+    broker = _broker(request)
+    held = broker.holdings.held(_holder(request, ended_too=True), lease_id)
+    return await broker.holdings.release(held, cut=broker.settings.on_revoke == "cut", peer=_peer(request))
+
+
+@post("/v1/drain", status_code=200)
+async def drain(request: Asked) -> broker_messages.DrainServer:
+    _require_owner(request)
+    order = broker_messages.decode_body(await _body(request), broker_messages.DrainServer)
+    await _broker(request).drain(order.draining)
+    return order
+
+
+@post("/v1/shutdown", status_code=200)
+async def shutdown(state: State, request: Asked) -> broker_messages.StopServer:
+    """Refuses while leases are held, unless they are to be taken back."""
+    _require_owner(request)
+    order = broker_messages.decode_body(await _body(request), broker_messages.StopServer)
+    broker = _broker(request)
+    held = list(broker.holdings)
+    if held and not order.force:
+        raise CalabashError(
+            f"{len(held)} {'lease is' if len(held) == 1 else 'leases are'} held",
+            reason=Reason.CONFLICT,
+            hint="wait for them, or `calabash server down --force` takes them back",
+        )
+    for each in held:
+        await broker.holdings.end(each, why="server down")
+    state.stop()
+    return order
+
+
+@get("/metrics", media_type="text/plain; version=0.0.4")
+async def metrics(request: Asked) -> str:
+    return _broker(request).metrics(_holder(request))
+
+
+def _failure(request: Asked, error: Exception) -> Response[broker_messages.ServerFailure]:
+    if isinstance(error, CalabashError):
+        status_code = _STATUS.get(error.reason, 409)
+        content = broker_messages.ServerFailure(reason=str(error.reason), message=error.message, hint=error.hint)
+    elif isinstance(error, HTTPException):
+        status_code = error.status_code
+        reason = Reason.NOT_FOUND if status_code == 404 else Reason.BAD_REQUEST
+        content = broker_messages.ServerFailure(
+            reason=str(reason), message=error.detail, hint="are both of the same version?"
+        )
+    else:
+        log.error("a request failed unexpectedly", exc_info=error)
+        status_code = 500
+        content = broker_messages.ServerFailure(
+            reason="internal", message="the server failed unexpectedly", hint="see server.log"
+        )
+    _broker(request).holdings.tallies.count("refusals_total", content.reason)
+    return Response(content=content, status_code=status_code, media_type="application/json")
+
+
+def remote_application(broker: Broker, gatekeeper: Gatekeeper, *, stop: Callable[[], None]) -> Litestar:
+    """The ASGI application."""
+    return Litestar(
+        route_handlers=[server, leases, lease, renew, release, drain, shutdown, metrics],
+        state=State({"broker": broker, "gatekeeper": gatekeeper, "stop": stop}),
+        exception_handlers={Exception: _failure},
+        openapi_config=None,
+        request_max_body_size=None,  # bounded where it is read
+        logging_config=None,
+    )

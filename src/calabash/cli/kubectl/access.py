@@ -1,0 +1,163 @@
+"""What the commands of ``kubectl calabash`` have in common: the way to the cluster, what they ask it, what refusals mean."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calabash.cli import output
+from calabash.model.errors import CalabashError, Reason
+
+if TYPE_CHECKING:
+    from calabash.adapters.kube import KubeClient
+    from calabash.adapters.kube.objects.core import Pod
+    from calabash.adapters.kube.objects.resources import GpuNode
+
+_INSTALL = "helm install calabash charts/calabash -n calabash-system --create-namespace"
+_HINTS = {
+    Reason.NOT_PERMITTED: "an administrator can give you ClusterRole view (calabash-drain to drain), or name a namespace of "
+    "yours by -n; `kubectl auth can-i --list` says what you may",
+    Reason.API_DOWN: "see whether `kubectl cluster-info` answers; --kubeconfig and --context name another cluster",
+    Reason.NOT_FOUND: "it went meanwhile; ask again",
+    Reason.CONFLICT: "somebody else changed it meanwhile; try again",
+}
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say which cluster."""
+    for option in (
+        click.option(
+            "--context", default="", metavar="NAME", help="Context of the kubeconfig. Default: its current one."
+        ),
+        click.option("--kubeconfig", default="", metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config."),
+    ):
+        command = option(command)
+    return command
+
+
+def namespaces(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say whose pods."""
+    for option in (
+        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Pods of all namespaces."),
+        click.option("-n", "--namespace", default="", metavar="NAME", help="Default: the context's."),
+    ):
+        command = option(command)
+    return command
+
+
+def connect(kubeconfig: str, context: str) -> tuple[KubeClient, str]:
+    """The API server, and the namespace that the context names."""
+    from calabash.adapters.kube import load_client  # noqa: PLC0415
+
+    client = load_client(kubeconfig, context, connections=2, agent="kubectl-calabash")
+    return client, client.namespace or "default"
+
+
+def in_users_words(error: CalabashError) -> CalabashError:
+    """A refusal of the API server, with a hint for who sits at a terminal."""
+    from calabash.adapters.kube import KubeError  # noqa: PLC0415
+
+    if not isinstance(error, KubeError):
+        return error
+    message = output.printable(error.message)
+    if error.status == 401:
+        return CalabashError(message, reason=error.reason, hint="the cluster does not know you: log in again")
+    return CalabashError(message, reason=error.reason, hint=_HINTS.get(error.reason, ""))
+
+
+def checked(name: str) -> str:
+    """A name as objects may have it, or none. Raises BAD_REQUEST."""
+    if name and not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
+        raise CalabashError(f"{name!r} is no name of an object", hint="names are of a-z, 0-9, - and .")
+    return name
+
+
+def gpu_nodes(client: KubeClient) -> Sequence[GpuNode]:
+    """What each node's agent tells, by name. Raises NOT_FOUND where Calabash is not installed."""
+    from calabash.adapters.kube.objects.resources import GPU_NODE  # noqa: PLC0415
+
+    require(client, GPU_NODE)
+    return sorted(client.list(GPU_NODE).items, key=lambda node: node.metadata.name)
+
+
+def require(client: KubeClient, kind: Any) -> None:
+    """Raises NOT_FOUND when the cluster does not know the kind."""
+    if not client.serves(kind):
+        raise CalabashError(
+            f"this cluster knows no {kind.name}: Calabash is not installed there",
+            reason=Reason.NOT_FOUND,
+            hint=_INSTALL,
+        )
+
+
+def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
+    """Pods that ask for devices; ``namespace`` empty: of all namespaces."""
+    from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
+
+    found: list[Pod] = []
+    for scheduler in _our_schedulers(client):
+        found += client.list(POD, namespace, field_selector=f"spec.schedulerName={scheduler}").items
+    return found
+
+
+def _our_schedulers(client: KubeClient) -> list[str]:
+    """That of the cluster, and those of the pools that queues are in."""
+    from calabash.adapters.kube.objects.resources import QUEUE  # noqa: PLC0415
+    from calabash.kubernetes.objects.names import POOL, SCHEDULER  # noqa: PLC0415
+    from calabash.kubernetes.objects.shards import scheduler_of  # noqa: PLC0415
+
+    try:
+        queues = client.list(QUEUE, label_selector=POOL).items
+    except CalabashError as error:
+        if error.reason not in (Reason.NOT_PERMITTED, Reason.NOT_FOUND):
+            raise
+        return [SCHEDULER]
+    return sorted({SCHEDULER, *(scheduler_of(queue.metadata.labels[POOL]) for queue in queues)})
+
+
+def queues_of_namespaces(client: KubeClient, namespace: str = "") -> dict[str, str]:
+    """The queue that each namespace names; nothing of what one may not see."""
+    from calabash.adapters.kube.objects.core import NAMESPACE  # noqa: PLC0415
+    from calabash.kubernetes.objects.names import QUEUE  # noqa: PLC0415
+    from calabash.model.request import DEFAULT_QUEUE  # noqa: PLC0415
+
+    try:
+        if namespace:
+            one = client.get(NAMESPACE, namespace)
+            found = [one] if one is not None else []
+        else:
+            found = list(client.list(NAMESPACE).items)
+    except CalabashError as error:
+        if error.reason is not Reason.NOT_PERMITTED:
+            raise
+        return {}
+    return {n.metadata.name: n.metadata.labels.get(QUEUE) or DEFAULT_QUEUE for n in found}
+
+
+def remarks(nodes: Sequence[GpuNode]) -> list[str]:
+    """A line for each node that is not ready or gives nothing to new pods."""
+    lines = []
+    for node in nodes:
+        name = node.metadata.name
+        for condition in node.status.conditions:
+            if condition.type == "Ready" and condition.status != "True":
+                said = output.printable(condition.message)
+                lines.append(f"node {name} is not ready: {condition.reason}: {said}")
+        if node.spec.unschedulable:
+            lines.append(f"node {name} is cordoned: no pod is given its devices")
+    return lines
+
+
+def age_s(since: str | None) -> float:
+    """Seconds since a time of the API server; 0 when there is none."""
+    if not since:
+        return 0.0
+    try:
+        begun = datetime.datetime.fromisoformat(since)
+    except ValueError:
+        return 0.0
+    return max(0.0, (datetime.datetime.now(datetime.UTC) - begun).total_seconds())

@@ -1,0 +1,268 @@
+"""``kubectl calabash device``: single devices of nodes, taken out of service and put back, tested and reset.
+
+What is wanted of a device is written into the spec of its node's ``GpuNode``, and the node's agent carries it out: a drain
+as long as it stands there, the others once. Pods leave a drained device by the API of evictions, if they are to leave.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from calabash.cli import output
+from calabash.cli.failure import say
+from calabash.cli.kubectl import access as kubectl_access
+from calabash.cli.kubectl.drain import (
+    LOOK_EVERY_S,
+    Drain,
+    ProgressLine,
+    holders,
+    require_no_data,
+    require_owners,
+    until_empty,
+)
+from calabash.cli.kubectl.top import no_such_node
+from calabash.cli.output import Column, Row, dash
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, parse_duration_s
+
+if TYPE_CHECKING:
+    from calabash.adapters.kube import KubeClient
+    from calabash.adapters.kube.objects.core import Pod
+    from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDevice
+
+ANSWER_S = 150.0  # a reset and a test take seconds; other orders may be before it
+_UUID_MIN = 4
+
+COLUMNS = (
+    Column(title="NODE", text=lambda r: r["node"]),
+    Column(title="GPU", text=lambda r: str(r["index"]), right=True),
+    Column(title="MODEL", text=lambda r: r["model"]),
+    Column(title="HEALTH", text=lambda r: r["state"] or r["health"]),
+    Column(title="MODE", text=lambda r: dash(r["mode"])),
+    Column(title="PODS", text=lambda r: str(len(r["pods"])), right=True),
+    Column(title="UUID", text=lambda r: r["uuid"], wide=True),
+    Column(title="ORDER", text=lambda r: dash(r["order"]), wide=True),
+    Column(title="CAUSE", text=lambda r: dash(r["reason"])),
+)
+
+
+class DeviceDrain(Drain):
+    """One device of a node. Raises NOT_FOUND when its node tells of no such device."""
+
+    def __init__(
+        self, client: KubeClient, node: str, name: str, *, reason: str = "", grace_s: int | None = None
+    ) -> None:
+        super().__init__(client, node, grace_s=grace_s)
+        self.device = find(self._gpu_node(), name)
+        self._reason = reason
+
+    def cordon(self, *, on: bool = True) -> None:
+        """Say whether anything new is placed on it; put back, it is to work whatever took it out."""
+        if on:
+            self.want({"drained": True, "reason": self._reason})
+        else:
+            self.order("undrain", {"drained": None, "reason": None})
+
+    def order(self, what: str, more: Mapping[str, object] | None = None) -> str:
+        """Say what is to be done once; the order's id."""
+        number = secrets.token_hex(8)
+        self.want({**(more or {}), "order": {"id": number, "what": what}})
+        return number
+
+    def want(self, care: Mapping[str, object]) -> None:
+        """Write it into the spec."""
+        self._say({"devices": {self.device.uuid: care}})
+
+    def answer(self, order: str, timeout_s: float = ANSWER_S) -> str:
+        """What became of an order. Raises CONFLICT when it failed, TIMEOUT when the agent does not say."""
+        from calabash.adapters.kube.objects.resources import BEGUN, FAILED  # noqa: PLC0415
+
+        end_s = time.monotonic() + timeout_s
+        while time.monotonic() < end_s:
+            told = find(self._gpu_node(), self.device.uuid).order
+            if told is not None and told.id == order and told.state != BEGUN:
+                said = output.printable(told.message)
+                if told.state == FAILED:
+                    raise CalabashError(f"device {self.device.index} of {self._node}: {said}", reason=Reason.CONFLICT)
+                return said
+            time.sleep(LOOK_EVERY_S)
+        raise CalabashError(
+            f"the agent of {self._node} has not answered in {format_duration(timeout_s)}",
+            reason=Reason.TIMEOUT,
+            hint=f"does it run? `kubectl get gpunode {self._node} -o yaml` has the order in its spec, and later the outcome",
+        )
+
+    def _devices(self, node: GpuNode) -> Sequence[GpuNodeDevice]:
+        return [device for device in node.status.devices if device.uuid == self.device.uuid]
+
+    def _there(self, node: GpuNode) -> list[Pod]:
+        on_it = {part.pod_uid for device in self._devices(node) for part in device.slices}
+        return [
+            pod
+            for pod in holders(self._client, node)
+            if pod.metadata.uid in on_it or self.device.uuid in _planned_on(pod)
+        ]
+
+    def _require_closed(self, node: GpuNode) -> None:
+        care = node.spec.devices.get(self.device.uuid)
+        if care is None or not care.drained:
+            raise CalabashError(
+                f"somebody has put device {self.device.index} of {self._node} back; it is not emptied any further",
+                reason=Reason.CONFLICT,
+                hint="ask who ran `device undrain`, then run it again",
+            )
+
+
+def _planned_on(pod: Pod) -> Iterable[str]:
+    from calabash.kubernetes.objects.names import PLAN  # noqa: PLC0415
+    from calabash.kubernetes.objects.plan import read_plan  # noqa: PLC0415
+
+    try:
+        plan = read_plan(pod.metadata.annotations.get(PLAN, ""))
+    except CalabashError:
+        return ()
+    return {part.device for container in plan.containers for part in container.slices}
+
+
+def find(node: GpuNode, name: str) -> GpuNodeDevice:
+    """A device by its number, its UUID, or the beginning of that. Raises NOT_FOUND."""
+    devices = node.status.devices
+    found = [d for d in devices if name in {str(d.index), d.uuid}]
+    found = found or [d for d in devices if len(name) >= _UUID_MIN and d.uuid.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    what = (
+        f"{len(found)} devices of {node.metadata.name} begin with" if found else f"{node.metadata.name} has no device"
+    )
+    raise CalabashError(
+        f"{what} {name[:80]!r}",
+        reason=Reason.NOT_FOUND,
+        hint=f"see `kubectl calabash device list {node.metadata.name}`",
+    )
+
+
+@click.group("device")
+def device() -> None:
+    """Show devices, take single ones out of service and put them back, test and reset them.
+
+    DEVICE is a device's number on its node, its UUID, or the beginning of that.
+    """
+
+
+@device.command("list")
+@click.argument("node", default="")
+@kubectl_access.options
+@output.option
+def list_devices(*, node: str, kubeconfig: str, context: str, fmt: str) -> None:
+    """List the devices of a node, or of all, with their health and its cause."""
+    client, _ = kubectl_access.connect(kubeconfig, context)
+    nodes = [
+        one
+        for one in kubectl_access.gpu_nodes(client)
+        if one.metadata.name == (kubectl_access.checked(node) or one.metadata.name)
+    ]
+    if node and not nodes:
+        raise no_such_node(node)
+    output.emit("DeviceList", [row for one in nodes for row in _rows(one)], COLUMNS, fmt, name="uuid")
+
+
+def _rows(node: GpuNode) -> list[Row]:
+    return [
+        {
+            "node": node.metadata.name,
+            "index": one.index,
+            "uuid": one.uuid,
+            "model": one.model,
+            "health": one.health,
+            "state": one.state,
+            "reason": one.reason,
+            "drained": node.spec.devices[one.uuid].drained if one.uuid in node.spec.devices else False,
+            "mode": one.mode,
+            "pods": list(dict.fromkeys(part.pod for part in one.slices)),
+            "order": f"{one.order.what} {one.order.state}: {one.order.message}" if one.order is not None else "",
+        }
+        for one in sorted(node.status.devices, key=lambda one: one.index)
+    ]
+
+
+@device.command("drain")
+@click.argument("node")
+@click.argument("name", metavar="DEVICE")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask.")
+@click.option("--evict", is_flag=True, help="Have the pods on it leave, and wait until they have.")
+@click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="With --evict: how long to wait.")
+@click.option(
+    "--grace", type=click.IntRange(0, 86400), metavar="SECONDS", help="With --evict: how long pods have to end."
+)
+@click.option("--force", is_flag=True, help="With --evict: also pods that nobody makes again.")
+@click.option("--delete-emptydir-data", is_flag=True, help="With --evict: also pods whose emptyDir data is lost.")
+@kubectl_access.options
+def drain_device(
+    *,
+    node: str,
+    name: str,
+    reason: str,
+    evict: bool,
+    timeout: str,
+    grace: int | None,
+    force: bool,
+    delete_emptydir_data: bool,
+    kubeconfig: str,
+    context: str,
+) -> None:
+    """Place nothing new on a device; what runs on it runs on, unless --evict. Lasts until `undrain`."""
+    timeout_s = parse_duration_s(timeout)
+    if not evict and (force or delete_emptydir_data or grace is not None):
+        raise click.UsageError("--grace, --force and --delete-emptydir-data go with --evict")
+    if len(reason) > 256:
+        raise click.UsageError("--reason has at most 256 characters")
+    client, _ = kubectl_access.connect(kubeconfig, context)
+    work = DeviceDrain(client, kubectl_access.checked(node), name, reason=reason, grace_s=grace)
+    what = f"device {work.device.index} of {node}"
+    if not evict:
+        work.cordon()
+        click.echo(f"{what}: nothing new is placed on it until undrain")
+        return
+    pods = work.pods()
+    if not force:
+        require_owners(pods)
+    if not delete_emptydir_data:
+        require_no_data(pods)
+    undo = f"device undrain {node} {name}"
+    line = ProgressLine()
+    try:
+        work.cordon()
+        until_empty(work, what, timeout_s, line, undo=undo)
+    except KeyboardInterrupt:
+        line.end()
+        say(f"interrupted; {what} stays drained, and pods that were asked to leave do so")
+        say(f"hint: run it again to go on, or `kubectl calabash {undo}`")
+        sys.exit(130)
+    finally:
+        line.end()
+    click.echo(f"{what}: it is empty, and nothing is placed on it until undrain")
+
+
+def _order(what: str, text: str) -> click.Command:
+    @device.command(what, help=text)
+    @click.argument("node")
+    @click.argument("name", metavar="DEVICE")
+    @kubectl_access.options
+    def ordered(*, node: str, name: str, kubeconfig: str, context: str) -> None:
+        client, _ = kubectl_access.connect(kubeconfig, context)
+        work = DeviceDrain(client, kubectl_access.checked(node), name)
+        lifted = {"drained": None, "reason": None} if what == "undrain" else None
+        click.echo(f"device {work.device.index} of {node}: {work.answer(work.order(what, lifted))}")
+
+    return ordered
+
+
+undrain = _order("undrain", "Put a device back to work, whatever took it out; it must pass a test first.")
+test = _order("test", "Try an idle device: memory, copies, a kernel with a known result. Fails when the device does.")
+reset = _order("reset", "Reset an idle device, and those that NVLink joins to it.")

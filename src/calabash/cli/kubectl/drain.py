@@ -1,0 +1,334 @@
+"""``kubectl calabash drain``: give a node's devices to no new pod, and have those that hold some leave.
+
+The cordon is a field of the node's ``GpuNode``: pods that ask for no devices do not notice. Pods leave by the API of
+evictions, so disruption budgets and graces are kept, and the node is empty when its agent has the devices back.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from calabash.cli import output
+from calabash.cli.failure import say
+from calabash.cli.kubectl import access as kubectl_access
+from calabash.cli.kubectl.pods import ENDED
+from calabash.cli.kubectl.top import no_such_node
+from calabash.cli.output import Column, Row, dash
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, parse_duration_s
+
+if TYPE_CHECKING:
+    from calabash.adapters.kube import KubeClient
+    from calabash.adapters.kube.objects.core import Pod
+    from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDevice
+
+LOOK_EVERY_S = 0.5
+ASK_AGAIN_S = 5.0
+_NAMED = 3
+
+COLUMNS = (
+    Column(title="NAMESPACE", text=lambda r: r["namespace"]),
+    Column(title="POD", text=lambda r: r["pod"]),
+    Column(title="OWNER", text=lambda r: dash(r["owner"])),
+    Column(title="GRACE", text=lambda r: format_duration(r["grace_s"]), right=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A pod that is still there, and what it waits for."""
+
+    pod: str
+    why: str
+
+
+class Drain:
+    """One node that is being emptied; ``step`` as often as one likes.
+
+    Args:
+        grace_s: how long pods have to end; None: what they ask for themselves.
+    """
+
+    def __init__(self, client: KubeClient, node: str, *, grace_s: int | None = None) -> None:
+        self._client = client
+        self._node = node
+        self._grace_s = grace_s
+        self._asked_at_s: dict[str, float] = {}
+        self._refused: dict[str, str] = {}
+        self._evicted: set[str] = set()
+
+    @property
+    def evicted(self) -> int:
+        """Pods that were asked to leave and agreed."""
+        return len(self._evicted)
+
+    def pods(self) -> list[Pod]:
+        """Those that hold devices of the node, or are planned to. Raises NOT_FOUND when no agent tells of the node."""
+        return self._there(self._gpu_node())
+
+    def cordon(self, *, on: bool = True) -> None:
+        """Say whether new pods are given devices of the node."""
+        self._gpu_node()
+        self._say({"unschedulable": True if on else None})
+
+    def step(self, now_s: float) -> list[Left]:
+        """Ask those to leave that have not been asked; who is left. Raises CONFLICT when somebody lifted the cordon."""
+        node = self._gpu_node()
+        self._require_closed(node)
+        there = self._there(node)
+        left = [self._ask(pod, now_s) for pod in there]
+        known = {pod.metadata.uid for pod in there}
+        # Of a pod that is gone agents may know no more than its name.
+        parts = [part for device in self._devices(node) for part in device.slices if part.pod_uid not in known]
+        gone = dict.fromkeys(part.pod for part in parts)
+        return left + [Left(pod=name, why="is gone, its devices are being given back") for name in gone]
+
+    def _devices(self, node: GpuNode) -> Sequence[GpuNodeDevice]:
+        """Those that are to be empty."""
+        return node.status.devices
+
+    def _there(self, node: GpuNode) -> list[Pod]:
+        return holders(self._client, node)
+
+    def _require_closed(self, node: GpuNode) -> None:
+        if not node.spec.unschedulable:
+            raise CalabashError(
+                f"somebody gives the devices of {self._node} to pods again; it is not emptied any further",
+                reason=Reason.CONFLICT,
+                hint="ask who ran `drain --undo`, then run it again",
+            )
+
+    def _say(self, spec: Mapping[str, object]) -> None:
+        from calabash.adapters.kube.objects.resources import GPU_NODE  # noqa: PLC0415
+
+        self._client.patch(GPU_NODE, self._node, body={"spec": spec})
+
+    def _ask(self, pod: Pod, now_s: float) -> Left:
+        from calabash.adapters.kube import EvictedAs  # noqa: PLC0415
+
+        meta = pod.metadata
+        name = f"{meta.namespace}/{meta.name}"
+        if meta.deletion_timestamp:
+            self._evicted.add(meta.uid)
+            grace = format_duration(float(meta.deletion_grace_period_seconds or 0))
+            return Left(pod=name, why=f"is ending (grace {grace})")
+        if now_s - self._asked_at_s.get(meta.uid, float("-inf")) < ASK_AGAIN_S:
+            return Left(pod=name, why=self._refused.get(meta.uid, "was asked to leave"))
+        self._asked_at_s[meta.uid] = now_s
+        answer = self._client.evict(meta.namespace, meta.name, meta.uid, grace_s=self._grace_s)
+        if answer.as_ is EvictedAs.BLOCKED:
+            self._refused[meta.uid] = f"is kept: {output.printable(answer.message)}"
+            return Left(pod=name, why=self._refused[meta.uid])
+        self._refused.pop(meta.uid, None)
+        self._evicted.add(meta.uid)
+        return Left(pod=name, why="was asked to leave")
+
+    def _gpu_node(self) -> GpuNode:
+        from calabash.adapters.kube.objects.resources import GPU_NODE  # noqa: PLC0415
+
+        kubectl_access.require(self._client, GPU_NODE)
+        found = self._client.get(GPU_NODE, self._node)
+        if found is None:
+            raise no_such_node(self._node)
+        return found
+
+
+def holders(client: KubeClient, node: GpuNode) -> list[Pod]:
+    """Pods on the node that hold devices or have a plan for them."""
+    from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
+    from calabash.kubernetes.objects.names import PLAN, REQUEST  # noqa: PLC0415
+
+    held = {part.pod_uid for device in node.status.devices for part in device.slices}
+    there = client.list(POD, field_selector=f"spec.nodeName={node.metadata.name}").items
+    return [
+        pod
+        for pod in there
+        if pod.status.phase not in ENDED
+        and (pod.metadata.uid in held or not {PLAN, REQUEST}.isdisjoint(pod.metadata.annotations))
+    ]
+
+
+def require_no_data(pods: Sequence[Pod]) -> None:
+    """Raises CONFLICT when data of a pod that has to leave is lost with it; those that leave already do so in any case."""
+    staying = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+    local = [
+        f"{pod.metadata.namespace}/{pod.metadata.name}"
+        for pod in staying
+        if any(volume.empty_dir is not None for volume in pod.spec.volumes)
+    ]
+    if local:
+        raise CalabashError(
+            f"data in emptyDir volumes is lost with these pods: {_named(local)}",
+            reason=Reason.CONFLICT,
+            hint="--delete-emptydir-data has them leave all the same; nothing has been changed",
+        )
+
+
+def require_owners(pods: Sequence[Pod]) -> None:
+    """Raises CONFLICT when a pod has nobody who makes it again; those that leave already do so in any case."""
+    staying = [pod.metadata for pod in pods if not pod.metadata.deletion_timestamp]
+    lone = [f"{meta.namespace}/{meta.name}" for meta in staying if meta.controller is None]
+    if lone:
+        raise CalabashError(
+            f"nobody makes these pods again: {_named(lone)}",
+            reason=Reason.CONFLICT,
+            hint="--force has them leave all the same; nothing has been changed",
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def progress(node: str, left: Sequence[Left]) -> str:
+    """One line about what is still there."""
+    told = "; ".join(f"{one.pod} {one.why}" for one in left[:_NAMED])
+    more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    pods = "1 pod" if len(left) == 1 else f"{len(left)} pods"
+    return f"{node}: {pods} left: {told}{more}"
+
+
+class ProgressLine:
+    """On a terminal one line that changes, elsewhere a line for each change."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        if text == self._last or sys.stderr is None:
+            return
+        self._last = text
+        if self._terminal:
+            width = output.terminal_width() or 120
+            sys.stderr.write("\r\x1b[K" + text[: width - 1])
+            sys.stderr.flush()
+        else:
+            say(text)
+
+    def end(self) -> None:
+        """What comes next has a line of its own."""
+        if self._terminal and self._last and sys.stderr is not None:
+            sys.stderr.write("\n")
+            self._last = ""
+
+
+def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine, *, undo: str = "") -> None:
+    """Until nobody is left; ``undo`` is the command that lets new pods come, "" for a node. Raises TIMEOUT with who is;
+    a cluster that does not answer for a while is asked again."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            left = drain.step(time.monotonic())
+            if not left:
+                return
+            line.show(progress(node, left))
+        except CalabashError as error:
+            if error.reason is not Reason.API_DOWN or time.monotonic() >= end_s:
+                raise
+            line.show(f"{node}: {output.printable(error.message)}; asking again")
+            left = []
+        if time.monotonic() >= end_s:
+            raise CalabashError(
+                f"not empty after {format_duration(timeout_s)}; {progress(node, left)}",
+                reason=Reason.TIMEOUT,
+                hint=f"it stays {'drained' if undo else 'cordoned'}: run it again to go on,"
+                f" or `kubectl calabash {undo or f'drain {node} --undo'}`",
+            )
+        time.sleep(LOOK_EVERY_S)
+
+
+@click.command("drain")
+@click.argument("node")
+@click.option("--undo", is_flag=True, help="Give the node's devices to pods again.")
+@click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="How long to wait for pods to leave.")
+@click.option(
+    "--grace",
+    type=click.IntRange(0, 86400),
+    metavar="SECONDS",
+    help="How long pods have to end. Default: what each asks for.",
+)
+@click.option("--force", is_flag=True, help="Also pods that nobody makes again.")
+@click.option("--delete-emptydir-data", is_flag=True, help="Also pods with emptyDir volumes, whose data is lost.")
+@click.option("--dry-run", is_flag=True, help="Only list the pods that would have to leave.")
+@kubectl_access.options
+@output.option
+def drain(
+    *,
+    node: str,
+    undo: bool,
+    timeout: str,
+    grace: int | None,
+    force: bool,
+    delete_emptydir_data: bool,
+    dry_run: bool,
+    kubeconfig: str,
+    context: str,
+    fmt: str,
+) -> None:
+    """Give a node's devices to no new pod, and have the pods that hold some leave.
+
+    Other pods of the node do not notice. Disruption budgets and graces are kept. Ctrl-C and a timeout leave the node
+    cordoned; --undo ends that.
+    """
+    timeout_s = parse_duration_s(timeout)
+    if undo and (dry_run or force or delete_emptydir_data or grace is not None):
+        raise click.UsageError("--undo takes none of --dry-run, --force, --delete-emptydir-data and --grace")
+    client, _ = kubectl_access.connect(kubeconfig, context)
+    work = Drain(client, kubectl_access.checked(node), grace_s=grace)
+    if undo:
+        work.cordon(on=False)
+        click.echo(f"{node}: its devices are given to pods again")
+        _tell_of_kubernetes_cordon(client, node)
+        return
+    pods = work.pods()
+    if dry_run:
+        output.emit("PodList", [_row(pod, grace) for pod in pods], COLUMNS, fmt, name="pod")
+        return
+    if not force:
+        require_owners(pods)
+    if not delete_emptydir_data:
+        require_no_data(pods)
+    line = ProgressLine()
+    try:
+        work.cordon()
+        until_empty(work, node, timeout_s, line)
+    except KeyboardInterrupt:
+        line.end()
+        say(f"interrupted; {node} stays cordoned, and pods that were asked to leave do so")
+        say(f"hint: run it again to go on, or `kubectl calabash drain {node} --undo`")
+        sys.exit(130)
+    finally:
+        line.end()
+    left = "1 pod has left" if work.evicted == 1 else f"{work.evicted} pods have left"
+    click.echo(f"{node}: {left}; its devices are free, and no pod is given any until --undo")
+
+
+def _row(pod: Pod, grace: int | None) -> Row:
+    owner = pod.metadata.controller
+    own_s = pod.spec.termination_grace_period_seconds
+    return {
+        "namespace": pod.metadata.namespace,
+        "pod": pod.metadata.name,
+        "owner": f"{owner.kind}/{owner.name}" if owner is not None else "",
+        "grace_s": grace if grace is not None else 30 if own_s is None else own_s,
+    }
+
+
+def _tell_of_kubernetes_cordon(client: KubeClient, name: str) -> None:
+    """Whoever lifts one cordon wants to hear of the other; not for those who may not see nodes."""
+    from calabash.adapters.kube.objects.core import NODE  # noqa: PLC0415
+
+    try:
+        found = client.get(NODE, name)
+    except CalabashError:
+        return
+    if found is not None and found.spec.unschedulable:
+        click.echo(f"hint: Kubernetes itself gives it no pods: kubectl uncordon {name}", err=True)

@@ -1,0 +1,76 @@
+"""``calabash net check``: every promise of a VPC tried with packets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import structlog
+
+from calabash.cli import output
+from calabash.cli.home import client, home
+from calabash.cli.output import Column
+from calabash.controllers.checks.probe_ports import ProbePlaces, hosts_of, pool_networks
+from calabash.controllers.checks.result import PromiseTried
+from calabash.controllers.checks.vpc import try_promises
+from calabash.controllers.lab import programs
+from calabash.controllers.networks.settings import read_connection
+from calabash.model.errors import CalabashError, Reason
+
+COLUMNS = (
+    Column(title="RESULT", text=lambda r: r["result"]),
+    Column(title="PROMISE", text=lambda r: r["promise"]),
+    Column(title="DETAIL", text=lambda r: r["detail"]),
+)
+
+
+@click.command()
+@click.argument("vpc")
+@output.option
+def check(vpc: str, fmt: str) -> None:
+    """Try every promise of VPC with packets of probes on this machine's hosts, and with ovn-trace.
+
+    Probes are ports x-check-1 and x-check-2 of each subnet in namespaces of their own; they are gone afterwards. Exit code 1
+    when a promise does not hold. For root.
+    """
+    if os.geteuid() != 0:
+        raise CalabashError(
+            "probes are network namespaces, which only root may make",
+            reason=Reason.NOT_PERMITTED,
+            hint="run it as root; `calabash net doctor` needs no probes",
+        )
+    pool = client()
+    networks = pool_networks(pool)
+    with _quiet(), ProbePlaces(pool, hosts_of(home())).open() as places:
+        tried = list(try_promises(networks, vpc, places, _trace()))
+    rows = [{"result": _word(t), "promise": t.promise, "detail": t.detail} for t in tried]
+    output.emit("NetworkPromiseList", rows, COLUMNS, fmt, name="promise")
+    if any(t.held is False for t in tried):
+        sys.exit(1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What daemons would log of their work is not what was asked for."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _word(tried: PromiseTried) -> str:
+    return {True: "ok", False: "FAILS", None: "not tried"}[tried.held]
+
+
+def _trace() -> tuple[str, ...]:
+    """``ovn-trace`` on the pool's southbound database, where this machine has it."""
+    connection, found = read_connection(home()), programs.find()
+    if connection is None or found is None or not connection.southbound.startswith("unix:"):
+        return ()
+    return (*found.command("ovn-trace"), f"--db={connection.southbound}")

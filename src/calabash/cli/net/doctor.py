@@ -1,0 +1,43 @@
+"""``calabash net doctor``: what is wrong between the pool, the network controller, OVN and the hosts."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+import structlog
+
+from calabash.cli import output
+from calabash.cli.home import client, own_file
+from calabash.cli.output import Column
+from calabash.controllers.networks.doctor import examine
+from calabash.controllers.networks.settings import NETWORK_FILE
+
+COLUMNS = (
+    Column(title="CHECK", text=lambda r: r["check"]),
+    Column(title="RESULT", text=lambda r: r["result"]),
+    Column(title="DETAIL", text=lambda r: r["text"]),
+)
+
+
+@click.command()
+@click.option(
+    "--switch",
+    metavar="REMOTE",
+    default="",
+    help="Also look at this host's switch: unix:/var/run/openvswitch/db.sock or where its database is.",
+)
+@output.option
+def doctor(switch: str, fmt: str) -> None:
+    """Look at everything that networks need and name what is wrong; exit code 1 when something fails."""
+    # What it finds is told in its own lines; the log of its connections is nobody's output.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    findings = list(examine(own_file(NETWORK_FILE).parent, client(), switch))
+    rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]
+    output.emit("NetworkFindingList", rows, COLUMNS, fmt, name="check")
+    for finding in findings:
+        if finding.hint and fmt in ("table", "wide"):
+            click.echo(f"hint: {finding.check}: {finding.hint}", err=True)
+    if any(finding.result == "fail" for finding in findings):
+        sys.exit(1)

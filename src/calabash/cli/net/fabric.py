@@ -1,0 +1,82 @@
+"""``calabash net fabric``: the cards on fabrics for RDMA, and the program that keeps tenants apart there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client, own_file
+from calabash.cli.output import Column, dash
+from calabash.model.errors import CalabashError, Reason
+
+FILE = "fabric.toml"
+
+
+def _standing(row: output.Row) -> str:
+    standing: list[str] | None = row["standing"]
+    return "not known" if standing is None else dash(", ".join(standing))
+
+
+COLUMNS = (
+    Column(title="DEVICE", text=lambda r: r["device"]),
+    Column(title="PLANE", text=lambda r: r["plane"]),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="TENANT", text=lambda r: dash(r["tenant"])),
+    Column(title="PARTITION", text=lambda r: f"{r['number']:#x}" if r["number"] else "-", right=True),
+    Column(title="MEMBER OF", text=_standing),
+    Column(title="MESSAGE", text=lambda r: dash(r["message"])),
+)
+
+
+@click.group("fabric")
+def fabric() -> None:
+    """Keep tenants apart on InfiniBand, RoCE and NVLink, and show where each card is."""
+
+
+@fabric.command("list")
+@output.option
+def list_cards(fmt: str) -> None:
+    """List the cards that are on a fabric: who has each, and in whose partition it was seen."""
+    found = client().get("/v1/fabric")
+    output.emit("FabricList", found["items"], COLUMNS, fmt, name="device")
+    _warn(found)
+
+
+@fabric.command("show")
+@click.argument("device")
+@output.option
+def show_card(device: str, fmt: str) -> None:
+    """Show one card on each plane, by its UUID."""
+    found = client().get("/v1/fabric")
+    rows = [row for row in found["items"] if row["device"] == device]
+    if not rows:
+        raise CalabashError(
+            f"no card {device[:96]!r} is known to be on a fabric",
+            reason=Reason.NOT_FOUND,
+            hint=f"see `calabash net fabric list`, and [[card]] in {FILE}",
+        )
+    output.emit("FabricList", rows, COLUMNS, fmt, name="device")
+    _warn(found)
+
+
+def _warn(found: dict[str, Any]) -> None:
+    if not found["told_at"]:
+        click.echo("nothing has been told of fabrics since the pool began; start: calabash net fabric run", err=True)
+
+
+@fabric.command("run")
+@click.option("--file", "path", type=click.Path(path_type=Path, dir_okay=False), help=f"Default: {FILE} in the home.")
+@click.option("--once", is_flag=True, help="Make one round, tell the pool what was seen, and end.")
+def run(path: Path | None, *, once: bool) -> None:
+    """Have partitions of fabrics follow who has which card, until it is ended.
+
+    It may be ended and started at any moment: what is to be is asked of the pool, and what is of the fabrics.
+    """
+    from calabash.controllers.fabric.main import run_fabric_controller  # noqa: PLC0415
+    from calabash.platform.home.logs import configure  # noqa: PLC0415
+
+    configure()
+    run_fabric_controller(client(), path or own_file(FILE), once=once)

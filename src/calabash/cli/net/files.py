@@ -1,0 +1,148 @@
+"""``calabash net apply`` and ``diff``: objects of networks from files; ``calabash certificate``: what ends TLS for them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.net.kinds import NAME
+from calabash.cli.net.objects import PATH
+from calabash.cli.output import Column
+from calabash.model.errors import CalabashError, Reason, file_reason
+
+MARKS = {"created": "+", "changed": "~", "removed": "-"}
+CERTIFICATE_BYTES_MAX = 24_000
+CERTIFICATES = (
+    NAME,
+    Column(title="NAMES", text=lambda r: ",".join(r["names"]) or r["subject"]),
+    Column(title="EXPIRES", text=lambda r: time.strftime("%Y-%m-%d", time.gmtime(r["expires_at"]))),
+    Column(title="SHA-256", text=lambda r: r["sha256"], wide=True),
+)
+
+_files = click.option(
+    "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="YAML; -: standard input; repeat."
+)
+_prune = click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove what earlier files made and these have not, in the VPCs that are documents of these; nothing made by hand.",
+)
+
+
+@click.command()
+@_files
+@_prune
+@click.option("--dry-run", is_flag=True, help="Change nothing, only say what would be.")
+@output.option
+def apply(files: tuple[str, ...], fmt: str, *, prune: bool, dry_run: bool) -> None:
+    """Make network objects what files say: all of them or, where one cannot be, none."""
+    found = _ask(files, prune=prune, dry_run=dry_run)
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("NetworkChanges", found, fmt))
+        return
+    for change in found["changes"]:
+        if change["change"] != "unchanged":
+            click.echo(f"{change['kind']} {change['name']} {change['change']}" + (" (dry run)" if dry_run else ""))
+    counts = Counter(change["change"] for change in found["changes"])
+    said = ", ".join(
+        f"{counts[word]} {word}" for word in ("created", "changed", "removed", "unchanged") if counts[word]
+    )
+    click.echo(said or "nothing to do")
+
+
+@click.command()
+@_files
+@_prune
+def diff(files: tuple[str, ...], *, prune: bool) -> None:
+    """Show what applying files would change; exit code 1 when that is something."""
+    from calabash.net.store.apply_plan import difference_lines  # noqa: PLC0415
+
+    changes = [c for c in _ask(files, prune=prune, dry_run=True)["changes"] if c["change"] != "unchanged"]
+    for change in changes:
+        click.echo(f"{MARKS[change['change']]} {change['kind']} {change['name']}")
+        for line in difference_lines(change["before"], change["after"]):
+            click.echo(f"    {output.printable(line)}")
+    if changes:
+        sys.exit(1)
+
+
+def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
+    from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
+
+    found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
+    try:
+        return client().post(
+            f"{PATH}/apply", {"documents": [one.plain() for one in found], "prune": prune, "dry_run": dry_run}
+        )
+    except CalabashError as error:
+        raise _placed(error, [one.place for one in found]) from None
+
+
+def _placed(error: CalabashError, places: list[str]) -> CalabashError:
+    """The error with the file and the document in it."""
+
+    def place(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return places[number - 1] if 1 <= number <= len(places) else found[0]
+
+    message = re.sub(r"\bdocument ([0-9]{1,5})\b", place, error.message)
+    return CalabashError(message, reason=error.reason, hint=error.hint)
+
+
+def read_file(file: str, most: int) -> str:
+    """Text of a file, or of standard input (``-``). Raises CalabashError."""
+    try:
+        with click.open_file(file, "rb") as stream:
+            raw = stream.read(most + 1)
+            return raw.decode() if isinstance(raw, bytes) else str(raw)
+    except UnicodeDecodeError:
+        raise CalabashError(
+            f"{file} is no text of UTF-8", reason=Reason.BAD_FILE, hint="is it the right file?"
+        ) from None
+    except OSError as error:
+        raise CalabashError(
+            f"{file} cannot be read: {error.strerror}", reason=file_reason(error), hint="check the path"
+        ) from None
+
+
+@click.group()
+def certificate() -> None:
+    """Certificates of load balancers that end TLS: kept by the pool, shown without their keys."""
+
+
+@certificate.command("put")
+@click.argument("name", metavar="VPC/NAME")
+@click.option("--cert", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The chain, PEM.")
+@click.option(
+    "--key", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Its key, PEM, without password."
+)
+def put_certificate(name: str, cert: Path, key: Path) -> None:
+    """Keep a certificate and its key, or replace them."""
+    order = {
+        "certificate": read_file(str(cert), CERTIFICATE_BYTES_MAX),
+        "key": read_file(str(key), CERTIFICATE_BYTES_MAX),
+    }
+    click.echo(client().put(f"{PATH}/certificates?name={quoted(name)}", order)["name"])
+
+
+@certificate.command("list")
+@output.option
+def list_certificates(fmt: str) -> None:
+    """List certificates, without their keys."""
+    output.emit("CertificateList", client().get(f"{PATH}/certificates")["items"], CERTIFICATES, fmt, name="name")
+
+
+@certificate.command("delete")
+@click.argument("name", metavar="VPC/NAME")
+def delete_certificate(name: str) -> None:
+    """Forget a certificate and its key; refused while a load balancer has it."""
+    click.echo(client().delete(f"{PATH}/certificates?name={quoted(name)}")["name"])

@@ -1,0 +1,82 @@
+"""A network of namespaces and the pool of this home: the pool's controller is told where OVN is, and VPCs get a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from calabash.adapters.links import namespaces
+from calabash.api.networks import PATH
+from calabash.cli.home import client
+from calabash.controllers.lab.host import MANAGEMENT, UNDERLAY
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.wiring import WORLD_ADDRESSES
+from calabash.controllers.networks.settings import (
+    NetworkConnection,
+    read_connection,
+    remove_connection,
+    write_connection,
+)
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.ports.network_file import HOST_FILE, HostPlace, write_host_place
+
+UPLINK = "world"
+
+
+def check(lab: Lab, home: Path) -> None:
+    """Raises CONFLICT where the pool at ``home`` has another network."""
+    known = read_connection(home)
+    if known is not None and known.northbound != lab.northbound:
+        raise CalabashError(
+            f"the pool at {home} has a network already: {known.northbound}",
+            reason=Reason.CONFLICT,
+            hint="`calabash net down` for that one first, or name another pool by CALABASH_HOME",
+        )
+
+
+def join(lab: Lab, home: Path, host: str | None) -> None:
+    """The pool at ``home`` carries its networks out here from now on; its programs are on ``host``, else on the first."""
+    at = lab.host(host or next(iter(lab.hosts)))
+    home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    namespace = str(namespaces.path_of(at.namespace)) if at.namespace else ""
+    write_host_place(home, HostPlace(name=at.name, switch=at.ovs_socket, namespace=namespace))
+    connection = NetworkConnection(
+        northbound=lab.northbound,
+        southbound=lab.southbound,
+        gateways=list(lab.record.gateways),
+        lab="" if lab.record.dummy else lab.record.prefix,
+        protected=[f"{MANAGEMENT}.0/24", f"{UNDERLAY}.0/24"],
+    )
+    if read_connection(home) != connection:  # a controller that runs for it already goes on
+        write_connection(home, connection)
+    click.echo(f"the pool at {home} carries its networks out here")
+    if lab.record.gateways:
+        _give_outside()
+
+
+def leave(lab: Lab, home: Path) -> None:
+    """The pool at ``home`` has no network any more, if it was this one; its book of networks stays."""
+    try:
+        known = read_connection(home)
+    except CalabashError:
+        return
+    if known is not None and known.northbound == lab.northbound:
+        remove_connection(home)
+        (home / HOST_FILE).unlink(missing_ok=True)
+
+
+def _give_outside() -> None:
+    """An uplink to the world of the network, where there is none of that name."""
+    address, _, length = WORLD_ADDRESSES[0].partition("/")
+    spec = {"cidr": f"{address.rpartition('.')[0]}.0/{length}", "gateway": address}
+    try:
+        pool = client()
+        if not any(item["name"] == UPLINK for item in pool.items(f"{PATH}/objects?kind=uplink")):
+            pool.put(f"{PATH}/objects", {"kind": "uplink", "name": UPLINK, "spec": spec})
+    except CalabashError as error:
+        if error.reason is not Reason.POOL_DOWN:
+            raise
+        click.echo("no pool is up there yet; `calabash net up` once more, when it is, gives VPCs the way out")
+    else:
+        click.echo(f"uplink {UPLINK}: {spec['cidr']}")

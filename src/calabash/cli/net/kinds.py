@@ -1,0 +1,303 @@
+"""Kinds of network objects as the command line has them: one table of their options and columns; commands are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from calabash.cli.net import parsing as net_parsing
+from calabash.cli.net.parsing import Ports, in_vpc, port_named, words
+from calabash.cli.output import Column, Row, dash
+from calabash.model.network import vpc_of
+from calabash.model.units import parse_duration_s
+
+Given = dict[str, Any]  # of the options that were given
+Spec = dict[str, Any]
+
+
+class DurationType(click.ParamType[float]):
+    """A time with its unit, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        return parse_duration_s(value) if isinstance(value, str) else float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetOption:
+    """An option of ``create`` and ``set``.
+
+    Args:
+        read: its words to what the field gets; one that is a flag, a number or plain text stays as it is.
+        several: separated by commas, or given several times.
+        needed: by ``create``.
+        fixed: it cannot be changed later.
+    """
+
+    flag: str
+    field: str
+    text: str
+    metavar: str = ""
+    type: Any = None
+    read: Callable[[str, Any, Ports], Any] | None = None
+    several: bool = False
+    needed: bool = False
+    fixed: bool = False
+
+    @property
+    def parameter(self) -> str:
+        return self.flag.lstrip("-").split("/")[0].replace("-", "_")
+
+    def decorated(self, command: Any, *, new: bool) -> Any:
+        """The command with this option."""
+        named: dict[str, Any] = {"help": self.text, "required": new and self.needed, "default": None}
+        if "/--no-" in self.flag:
+            return click.option(self.flag, self.parameter, **named)(command)
+        named |= {"metavar": self.metavar} if self.metavar else {}
+        named |= {"multiple": True, "default": ()} if self.several else {}
+        return click.option(self.flag, self.parameter, type=self.type or str, **named)(command)
+
+    def value(self, name: str, given: Any, ports: Ports) -> Any:
+        """The field's value."""
+        found = words(given) if self.several else given
+        return self.read(vpc_of(name), found, ports) if self.read else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetKind:
+    """A kind, or a part of one.
+
+    Args:
+        word: of the command. kind: of the API. noun: in help, with its article.
+        path: how a name looks. columns: of ``list``, besides name, generation and state.
+        spec: what options come to where that is more than one field each.
+        only: fields that make an object one of this part, and that ``create`` sets.
+        create: whether there are ``create`` and ``set``.
+    """
+
+    word: str
+    kind: str
+    noun: str
+    path: str
+    help: str
+    options: tuple[NetOption, ...] = ()
+    columns: tuple[Column, ...] = ()
+    spec: Callable[[str, Spec, Given, Ports], Spec] | None = None
+    only: Spec = field(default_factory=dict)
+    create: bool = True
+
+
+def listed(title: str, name: str, *, wide: bool = False) -> Column:
+    """A field that is a list of words."""
+    return Column(title=title, text=lambda r: dash(",".join(map(str, r["spec"].get(name) or ()))), wide=wide)
+
+
+def plain(title: str, name: str, *, wide: bool = False) -> Column:
+    """A field that is one word."""
+    return Column(title=title, text=lambda r: dash(_shown(r["spec"].get(name))), wide=wide)
+
+
+def _shown(value: Any) -> Any:
+    return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+
+
+def _groups(vpc: str, found: list[str], _: Ports) -> list[str]:
+    return [in_vpc(vpc, one, "--sg") for one in found]
+
+
+def _ports(vpc: str, found: list[str], ports: Ports) -> list[str]:
+    return [port_named(vpc, one, "port", ports) for one in found]
+
+
+def _one(what: str) -> Callable[[str, str, Ports], str]:
+    return lambda vpc, found, _: in_vpc(vpc, found, what) if found else ""
+
+
+def _backends_text(row: Row) -> str:
+    return ",".join(f"{b['port'].rsplit('/', 1)[-1]}:{b['number']}" for b in row["spec"]["backends"])
+
+
+def _balancer(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
+    """Of an address with its number; what reads HTTP or ends TLS is of layer 7."""
+    if given.get("vip") is not None:
+        spec["vip"], spec["vip_number"] = net_parsing.address_and_number(given["vip"], "--vip")
+    if given.get("check") is not None or given.get("interval") is not None or given.get("failures") is not None:
+        known = spec.get("check", {"kind": "none", "path": ""})
+        text = given.get("check") or known["kind"] + (f":{known['path']}" if known["path"] else "")
+        interval_s, failures = given.get("interval"), given.get("failures")
+        spec["check"] = {**known, **net_parsing.check(text, interval_s, failures)}
+    if given.get("tls"):
+        spec["certificate"] = given["tls"].removeprefix(f"{vpc_of(name)}/")
+    reads = spec.get("check", {}).get("kind") == "http" or spec.get("certificate") or given.get("http")
+    if reads and "layer" not in spec:
+        spec["layer"] = "l7"
+    return spec
+
+
+def rates_of(_: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
+    """A policy of the rates that are said, both ways or each."""
+    for way in ("egress", "ingress"):
+        text = given.get(way) or given.get("rate")
+        if text is not None:
+            spec[f"{way}_bits_per_s"] = net_parsing.rate(text)
+    return spec
+
+
+def _state(row: Row) -> str:
+    """In one word how far it is: the reason of what does not hold, else the last thing that does."""
+    conditions = {one["kind"]: one for one in row["status"]["conditions"]}
+    for one in conditions.values():
+        if one["holds"] is False:
+            return f"no: {one['reason'] or one['kind']}"
+    if row["status"]["observed_generation"] < row["generation"]:
+        return "waits"
+    return next((kind for kind in ("ready", "realized", "valid") if conditions.get(kind, {}).get("holds")), "waits")
+
+
+NAME = Column(title="NAME", text=lambda r: r["name"])
+STATE = (
+    Column(title="GEN", text=lambda r: str(r["generation"]), right=True),
+    Column(title="STATE", text=_state),
+    Column(title="HOST", text=lambda r: dash(r["status"]["host"]), wide=True),
+    Column(title="TENANT", text=lambda r: dash(r["tenant"]), wide=True),
+)
+CIDRS = NetOption(
+    flag="--cidr",
+    field="cidrs",
+    several=True,
+    needed=True,
+    metavar="RANGE",
+    text="Its range, like 10.0.0.0/16; repeat.",
+)
+HOSTS = NetOption(
+    flag="--hosts", field="hosts", several=True, metavar="NAMES", text="Gateway hosts, the preferred first."
+)
+PHYSICAL = NetOption(
+    flag="--physical", field="physical", metavar="NAME", text="What hosts call that network. Default: ext."
+)
+VLAN = click.IntRange(0, 4094)
+
+VPC = NetKind(
+    word="vpc",
+    kind="vpc",
+    noun="a VPC",
+    path="VPC",
+    help="Address spaces of tenants: create, change, list and connect VPCs.",
+    options=(
+        CIDRS,
+        NetOption(flag="--tenant", field="tenant", metavar="NAME", text="Whose. Default: yours.", fixed=True),
+        NetOption(flag="--mtu", field="mtu_bytes", type=int, metavar="BYTES", text="Of its ports. Default: 1400."),
+    ),
+    columns=(listed("RANGES", "cidrs"), plain("MTU", "mtu_bytes", wide=True)),
+)
+SUBNET = NetKind(
+    word="subnet",
+    kind="subnet",
+    noun="a subnet",
+    path="VPC/SUBNET",
+    help="Parts of a VPC, of which ports get addresses.",
+    options=(
+        CIDRS,
+        NetOption(
+            flag="--gateway",
+            field="gateways",
+            several=True,
+            metavar="ADDRESS",
+            text="The router's. Default: the first.",
+        ),
+        NetOption(flag="--dhcp/--no-dhcp", field="dhcp", text="Whether DHCP answers there."),
+        NetOption(flag="--dns/--no-dns", field="dns", text="Whether DNS answers there."),
+    ),
+    columns=(listed("RANGES", "cidrs"), listed("GATEWAYS", "gateways"), plain("DHCP", "dhcp"), plain("DNS", "dns")),
+)
+PORT = NetKind(
+    word="port",
+    kind="port",
+    noun="a port",
+    path="VPC/SUBNET/PORT",
+    help="Where programs, pods and machines join a subnet.",
+    options=(
+        NetOption(
+            flag="--ip", field="addresses", several=True, metavar="ADDRESS", text="Default: a free one.", fixed=True
+        ),
+        NetOption(flag="--mac", field="mac", metavar="MAC", text="Default: a free one.", fixed=True),
+        NetOption(
+            flag="--sg", field="security_groups", several=True, metavar="NAMES", read=_groups, text="Default: default."
+        ),
+        NetOption(flag="--qos", field="qos", metavar="NAME", read=_one("--qos"), text="A QoS policy of the VPC."),
+        NetOption(
+            flag="--virtual-parents",
+            field="virtual_parents",
+            several=True,
+            metavar="PORTS",
+            read=_ports,
+            text="It has an address that moves between these ports.",
+        ),
+    ),
+    columns=(
+        listed("ADDRESSES", "addresses"),
+        plain("MAC", "mac"),
+        listed("GROUPS", "security_groups", wide=True),
+        plain("QOS", "qos", wide=True),
+    ),
+)
+GROUP = NetKind(
+    word="sg",
+    kind="sg",
+    noun="a security group",
+    path="VPC/GROUP",
+    help="Security groups: what may talk to whom; nothing passes that no rule lets through.",
+    columns=(Column(title="RULES", text=lambda r: str(len(r["spec"]["rules"])), right=True),),
+)
+BALANCER = NetKind(
+    word="lb",
+    kind="lb",
+    noun="a load balancer",
+    path="VPC/LB",
+    help="Load balancers: one address in front of several ports.",
+    options=(
+        NetOption(flag="--vip", field="", needed=True, metavar="ADDRESS:NUMBER", text="Where it answers.", fixed=True),
+        NetOption(
+            flag="--to",
+            field="backends",
+            several=True,
+            needed=True,
+            metavar="PORT:NUMBER",
+            read=net_parsing.backends,
+            text="Ports that serve, like web1:8080,web2:8080.",
+        ),
+        NetOption(
+            flag="--protocol", field="protocol", type=click.Choice(["tcp", "udp"]), text="Default: tcp.", fixed=True
+        ),
+        NetOption(flag="--check", field="", metavar="CHECK", text="tcp, http:/PATH (makes it l7) or none."),
+        NetOption(
+            flag="--interval", field="", type=DurationType(), metavar="TIME", text="Between two checks, like 2s."
+        ),
+        NetOption(flag="--failures", field="", type=click.IntRange(1), text="Until a port is not well. Default: 2."),
+        NetOption(flag="--tls", field="", metavar="CERTIFICATE", text="End TLS with it; l7."),
+        NetOption(flag="--http/--no-http", field="", text="Read HTTP, by a pair of HAProxy; l7.", fixed=True),
+        NetOption(
+            flag="--offer",
+            field="offered_to",
+            several=True,
+            metavar="TENANTS",
+            text="Tenants that may have endpoints of it; *: all.",
+        ),
+    ),
+    columns=(
+        Column(title="VIP", text=lambda r: f"{_host(r['spec']['vip'])}:{r['spec']['vip_number']}"),
+        plain("LAYER", "layer"),
+        Column(title="TO", text=_backends_text),
+        Column(title="CHECK", text=lambda r: ":".join(filter(None, (r["spec"]["check"][k] for k in ("kind", "path"))))),
+        plain("CERTIFICATE", "certificate", wide=True),
+    ),
+    spec=_balancer,
+)
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,197 @@
+"""``calabash net up|down|status|ctl``: a whole network of OVN in namespaces of this machine, for one machine and for trying."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from calabash.adapters.host.children import become_program, child_environment
+from calabash.cli import output
+from calabash.cli.home import home
+from calabash.cli.net import join as net_join
+from calabash.cli.output import Column
+from calabash.controllers.lab import supervisor
+from calabash.controllers.lab.central import rundirs
+from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.programs import version_text
+from calabash.controllers.lab.record import HOSTS_MAX, register, registered
+from calabash.controllers.lab.supervisor import DaemonRestarts
+from calabash.model.errors import CalabashError, Reason
+
+PREFIX = "cb"
+NO_HOST = "none"
+_HOSTS, _GATEWAYS = 2, 2
+_prefix = click.option(
+    "--prefix",
+    default=PREFIX,
+    envvar="CALABASH_NET_PREFIX",
+    show_default=True,
+    show_envvar=True,
+    help="What names of its namespaces begin with.",
+)
+
+DAEMONS = (
+    Column(title="PREFIX", text=lambda r: r["prefix"]),
+    Column(title="ON", text=lambda r: r["on"]),
+    Column(title="DAEMON", text=lambda r: r["daemon"]),
+    Column(title="PID", text=lambda r: str(r["pid"]) if r["pid"] else "does not run", right=True),
+    Column(title="RESTARTS", text=lambda r: str(r["restarts"]), right=True),
+    Column(title="LAST RESTART", text=lambda r: _when(r["restarted_s"]), wide=True),
+)
+
+
+@click.command()
+@click.option("--hosts", type=click.IntRange(1, HOSTS_MAX), help=f"Hosts that programs run on; {_HOSTS} when new.")
+@click.option(
+    "--gateways", type=click.IntRange(0, 8), help=f"Hosts by which VPCs reach the outside; {_GATEWAYS} when new."
+)
+@_prefix
+@click.option(
+    "--dummy", is_flag=True, help="Only the control plane, without root: databases, hosts that move no packets."
+)
+@click.option(
+    "--host",
+    metavar="NAME",
+    help="The host that programs of this home's pool are on; the first. `none`: the pool has no part in it.",
+)
+def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: str | None) -> None:
+    """Bring up OVN with hosts, gateway hosts and an outside, each in a network namespace of this machine.
+
+    What runs already stays as it is; what has ended is started again. A supervisor starts daemons again that end later.
+    OVN and Open vSwitch are this machine's where they are new enough, else Debian 13's, fetched once into
+    ~/.cache/calabash/ovn.
+    """
+    known = Lab.of_prefix(prefix)
+    # One that came up half has no shape to keep.
+    record = known.record if known is not None and known.record.phase == "up" else None
+    old = (len(record.hosts), len(record.gateways)) if record is not None else (_HOSTS, _GATEWAYS)
+    wanted = (old[0] if hosts is None else hosts, old[1] if gateways is None else gateways)
+    lab = Lab(
+        prefix=prefix,
+        directory=register() / prefix,
+        hosts=[f"h{number}" for number in range(1, wanted[0] + 1)],
+        gateways=[f"g{number}" for number in range(1, wanted[1] + 1)],
+        dummy=dummy or (hosts is None and gateways is None and record is not None and record.dummy),
+    )
+    if host != NO_HOST:
+        net_join.check(lab, home())
+    lab.up()
+    supervisor.start_supervisor(lab)
+    click.echo(
+        f"network {prefix} is up: {_shape(lab)}, OVN {version_text(lab.programs.ovn)},"
+        f" Open vSwitch {version_text(lab.programs.ovs)}"
+    )
+    click.echo(f"northbound: {lab.northbound}")
+    if host != NO_HOST:
+        net_join.join(lab, home(), host)
+
+
+@click.command()
+@_prefix
+def down(prefix: str) -> None:
+    """End every process of the network and take its namespaces and files away, also after a crash."""
+    lab = Lab(prefix=prefix, directory=register() / prefix)
+    lab.record.check()
+    net_join.leave(lab, home())
+    click.echo(f"network {prefix} is down" if lab.down() else f"no network {prefix} is up")
+
+
+@click.command()
+@click.option("--prefix", envvar="CALABASH_NET_PREFIX", show_envvar=True, help="Only the network of that prefix.")
+@output.option
+def status(prefix: str | None, fmt: str) -> None:
+    """Show the networks of namespaces on this machine, and which of their daemons run."""
+    wanted = [name for name in registered() if prefix in (None, name)]
+    labs = [lab for lab in map(Lab.of_prefix, wanted) if lab is not None]
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("NetworkLabList", [_described(lab) for lab in labs], fmt))
+    elif not labs:
+        click.echo("no network is up; `calabash net up` brings one up")
+    elif fmt == "name":
+        for lab in labs:
+            click.echo(lab.record.prefix)
+    else:
+        for lab in labs:
+            state = lab.record.phase or "broken; `calabash net down` takes it away"
+            click.echo(f"network {lab.record.prefix}: {state}, {_shape(lab)}, in {lab.directory}")
+            if lab.record.phase == "up" and not supervisor.supervisor_pid(lab.directory):
+                click.echo("no supervisor runs: daemons that end stay so until the next `calabash net up`")
+        rows = [row for lab in labs for row in _described(lab)["daemons"]]
+        output.emit("NetworkLabDaemonList", rows, DAEMONS, fmt, name="daemon")
+        if any(not row["pid"] for row in rows):
+            raise CalabashError(
+                "daemons do not run", reason=Reason.API_DOWN, hint="`calabash net up` starts them again"
+            )
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_prefix
+@click.option("--on", "host", default="", help="The host that ovs-vsctl, ovs-ofctl and ovs-appctl are about: h1.")
+@click.argument("program")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def ctl(prefix: str, host: str, program: str, words: tuple[str, ...]) -> None:
+    """Run a program of OVN or Open vSwitch on the network: ovn-nbctl show, ovn-sbctl show, --on h1 ovs-vsctl show."""
+    lab = Lab.of_prefix(prefix)
+    if lab is None:
+        raise CalabashError(
+            f"no network {prefix[:40]} is up", reason=Reason.NOT_FOUND, hint="`calabash net up` brings one up"
+        )
+    if not program.startswith(("ovn-", "ovs-")):
+        raise CalabashError(
+            f"{program[:40]!r} is no program of OVN or Open vSwitch", hint="ovn-nbctl, ovn-sbctl, ovs-vsctl"
+        )
+    if program.startswith("ovs-") and not host:
+        raise CalabashError(
+            f"{program} is about one host", hint=f"calabash net ctl --on {next(iter(lab.hosts))} {program}"
+        )
+    command = lab.programs.command(program)
+    directory = lab.host(host).directory if host else lab.central.directory
+    sockets = {"ovn-nbctl": lab.northbound, "ovn-sbctl": lab.southbound, "ovn-trace": lab.southbound}
+    if program == "ovs-vsctl":
+        sockets[program] = lab.host(host).ovs_socket
+    database = [f"--db={sockets[program]}"] if program in sockets else []
+    line = [*command, *database, *words]
+    become_program(line, environment=child_environment(("TERM", "COLUMNS", "LINES")) | rundirs(directory))
+
+
+def _described(lab: Lab) -> dict[str, Any]:
+    prefix = lab.record.prefix
+    restarts = supervisor.read_restarts(lab.directory)
+    return {
+        "prefix": prefix,
+        "phase": lab.record.phase,
+        "dummy": lab.record.dummy,
+        "directory": str(lab.directory),
+        "northbound": lab.northbound,
+        "southbound": lab.southbound,
+        "hosts": list(lab.record.hosts),
+        "gateways": list(lab.record.gateways),
+        "supervisor": supervisor.supervisor_pid(lab.directory),
+        "daemons": [_daemon(prefix, name, pid, restarts.get(name)) for name, pid in lab.daemons().items()],
+    }
+
+
+def _daemon(prefix: str, name: str, pid: int, restarts: DaemonRestarts | None) -> dict[str, Any]:
+    on, _, daemon = name.partition("/")
+    told = restarts or DaemonRestarts()
+    return {
+        "prefix": prefix,
+        "on": on,
+        "daemon": daemon,
+        "pid": pid,
+        "restarts": told.count,
+        "restarted_s": told.last_s,
+        "failure": told.failure,
+    }
+
+
+def _when(moment_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment_s)) if moment_s else "-"
+
+
+def _shape(lab: Lab) -> str:
+    hosts, gateways = len(lab.record.hosts), len(lab.record.gateways)
+    words = [f"{hosts} host{'' if hosts == 1 else 's'}", f"{gateways} gateway host{'' if gateways == 1 else 's'}"]
+    return ", ".join([*words, *(["no packets"] if lab.record.dummy else [])])

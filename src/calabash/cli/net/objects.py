@@ -1,0 +1,297 @@
+"""``calabash vpc``, ``subnet``, ``port`` and the other kinds of network objects: commands made from the tables of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import ApiClient, quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.net import kinds as net_kinds
+from calabash.cli.net import parsing as net_parsing
+from calabash.cli.net import route_kinds
+from calabash.cli.net.kinds import NAME, STATE, Given, NetKind, Spec
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import vpc_of
+
+PATH = "/v1/networks"
+TRIES = 5  # of a change that others make at the same time
+Change = Callable[[Spec], Spec]
+
+
+def path_of(kind: str, name: str) -> str:
+    """Where one object is."""
+    return f"{PATH}/objects/{kind}?name={quoted(name)}"
+
+
+def listing(pool: ApiClient, kind: str = "", vpc: str = "") -> list[Any]:
+    """All objects that are seen, of one kind and one VPC where these are said."""
+    asked = "&".join(f"{key}={quoted(value)}" for key, value in (("kind", kind), ("vpc", vpc)) if value)
+    return pool.items(f"{PATH}/objects" + (f"?{asked}" if asked else ""))
+
+
+def ports_of(pool: ApiClient) -> net_parsing.Ports:
+    """How short names of ports are found."""
+    return lambda vpc: [row["name"] for row in listing(pool, "port", vpc)]
+
+
+def put(pool: ApiClient, kind: str, name: str, spec: Spec, **order: Any) -> Any:
+    """Ask for the object."""
+    return pool.put(f"{PATH}/objects", {"kind": kind, "name": name, "spec": spec, **order})
+
+
+def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
+    """Change what is there; again when somebody else has changed it meanwhile."""
+    for left in reversed(range(TRIES)):
+        row = pool.get(path_of(kind, name))
+        try:
+            return put(pool, kind, name, changed(dict(row["spec"])), generation=row["generation"])
+        except CalabashError as error:
+            if not left or error.reason is not Reason.CONFLICT or "generation" not in error.message:
+                raise
+    raise AssertionError
+
+
+def spec_of(kind: NetKind, name: str, given: Given, known: Spec, pool: ApiClient) -> Spec:
+    """The fields that options come to, on top of those that are known."""
+    ports = ports_of(pool)
+    said = {option: given[option.parameter] for option in kind.options if given[option.parameter] not in (None, ())}
+    spec = {**known, **kind.only}
+    for option, value in said.items():
+        if option.field:
+            spec[option.field] = option.value(name, value, ports)
+    return kind.spec(name, spec, given, ports) if kind.spec else spec
+
+
+def told(row: Any, fmt: str) -> None:
+    """What was made: its name, and in other formats all of it."""
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("NetworkObject", row, fmt))
+    else:
+        click.echo(row["name"])
+
+
+def group_of(kind: NetKind) -> click.Group:
+    """All commands of a kind."""
+    made = click.Group(kind.word, help=kind.help)
+    if kind.create:
+        made.add_command(_create(kind))
+        if any(not option.fixed for option in kind.options):
+            made.add_command(_set(kind))
+    made.add_command(_list(kind))
+    made.add_command(_show(kind))
+    made.add_command(_delete(kind))
+    return made
+
+
+def creation(kind: NetKind, word: str, help_text: str) -> click.Command:
+    """A command that creates an object of that kind."""
+
+    def create(name: str, fmt: str, **given: Any) -> None:
+        pool = client()
+        told(put(pool, kind.kind, name, spec_of(kind, name, given, {}, pool), new=True), fmt)
+
+    command: Any = create
+    for option in reversed(kind.options):
+        command = option.decorated(command, new=True)
+    command = click.argument("name", metavar=kind.path)(output.option(command))
+    return click.command(word, help=help_text)(command)
+
+
+def _create(kind: NetKind) -> click.Command:
+    return creation(kind, "create", f"Create {kind.noun}.")
+
+
+def _set(kind: NetKind) -> click.Command:
+    def set_fields(name: str, fmt: str, **given: Any) -> None:
+        if all(value in (None, ()) for value in given.values()):
+            raise CalabashError("nothing is to be changed", hint=f"see `calabash {kind.word} set --help`")
+        pool = client()
+        told(change(pool, kind.kind, name, lambda known: _checked(kind, known, name, given, pool)), fmt)
+
+    command: Any = set_fields
+    for option in reversed([option for option in kind.options if not option.fixed]):
+        command = option.decorated(command, new=False)
+    command = click.argument("name", metavar=kind.path)(output.option(command))
+    return click.command("set", help=f"Change {kind.noun}: what is said; the rest stays as it is.")(command)
+
+
+def _checked(kind: NetKind, known: Spec, name: str, given: Given, pool: ApiClient) -> Spec:
+    _check_part(kind, {"name": name, "spec": known})
+    every = {option.parameter: None for option in kind.options}
+    return spec_of(kind, name, every | given, known, pool)
+
+
+def _list(kind: NetKind) -> click.Command:
+    @click.command("list", help=f"List every {kind.word} that you see.")
+    @click.option("--vpc", default="", metavar="NAME", help="Only those of this VPC.", hidden=kind.word == "uplink")
+    @output.option
+    def list_objects(vpc: str, fmt: str) -> None:
+        rows = [row for row in listing(client(), kind.kind, vpc) if _is_part(kind, row)]
+        output.emit("NetworkObjectList", rows, (NAME, *kind.columns, *STATE), fmt, name="name")
+
+    return list_objects
+
+
+def _show(kind: NetKind) -> click.Command:
+    @click.command("show", help=f"Show {kind.noun}, and how far it is carried out.")
+    @click.argument("name", metavar=kind.path)
+    @output.option
+    def show(name: str, fmt: str) -> None:
+        row = client().get(path_of(kind.kind, name))
+        _check_part(kind, row)
+        if fmt in ("json", "yaml"):
+            click.echo(output.document("NetworkObject", row, fmt))
+            return
+        output.emit(
+            "NetworkObjectList", [row], (NAME, *kind.columns, *STATE), "wide" if fmt == "table" else fmt, name="name"
+        )
+        for one in row["status"]["conditions"] if fmt in ("table", "wide") else ():
+            holds = {True: "yes", False: "no", None: "not known"}[one["holds"]]
+            why = ": ".join(filter(None, (one["reason"], one["message"])))
+            click.echo(f"{one['kind']}: {holds}" + (f" ({output.printable(why)})" if why else ""))
+
+    return show
+
+
+def _delete(kind: NetKind) -> click.Command:
+    cascades = kind.kind == "vpc"
+
+    @click.command("delete", help=f"Delete {kind.noun}; refused while something uses it.")
+    @click.argument("name", metavar=kind.path)
+    @click.option("--all", "cascade", is_flag=True, help="With all that is in it.", hidden=not cascades)
+    def delete(name: str, *, cascade: bool) -> None:
+        pool = client()
+        if kind.only:
+            _check_part(kind, pool.get(path_of(kind.kind, name)))
+        pool.delete(path_of(kind.kind, name) + ("&cascade=1" if cascade else ""))
+        click.echo(name)
+
+    return delete
+
+
+def _is_part(kind: NetKind, row: Any) -> bool:
+    return all(row["spec"].get(field) == value for field, value in kind.only.items())
+
+
+def _check_part(kind: NetKind, row: Any) -> None:
+    if not _is_part(kind, row):
+        raise CalabashError(
+            f"{row['name']} is no {kind.word}", reason=Reason.NOT_FOUND, hint=f"see `calabash {kind.word} list`"
+        )
+
+
+vpc = group_of(net_kinds.VPC)
+subnet = group_of(net_kinds.SUBNET)
+port = group_of(net_kinds.PORT)
+sg = group_of(net_kinds.GROUP)
+lb = group_of(net_kinds.BALANCER)
+gateway = group_of(route_kinds.GATEWAY)
+eip = group_of(route_kinds.EIP)
+nat = group_of(route_kinds.NAT)
+nat.add_command(creation(route_kinds.DNAT, "dnat", "Forward an outside port to one inside."))
+fip = group_of(route_kinds.FIP)
+peer = group_of(route_kinds.PEER)
+line = group_of(route_kinds.LINE)
+endpoint = group_of(route_kinds.ENDPOINT)
+route = group_of(route_kinds.ROUTE)
+dns = group_of(route_kinds.DNS)
+qos = group_of(route_kinds.QOS)
+uplink = group_of(route_kinds.UPLINK)
+
+
+@vpc.command("peer")
+@click.argument("one", metavar="VPC")
+@click.argument("other", metavar="OTHER")
+@click.option("--routes", multiple=True, metavar="RANGES", help="Ranges of the other to reach. Default: all of it.")
+def peer_vpcs(one: str, other: str, routes: tuple[str, ...]) -> None:
+    """Ask for routes from one VPC to another; they stand when the other has asked, too."""
+    click.echo(put(client(), "peer", f"{one}/{other}", {"routes": net_parsing.words(routes)}, new=True)["name"])
+
+
+@sg.group("rule")
+def rule() -> None:
+    """Add rules to security groups, and remove them."""
+
+
+def _of_rules(command: Any) -> Any:
+    for option in (
+        click.option("--to", "receiver", metavar="PEER", help="Of what its ports send: to whom."),
+        click.option(
+            "--from", "sender", metavar="PEER", help="Of what comes to its ports: a range, or a group of the VPC."
+        ),
+        click.option("--allow", required=True, metavar="WHAT", help="Like tcp:443, udp:5000-5010, icmp or any."),
+        click.argument("name", metavar="VPC/GROUP"),
+    ):
+        command = option(command)
+    return command
+
+
+def _rule(name: str, allow: str, sender: str | None, receiver: str | None) -> Spec:
+    if (sender is None) == (receiver is None):
+        raise CalabashError("a rule is about one direction", hint="say --from PEER or --to PEER")
+    peer, direction = (sender, "ingress") if sender is not None else (receiver, "egress")
+    return net_parsing.rule(allow, peer or "", direction, vpc_of(name))
+
+
+@rule.command("add")
+@_of_rules
+def add_rule(name: str, allow: str, sender: str | None, receiver: str | None) -> None:
+    """Let something through; answers to it pass as well."""
+    made = _rule(name, allow, sender, receiver)
+
+    def added(spec: Spec) -> Spec:
+        return spec if made in spec["rules"] else {**spec, "rules": [*spec["rules"], made]}
+
+    click.echo(change(client(), "sg", name, added)["name"])
+
+
+@rule.command("remove")
+@_of_rules
+def remove_rule(name: str, allow: str, sender: str | None, receiver: str | None) -> None:
+    """Let it through no more."""
+    gone = _rule(name, allow, sender, receiver)
+
+    def removed(spec: Spec) -> Spec:
+        if gone not in spec["rules"]:
+            raise CalabashError(
+                f"sg {name} has no such rule", reason=Reason.NOT_FOUND, hint=f"see `calabash sg show {name} -o yaml`"
+            )
+        return {**spec, "rules": [one for one in spec["rules"] if one != gone]}
+
+    click.echo(change(client(), "sg", name, removed)["name"])
+
+
+_set_policy: Any = qos.commands["set"].callback
+
+
+@click.command("set")
+@click.argument("name", metavar="NAME")
+@click.option("--rate", metavar="RATE", help="Both ways, like 1Gbit; none: no bound.")
+@click.option("--egress", metavar="RATE", help="What a port sends.")
+@click.option("--ingress", metavar="RATE", help="What a port gets.")
+@output.option
+def set_rate(name: str, rate: str | None, egress: str | None, ingress: str | None, fmt: str) -> None:
+    """Bound a port (VPC/SUBNET/PORT), or change a policy (VPC/POLICY), which bounds each port that has it."""
+    if name.count("/") != 2:
+        _set_policy(name=name, rate=rate, egress=egress, ingress=ingress, fmt=fmt)
+        return
+    pool = client()
+    said = {"rate": rate, "egress": egress, "ingress": ingress}
+    if all(value is None for value in said.values()):
+        raise CalabashError("nothing is to be changed", hint="say --rate 1Gbit, or --rate none")
+    before = pool.get(path_of("port", name))["spec"].get("qos", "")
+    known = pool.get(path_of("qos", before))["spec"] if before else {}
+    spec = net_kinds.rates_of(name, dict(known), said, ports_of(pool))
+    rates = {f"{way}_bits_per_s": spec.get(f"{way}_bits_per_s", 0) for way in ("egress", "ingress")}
+    policy = ""
+    if any(rates.values()):
+        policy = f"{vpc_of(name)}/{net_parsing.policy_name(*rates.values())}"
+        put(pool, "qos", policy, rates)
+    told(change(pool, "port", name, lambda known: {**known, "qos": policy}), fmt)
+
+
+qos.add_command(set_rate)

@@ -1,0 +1,96 @@
+"""``calabash net render``: the networks as another system's objects."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from calabash.cli.home import client
+from calabash.cli.net.files import read_file
+from calabash.cli.net.objects import PATH
+from calabash.model.errors import CalabashError
+
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from calabash.net.objects.collection import NetworkObjects
+
+BACKENDS = ("kube-ovn",)
+
+
+@click.command()
+@click.option("--backend", type=click.Choice(BACKENDS), required=True, help="Whose objects.")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Objects from YAML, without a pool; -: standard input; repeat. Default: those of the pool that you may see.",
+)
+@click.option(
+    "--interface",
+    "interfaces",
+    multiple=True,
+    metavar="PHYSICAL=CARD",
+    help="The network card of the hosts that an uplink's or line's `physical` is. Default: called the same; repeat.",
+)
+@click.option("--strict", is_flag=True, help="Exit code 1 when anything is left out.")
+def render(backend: str, files: tuple[str, ...], interfaces: tuple[str, ...], *, strict: bool) -> None:
+    """Print the networks as custom resources, for `kubectl apply -f -`; what cannot be had is told on standard error.
+
+    Numbers and addresses that a file leaves out are allocated as a pool that has nothing else would. Ports are pods in their
+    VPC's namespace: the annotations that such a pod needs are in the ConfigMaps named calabash-ports there.
+    """
+    from calabash.net.kubeovn.rendering import render_kube_ovn  # noqa: PLC0415
+
+    assert backend in BACKENDS
+    cards = dict(_card(text) for text in interfaces)
+    found = render_kube_ovn(_of_files(files) if files else _of_the_pool(), interfaces=cards)
+    click.echo(_text([one.document() for one in found.resources]), nl=False)
+    for refused in found.unsupported:
+        what = "is left out" if refused.whole else "is not all there"
+        click.echo(f"{refused.kind} {refused.name} {what}: {refused.reason}", err=True)
+    if strict and found.unsupported:
+        sys.exit(1)
+
+
+def _card(text: str) -> tuple[str, str]:
+    physical, found, card = text.partition("=")
+    if not (physical and found and card):
+        raise CalabashError(f"--interface {text[:80]!r} names no card", hint="like --interface ext=eth1")
+    return physical, card
+
+
+def _of_files(files: tuple[str, ...]) -> NetworkObjects:
+    from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
+    from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
+    from calabash.net.store.apply_plan import WantedObject, carried_out  # noqa: PLC0415
+    from calabash.net.store.networks import Networks  # noqa: PLC0415
+
+    wanted = []
+    for file in files:
+        for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file):
+            try:
+                item = decode(kind_named(one.kind), one.name, one.spec)
+            except CalabashError as error:
+                raise CalabashError(f"{one.place}: {error.message}", reason=error.reason, hint=error.hint) from None
+            wanted.append(WantedObject(place=one.place, item=item))
+    return carried_out(Networks(), wanted, ())
+
+
+def _of_the_pool() -> NetworkObjects:
+    from calabash.net.objects.collection import NetworkObjects  # noqa: PLC0415
+    from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = client().items(f"{PATH}/objects")
+    return NetworkObjects.from_objects(
+        (decode(kind_named(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0
+    )
+
+
+def _text(documents: list[dict[str, Any]]) -> str:
+    import yaml  # noqa: PLC0415
+
+    return yaml.safe_dump_all(documents, sort_keys=False, width=120, explicit_start=True) if documents else ""

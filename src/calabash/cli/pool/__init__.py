@@ -1,0 +1,1 @@
+"""Commands for the pool of this machine."""

@@ -1,0 +1,68 @@
+"""``calabash backup`` and ``calabash restore``: the pool's database as a file, and back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from calabash.adapters.host.processes import user_name
+from calabash.cli.home import home, own_client, own_file
+from calabash.model.errors import CalabashError, Reason
+from calabash.platform.audit.trail import KEY_FILE
+from calabash.platform.home.backup import create_backup, restore_pool
+from calabash.platform.home.directory import DATABASE_FILE
+
+DATABASE = click.option(
+    "--db", metavar="URL", default="", help="The database, as `calabash up --db` has it. - reads it."
+)
+
+
+@click.group()
+def backup() -> None:
+    """Keep the pool's database in a file: journal, tenants, tokens' digests, usage, invoices, audit log."""
+
+
+@backup.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@DATABASE
+def create(file: Path, db: str) -> None:
+    """Write all of it, as of this moment, to a new FILE; the pool may run."""
+    facts = create_backup(_url(db), file)
+    click.echo(f"{file}: {facts.rows} rows, schema {facts.schema}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@DATABASE
+def restore(file: Path, db: str) -> None:
+    """Put a backup in the place of the pool's database; the pool must be down."""
+    key = home() / KEY_FILE
+    had_key = key.exists()
+    facts, wrong = restore_pool(home(), _url(db, running=False), file, by=user_name(os.getuid()))
+    click.echo(f"restored {facts.rows} rows of {datetime.fromtimestamp(facts.written_at, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    if wrong:
+        click.echo(f"warning: the audit log: {wrong}", err=True)
+        if not had_key:
+            click.echo(f"hint: {key} was not there: put the old pool's there, and restore again", err=True)
+        sys.exit(1)
+
+
+def _url(given: str, *, running: bool = True) -> str:
+    if given == "-":
+        given = sys.stdin.readline().strip()
+    if given:
+        return given
+    if running:
+        try:
+            used = str(own_client().get("/v1/status")["db"])
+        except CalabashError:
+            used = ""
+        if used and not used.startswith("sqlite"):
+            raise CalabashError(
+                f"the pool keeps its journal in {used}", reason=Reason.BAD_REQUEST, hint="name it with --db"
+            )
+    return f"sqlite:///{own_file(DATABASE_FILE) if running else home() / DATABASE_FILE}"

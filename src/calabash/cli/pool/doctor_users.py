@@ -1,0 +1,89 @@
+"""What ``calabash doctor`` finds, for root, about other users of the machine: each step is tried as one of them.
+
+The steps are tried as ``nobody``, who owns nothing, so that they succeed only by what every user may do. A step that fails
+is explained by the first component of a path whose mode shuts other users out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import calabash
+from calabash.adapters.host.children import run_program
+from calabash.adapters.host.reach import Barrier, barrier_to_others
+
+NOBODY = 65534
+_TRY_S = 30.0
+_PACKAGE = Path(calabash.__file__).resolve().parent
+SHIM = _PACKAGE / "_native" / "lib" / "libcalabash.so"
+_LEFT_OUT = "cannot be preloaded"  # said by the dynamic loader, which then runs the program without the library
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Result for a thing that another user needs (command, shim, socket): the obstacle, "" if there is none, and its remedy."""
+
+    subject: str
+    wrong: str = ""
+    hint: str = ""
+
+
+def attempts(socket: Path, interpreter: Path = Path(sys.executable), shim: Path = SHIM) -> Iterator[Attempt]:
+    """Yield what becomes of the command, of the shim, and of the pool's socket.
+
+    Args:
+        socket: the pool's; a pool that does not run has none, which is no obstacle.
+        interpreter: the Python that runs the command.
+        shim: the library that programs on slices preload.
+    """
+    command = [str(interpreter), "-I", "-m", "calabash.cli.main", "--version"]
+    barrier = _barrier((interpreter, True)) or _barrier((_PACKAGE / "__init__.py", False))
+    wrong = _tried(command, {})
+    yield _attempt("command", wrong, barrier, also=_another_python(interpreter, barrier))
+    wrong = _tried(["/bin/true"], {"LD_PRELOAD": str(shim)}) if shim.is_file() else f"{shim} is missing"
+    yield _attempt("shim", wrong, _barrier((shim, False)))
+    barrier = _barrier((socket, False))
+    yield _attempt("socket", str(barrier or ""), barrier)
+
+
+def _attempt(subject: str, wrong: str, barrier: Barrier | None, *, also: str = "") -> Attempt:
+    if not wrong:
+        return Attempt(subject=subject)
+    if barrier is None:
+        return Attempt(subject=subject, wrong=wrong, hint="try it as another user")
+    return Attempt(subject=subject, wrong=str(barrier), hint=barrier.command + also)
+
+
+def _tried(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a program as ``nobody`` and return what is wrong; "" if it ran, with its library."""
+    try:
+        done = run_program(command, timeout_s=_TRY_S, environment=environment, account=(NOBODY, NOBODY))
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} did not end within {_TRY_S:g}s"
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    if done.returncode or _LEFT_OUT in done.stderr:
+        return (done.stderr.strip().splitlines() or [f"{command[0]} ended with {done.returncode}"])[-1]
+    return ""
+
+
+def _another_python(interpreter: Path, barrier: Barrier | None) -> str:
+    """The other way to mend a barrier that is not in the environment's own path: an environment with another Python."""
+    environment = interpreter.parent.parent
+    if barrier is None or environment.name != ".venv" or _barrier((environment, False)):
+        return ""
+    return (
+        f", or `rm -r {environment}` and `make setup`, which takes a Python that other users can run where there is one"
+    )
+
+
+def _barrier(file: tuple[Path, bool]) -> Barrier | None:
+    path, execute = file
+    try:
+        return barrier_to_others(path, execute=execute)
+    except OSError:
+        return None

@@ -1,0 +1,99 @@
+"""``calabash job``: commands that the pool runs for its users, and what they said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, command_line, dash
+from calabash.cli.pool.view import age
+from calabash.cli.run import options as run_options
+
+_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")  # what would steer a terminal
+
+COLUMNS = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="EXIT", text=lambda r: dash(None if r["exit_code"] is None else str(r["exit_code"])), right=True),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="USER", text=lambda r: r["user"]),
+    Column(title="QUEUE", text=lambda r: r["queue"], wide=True),
+    Column(title="ALLOCATION", text=lambda r: dash(r["allocation"])),
+    Column(title="AGE", text=age, right=True),
+    Column(title="DIRECTORY", text=lambda r: dash(r["directory"]), wide=True),
+    Column(title="COMMAND", text=command_line),
+)
+
+
+@click.group()
+def job() -> None:
+    """Have the pool run commands, and see what they said."""
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(run_options.OPTIONS):
+        command = click.option(option.flag, option.field, multiple=True, metavar=option.metavar, help=option.text)(
+            command
+        )
+    return command
+
+
+@job.command("start", context_settings={"allow_interspersed_args": False})
+@_options
+@click.option("--directory", default="", metavar="PATH", help="Where it begins. Default: the account's home.")
+@output.option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def start(command: tuple[str, ...], directory: str, fmt: str, **given: Any) -> None:
+    """Have the pool run COMMAND on a slice, and print the job's name.
+
+    It runs as your account of the pool's machine, without a terminal and without this environment, and waits for its slice
+    for a week unless --wait says otherwise. No shell reads it.
+
+    \b
+    calabash job start --memory 8GiB --cores 30 -- python3 train.py
+    calabash job start --gpus 2 --directory /data/ann -- sh -c 'make && ./a.out'
+    """
+    words = {option.flag: given[option.field] for option in run_options.OPTIONS}
+    body = run_options.request(words, command) | {"command": list(command), "directory": directory}
+    if not given["wait_s"]:
+        del body["wait_s"]
+    made = client().post("/v1/jobs", body)["job"]
+    click.echo(output.document("Job", made, fmt) if fmt in ("json", "yaml") else made["id"])
+
+
+@job.command("list")
+@output.option
+def list_jobs(fmt: str) -> None:
+    """List jobs, newest first."""
+    output.emit("JobList", client().get("/v1/jobs")["items"], COLUMNS, fmt)
+
+
+@job.command("show")
+@click.argument("name")
+@output.option
+def show(name: str, fmt: str) -> None:
+    """Show a job and the last 64 KiB that it said."""
+    found = client().get(f"/v1/jobs/{quoted(name)}")
+    output.emit("JobList", [found["job"]], COLUMNS, fmt)
+    if fmt not in ("table", "wide"):
+        return
+    told = found["job"]
+    if told["message"]:
+        click.echo(f"{told['reason'] or told['state']}: {told['message']}")
+    if found["output_bytes_before"]:
+        click.echo(f"({found['output_bytes_before']} bytes before this are not kept)")
+    click.echo(_UNSEEN.sub("�", found["output"]), nl=not found["output"].endswith("\n"))
+
+
+@job.command("stop")
+@click.argument("name")
+def stop(name: str) -> None:
+    """Stop a job: SIGTERM, and SIGKILL five seconds later. One that is over is forgotten."""
+    stopped = client().delete(f"/v1/jobs/{quoted(name)}")
+    click.echo(f"{stopped['id']} {stopped['state']}")

@@ -1,0 +1,265 @@
+"""``up``, ``down`` and ``status``: the pool daemon's life."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from calabash.adapters.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
+from calabash.adapters.pool.client import ApiClient
+from calabash.cli import output
+from calabash.cli.home import client, home, own_client, uses_system_pool
+from calabash.cli.tenancy.login import login_link as link
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration
+
+NO_PROGRESS_S = 120.0  # the first step is reported when all modules are loaded, which takes long on a busy machine
+SAID_AFTER_S = 3.0
+_STEP = re.compile(r'event=starting step="?([^"\n]*)')
+DAEMON = "calabash.pool.daemon"
+INHERITED = (*DATABASE, *AUTHORITIES, *LIBRARIES, *PACKAGES)  # what the daemon and its children read
+# How the pool knows which processes belong to an allocation.
+MEMBERSHIP = {
+    "kernel": "the kernel knows who belongs to a slice (control groups)",
+    "lease": "who belongs to a slice is known by a lock that its programs hold",
+}
+
+
+@click.command()
+@click.option("--sim", metavar="NAME", help="Use a simulated node (see `calabash sim create`).")
+@click.option("--db", metavar="URL", help="Journal: sqlite:///path or postgresql://...; default: a file in the home.")
+@click.option(
+    "--strangers",
+    type=click.Choice(["tell", "drain", "kill"]),
+    default="tell",
+    show_default=True,
+    help="What happens to processes that are on a card without a slice: told of, the card drained, or killed.",
+)
+@click.option(
+    "--console",
+    metavar="HOST:PORT",
+    default="default",
+    envvar="CALABASH_CONSOLE",
+    help="Where to serve the console and the API, or off. Default: as pool.toml says, else 127.0.0.1:7432.",
+)
+@click.option("--insecure", is_flag=True, help="Serve them without TLS where other machines can reach them.")
+@click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
+def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecure: bool, foreground: bool) -> None:
+    """Start the pool of this machine, with its real cards or with a simulated node."""
+    directory = home()
+    _check(directory, sim, console)
+    if not sim and uses_system_pool():
+        click.echo(
+            "warning: root's pool serves the devices of this machine; this one is a second pool of them", err=True
+        )
+    words = ["--home", str(directory), "--strangers", strangers, "--console", console]
+    words += ["--insecure"] if insecure else []
+    words += ["--sim", sim] if sim else []
+    url = _absolute(db) if db else ""
+    if foreground:
+        become_module(DAEMON, *words, *(["--db", url] if url else []), inherit=INHERITED)
+    if url:
+        # A URL may carry a password; a daemon's command line can be read by every user, and its environment too.
+        words += ["--db", "-"]
+    log = directory / "pool.log"
+    with _log_of(directory) as sink:
+        start = sink.tell()
+        process = start_module(
+            DAEMON,
+            *words,
+            inherit=INHERITED,
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=sink,
+            new_session=True,
+            urgent=True,
+        )
+    if process.stdin:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(f"{url}\n".encode())
+            process.stdin.close()
+    _wait_until_ready(process, log, start)
+    pool = own_client()
+    status = pool.get("/v1/status")
+    count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
+    click.echo(f"pool is up: {count}, {where(status)}, pid {status['pid']}")
+    if status["console"]:
+        click.echo(f"console: {_login_link(pool, status['console'])}")
+    elif status["console_failure"]:
+        click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
+
+
+def _check(directory: Path, sim: str | None, console: str) -> None:
+    """Raise CalabashError for what a start of several seconds would fail for: options, and a disk that is full."""
+    from calabash.platform.home.directory import require_own, require_room  # noqa: PLC0415 - slow to import, and only here
+
+    if os.path.lexists(directory):
+        require_own(directory)
+    if console not in ("default", "off"):
+        from calabash.api.gateway import checked_listen  # noqa: PLC0415
+
+        checked_listen(console)
+    if sim:
+        from calabash.adapters.gpu.sim import find_node  # noqa: PLC0415
+
+        find_node(directory, sim)
+    require_room(directory)
+
+
+def _log_of(directory: Path) -> BinaryIO:
+    from calabash.platform.home.directory import open_log  # noqa: PLC0415 - slow to import, and only here
+
+    return open_log(directory)
+
+
+def _absolute(url: str) -> str:
+    """Return the URL of a database as it is meant in this directory, which is not the daemon's."""
+    from calabash.adapters.store import absolute_url  # noqa: PLC0415 - SQLAlchemy is slow to import
+
+    return absolute_url(url)
+
+
+def _login_link(pool: ApiClient, console: str) -> str:
+    """A link that logs whoever opens it in as this user, once."""
+    return link(console, pool.post("/v1/tokens", {"login": True})["secret"])
+
+
+@click.command("login-link")
+def login_link() -> None:
+    """Print a link that logs you in to the console, once, within ten minutes."""
+    pool = client()
+    status = pool.get("/v1/status")
+    if not status["console"]:
+        raise CalabashError(
+            status["console_failure"] or "this pool serves no console",
+            reason=Reason.NOT_FOUND,
+            hint="start it with `calabash up --console HOST:PORT`",
+        )
+    click.echo(_login_link(pool, status["console"]))
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
+    """Return when the daemon answers; raise with its own words when it ended instead.
+
+    Wait as long as it reports steps of its start, and NO_PROGRESS_S for the next one.
+    """
+    begun = time.monotonic()
+    deadline, step = begun + NO_PROGRESS_S, ""
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise _with_what_runs(_failure(log, start, process.returncode))
+        try:
+            if own_client().get("/v1/status", timeout_s=5)["pid"] == process.pid:
+                return
+        except CalabashError:
+            pass
+        reported = _last_step(log, start)
+        if reported != step:
+            step, deadline = reported, time.monotonic() + NO_PROGRESS_S
+            if time.monotonic() - begun > SAID_AFTER_S:
+                click.echo(f"the pool is starting: {step}", err=True)
+        time.sleep(0.02)
+    process.terminate()
+    raise CalabashError(
+        f"the pool has reported no progress for {NO_PROGRESS_S:.0f}s, last step: {step or 'none'}",
+        reason=Reason.TIMEOUT,
+        hint=f"see {log}",
+    )
+
+
+def _last_step(log: Path, start: int) -> str:
+    """Return the last step of its start that the daemon has written into the log."""
+    found = _STEP.findall(_text(log, start))
+    return str(found[-1]) if found else ""
+
+
+def _text(log: Path, start: int) -> str:
+    """Return what was written into the log since ``start``, at most a mebibyte."""
+    with log.open("rb") as source:
+        source.seek(start)
+        return source.read(1 << 20).decode(errors="replace")
+
+
+def _with_what_runs(error: CalabashError) -> CalabashError:
+    """The refusal of a second pool, with what the first one serves: it may not be what was asked for."""
+    if error.reason is not Reason.POOL_RUNNING:
+        return error
+    try:
+        status = own_client().get("/v1/status", timeout_s=5)
+    except CalabashError:
+        return error
+    return CalabashError(
+        f"a pool runs already at {status['home']}, pid {status['pid']}, on {where(status)}",
+        reason=error.reason,
+        hint=error.hint,
+    )
+
+
+def where(status: Mapping[str, Any]) -> str:
+    """What a pool serves, from its status."""
+    return f"simulated node {status['sim']}" if status.get("sim") else f"node {status.get('node')}"
+
+
+def _failure(log: Path, start: int, code: int) -> CalabashError:
+    """The daemon's last words as an error: it prints ``error [reason]: message`` and ``hint: ...``."""
+    lines = _text(log, start).splitlines()
+    message, hint, reason = "", f"see {log}", Reason.CONFLICT
+    for line in lines:
+        if line.startswith("error"):
+            head, _, message = line.partition(": ")
+            code_text = head.removeprefix("error").strip(" []")
+            reason = Reason(code_text) if code_text in set(Reason) else reason
+        elif line.startswith("hint: "):
+            hint = line.removeprefix("hint: ")
+    if not message:
+        from calabash.platform.home.directory import require_room  # noqa: PLC0415
+
+        require_room(log.parent)  # where the disk is full the daemon cannot even write why it ended
+    return CalabashError(message or f"the pool ended with exit code {code}", reason=reason, hint=hint)
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="End running programs first.")
+def down(force: bool) -> None:
+    """Stop the pool. Refuses while programs hold slices, unless --force."""
+    pool = client()
+    pid = pool.get("/v1/status")["pid"]
+    pool.post("/v1/shutdown", {"force": force}, timeout_s=30)
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    click.echo("pool is down")
+
+
+@click.command()
+@output.option
+def status(fmt: str) -> None:
+    """Show the pool: devices, allocations, store, driver."""
+    body = client().get("/v1/status")
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Status", body, fmt))
+        return
+    if fmt == "name":
+        click.echo(body["node"])
+        return
+    rows = [
+        ("pool", f"up for {format_duration(body['uptime_s'])}, pid {body['pid']}, version {body['version']}"),
+        ("node", f"{body['node']}" + (f" (simulated: {body['sim']})" if body.get("sim") else "")),
+        ("devices", str(body["devices"])),
+        ("allocations", str(body["allocations"])),
+        ("serves", f"{body['serves']}; {MEMBERSHIP.get(body['membership'], body['membership'])}"),
+        ("driver", str(body.get("driver") or "-")),
+        ("store", str(body["db"])),
+        ("home", str(body["home"])),
+        ("console", str(body["console"] or body["console_failure"] or "off")),
+    ]
+    for name, text in rows:
+        click.echo(f"{name:<12}{text}")

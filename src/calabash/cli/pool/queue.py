@@ -1,0 +1,98 @@
+"""``calabash queue``: who deserves how many devices, and who may borrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.cli.tenancy import settings
+
+
+def gpus(name: str, *, wide: bool = False) -> Column:
+    """An amount of devices; ``-`` for none."""
+
+    def text(row: output.Row) -> str:
+        value = row.get(name)
+        return dash(None if value is None else f"{value:g}")
+
+    return Column(title=name.upper(), text=text, right=True, wide=wide)
+
+
+COLUMNS = (
+    Column(title="NAME", text=lambda r: r["name"]),
+    Column(title="PARENT", text=lambda r: dash(r.get("parent"))),
+    gpus("deserved"),
+    gpus("limit"),
+    gpus("weight"),
+    gpus("allocated"),
+    gpus("pending"),
+    Column(title="USERS", text=lambda r: dash(",".join(r["users"]))),
+    Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
+)
+
+_parent = click.option("--parent", metavar="NAME", help="Queue that it belongs to; empty: none.")
+_OF_USERS = ("Users that may use it", "Groups whose members may use it")
+
+
+def _target(name: str, fmt: str) -> settings.Target:
+    path = f"/v1/queues/{quoted(name)}"
+    return settings.Target(kind="Queue", path=path, name=name, fmt=fmt, listed="/v1/queues")
+
+
+@click.group()
+def queue() -> None:
+    """Create, change and list queues (amounts in devices), and move what waits."""
+
+
+@queue.command("list")
+@output.option
+def list_queues(fmt: str) -> None:
+    """List queues with what they deserve and hold."""
+    output.emit("QueueList", client().get("/v1/queues")["items"], COLUMNS, fmt, name="name")
+
+
+@queue.command("create")
+@click.argument("name")
+@_parent
+@settings.amounts("deserved")
+@settings.members(*_OF_USERS, changing=False)
+@output.option
+def create_queue(name: str, fmt: str, **options: Any) -> None:
+    """Create a queue, for administrators and those named here; the queue `default` is everybody's."""
+    settings.create(_target(name, fmt), settings.said(options))
+
+
+@queue.command("set")
+@click.argument("name")
+@_parent
+@settings.amounts("deserved")
+@settings.members(*_OF_USERS, changing=True)
+@output.option
+def set_queue(name: str, fmt: str, **options: Any) -> None:
+    """Change a queue; what is not named stays as it is."""
+    settings.change(_target(name, fmt), settings.said(options), command="queue")
+
+
+@queue.command("delete")
+@click.argument("name")
+def delete_queue(name: str) -> None:
+    """Delete an empty queue."""
+    client().delete(f"/v1/queues/{quoted(name)}")
+    click.echo(name)
+
+
+@queue.command("move")
+@click.argument("allocation")
+@click.argument("name")
+def move(allocation: str, name: str) -> None:
+    """Move a request that waits to another queue, its gang with it.
+
+    It keeps its age and its tenant.
+    """
+    moved = client().put(f"/v1/allocations/{quoted(allocation)}/queue/{quoted(name)}", {})
+    click.echo(f"{moved['id']} waits in {moved['queue']}")

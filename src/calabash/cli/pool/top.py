@@ -1,0 +1,120 @@
+"""``calabash top``: shares asked and got, memory caps and use, refreshed until interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from calabash.cli.home import client
+from calabash.cli.output import Column, Row, command_line, dash, table
+from calabash.cli.pool.view import strangers
+from calabash.cli.run.grant_line import share
+from calabash.model.units import format_mib, parse_duration_s
+
+
+@click.command()
+@click.option("--interval", default="1s", show_default=True, metavar="TIME")
+@click.option("--once", is_flag=True, help="Print one reading and end.")
+def top(interval: str, once: bool) -> None:
+    """Watch devices and allocations live; Ctrl-C ends."""
+    pause_s = max(0.1, parse_duration_s(interval))
+    pool = client()
+
+    def frame(width: int) -> str:
+        return screen(pool.items("/v1/devices"), pool.items("/v1/allocations"), width)
+
+    show(frame, 0.0 if once else pause_s)
+
+
+def show(frame: Callable[[int], str], pause_s: float) -> None:
+    """Show what ``frame`` makes for a width, again every ``pause_s`` until Ctrl-C; once when it is 0 or nobody looks."""
+    from rich.console import Console  # noqa: PLC0415 - only this command draws
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
+
+    def text() -> str:
+        # rich keeps to the window as it is now; a pipe has no width
+        return frame(console.width if console.is_terminal else 0)
+
+    if not pause_s or not console.is_terminal:
+        click.echo(text())
+        return
+    try:
+        with Live(Text(text(), no_wrap=True), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(pause_s)
+                live.update(Text(text(), no_wrap=True), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], width: int = 0) -> str:
+    """One reading: devices and strangers on them, slices, who waits; cut to ``width`` columns when it is not 0."""
+    waiting = [a for a in allocations if a["state"] == "pending"]
+    slices = [{**a, **part} for a in allocations for part in a["slices"]]
+    shown = [table(DEVICES, devices, width), *(line if not width else line[:width] for line in strangers(devices))]
+    blocks = ["\n".join(shown), table(_SLICES, slices, width)]
+    if waiting:
+        blocks.append(table(_WAITING, waiting, width))
+    return "\n\n".join(blocks)
+
+
+def bar(percent: float, width: int = 10) -> str:
+    """``███·······  30%``: a bar and its number, readable without colour."""
+    filled = round(min(100.0, max(0.0, percent)) * width / 100)
+    return "█" * filled + "·" * (width - filled) + f" {percent:3.0f}%"
+
+
+def _busy(row: Row) -> str:
+    return "-" if row.get("utilization_percent") is None else bar(row["utilization_percent"])
+
+
+def _used(row: Row) -> str:
+    return "-" if row.get("memory_used_mib") is None else format_mib(row["memory_used_mib"])
+
+
+def capped(row: Row) -> str:
+    """``20GiB``; where a part need not lie on the card, what is promised there stands in brackets: ``20GiB (8GiB)``."""
+    if not row["memory_mib"]:
+        return "whole"
+    promised = f" ({format_mib(row['memory_mib'] - row['spill_mib'])})" if row.get("spill_mib") else ""
+    return format_mib(row["memory_mib"]) + promised
+
+
+GOT = Column(title="GOT", text=lambda r: "-" if r.get("core_used_percent") is None else bar(r["core_used_percent"]))
+USED = Column(title="USED", text=_used, right=True)
+REASON = Column(title="REASON", text=lambda r: dash(r.get("reason")))
+SHARE = (
+    Column(title="GPU", text=lambda r: str(r["device_index"]), right=True),
+    Column(title="ASKED", text=share, right=True),
+    GOT,
+    Column(title="CAP", text=capped, right=True),
+    USED,
+)
+DEVICES = (
+    Column(title="GPU", text=lambda r: str(r["index"]), right=True),
+    Column(title="MODEL", text=lambda r: r["model"].removeprefix("NVIDIA ")),
+    Column(title="HEALTH", text=lambda r: r["health"]),
+    Column(title="BUSY", text=_busy),
+    USED,
+    Column(title="TOTAL", text=lambda r: format_mib(r["memory_mib"]), right=True),
+    Column(title="CORES", text=lambda r: f"{r['core_allocated_percent']}%", right=True),
+)
+_SLICES = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    *SHARE,
+    Column(title="COMMAND", text=command_line),
+)
+_WAITING = (
+    Column(title="WAITING", text=lambda r: r["id"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="QUEUE", text=lambda r: r["queue"]),
+    REASON,
+    Column(title="COMMAND", text=command_line),
+)

@@ -1,0 +1,173 @@
+"""``ps``, ``smi``, ``why`` and ``release``: what is there, who holds it, why something waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, Row, command_line, dash
+from calabash.cli.run.grant_line import share
+from calabash.cli.several import for_each
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, format_mib
+
+_PIDS_SHOWN = 4
+
+
+def amount(row: Any) -> str:
+    """``30% 8GiB``, ``best-effort 8GiB`` or ``1g.10gb`` per device of an allocation, ``2x`` in front when there are several."""
+    slices = row.get("slices") or []
+    if not slices:
+        return "-"
+    first = slices[0]
+    if first.get("profile"):
+        return (f"{len(slices)}x " if len(slices) > 1 else "") + str(first["profile"])
+    memory = format_mib(first["memory_mib"]) if first.get("memory_mib") else "whole"
+    times = f"{len(slices)}x " if len(slices) > 1 else ""
+    return f"{times}{share({**first, 'policy': row.get('policy')})} {memory}"
+
+
+def used(row: Any) -> str:
+    """Memory in use over the cap, summed over the devices of an allocation."""
+    slices = row.get("slices") or []
+    if not slices:
+        return "-"
+    return format_mib(sum(int(s.get("memory_used_mib") or 0) for s in slices))
+
+
+def age(row: Any) -> str:
+    """Since when an allocation exists."""
+    started = row.get("started_at") or row.get("created_at")
+    return format_duration(max(0.0, (row.get("ended_at") or time.time()) - started)) if started else "-"
+
+
+PS_COLUMNS = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="QUEUE", text=lambda r: r["queue"], wide=True),
+    Column(title="GPU", text=lambda r: ",".join(str(s["device_index"]) for s in r["slices"]) or "-"),
+    Column(title="MODE", text=lambda r: dash(r.get("mode"))),
+    Column(title="POLICY", text=lambda r: dash(r.get("policy")), wide=True),
+    Column(title="SLICE", text=amount),
+    Column(title="USED", text=used, right=True),
+    Column(title="AGE", text=age, right=True),
+    Column(title="USER", text=lambda r: dash(r.get("user")), wide=True),
+    Column(title="PIDS", text=lambda r: ",".join(str(p) for p in r.get("pids", [])) or "-", wide=True),
+    Column(title="REASON", text=lambda r: dash(r.get("reason")), wide=True),
+    Column(title="COMMAND", text=command_line),
+)
+
+
+@click.command()
+@click.option("-a", "--all", "everything", is_flag=True, help="Ended allocations too.")
+@output.option
+def ps(everything: bool, fmt: str) -> None:
+    """List allocations: what runs and what waits."""
+    rows = client().items("/v1/allocations" + ("?all=1" if everything else ""))
+    output.emit("AllocationList", rows, PS_COLUMNS, fmt)
+
+
+def _percent(name: str) -> Any:
+    return lambda r: f"{r.get(name) or 0}%"
+
+
+SMI_COLUMNS = (
+    Column(title="GPU", text=lambda r: str(r["index"]), right=True),
+    Column(title="MODEL", text=lambda r: r["model"]),
+    Column(title="HEALTH", text=lambda r: r["health"]),
+    Column(title="MODE", text=lambda r: dash(r.get("mode"))),
+    Column(title="UTIL", text=_percent("utilization_percent"), right=True),
+    Column(title="MEMORY USED", text=lambda r: format_mib(r["memory_used_mib"]), right=True),
+    Column(title="ALLOCATED", text=lambda r: format_mib(r["memory_allocated_mib"]), right=True),
+    Column(title="TOTAL", text=lambda r: format_mib(r["memory_mib"]), right=True),
+    Column(title="CORES", text=_percent("core_allocated_percent"), right=True),
+    Column(title="TEMP", text=lambda r: f"{r.get('temperature_c', 0)}C", right=True, wide=True),
+    Column(title="POWER", text=lambda r: f"{r.get('power_w', 0):.0f}W", right=True, wide=True),
+    Column(title="UUID", text=lambda r: r["uuid"], wide=True),
+    Column(title="HELD BY", text=lambda r: ",".join(r.get("allocations", [])) or "-"),
+)
+
+
+def strangers(devices: Sequence[Row]) -> list[str]:
+    """A line for each device that programs without a slice are on."""
+    found = []
+    for device in devices:
+        there = device.get("strangers") or []
+        if there:
+            processes = "1 process" if len(there) == 1 else f"{len(there)} processes"
+            held = format_mib(sum(s["memory_mib"] for s in there))
+            pids = ", ".join(str(s["pid"]) for s in there[:_PIDS_SHOWN]) + (", …" if len(there) > _PIDS_SHOWN else "")
+            found.append(f"GPU {device['index']}: {processes} without a slice, {held} (pid {pids})")
+    return found
+
+
+@click.command()
+@output.option
+def smi(fmt: str) -> None:
+    """Show devices, how busy they are and who holds them, and who is on them without a slice."""
+    devices = client().items("/v1/devices")
+    output.emit("DeviceList", devices, SMI_COLUMNS, fmt, name="uuid")
+    if fmt in ("table", "wide"):
+        for line in strangers(devices):
+            click.echo(line)
+
+
+def _path(identifier: str) -> str:
+    """Where the API has an allocation. Raises NOT_FOUND for what can be none: the API would look for another path."""
+    if not identifier or "/" in identifier:
+        raise CalabashError(
+            f"there is no allocation {identifier!r}",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash ps` for those there are",
+        )
+    return f"/v1/allocations/{quoted(identifier)}"
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+def release(ids: tuple[str, ...]) -> None:
+    """Take slices back: their programs get SIGTERM, and SIGKILL five seconds later. Several are taken back side by side."""
+    pool = client()
+    for_each(ids, lambda identifier: pool.delete(f"{_path(identifier)}?force=1", timeout_s=30), done="released")
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@output.option
+def why(ids: tuple[str, ...], fmt: str) -> None:
+    """Explain why requests wait, with numbers and what would have to change; without ID all that wait."""
+    pool = client()
+    names = ids or [row["id"] for row in pool.items("/v1/allocations") if row["state"] == "pending"]
+    found = [(name, pool.get(f"{_path(name)}/why")) for name in names]
+    if fmt in ("json", "yaml"):
+        if len(ids) == 1:
+            click.echo(output.document("Explanation", found[0][1], fmt))
+        else:
+            click.echo(output.document("ExplanationList", [body for _, body in found], fmt))
+        return
+    if fmt == "name":
+        for _, body in found:
+            click.echo(body.get("reason") or "")
+        return
+    if not found:
+        click.echo("nothing waits")
+    for name, body in found:
+        _explain(name, body)
+
+
+def _explain(name: str, body: Row) -> None:
+    click.echo(f"{name}: {body.get('state', 'pending')}" + (f" ({body['reason']})" if body.get("reason") else ""))
+    for key in ("explanation", "summary"):
+        if body.get(key):
+            click.echo(f"  {body[key]}")
+    for line in body.get("details") or []:
+        click.echo(f"  - {line}")
+    for line in body.get("suggestions") or []:
+        click.echo(f"hint: {line}")

@@ -1,0 +1,161 @@
+"""``calabash vm``: cards and parts of cards for virtual machines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, Row, dash
+from calabash.cli.pool.view import age
+from calabash.model.errors import CalabashError, Reason
+
+MODE = "passthrough"
+GRANT_S = 120.0
+BACK_S = 60.0
+_LOOK_AGAIN_S = 0.2
+_LIBVIRT = "libvirt:"
+
+
+def _of(row: Row) -> str:
+    """Which machine has it, as the allocation's command says."""
+    words = row["command"]
+    return str(words[1]) if len(words) > 1 and words[0] == "vm" else dash(" ".join(words))
+
+
+def _part(row: Row) -> str:
+    return ",".join(dict.fromkeys(s.get("profile") or "whole" for s in row["slices"])) or "-"
+
+
+COLUMNS = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="GPU", text=lambda r: ",".join(str(s["device_index"]) for s in r["slices"]) or "-"),
+    Column(title="PART", text=_part),
+    Column(title="TO", text=_of),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="AGE", text=age, right=True),
+    Column(title="USER", text=lambda r: dash(r.get("user")), wide=True),
+)
+
+
+@click.group()
+def vm() -> None:
+    """Give cards, or virtual functions of cards, to virtual machines and take them back."""
+
+
+@vm.command()
+@click.option(
+    "--gpu", "gpu", required=True, metavar="ID", help="The card: its number, its UUID, or the beginning of it."
+)
+@click.option("--vf", "profile", default="", metavar="PROFILE", help="A part of the card instead of all of it.")
+@click.option(
+    "--to", "target", default="", metavar="libvirt:DOMAIN", help="The virtual machine that gets it, by virsh."
+)
+@click.option("--xml", "xml", is_flag=True, help="Print the device as libvirt's XML instead.")
+@output.option_of("table", "json", "yaml")
+def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
+    """Take a card from its driver and give it to a virtual machine, until it is detached."""
+    from calabash.adapters.host.pci import libvirt  # noqa: PLC0415 - only where it is needed
+
+    if bool(target) == xml:
+        what = "--to and --xml exclude each other" if xml else "it is not said where the card goes"
+        raise CalabashError(what, hint="either --to libvirt:DOMAIN, or --xml to print the device")
+    if xml and fmt != "table":
+        raise CalabashError(f"--xml and --output {fmt} exclude each other", hint="leave out one of them")
+    domain = _domain(target) if target else ""
+    pool = client()
+    device = pool.get(f"/v1/devices/{quoted(gpu)}")["device"]
+    body = {
+        "mode": MODE,
+        "vf": profile,
+        "uuids": [device["uuid"]],
+        "standing": True,
+        "command": ["vm", target or "xml"],
+    }
+    granted = pool.post("/v1/allocations", body, timeout_s=GRANT_S)
+    try:
+        devices = _devices(granted)
+        for name in devices if domain else ():
+            libvirt.attach(domain, libvirt.device_xml(name))
+    except BaseException:
+        pool.delete(f"/v1/allocations/{granted['id']}?force=1")
+        raise
+    if xml:
+        click.echo("".join(libvirt.device_xml(name) for name in devices), nl=False)
+        click.echo(f"{granted['id']}: detach it with `calabash vm detach {granted['id']}`", err=True)
+    else:
+        text = f"{granted['id']}: {', '.join(devices)} of device {device['index']} is with {domain}"
+        output.emit_made("Attachment", {"id": granted["id"], "domain": domain, "devices": devices}, text, fmt)
+
+
+@vm.command()
+@click.argument("name", metavar="NAME")
+def detach(name: str) -> None:
+    """Take back what a virtual machine has: NAME is an ID of `calabash vm list`, or the machine's name."""
+    from calabash.adapters.host.pci import libvirt  # noqa: PLC0415
+
+    pool = client()
+    rows = [row for row in _rows() if name in (row["id"], _of(row), _of(row).removeprefix(_LIBVIRT))]
+    if not rows:
+        raise CalabashError(
+            f"no virtual machine {name!r} has anything", reason=Reason.NOT_FOUND, hint="see `calabash vm list`"
+        )
+    for row in rows:
+        target = _of(row)
+        if target.startswith(_LIBVIRT):
+            granted = pool.get(f"/v1/allocations/{row['id']}/environment")
+            for device in _devices(granted):
+                libvirt.detach(_domain(target), libvirt.device_xml(device))
+        pool.delete(f"/v1/allocations/{row['id']}?force=1", timeout_s=GRANT_S)
+        _tell_back(row)
+
+
+def _tell_back(row: Row) -> None:
+    """Wait until the cards are back at work, but not for ever."""
+    uuids = {s["device"] for s in row["slices"]}
+    until = time.monotonic() + BACK_S
+    away = _away(uuids)
+    while away and time.monotonic() < until:
+        time.sleep(_LOOK_AGAIN_S)
+        away = _away(uuids)
+    for device in away:
+        click.echo(f"device {device['index']} is {device['health']}: {device['cause']}", err=True)
+    click.echo(row["id"])
+
+
+def _away(uuids: set[str]) -> list[Any]:
+    return [
+        d for d in client().items("/v1/devices") if d["uuid"] in uuids and d["health"] in ("draining", "recovering")
+    ]
+
+
+@vm.command("list")
+@output.option
+def list_machines(fmt: str) -> None:
+    """List what virtual machines have."""
+    output.emit("MachineList", _rows(), COLUMNS, fmt)
+
+
+def _rows() -> list[Any]:
+    return [row for row in client().items("/v1/allocations") if row.get("mode") == MODE]
+
+
+def _devices(granted: Row) -> list[str]:
+    """PCI addresses, or UUIDs of mediated devices: the card, then what of it goes along, such as its sound."""
+    environment = granted["environment"]
+    names = environment.get("CALABASH_PCI") or environment.get("CALABASH_MDEV") or ""
+    return [name for name in (*names.split(","), *environment.get("CALABASH_PCI_BESIDE", "").split(",")) if name]
+
+
+def _domain(target: str) -> str:
+    from calabash.adapters.host.pci import libvirt  # noqa: PLC0415
+
+    if not target.startswith(_LIBVIRT):
+        raise CalabashError(
+            f"{target[:80]!r} is not understood", hint="write --to libvirt:DOMAIN; see `virsh list --all`"
+        )
+    return libvirt.require_domain(target.removeprefix(_LIBVIRT))

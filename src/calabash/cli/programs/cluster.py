@@ -1,0 +1,255 @@
+"""Parts of the product that run in a cluster, as programs: the agent of a node, admission, metrics, and the server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from calabash.model.errors import CalabashError, Reason, cause, file_reason
+
+if TYPE_CHECKING:
+    from calabash.kubernetes.admission.settings import AdmissionSettings
+
+_WAITING_SHOWN_MAX = 50
+
+
+class AgentCommand(click.Command):
+    """Its words are the agent's own."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        from calabash.kubernetes.node_plugin.daemon import parser  # noqa: PLC0415
+
+        return parser().format_help().rstrip()
+
+
+@click.command(cls=AgentCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def agent(words: tuple[str, ...]) -> None:
+    """Serve the devices of one node of a cluster to the containers of its pods."""
+    from calabash.kubernetes.node_plugin.daemon import main  # noqa: PLC0415
+
+    sys.exit(main(words))
+
+
+class RelayCommand(click.Command):
+    """Its options are those of the relay itself."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        from calabash.kubernetes.node_plugin.devices.relay import parser  # noqa: PLC0415
+
+        return parser().format_help().rstrip()
+
+
+@click.command(cls=RelayCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def plugin_relay(words: tuple[str, ...]) -> None:
+    """Keep a node's devices at the kubelet while the agent of the node restarts."""
+    from calabash.kubernetes.node_plugin.devices.relay import main  # noqa: PLC0415
+
+    sys.exit(main(words))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Settings in YAML; every one has a default.",
+)
+def admission(kubeconfig: str, settings_file: Path | None) -> None:
+    """Answer a cluster's questions about pods that ask for devices.
+
+    Serves HTTPS with certificates of its own, which it keeps in a Secret and in the webhook configurations.
+    """
+    from calabash.adapters.kube import load_client  # noqa: PLC0415
+    from calabash.kubernetes.admission.run import run_admission  # noqa: PLC0415
+
+    run_admission(load_client(kubeconfig, agent="calabash-admission"), read_settings(settings_file))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Service and Secret.")
+@click.option("--host", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
+@click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--probe-port",
+    default=8081,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Where to answer the kubelet's probes, over plain HTTP.",
+)
+def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: int) -> None:
+    """Tell a cluster's autoscalers how busy slices are and what waits in queues.
+
+    Serves external.metrics.k8s.io to API servers, by their certificates, with certificates of its own.
+    """
+    from calabash.adapters.kube import load_client  # noqa: PLC0415
+    from calabash.kubernetes.metrics.run import run_metrics  # noqa: PLC0415
+
+    client = load_client(kubeconfig, agent="calabash-metrics")
+    run_metrics(client, namespace=namespace, host=host, port=port, probe_port=probe_port)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Lease.")
+@click.option(
+    "--home",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Its directory: sockets, the audit log's key, and the database where no other is named.",
+)
+@click.option(
+    "--db-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File with the URL of the database, which may have a password. Default: SQLite in its directory.",
+)
+@click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Settings in TOML: sections [console], [user], [journal] and [notifications] of pool.toml.",
+)
+@click.option(
+    "--console", default="", metavar="HOST:PORT", help="Where to serve the console and the API over TCP; off: nowhere."
+)
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name that browsers may use for it; repeatable.")
+@click.option(
+    "--certificate-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory with tls.crt and tls.key, as a Secret is mounted.",
+)
+@click.option("--insecure", is_flag=True, help="Serve it without TLS where others can reach it.")
+@click.option(
+    "--usage-port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where agents of nodes send what was used. Default: nowhere.",
+)
+@click.option(
+    "--metrics-port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where metrics are served to Prometheus, without a credential. Default: nowhere.",
+)
+@click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
+def cluster(
+    *,
+    kubeconfig: str,
+    namespace: str,
+    home: Path,
+    db_file: Path | None,
+    settings_file: Path | None,
+    console: str,
+    hosts: tuple[str, ...],
+    certificate_dir: Path | None,
+    insecure: bool,
+    usage_port: int,
+    metrics_port: int,
+    identity: str,
+) -> None:
+    """Serve the API and the console of a cluster, and keep its tenants.
+
+    Runs beside the planner; of several one serves. Tenants and queues are objects of the API server; people, tokens, usage
+    and invoices are in a database of its own.
+    """
+    from calabash.adapters.kube import load_client  # noqa: PLC0415
+    from calabash.kubernetes.server.run import run_cluster  # noqa: PLC0415
+    from calabash.kubernetes.server.settings import ClusterOrder, console_with, read_cluster_settings  # noqa: PLC0415
+    from calabash.platform.home.directory import DATABASE_FILE  # noqa: PLC0415
+    from calabash.platform.home.logs import configure  # noqa: PLC0415
+
+    configure()
+    home = home.absolute()
+    settings = console_with(
+        read_cluster_settings(settings_file),
+        listen=console,
+        hosts=hosts,
+        certificate_dir=certificate_dir,
+        insecure=insecure,
+    )
+    order = ClusterOrder(
+        home=home,
+        namespace=namespace,
+        database=_url_in(db_file) if db_file is not None else f"sqlite:///{home / DATABASE_FILE}",
+        settings=settings,
+        identity=identity,
+        usage_port=usage_port,
+        metrics_port=metrics_port or None,
+    )
+    run_cluster(load_client(kubeconfig, agent="calabash-server"), order)
+
+
+def _url_in(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise CalabashError(
+            f"{path} cannot be read: {cause(error)}",
+            reason=file_reason(error),
+            hint="a file with the URL of a database",
+        ) from error
+
+
+def read_settings(path: Path | None) -> AdmissionSettings:
+    """The settings of a file. Raises CalabashError(BAD_FILE) that names the field."""
+    import msgspec  # noqa: PLC0415
+    import yaml  # noqa: PLC0415
+
+    from calabash.kubernetes.admission.settings import AdmissionSettings  # noqa: PLC0415
+
+    if path is None:
+        return AdmissionSettings()
+    try:
+        return msgspec.convert(yaml.safe_load(path.read_text()) or {}, type=AdmissionSettings)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise CalabashError(
+            f"{path} is not understood: {error}", reason=Reason.BAD_FILE, hint="see the settings of admission"
+        ) from error
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of the release.")
+def cluster_cleanup(kubeconfig: str, namespace: str) -> None:
+    """Remove from the API server what components left there after the chart was uninstalled.
+
+    Deletes their Leases and ResourceSlices, removes their finalizers, and lists the pods that wait at the scheduling gate.
+    """
+    from calabash.adapters.kube import load_client  # noqa: PLC0415
+    from calabash.kubernetes.cleanup import clean_up  # noqa: PLC0415
+
+    report = clean_up(load_client(kubeconfig, agent="calabash-cleanup"), namespace)
+    click.echo(f"deleted: {report.leases} leases, {report.slices} resource slices")
+    click.echo(f"finalizers removed: {report.finalizers} objects")
+    click.echo(f"pods waiting at the scheduling gate: {len(report.waiting)}")
+    for name in report.waiting[:_WAITING_SHOWN_MAX]:
+        click.echo(f"  {name}")
+    if len(report.waiting) > _WAITING_SHOWN_MAX:
+        click.echo(f"  and {len(report.waiting) - _WAITING_SHOWN_MAX} more")
+    if report.waiting:
+        click.echo("hint: delete these pods, or install calabash again")
+    if report.failures:
+        raise CalabashError(
+            f"the cleanup is not complete: {'; '.join(report.failures)}",
+            reason=Reason.CONFLICT,
+            hint="run `calabash cluster-cleanup` again as an administrator of the cluster",
+        )

@@ -1,0 +1,1 @@
+"""Commands for remote devices: client and server."""

@@ -1,0 +1,250 @@
+"""``calabash server``: offer the pool of this machine to programs of others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calabash.adapters.host.children import start_module
+from calabash.cli import home as homes
+from calabash.cli import output
+from calabash.cli.pool.lifecycle import INHERITED, where
+from calabash.cli.remote.server_tokens import token
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, parse_duration_s
+
+READY_TIMEOUT_S = 30.0
+COMMANDS = "calabash.cli.main"
+
+
+def directory() -> Path:
+    """Where the server's files are."""
+    return homes.home() / "server"
+
+
+def own_server() -> Any:
+    """The server of this home."""
+    from calabash.broker.client.connection import OwnServer  # noqa: PLC0415
+    from calabash.broker.client.directory import SOCKET_FILE  # noqa: PLC0415
+
+    return OwnServer(path=homes.own_file(f"server/{SOCKET_FILE}"))
+
+
+@click.group()
+def server() -> None:
+    """Offer the cards of this machine to programs on other machines."""
+
+
+server.add_command(token)
+
+
+@server.command()
+@click.option("--listen", default="", metavar="HOST:PORT", help="Where to listen, like 0.0.0.0:7433.")
+@click.option(
+    "--port",
+    "ports",
+    multiple=True,
+    metavar="VPC/SUBNET/PORT",
+    help="Listen inside a tenant's network, at this port of it; repeat for several. With :NUMBER at another than 7433.",
+)
+@click.option("--sim", metavar="NAME", help="Start the pool with a simulated node when none runs.")
+@click.option("--name", default="", metavar="NAME", help="What filters call it. Default: the name of this machine.")
+@click.option(
+    "--grace", default="60s", show_default=True, metavar="TIME", help="How long a break of the network may be."
+)
+@click.option(
+    "--on-revoke",
+    type=click.Choice(["cut", "finish"]),
+    default="cut",
+    show_default=True,
+    help="What becomes of programs whose token was revoked or has expired.",
+)
+@click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
+def up(
+    *, listen: str, ports: tuple[str, ...], sim: str | None, name: str, grace: str, on_revoke: str, foreground: bool
+) -> None:
+    """Start the server, and the pool when none runs yet."""
+    from calabash.broker.addresses import parse_address  # noqa: PLC0415
+
+    _require_somewhere(listen, ports)
+    address, grace_s = parse_address(listen) if listen else None, parse_duration_s(grace)
+    if not 1 <= grace_s <= 86_400:
+        raise CalabashError(f"--grace {grace} is out of range", hint="1s to 24h")
+    _pool_is_up(sim)
+    named = name or socket.gethostname()
+    if foreground:
+        _serve(address, ports, named, grace_s, on_revoke)
+        return
+    words = [
+        "server",
+        "up",
+        *(["--listen", str(address)] if address else []),
+        *(word for port in ports for word in ("--port", port)),
+        "--name",
+        named,
+        "--grace",
+        f"{grace_s}s",
+        "--on-revoke",
+        on_revoke,
+    ]
+    process, log, start = _started(words)
+    view = _ready(process, log, start)
+    click.echo(f"server is up: {view['name']} at {_addresses()}, {len(view['cards'])} cards, pid {view['pid']}")
+
+
+def _require_somewhere(listen: str, ports: tuple[str, ...]) -> None:
+    """What is wrong with where it is to listen is told before anything is started."""
+    from calabash.broker.server.network_ports import parse_door  # noqa: PLC0415
+
+    if not listen and not ports:
+        raise CalabashError(
+            "it is not said where to listen",
+            hint="--listen 0.0.0.0:7433, or --port VPC/SUBNET/PORT inside a tenant's network",
+        )
+    names = [parse_door(port).port for port in ports]
+    if len(set(names)) != len(names):
+        raise CalabashError(f"{len(names)} ports are named, some of them twice", hint="each once")
+    if ports and os.geteuid() != 0:
+        raise CalabashError(
+            "only root may enter a tenant's network",
+            reason=Reason.NOT_PERMITTED,
+            hint="start the server as root, as its pool is",
+        )
+
+
+def _addresses() -> str:
+    """``0.0.0.0:7433, 10.0.1.20:7433 (red/a/gpu1)``."""
+    lines = (directory() / "address").read_text().splitlines()
+    shown = [(address, port) for address, _, port in (line.partition(" ") for line in lines)]
+    return ", ".join(f"{address} ({port})" if port else address for address, port in shown)
+
+
+def _pool_is_up(sim: str | None) -> None:
+    try:
+        status = homes.own_client().get("/v1/status")
+    except CalabashError as error:
+        if error.reason is not Reason.POOL_DOWN:
+            raise
+        words = ["up", *(["--sim", sim] if sim else [])]
+        code = start_module(COMMANDS, *words, inherit=INHERITED, environment=_home(), stdout=sys.stderr.fileno()).wait()
+        if code:
+            sys.exit(code)  # it has said why
+        return
+    if sim and status["sim"] != sim:
+        raise CalabashError(
+            f"the pool that runs is on {where(status)}, not on simulated node {sim}",
+            reason=Reason.POOL_RUNNING,
+            hint="leave --sim out, or stop it with `calabash down`",
+        )
+
+
+def _serve(address: Any, ports: tuple[str, ...], name: str, grace_s: float, on_revoke: str) -> None:
+    from calabash.adapters.pool.client import socket_path  # noqa: PLC0415
+    from calabash.broker.server.broker import ServerSettings  # noqa: PLC0415
+    from calabash.broker.server.network_ports import parse_door  # noqa: PLC0415
+    from calabash.broker.server.serve import run_server  # noqa: PLC0415
+
+    settings = ServerSettings(name=name, grace_s=grace_s, on_revoke="finish" if on_revoke == "finish" else "cut")
+    pool = Path(socket_path(homes.directory()))
+    run_server(directory(), settings, pool, address=address, ports=[parse_door(port) for port in ports])
+
+
+def _home() -> dict[str, str]:
+    return {"CALABASH_HOME": homes.directory()}
+
+
+def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
+    from calabash.broker.client.directory import LOG_FILE, make_directory  # noqa: PLC0415
+
+    make_directory(directory())
+    log = directory() / LOG_FILE
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "ab") as sink:
+        start = sink.tell()
+        process = start_module(
+            COMMANDS, *words, "--foreground", environment=_home(), stdout=sink, stderr=sink, new_session=True
+        )
+    return process, log, start
+
+
+def _ready(process: subprocess.Popen[bytes], log: Path, start: int) -> dict[str, Any]:
+    """The server's view when it answers; raises with its own words when it ended instead."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise _last_words(log, start, process.returncode)
+        with contextlib.suppress(CalabashError):
+            view: dict[str, Any] = own_server().call("GET", "/v1/server", timeout_s=5)
+            if view["pid"] == process.pid:
+                return view
+        time.sleep(0.02)
+    process.terminate()
+    raise CalabashError(
+        f"the server did not answer within {READY_TIMEOUT_S:.0f}s", reason=Reason.TIMEOUT, hint=f"see {log}"
+    )
+
+
+def _last_words(log: Path, start: int, code: int) -> CalabashError:
+    with log.open("rb") as source:
+        source.seek(start)
+        lines = source.read(1 << 20).decode(errors="replace").splitlines()
+    message = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    hint = next((line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")), f"see {log}")
+    return CalabashError(message or f"the server ended with exit code {code}", reason=Reason.CONFLICT, hint=hint)
+
+
+@server.command()
+@click.option("--force", is_flag=True, help="Take back what is held first.")
+def down(force: bool) -> None:
+    """Stop the server. Refuses while leases are held, unless --force; the pool stays up."""
+    found = own_server()
+    pid = found.call("GET", "/v1/server")["pid"]
+    found.call("POST", "/v1/shutdown", {"force": force}, timeout_s=120)
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    click.echo("server is down")
+
+
+@server.command()
+@output.option
+def status(fmt: str) -> None:
+    """Show the server: its address, cards and leases."""
+    view = own_server().call("GET", "/v1/server")
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Server", view, fmt))
+        return
+    if fmt == "name":
+        click.echo(view["name"])
+        return
+    rows = [
+        ("server", f"{view['name']}, pid {view['pid']}, version {view['version']}"),
+        ("address", _addresses()),
+        ("leases", str(view["leases"]) + (", takes no new ones: it is being drained" if view["draining"] else "")),
+        ("cards", str(len(view["cards"]))),
+        ("grace", format_duration(view["grace_s"])),
+        ("driver", view["driver"]),
+    ]
+    for title, text in rows:
+        click.echo(f"{title:<12}{text}")
+
+
+@server.command()
+def drain() -> None:
+    """Take no new leases; what runs may finish."""
+    own_server().call("POST", "/v1/drain", {"draining": True})
+    click.echo("the server takes no new leases")
+
+
+@server.command()
+def undrain() -> None:
+    """Take new leases again."""
+    own_server().call("POST", "/v1/drain", {"draining": False})
+    click.echo("the server takes new leases")

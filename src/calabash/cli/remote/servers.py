@@ -1,0 +1,48 @@
+"""The servers that this user knows, and questions to all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from calabash.cli.failure import say
+from calabash.cli.home import home
+from calabash.model.errors import CalabashError
+
+if TYPE_CHECKING:
+    from calabash.broker.client.account import RemoteAccount
+    from calabash.broker.client.connection import ServerContact
+
+ASK_S = 10.0
+
+
+def account() -> RemoteAccount:
+    """What this user keeps of servers."""
+    from calabash.broker.client.account import RemoteAccount  # noqa: PLC0415
+
+    return RemoteAccount(home() / "remote")
+
+
+def every(servers: Sequence[ServerContact], ask: Callable[[ServerContact], Any]) -> list[tuple[ServerContact, Any]]:
+    """What servers answer, all asked at once; those that do not are told of. Raises when none does."""
+
+    def asked(server: ServerContact) -> Any:
+        try:
+            return ask(server)
+        except CalabashError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=min(32, len(servers))) as pool:
+        answers = list(zip(servers, pool.map(asked, servers), strict=True))
+    failed = [answer for _, answer in answers if isinstance(answer, CalabashError)]
+    if len(failed) == len(answers):
+        raise failed[0]
+    for error in failed:
+        say(f"warning: {error.message}")
+    return [(server, answer) for server, answer in answers if not isinstance(answer, CalabashError)]
+
+
+def views(servers: Sequence[ServerContact]) -> list[tuple[ServerContact, Any]]:
+    """The servers' cards."""
+    return every(servers, lambda server: server.call("GET", "/v1/server", timeout_s=ASK_S))

@@ -1,0 +1,135 @@
+"""``calabash run``: ask for a slice, enter it, become the program.
+
+The program takes over this process, so exit codes, signals, the terminal and job control are its own. What ties the
+slice to the program is the pool's to say: where the kernel keeps the membership, the pool has moved this process in
+when it answers; elsewhere it is the lease, a shared lock on a file that every descendant inherits and that the kernel
+drops when the last of them is gone, whatever way they go.
+
+On this way nothing is imported that is slow: no click, no pathlib, no typing, no HTTP library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from calabash.adapters.pool.entering import environment_with, hold_lease, outside_of_slices, require_loadable
+from calabash.cli.failure import say
+from calabash.cli.home import client
+from calabash.cli.run import options as run_options
+from calabash.cli.run.grant_line import described
+from calabash.model.errors import CalabashError, Reason
+
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from calabash.adapters.pool.client import ApiClient
+
+_ANSWER_S = 30.0
+_AGAIN_S = 0.5
+_AWAY = frozenset({Reason.POOL_DOWN, Reason.STORE_UNAVAILABLE})
+
+read_words = run_options.split
+
+
+def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoReturn:
+    """Become ``command`` on the slice that the options ask for. Raises CalabashError when there is none."""
+    body = run_options.request(given, command) | {"enter": True}
+    pool = client()
+    granted = _granted(pool, body, quiet=bool(given.get(run_options.QUIET)))
+    try:
+        require_loadable(granted["environment"])
+        if granted.get("door"):
+            _run_behind(granted, command, given)
+        if granted["lease"]:
+            hold_lease(granted["lease"])
+            pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
+    except BaseException:
+        pool.delete(f"/v1/allocations/{granted['id']}")
+        raise
+    _tell(granted, given)
+    _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
+
+
+def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
+    """Return the grant, waited for as long as the request says; a pool that is away meanwhile is waited for as well.
+
+    Raises CalabashError.
+    """
+    wait_s: float = body["wait_s"]
+    if not wait_s:
+        return pool.post("/v1/allocations", body, timeout_s=_ANSWER_S)
+    from calabash.cli.run.wait_reason import EVERY_S, FIRST_S, WaitingLine  # noqa: PLC0415 - only where somebody waits
+
+    line, left_s, deadline = WaitingLine(pool, quiet=quiet), wait_s, time.monotonic() + wait_s
+    try:
+        while True:
+            wanted = {**body, "wait_s": left_s}
+            try:
+                return pool.post_watched(
+                    "/v1/allocations",
+                    wanted,
+                    timeout_s=left_s + _ANSWER_S,
+                    first_s=FIRST_S,
+                    every_s=EVERY_S,
+                    look=line.show,
+                )
+            except CalabashError as error:
+                left_s = deadline - time.monotonic() - _AGAIN_S
+                if error.reason not in _AWAY or left_s <= 0:
+                    raise
+                line.away(error)
+            time.sleep(_AGAIN_S)
+            _give_back(pool)
+    finally:
+        line.clear()
+
+
+def _give_back(pool: ApiClient) -> None:
+    """Give back what the pool has granted to this process while its answer was lost: the request is made anew."""
+    try:
+        for row in pool.get("/v1/allocations?mine=1")["items"]:
+            pool.delete(f"/v1/allocations/{row['id']}")
+    except CalabashError:
+        return  # the pool is still away, or has taken it back itself
+
+
+def _run_behind(granted: Mapping[str, Any], command: Sequence[str], given: Mapping[str, Sequence[str]]) -> NoReturn:
+    """In the network namespace of its ports, which only the pool's keeper may enter; this process waits for its end."""
+    from calabash.adapters.pool.entry import leave, run_behind  # noqa: PLC0415 - only with ports
+
+    _tell(granted, given)
+    brokered = bool(granted["worker_socket"])
+    environment = environment_with(os.environ, granted["environment"], brokered=brokered)
+    leave(run_behind(granted["door"], command, environment))
+
+
+def _tell(granted: Mapping[str, Any], given: Mapping[str, Sequence[str]]) -> None:
+    """Say what was granted, on a terminal or where that was asked for, and what its user should know."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if given.get(run_options.VERBOSE) or (terminal and not given.get(run_options.QUIET)):
+        say(described(granted))
+    for text in granted.get("warnings", ()):
+        say(f"warning: {text}")
+
+
+def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:
+    """Become ``command``, whose worker is where ``granted`` says."""
+    _become(command, environment_with(outside_of_slices(os.environ), granted, brokered=True))
+
+
+def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process; a program that cannot be started ends like a shell's: 127 not found, 126 not allowed."""
+    try:
+        os.execvpe(command[0], list(command), environment)  # noqa: S606 - running a program is the command's purpose
+    except (FileNotFoundError, NotADirectoryError):
+        say(f"error: {command[0]}: not found")
+        say("hint: check the path after --")
+        sys.exit(127)
+    except OSError as error:
+        say(f"error: {command[0]}: {error.strerror}")
+        say("hint: shorten its arguments" if "long" in (error.strerror or "") else "hint: is it executable?")
+        sys.exit(126)

@@ -1,0 +1,209 @@
+"""``calabash run --remote``: get a lease of a server, and become the program with the libraries that reach it.
+
+As without ``--remote``, the program takes over this process: exit codes, signals and the terminal are its own. A process
+beside it keeps the lease (:mod:`calabash.broker.client.lease_keeper`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from calabash.adapters.gpu.library import shim_library
+from calabash.broker.client.lease_keeper import keep_for_this_process
+from calabash.broker.client.multi_server import SpanSeeker, give_back
+from calabash.broker.client.server_choice import rank
+from calabash.broker.filters import parse_filters
+from calabash.broker.messages import LeaseOrder, ServerView
+from calabash.cli.failure import say
+from calabash.cli.remote.servers import account, views
+from calabash.cli.run import options as run_options
+from calabash.cli.run.become import become_with_worker
+from calabash.model.errors import CalabashError, Reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from calabash.broker.client.connection import ServerContact
+
+_ANSWER_S = 30.0
+_TAKEN = {"gpus", "memory_mib", "cores", "models", "run_time_s", "wait_s", "command"}
+_NEVER = {Reason.TOO_LARGE, Reason.SELECTOR_MISMATCH, Reason.DRAINED}  # on this server, wait as long as one may
+_NO_ROOM = {
+    *_NEVER,
+    Reason.NO_CAPACITY,
+    Reason.NO_MEMORY,
+    Reason.NO_CORES,
+    Reason.NO_DEVICES,
+    Reason.MODE_CONFLICT,
+    Reason.UNHEALTHY,
+}
+_PASSES = (_NO_ROOM - _NEVER) | {Reason.QUEUE_OVER_LIMIT}
+
+
+def start_remote(
+    given: Mapping[str, Sequence[str]],
+    command: Sequence[str],
+    *,
+    filters: Sequence[str],
+    servers: Sequence[str],
+    lease: str,
+    span: bool,
+    quiet: bool = False,
+) -> NoReturn:
+    """Become ``command`` on devices of another machine; unless ``quiet``, say on standard error why it waits.
+
+    Raises:
+        CalabashError: no server has the devices within the time to wait.
+    """
+    if lease:
+        held = [_reserved(given, one, servers, filters) for one in lease.split(",")]
+    else:
+        held = keep(leases({**order_of(given, command), "filters": list(filters)}, servers, span=span, quiet=quiet))
+    for server, lease_id, grace_s in held:
+        keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
+    become_with_worker(command, _environment([account().key_file(lease_id) for _, lease_id, _ in held]))
+
+
+def keep(granted: Sequence[tuple[ServerContact, Any]]) -> list[tuple[ServerContact, str, float]]:
+    """The leases as the program is to hold them; when a key cannot be kept, none is."""
+    try:
+        for server, grant in granted:
+            account().keep_key(server, grant["id"], grant["key"], grant["grace_s"])
+    except BaseException:
+        give_back(granted)
+        for _, grant in granted:
+            account().forget_key(grant["id"])
+        raise
+    for _, grant in granted:
+        for text in grant["warnings"]:
+            say(f"warning: {text}")
+    return [(server, grant["id"], grant["grace_s"]) for server, grant in granted]
+
+
+def _environment(keys: Sequence[Path]) -> dict[str, str]:
+    """Where a program finds its driver, and that its cards: a library that joins sessions only where there are several."""
+    libraries = shim_library().parent.parent / "remote"
+    where = [f"file:{path}" for path in keys]
+    if len(where) == 1:
+        return {"LD_LIBRARY_PATH": str(libraries), "CALABASH_REMOTE": where[0]}
+    return {"LD_LIBRARY_PATH": str(libraries / "span"), "CALABASH_REMOTE": "span:" + "\n".join(where)}
+
+
+def leases(
+    order: Mapping[str, Any], names: Sequence[str], *, span: bool, quiet: bool = False
+) -> Sequence[tuple[ServerContact, Any]]:
+    """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be.
+
+    What is not free while leases of the user's own runs that have ended are being given back is asked for once more.
+    Unless ``quiet``, one line on standard error says that the order waits, and why.
+    """
+    ended, waits = account().ended_runs(), _Waits(quiet=quiet)
+    try:
+        return _leases(order, names, waits, span=span)
+    except CalabashError as error:
+        ended |= account().ended_runs()
+        if not ended or error.reason not in _PASSES:
+            raise
+    account().until_returned(ended)
+    return _leases(order, names, waits, span=span)
+
+
+class _Waits:
+    """Says once, on standard error, that an order waits for room and why."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._said = quiet
+
+    def __call__(self, refusal: CalabashError) -> None:
+        if not self._said:
+            self._said = True
+            say(f"waiting for devices: {refusal.message}")
+
+
+def _leases(
+    order: Mapping[str, Any], names: Sequence[str], waits: _Waits, *, span: bool
+) -> Sequence[tuple[ServerContact, Any]]:
+    if not span:
+        return [_leased(order, names, waits)]
+    wanted = msgspec.convert(order, LeaseOrder)
+    parse_filters(wanted.filters)
+    servers = account().servers(*names)
+
+    def look() -> list[tuple[ServerContact, ServerView]]:
+        return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
+
+    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | _PASSES), waits=waits).seek(wanted)
+
+
+def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[ServerContact, Any]:
+    """A lease of the server that fits best, and that server. Raises CalabashError: why there is none."""
+    wanted = msgspec.convert(order, LeaseOrder)
+    parse_filters(wanted.filters)  # what is wrong with them is told before anybody is asked
+    servers = account().servers(*names)
+    if len(servers) > 1:
+        found = views(servers)
+        ranked = rank([msgspec.convert(view, ServerView) for _, view in found], wanted)
+        servers = [found[number][0] for number in ranked]
+    failure: CalabashError | None = None
+    for server in servers:
+        try:
+            return server, _asked(server, order, 0.0)
+        except CalabashError as error:
+            if error.reason not in _NO_ROOM:
+                raise
+            failure = failure or error
+    if wanted.wait_s and failure is not None and failure.reason not in _NEVER:
+        waits(failure)
+        return servers[0], _asked(servers[0], order, wanted.wait_s)
+    assert failure is not None
+    if failure.reason in _NEVER:
+        raise failure
+    raise CalabashError(
+        failure.message,
+        reason=failure.reason,
+        hint="wait for room with --wait 10m, or ask for less; see `calabash remote list` for what is free",
+    )
+
+
+def _asked(server: ServerContact, order: Mapping[str, Any], wait_s: float) -> Any:
+    return server.call("POST", "/v1/leases", {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
+
+
+def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
+    """What the options ask for. Raises BAD_REQUEST for one that has no meaning on another machine."""
+    body = run_options.request(given, command)
+    for option in run_options.OPTIONS:
+        if given.get(option.flag) and option.field not in _TAKEN:
+            raise CalabashError(
+                f"{option.flag} does not go with --remote",
+                hint="how a server gives out its cards, and on whose account, its token and its owner say",
+            )
+    return {name: value for name, value in body.items() if name in _TAKEN}
+
+
+def _reserved(
+    given: Mapping[str, Sequence[str]], lease: str, servers: Sequence[str], filters: Sequence[str]
+) -> tuple[ServerContact, str, float]:
+    """A reservation's server, its whole id, and how often it is to be renewed."""
+    asked = [flag for flag, values in given.items() if values] + (["--filter"] if filters else [])
+    if asked:
+        raise CalabashError(f"{asked[0]} does not go with --lease", hint="the reservation says what there is")
+    refusal: CalabashError | None = None
+    for server in account().servers(*servers):
+        try:
+            found = server.call("GET", "/v1/leases")["items"]
+        except CalabashError as error:
+            refusal = refusal or error
+            continue
+        meant = [item for item in found if item["reserved"] and item["id"].startswith(lease)]
+        if len(meant) == 1:
+            renewed = server.call("POST", f"/v1/leases/{meant[0]['id']}/renew", {})
+            return server, meant[0]["id"], min(60.0, renewed["ends_in_s"])
+    raise refusal or CalabashError(
+        f"there is no reservation {lease[:40]!r}",
+        reason=Reason.NOT_FOUND,
+        hint="see `calabash remote sessions` for those there are",
+    )

@@ -1,0 +1,1 @@
+"""Commands for tenants, users, usage and invoices."""

@@ -1,0 +1,125 @@
+"""``calabash notify``: who is told of what, by webhooks and by mail."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.cli.tenancy import settings
+from calabash.cli.tenancy.tenant import NAME, show
+from calabash.model.errors import CalabashError
+from calabash.model.notices import KINDS
+
+COLUMNS = (
+    NAME,
+    Column(title="TENANT", text=lambda r: dash(r["tenant"])),
+    Column(title="TO", text=lambda r: r["target"]),
+    Column(title="OF", text=lambda r: ",".join(r["kinds"]) or "all"),
+    Column(title="WAITING", text=lambda r: str(r["waiting"]), right=True),
+    Column(title="DELIVERED", text=lambda r: str(r["delivered"]), right=True),
+    Column(title="FAILED", text=lambda r: str(r["failed"]), right=True),
+    Column(title="DROPPED", text=lambda r: str(r["dropped"]), right=True),
+    Column(title="LAST ERROR", text=lambda r: dash(r["last_error"])),
+)
+_tenant = click.option(
+    "--tenant", metavar="NAME", help="Whose; empty: the platform's. Default: of what you administer."
+)
+
+
+def _place(tenant: str | None) -> str:
+    return "" if tenant is None else f"?tenant={quoted(tenant) if tenant else ''}"
+
+
+def _path(name: str, tenant: str | None) -> str:
+    return f"/v1/notifications/{quoted(name)}{_place(tenant)}"
+
+
+@click.group()
+def notify() -> None:
+    """Say who is told of what: by webhooks and by mail."""
+
+
+@notify.command("list")
+@output.option
+def list_notifications(fmt: str) -> None:
+    """List notifications, and how many notices went out, wait, failed or were dropped."""
+    output.emit("NotificationList", client().get("/v1/notifications")["items"], COLUMNS, fmt, name="name")
+
+
+@notify.command("show")
+@click.argument("name")
+@_tenant
+@output.option
+def show_notification(name: str, tenant: str | None, fmt: str) -> None:
+    """Show one notification."""
+    found = client().get(_path(name, tenant))
+    show("Notification", found, COLUMNS, "wide" if fmt == "table" else fmt)
+
+
+def _settings(command: Any) -> Any:
+    for option in (
+        click.option(
+            "--on", "kinds", multiple=True, type=click.Choice([str(k) for k in KINDS]), help="Of what. Default: all."
+        ),
+        click.option("--email", metavar="ADDRESS", help="Where notices are mailed to."),
+        click.option("--webhook", metavar="URL", help="Where notices are posted to, signed."),
+        _tenant,
+    ):
+        command = option(command)
+    return command
+
+
+@notify.command("create")
+@click.argument("name")
+@_settings
+def create_notification(name: str, tenant: str | None, **options: Any) -> None:
+    """Create a notification. The secret of a webhook is written this once, to standard output."""
+    made = client().put(_path(name, tenant), settings.said(options) | {"new": True})
+    click.echo(made["secret"] or name)
+
+
+@notify.command("set")
+@click.argument("name")
+@_settings
+@click.option("--on-all", is_flag=True, help="Of everything, whatever was chosen before.")
+@click.option("--new-secret", is_flag=True, help="Give its webhook another secret.")
+def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret: bool, **options: Any) -> None:
+    """Change a notification; what is not named stays as it is. A new secret is written this once, to standard output."""
+    body = settings.said(options) | ({"kinds": []} if on_all else {}) | ({"new_secret": True} if new_secret else {})
+    if not body:
+        raise CalabashError("nothing is to be changed", hint="see `calabash notify set --help`")
+    made = client().put(_path(name, tenant), body | {"new": False})
+    click.echo(made["secret"] or name)
+
+
+@notify.command("delete")
+@click.argument("name")
+@_tenant
+def delete_notification(name: str, tenant: str | None) -> None:
+    """Delete a notification and what waits for its receiver."""
+    client().delete(_path(name, tenant))
+    click.echo(name)
+
+
+@notify.command("test")
+@click.argument("name")
+@_tenant
+@output.option
+def try_notification(name: str, tenant: str | None, fmt: str) -> None:
+    """Send a test notice at once; exit code 1 when it was not taken."""
+    found = client().post(f"/v1/notifications/{quoted(name)}/test{_place(tenant)}", {})
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("NotificationTest", found, fmt))
+        sys.exit(0 if found["passed"] else 1)
+    if found["passed"]:
+        click.echo(f"{name} has taken the test notice")
+        return
+    click.echo(f"error: the test notice was not taken: {found['why']}", err=True)
+    click.echo("hint: check where it goes with `calabash notify show`", err=True)
+    sys.exit(1)

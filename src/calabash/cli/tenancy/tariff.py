@@ -1,0 +1,71 @@
+"""``calabash tariff``: what an hour costs, since when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.model.errors import CalabashError, Reason
+
+COLUMNS = (
+    Column(title="NAME", text=lambda r: r["name"]),
+    Column(title="FROM", text=lambda r: r["valid_from"]),
+    Column(title="TO", text=lambda r: dash(r["valid_to"])),
+    Column(title="CURRENCY", text=lambda r: r["currency"]),
+    Column(title="TIME ZONE", text=lambda r: r["time_zone"]),
+    Column(title="PRICES", text=lambda r: str(len(r["prices"])), right=True),
+    Column(title="TENANTS", text=lambda r: ",".join(r["tenants"]) or "all"),
+)
+
+
+@click.group()
+def tariff() -> None:
+    """Set and show what an hour costs."""
+
+
+@tariff.command("apply")
+@click.argument("file", type=click.Path(path_type=Path))
+def apply_tariff(file: Path) -> None:
+    """Create a tariff from a YAML file, or replace the one of that name and first day.
+
+    Issued invoices stay as they are.
+    """
+    import msgspec  # noqa: PLC0415 - only here
+
+    from calabash.cli.tenancy.tariff_file import read_tariff  # noqa: PLC0415
+
+    settings = read_tariff(file)
+    client().put("/v1/tariffs", msgspec.to_builtins(settings))
+    click.echo(f"{settings.name} from {settings.valid_from}")
+
+
+@tariff.command("list")
+@output.option
+def list_tariffs(fmt: str) -> None:
+    """List tariffs."""
+    output.emit("TariffList", client().get("/v1/tariffs")["items"], COLUMNS, fmt, name="name")
+
+
+@tariff.command("show")
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    "fmt",
+    type=click.Choice(("yaml", "json")),
+    default="yaml",
+    show_default=True,
+    help="Output format.",
+)
+def show_tariff(name: str, fmt: str) -> None:
+    """Show a tariff, all that begin one after the other."""
+    found = [t for t in client().get("/v1/tariffs")["items"] if t["name"] == name]
+    if not found:
+        raise CalabashError(
+            f"there is no tariff {name[:64]!r}", reason=Reason.NOT_FOUND, hint="see `calabash tariff list`"
+        )
+    click.echo(output.document("TariffList", found, fmt))

@@ -1,0 +1,234 @@
+"""``calabash tenant``, ``project`` and ``quota``: teams, their parts, and what each is promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, Row, dash
+from calabash.cli.pool.queue import gpus
+from calabash.cli.tenancy import settings
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.tenancy import parse_network_bounds
+from calabash.model.units import format_duration, parse_duration_s
+
+NAME = Column(title="NAME", text=lambda r: r["name"])
+BUDGET = Column(title="BUDGET", text=lambda r: dash(r["budget"]))
+TENANT_COLUMNS = (
+    NAME,
+    gpus("guarantee"),
+    gpus("limit"),
+    gpus("weight"),
+    BUDGET,
+    Column(title="PRIORITIES", text=lambda r: f"{r['priority_min']}..{r['priority_max']}", wide=True),
+    Column(title="MODES", text=lambda r: dash(",".join(r["modes"])), wide=True),
+    Column(title="MODELS", text=lambda r: dash(",".join(r["models"])), wide=True),
+    Column(title="SLICES/USER", text=lambda r: dash(r["slices_per_user"] or None), right=True, wide=True),
+    Column(title="NETWORKS", text=lambda r: dash(",".join(f"{k}={n}" for k, n in r["networks"].items())), wide=True),
+    Column(title="RUN TIME", text=lambda r: format_duration(r["run_s_max"]) if r["run_s_max"] else "-", wide=True),
+    Column(title="USERS", text=lambda r: dash(",".join(r["users"]))),
+    Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
+)
+PROJECT_COLUMNS = (
+    NAME,
+    Column(title="QUEUE", text=lambda r: r["queue"]),
+    gpus("guarantee"),
+    gpus("limit"),
+    gpus("weight"),
+)
+QUOTA_COLUMNS = (
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="PROJECT", text=lambda r: dash(r["project"])),
+    gpus("guarantee"),
+    gpus("limit"),
+    gpus("allocated"),
+    gpus("borrowed"),
+    gpus("pending"),
+    BUDGET,
+    Column(title="SPENT", text=lambda r: dash(r.get("spent")), right=True),
+)
+_MODES = ("modes", "models")
+_OF_MEMBERS = ("Its members", "Groups of this machine whose members are its members")
+
+
+def _settings(command: Any) -> Any:
+    for option in (
+        click.option(
+            "--networks",
+            metavar="KIND=MOST,...",
+            help="Objects of networks at most, like vpc=4,eip=8; empty: no bounds.",
+        ),
+        click.option("--run-time", metavar="TIME", help="A slice is ended after so long: 12h, 2d; 0: no bound."),
+        click.option(
+            "--slices-per-user", type=click.IntRange(0), help="Slices that one user has at most; 0: no bound."
+        ),
+        click.option("--models", metavar="NAMES", help="Device models that it may use; empty: any."),
+        click.option("--modes", metavar="NAMES", help="Sharing modes that it may ask for; empty: any."),
+        click.option("--priority-max", type=click.IntRange(-1000, 1000), help="Largest priority of its requests."),
+        click.option("--priority-min", type=click.IntRange(-1000, 1000), help="Least priority of its requests."),
+        click.option("--budget", metavar="AMOUNT", help="What it may spend, like 5000EUR; empty: not watched."),
+        settings.amounts("guarantee"),
+    ):
+        command = option(command)
+    return command
+
+
+def _body(options: dict[str, Any]) -> dict[str, Any]:
+    body = settings.said(options, lists=_MODES)
+    if "networks" in body:
+        body["networks"] = parse_network_bounds(body["networks"])
+    if "run_time" in body:
+        body["run_s_max"] = parse_duration_s(body.pop("run_time"))
+    return body
+
+
+def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:
+    """One object: a line of a table, or the document."""
+    if fmt in ("json", "yaml"):
+        click.echo(output.document(kind, row, fmt))
+    else:
+        output.emit(kind, [row], columns, fmt, name="name")
+
+
+@click.group()
+def tenant() -> None:
+    """Create, change and list tenants: teams with a guarantee, bounds and members (amounts in devices)."""
+
+
+@tenant.command("list")
+@output.option
+def list_tenants(fmt: str) -> None:
+    """List the tenants that you may see."""
+    output.emit("TenantList", client().get("/v1/tenants")["items"], TENANT_COLUMNS, fmt, name="name")
+
+
+@tenant.command("show")
+@click.argument("name")
+@output.option
+def show_tenant(name: str, fmt: str) -> None:
+    """Show one tenant."""
+    show("Tenant", client().get(f"/v1/tenants/{quoted(name)}"), TENANT_COLUMNS, "wide" if fmt == "table" else fmt)
+
+
+@tenant.command("create")
+@click.argument("name")
+@_settings
+@settings.members(*_OF_MEMBERS, changing=False)
+@output.option
+def create_tenant(name: str, fmt: str, **options: Any) -> None:
+    """Create a tenant; its queue has its name."""
+    settings.create(_tenant(name, fmt), _body(options))
+
+
+@tenant.command("set")
+@click.argument("name")
+@_settings
+@settings.members(*_OF_MEMBERS, changing=True)
+@output.option
+def set_tenant(name: str, fmt: str, **options: Any) -> None:
+    """Change a tenant; what is not named stays as it is."""
+    settings.change(_tenant(name, fmt), _body(options), command="tenant")
+
+
+@tenant.command("delete")
+@click.argument("name")
+def delete_tenant(name: str) -> None:
+    """Delete a tenant without requests, its projects and its members' roles."""
+    client().delete(f"/v1/tenants/{quoted(name)}")
+    click.echo(name)
+
+
+@click.group()
+def project() -> None:
+    """Create, change and list the projects of a tenant."""
+
+
+@project.command("list")
+@click.argument("tenant")
+@output.option
+def list_projects(tenant: str, fmt: str) -> None:
+    """List the projects of a tenant."""
+    items = client().get(f"/v1/tenants/{quoted(tenant)}/projects")["items"]
+    output.emit("ProjectList", items, PROJECT_COLUMNS, fmt, name="name")
+
+
+@project.command("show")
+@click.argument("tenant")
+@click.argument("name")
+@output.option
+def show_project(tenant: str, name: str, fmt: str) -> None:
+    """Show one project."""
+    show("Project", client().get(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"), PROJECT_COLUMNS, fmt)
+
+
+@project.command("create")
+@click.argument("tenant")
+@click.argument("name")
+@settings.amounts("guarantee")
+@output.option
+def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
+    """Create a project of a tenant; it has a queue."""
+    settings.create(_project(tenant, name, fmt), settings.said(options))
+
+
+@project.command("set")
+@click.argument("tenant")
+@click.argument("name")
+@settings.amounts("guarantee")
+@output.option
+def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
+    """Change a project; what is not named stays as it is."""
+    settings.change(_project(tenant, name, fmt), settings.said(options), command="project")
+
+
+@project.command("delete")
+@click.argument("tenant")
+@click.argument("name")
+def delete_project(tenant: str, name: str) -> None:
+    """Delete a project without requests."""
+    client().delete(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}")
+    click.echo(f"{tenant}/{name}")
+
+
+@click.group()
+def quota() -> None:
+    """Show and set what tenants and projects are promised (amounts in devices)."""
+
+
+@quota.command("show")
+@click.option("--tenant", default="", metavar="NAME", help="Only this one.")
+@output.option
+def show_quota(tenant: str, fmt: str) -> None:
+    """Show guarantees and limits beside what is held, borrowed and waited for."""
+    items = [q for q in client().get("/v1/quota")["items"] if tenant in {"", q["tenant"]}]
+    if tenant and not items:
+        raise CalabashError(
+            f"there is no tenant {tenant}",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash tenant list` for those there are",
+        )
+    output.emit("QuotaList", items, QUOTA_COLUMNS, fmt, name="queue")
+
+
+@quota.command("set")
+@click.argument("tenant")
+@click.option("--project", default="", metavar="NAME", help="Of this project, not of the whole tenant.")
+@settings.amounts("guarantee")
+@output.option
+def set_quota(tenant: str, project: str, fmt: str, **options: Any) -> None:
+    """Set guarantee, limit and weight of a tenant or project; what is not named stays as it is."""
+    target = _project(tenant, project, fmt) if project else _tenant(tenant, fmt)
+    settings.change(target, settings.said(options), command="quota")
+
+
+def _tenant(name: str, fmt: str) -> settings.Target:
+    return settings.Target(kind="Tenant", path=f"/v1/tenants/{quoted(name)}", name=name, fmt=fmt)
+
+
+def _project(tenant: str, name: str, fmt: str) -> settings.Target:
+    path = f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"
+    return settings.Target(kind="Project", path=path, name=f"{tenant}/{name}", fmt=fmt)

@@ -1,0 +1,178 @@
+"""``calabash user`` and ``token``: people, what they are where, and what proves who they are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from calabash.adapters.pool.client import quoted
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, Row, dash
+from calabash.cli.tenancy import settings
+from calabash.cli.tenancy.login import login_link
+from calabash.cli.tenancy.tenant import NAME, show
+from calabash.model.tenancy import Role, TokenScope
+from calabash.model.units import format_duration, parse_duration_s
+
+
+def _role(row: Row) -> str:
+    place = "/".join(filter(None, (row["tenant"], row["project"])))
+    return f"{row['role']} of {place}" if place else str(row["role"])
+
+
+def _expires(row: Row) -> str:
+    return format_duration(max(0.0, row["expires_at"] - time.time())) if row["state"] == "valid" else "-"
+
+
+USER_COLUMNS = (
+    NAME,
+    Column(title="LOGIN", text=lambda r: dash(r["login"])),
+    Column(title="ROLES", text=lambda r: dash(", ".join(_role(m) for m in r["roles"]))),
+    Column(title="EMAIL", text=lambda r: dash(r["email"]), wide=True),
+    Column(title="SUBJECT", text=lambda r: dash(r["subject"]), wide=True),
+)
+TOKEN_COLUMNS = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="USER", text=lambda r: r["user"]),
+    Column(title="KIND", text=lambda r: r["kind"]),
+    Column(title="SCOPES", text=lambda r: dash(",".join(r["scopes"]))),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="EXPIRES IN", text=_expires, right=True),
+    Column(title="NOTE", text=lambda r: dash(r["note"])),
+)
+_login = click.option("--login", metavar="NAME", help="Its account of this machine; empty: none.")
+_subject = click.option("--subject", metavar="ISSUER|SUB", help="Its OIDC identity; empty: none.")
+_email = click.option("--email", metavar="ADDRESS", help="Where notices go; empty: nowhere.")
+_tenant = click.option("--tenant", default="", metavar="NAME", help="Where. Default: the whole platform.")
+_project = click.option("--project", default="", metavar="NAME", help="Only in this project of the tenant.")
+
+
+def _target(name: str, fmt: str) -> settings.Target:
+    return settings.Target(kind="User", path=f"/v1/users/{quoted(name)}", name=name, fmt=fmt)
+
+
+@click.group()
+def user() -> None:
+    """Create, change and list users, and give them roles."""
+
+
+@user.command("list")
+@output.option
+def list_users(fmt: str) -> None:
+    """List the users that you may know of, and their roles."""
+    output.emit("UserList", client().get("/v1/users")["items"], USER_COLUMNS, fmt, name="name")
+
+
+@user.command("show")
+@click.argument("name")
+@output.option
+def show_user(name: str, fmt: str) -> None:
+    """Show one user."""
+    show("User", client().get(f"/v1/users/{quoted(name)}"), USER_COLUMNS, "wide" if fmt == "table" else fmt)
+
+
+@user.command("create")
+@click.argument("name")
+@_login
+@_subject
+@_email
+@output.option
+def create_user(name: str, fmt: str, **options: Any) -> None:
+    """Create a user; accounts of this machine need no entry."""
+    settings.create(_target(name, fmt), settings.said(options))
+
+
+@user.command("set")
+@click.argument("name")
+@_login
+@_subject
+@_email
+@output.option
+def set_user(name: str, fmt: str, **options: Any) -> None:
+    """Change a user; what is not named stays as it is."""
+    settings.change(_target(name, fmt), settings.said(options), command="user")
+
+
+@user.command("delete")
+@click.argument("name")
+def delete_user(name: str) -> None:
+    """Delete a user with its roles and tokens."""
+    client().delete(f"/v1/users/{quoted(name)}")
+    click.echo(name)
+
+
+@user.command("role")
+@click.argument("name")
+@click.argument("role", type=click.Choice([role.value for role in Role]))
+@_tenant
+@_project
+def give_role(name: str, role: str, tenant: str, project: str) -> None:
+    """Give a user a role there, instead of the one that it had."""
+    client().put("/v1/members", {"user": name, "role": role, "tenant": tenant, "project": project})
+    click.echo(name)
+
+
+@user.command("unrole")
+@click.argument("name")
+@_tenant
+@_project
+def take_role(name: str, tenant: str, project: str) -> None:
+    """Take the role that a user has there."""
+    place = "".join(f"&{key}={quoted(value)}" for key, value in (("tenant", tenant), ("project", project)) if value)
+    client().delete(f"/v1/members?user={quoted(name)}{place}")
+    click.echo(name)
+
+
+@click.group()
+def token() -> None:
+    """Create, list and revoke tokens, with which programs and browsers prove whose they are."""
+
+
+@token.command("list")
+@output.option
+def list_tokens(fmt: str) -> None:
+    """List tokens, without their secrets."""
+    output.emit("TokenList", client().get("/v1/tokens")["items"], TOKEN_COLUMNS, fmt)
+
+
+@token.command("create")
+@click.option("--user", "whose", default="", metavar="NAME", help="Whose; administrators. Default: yours.")
+@click.option("--login", is_flag=True, help="A link that begins one session of the console within ten minutes.")
+@click.option("--expires", default="", metavar="TIME", help="How long it is good for. Default: 90d.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice([scope.value for scope in TokenScope]),
+    help="What it is for at most; repeat for several. Default: all that its user may.",
+)
+@click.option("--note", default="", metavar="TEXT", help="What it is for, for people.")
+@output.option
+def create_token(*, whose: str, login: bool, expires: str, scopes: tuple[str, ...], note: str, fmt: str) -> None:
+    """Write a new token's secret to standard output, this once: send it to a file that nobody else reads.
+
+    With --login it is a link that logs the user in to the console, or where no console is served the code of one.
+    """
+    body = {"user": whose, "login": login, "scopes": list(scopes), "note": note}
+    body["life_s"] = parse_duration_s(expires) if expires else 0.0
+    made = client().post("/v1/tokens", body)
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Token", made, fmt))
+        return
+    console = client().get("/v1/status")["console"] if login else ""
+    click.echo(login_link(console, made["secret"]) if console else made["secret"])
+    kind = "one session of the console, begun within ten minutes" if login else f"token {made['id']}"
+    click.echo(f"{kind}, of user {made['user']}; this is the only time that it is shown", err=True)
+
+
+@token.command("revoke")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+def revoke_token(ids: tuple[str, ...]) -> None:
+    """Revoke tokens: from now on nobody comes in with them."""
+    pool = client()
+    for identifier in ids:
+        pool.delete(f"/v1/tokens/{quoted(identifier)}")
+        click.echo(identifier)

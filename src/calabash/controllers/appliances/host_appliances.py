@@ -1,0 +1,167 @@
+"""Appliances of one host, kept equal to the replicas that are assigned to it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Protocol
+
+from calabash.adapters.links import interfaces, namespaces
+from calabash.adapters.links.interfaces import LinkEnd
+from calabash.controllers.appliances import health as appliances_health
+from calabash.controllers.appliances import processes
+from calabash.controllers.appliances.appliance import ReplicaManager, ReplicaPlace
+from calabash.controllers.appliances.health import ReplicaState
+from calabash.controllers.appliances.programs import ApplianceTools
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkGateway, kind_of
+from calabash.model.network_services import LoadBalancer
+from calabash.net.appliances.model import Replica
+from calabash.net.appliances.naming import is_pair
+from calabash.net.appliances.rendering import build_appliance
+from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas_of
+from calabash.net.objects.collection import NetworkObjects
+
+_DEVICE = "cx"
+
+
+class ApplianceSwitch(Protocol):
+    """Switch of a host. Methods raise CalabashError."""
+
+    def plug(self, device: str, port: str) -> bool:
+        """Make a device a logical port; idempotent. Return True if packets pass there already."""
+        ...
+
+    def unplug(self, device: str) -> None: ...
+
+    def plugged(self) -> Sequence[str]:
+        """Return the devices that are ports of the switch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplianceHost:
+    """Host of appliances.
+
+    Args:
+        name: its ``system-id``.
+        prefix: prefix of its namespaces, unique on this machine.
+        namespace: namespace of its switch; None: that of this process.
+        directory: files of the appliances, private to root. Its path is short because it contains Unix sockets.
+    """
+
+    name: str
+    prefix: str
+    namespace: Path | None
+    directory: Path
+
+
+class Appliances:
+    """Appliances of one host. ``reconcile`` is called repeatedly by one thread; programs continue to run in between.
+
+    Args:
+        secrets: returns certificate and key ``VPC/NAME`` as PEM, or None.
+    """
+
+    def __init__(
+        self,
+        host: ApplianceHost,
+        *,
+        switch: ApplianceSwitch,
+        tools: ApplianceTools,
+        secrets: Callable[[str], bytes | None],
+    ) -> None:
+        self._host = host
+        self._secrets = secrets
+        self._switch = switch
+        self._tools = tools
+        self._managers: dict[str, ReplicaManager] = {}
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Wait until no other process manages the host, and exclude others until the end. The directory must exist."""
+        with open(self._host.directory / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed, also by a kill
+            yield
+
+    def reconcile(
+        self, networks: NetworkObjects, hosts: Sequence[str], closed: Sequence[IPv4Network] = ()
+    ) -> list[ReplicaState]:
+        """Create, change and remove replicas as needed; return the states. A failed replica does not affect others.
+
+        Args:
+            hosts: all hosts of appliances.
+            closed: ranges of the platform's own networks.
+        """
+        wanted, states = local_replicas(networks, self._host.name, hosts, closed)
+        places = {replica.member.name: self._place_of_replica(replica.member.name) for replica in wanted}
+        running = processes.by_namespace()
+        self._remove_others({place.namespace for place in places.values()}, running)
+        return states + [self._reconcile_replica(replica, places[replica.member.name], running) for replica in wanted]
+
+    def _reconcile_replica(
+        self,
+        replica: Replica,
+        place: ReplicaPlace,
+        running: Mapping[int, list[processes.InNamespace]],
+    ) -> ReplicaState:
+        manager = self._managers.setdefault(
+            place.namespace,
+            ReplicaManager(place, tools=self._tools, plug=self._switch.plug, secret=self._secrets),
+        )
+        appliance = build_appliance(replica, str(place.directory))
+        failure = ""
+        try:
+            manager.reconcile(appliance, running.get(processes.inode_of(place.path), []))
+        except (CalabashError, OSError) as error:
+            failure = str(error)
+        return appliances_health.replica_state(appliance, place.path, place.directory, failure)
+
+    def _remove_others(self, wanted: set[str], running: Mapping[int, list[processes.InNamespace]]) -> None:
+        """Remove unwanted replicas, including those left by a killed process, and their switch ports."""
+        known = set(namespaces.names(self._host.prefix)) | set(self._managers)
+        for name in known - wanted:
+            place = self._place_of(name)
+            manager = self._managers.pop(name, None) or ReplicaManager(
+                place, tools=self._tools, plug=self._switch.plug, secret=self._secrets
+            )
+            manager.remove(running.get(processes.inode_of(place.path), []))
+        with contextlib.suppress(CalabashError):  # retried in the next round; replicas report the error
+            for device in self._switch.plugged():
+                end = LinkEnd(namespace=self._host.namespace, name=device)
+                if device.startswith(_DEVICE) and not interfaces.present(end):
+                    self._switch.unplug(device)
+
+    def _place_of_replica(self, replica: str) -> ReplicaPlace:
+        return self._place_of(self._host.prefix + hashlib.sha256(replica.encode()).hexdigest()[:12])
+
+    def _place_of(self, namespace: str) -> ReplicaPlace:
+        directory = self._host.directory / namespace.removeprefix(self._host.prefix)
+        return ReplicaPlace(namespace=namespace, host=self._host.namespace, directory=directory)
+
+
+def local_replicas(
+    networks: NetworkObjects, host: str, hosts: Sequence[str], closed: Sequence[IPv4Network] = ()
+) -> tuple[list[Replica], list[ReplicaState]]:
+    """Return the replicas assigned to a host, and failed states of objects that cannot be implemented."""
+    wanted: list[Replica] = []
+    failed: list[ReplicaState] = []
+    items: list[NetworkGateway | LoadBalancer] = [*networks.all(NetworkGateway), *networks.all(LoadBalancer)]
+    for item in items:
+        if not is_pair(item):
+            continue
+        try:
+            pair = replicas_of(networks, item, closed)
+            where = assign_hosts(pair, hosts, placement_number(item.name))
+            found = [replica for replica in pair if where.get(replica.member.name) == host]
+            for replica in found:
+                build_appliance(replica, "/")  # raises an error if it is invalid
+            wanted += found
+        except CalabashError as error:
+            failed.append(ReplicaState(item=item.name, kind=kind_of(item).value, replica="", failure=error.message))
+    return wanted, failed

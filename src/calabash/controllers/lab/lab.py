@@ -1,0 +1,283 @@
+"""A whole lab: brought up, found again by another process, and taken down.
+
+A lab is identified by its prefix: ``PREFIX-h1`` is the namespace of host ``h1``, and ``PREFIX.lab`` in the register of labs
+links to its directory. Its description is written there before anything is created, so that leftovers of a killed ``up`` can
+be found and removed. Only one process at a time brings a lab up or down.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from calabash.controllers.lab import daemons, namespaces, programs, starting, station, wiring
+from calabash.controllers.lab.central import DAEMONS, LabCentral
+from calabash.controllers.lab.host import HOST_DAEMONS, LabHost
+from calabash.controllers.lab.record import LabRecord, exclusive, mark_going_down, register
+from calabash.controllers.lab.station import Station
+from calabash.controllers.lab.vlans import VlanSwitch
+from calabash.model.errors import CalabashError, Reason
+
+
+class Lab:
+    """Central part, hosts, gateway hosts and world in namespaces ``PREFIX-…`` of this machine.
+
+    Args:
+        prefix: a letter and up to seven letters or digits.
+        directory: directory of this lab only; created by ``up`` and removed by ``down``.
+        hosts, gateways: names: a letter and up to seven letters or digits.
+        dummy: control plane without namespaces, root rights and packets.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        directory: Path,
+        hosts: Sequence[str] = ("h1", "h2", "h3"),
+        gateways: Sequence[str] = ("g1", "g2"),
+        dummy: bool = False,
+    ) -> None:
+        self.record = LabRecord(prefix=prefix, hosts=tuple(hosts), gateways=tuple(gateways), dummy=dummy)
+        self.directory = directory
+        self._programs: programs.OvnPrograms | None = None
+
+    @classmethod
+    def of_prefix(cls, prefix: str) -> Lab | None:
+        """Return the lab of this machine (for ordinary users: of this user) with that prefix, or None."""
+        place = register() / f"{prefix}.lab"
+        try:
+            directory = Path(os.readlink(place))
+        except OSError:
+            return None
+        record = LabRecord.read(directory) or LabRecord(prefix=prefix, hosts=(), gateways=())
+        lab = cls(prefix=prefix, directory=directory)
+        lab.record = record
+        return lab
+
+    def up(self) -> None:
+        """Bring the lab up, or start what is not running. An incomplete lab is created again.
+
+        Raises:
+            CalabashError: CONFLICT if prefix or directory belong to another lab, NOT_PERMITTED without root, UNSUPPORTED if
+                the machine lacks
+                a requirement.
+        """
+        self.record.check()
+        if not self.record.dummy:
+            _need_root()
+        with exclusive(self.record.prefix):
+            known = Lab.of_prefix(self.record.prefix)
+            _refuse_other(self, known)
+            if known is not None and known.record.phase != "up":
+                known.remove()  # left incomplete by a killed process
+                known = None
+            self._programs = programs.get()
+            if known is not None:
+                self._start()
+                return
+            try:
+                self._begin()
+                self._start()
+            except BaseException:
+                self.remove()  # an incomplete lab is of no use
+                raise
+
+    def down(self) -> bool:
+        """End all processes of the lab and remove everything it created; return True if there was a lab.
+
+        Processes that manage appliances there start nothing more, and are waited for.
+        """
+        mark_going_down(self.record.prefix)
+        with exclusive(self.record.prefix):
+            known = Lab.of_prefix(self.record.prefix)
+            if known is None:
+                return False
+            known.remove()
+            return True
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    @property
+    def programs(self) -> programs.OvnPrograms:
+        """Programs of OVN; ``programs.command("ovn-trace")`` returns the start of a command line."""
+        if self._programs is None:
+            self._programs = programs.get()
+        return self._programs
+
+    @property
+    def northbound(self) -> str:
+        return f"unix:{self.directory / 'central' / 'nb.sock'}"
+
+    @property
+    def southbound(self) -> str:
+        return f"unix:{self.directory / 'central' / 'sb.sock'}"
+
+    @property
+    def central(self) -> LabCentral:
+        return LabCentral(
+            directory=self.directory / "central", namespace=self._namespace(wiring.CENTRAL), programs=self.programs
+        )
+
+    @property
+    def hosts(self) -> dict[str, LabHost]:
+        """Hosts and gateway hosts by name."""
+        numbers = self.record.numbers()
+        return {name: self._host(name, numbers) for name in numbers}
+
+    def host(self, name: str) -> LabHost:
+        """Return a host or gateway host. Raises CalabashError (NOT_FOUND)."""
+        found = self.hosts.get(name)
+        if found is None:
+            raise CalabashError(f"the lab has no host {name}: it has {', '.join(self.hosts)}", reason=Reason.NOT_FOUND)
+        return found
+
+    @property
+    def world(self) -> Station:
+        """The provider's router and everything behind it. Callers add routes back to the VPCs."""
+        return Station(
+            name=wiring.WORLD,
+            namespace=self._namespace(wiring.WORLD),
+            card="x0",
+            mac="",
+            addresses=wiring.WORLD_ADDRESSES,
+        )
+
+    def run(self, namespace: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a program in a namespace of the lab: of a host, a station, or ``fab``, ``ctl``, ``world``."""
+        own = self.record.prefix + "-"
+        return namespaces.run(namespace if namespace.startswith(own) else own + namespace, *argv, timeout_s=timeout_s)
+
+    def station(
+        self, host: str, port: str, mac: str, addresses: Sequence[str], gateways: Sequence[str] = ()
+    ) -> Station:
+        """Create a station on ``host`` that is the logical port; ``addresses`` with prefix lengths: ``10.0.1.11/24``."""
+        namespace = f"{self.record.prefix}-{port.replace('/', '.')}"
+        return station.attach(
+            self.host(host), namespace=namespace, port=port, mac=mac, addresses=addresses, gateways=gateways
+        )
+
+    def customer(self, name: str, addresses: Sequence[str], *, vlan: int = 0, gateways: Sequence[str] = ()) -> Station:
+        """Create a router on the provider network, optionally on a VLAN: a site of a tenant, or another uplink."""
+        cables = self._namespace(wiring.FABRIC)
+        made, device = station.attach_to_namespace(
+            self._namespace(name), name=name, cables=cables, addresses=addresses, gateways=gateways
+        )
+        if vlan:
+            switch = VlanSwitch(
+                namespace=cables, directory=self.directory / "vlans", outer=wiring.OUTSIDE, programs=self.programs
+            )
+            switch.up()
+            switch.join(device, vlan)
+        else:
+            namespaces.ip([("link", "set", device, "master", wiring.OUTSIDE)], name=cables)
+        return made
+
+    def daemons(self) -> dict[str, int]:
+        """Return the process IDs of all daemons by name (``h1/ovn-controller``); 0 for one that is not running."""
+        named = [("central", name) for name in DAEMONS]
+        named += [(host, name) for host in self.record.numbers() for name in HOST_DAEMONS]
+        return {f"{on}/{name}": daemons.daemon_pid(self.directory / on / f"{name}.pid") for on, name in named}
+
+    def _host(self, name: str, numbers: Mapping[str, int]) -> LabHost:
+        return LabHost(
+            name=name,
+            number=numbers[name],
+            namespace=self._namespace(name),
+            directory=self.directory / name,
+            gateway=name in self.record.gateways,
+            southbound=self.southbound,
+            peers=tuple(number for other, number in numbers.items() if other != name),
+            programs=self.programs,
+        )
+
+    def _namespace(self, name: str) -> str:
+        return "" if self.record.dummy else f"{self.record.prefix}-{name}"
+
+    def _start(self) -> None:
+        starting.start(self.central, list(self.hosts.values()), keys=self.directory / "authority")
+        self.record = self.record.with_phase("up")
+        self.record.write(self.directory)
+
+    def _begin(self) -> None:
+        """Write the description to disk, then create namespaces and links."""
+        self.record = self.record.with_phase("coming up")
+        (register() / f"{self.record.prefix}.lab").symlink_to(self.directory)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.record.write(self.directory)
+        if not self.record.dummy:
+            wiring.make_links(self.record.prefix, list(self.hosts.values()))
+
+    def remove(self) -> None:
+        """Take the lab down. The caller holds the lock of the prefix."""
+        daemons.kill_all(self.directory)
+        if not self.record.dummy:
+            while own := namespaces.named(
+                f"{self.record.prefix}-"
+            ):  # an `ip` command of a killed `up` may still be running
+                daemons.end([pid for name in own for pid in namespaces.processes(name)])
+                namespaces.ip([("netns", "del", name) for name in own])
+        shutil.rmtree(self.directory, ignore_errors=True)
+        (register() / f"{self.record.prefix}.lab").unlink(missing_ok=True)
+
+
+def _refuse_other(lab: Lab, known: Lab | None) -> None:
+    """Raise CalabashError (CONFLICT) if the prefix, namespaces or directory belong to something else."""
+    prefix = lab.record.prefix
+    if known is not None and known.directory != lab.directory:
+        raise CalabashError(
+            f"prefix {prefix} is used by the lab in {known.directory}",
+            reason=Reason.CONFLICT,
+            hint=f"use another --prefix, or `calabash net down --prefix {prefix}`",
+        )
+    if known is not None and known.record.phase == "up" and known.record != lab.record.with_phase("up"):
+        raise CalabashError(
+            f"network {prefix} is up with {len(known.record.hosts)} hosts and {len(known.record.gateways)} gateway hosts"
+            f"{', without packets' if known.record.dummy else ''}",
+            reason=Reason.CONFLICT,
+            hint=f"`calabash net down --prefix {prefix}` first, or use another --prefix",
+        )
+    if known is None and not lab.record.dummy and (foreign := namespaces.named(f"{prefix}-")):
+        raise CalabashError(
+            f"network namespace {foreign[0]} exists and belongs to no lab",
+            reason=Reason.CONFLICT,
+            hint="use another --prefix, or remove it: ip netns del " + foreign[0],
+        )
+    if known is None and lab.directory.exists() and any(lab.directory.iterdir()):
+        raise CalabashError(
+            f"{lab.directory} is not empty and belongs to no lab", reason=Reason.CONFLICT, hint="use another directory"
+        )
+
+
+def _need_root() -> None:
+    if os.geteuid() != 0:
+        raise CalabashError(
+            "network namespaces need root",
+            reason=Reason.NOT_PERMITTED,
+            hint="sudo calabash net up, or `calabash net up --dummy` for the control plane without packets",
+        )
+    if not Path("/dev/net/tun").exists():
+        raise CalabashError(
+            "/dev/net/tun is missing, which the userspace datapath of Open vSwitch needs",
+            reason=Reason.UNSUPPORTED,
+            hint="modprobe tun, or `calabash net up --dummy` for the control plane without packets",
+        )
+    missing = programs.missing_commands()
+    if missing:
+        raise CalabashError(
+            f"command ip of package {missing[0]} is missing",
+            reason=Reason.UNSUPPORTED,
+            hint=f"apt-get install {missing[0]}",
+        )

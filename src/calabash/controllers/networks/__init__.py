@@ -1,0 +1,1 @@
+"""The controller that keeps OVN equal to the stored networks."""

@@ -1,0 +1,133 @@
+"""Every route of the API is passed on to the pool as it is, with the token of whoever asks and never without.
+
+Answers of GET have an ETag, a hash of what they say: who has seen it gets 304 and no body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from calabash.api.openapi import openapi
+from calabash.api.routes import ROUTES
+from calabash.api.tenancy import SessionOrder
+from calabash.gateway.api.credentials import token_of
+from calabash.gateway.api.routing import RouteTable
+from calabash.gateway.api.watch import Watchers
+from calabash.gateway.serving.request_guard import (
+    Receive,
+    Send,
+    answer,
+    body_of,
+    forwarded_for,
+    headers_of,
+    refuse,
+    too_many,
+    while_connected,
+)
+from calabash.gateway.settings import Gateway
+from calabash.model.errors import CalabashError, Reason
+
+WAIT_S = 3700.0  # a request for a slice may wait for an hour
+_EXCHANGE = ("POST", "/v1/sessions")  # here a login code is what is shown
+_STATUS = {
+    Reason.NOT_AUTHENTICATED: 401,
+    Reason.NOT_PERMITTED: 403,
+    Reason.TIMEOUT: 504,
+    Reason.BAD_REQUEST: 400,
+    Reason.USER_LIMIT: 429,
+}
+DOCUMENT, WATCHED, CHANGED = "/v1/openapi.json", "/v1/watch", "/v1/changes"
+CHALLENGE = (b"www-authenticate", b'Bearer realm="calabash"')
+_MORE = {401: [CHALLENGE], 429: [(b"retry-after", b"1")]}
+
+
+class Forwarder:
+    """An ASGI application for everything below ``/v1``."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._table = RouteTable(ROUTES)
+        self._document = openapi()
+        self._watch = Watchers(gateway)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            await self._passed_on(scope, receive, send)
+        except CalabashError as error:
+            status = _STATUS.get(error.reason, 503)
+            await refuse(send, status, error, *_MORE.get(status, []))
+
+    async def _passed_on(self, scope: Any, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
+        if path == DOCUMENT and method == "GET":
+            await answer(send, 200, self._document, (b"cache-control", b"public, max-age=300"))
+            return
+        found = self._table.find(method, CHANGED if path == WATCHED else path)
+        if found.route is None:
+            await _unknown(send, method, path, found.allowed)
+            return
+        headers = headers_of(scope)
+        shown = token_of(headers)
+        exchange = not shown and (method, path) == _EXCHANGE
+        if not shown and not exchange:
+            raise CalabashError(
+                "no token came with the request",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
+            )
+        origin = forwarded_for(scope)
+        holder = "" if exchange else await self._gateway.principals.user_of(shown, origin=origin)
+        wait_s = self._gateway.user_requests.take(holder) if holder else 0.0
+        if wait_s:
+            await too_many(send, wait_s)
+            return
+        if path == WATCHED:
+            await self._watch.serve(scope, receive, send, shown, headers)
+            return
+        query = scope.get("query_string", b"").decode("latin-1")
+        body = await body_of(receive)
+        if exchange:
+            _require_code(body)
+        token = self._gateway.credential if exchange else shown
+        target = f"{path}?{query}" if query else path
+        asked = self._gateway.pool.ask(
+            method, target, body, token=token, headers=origin, timeout_s=WAIT_S, holder=holder
+        )
+        replied = await while_connected(scope, receive, asked)
+        given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
+        if replied.status == 401:
+            given.append(CHALLENGE)
+        content = replied.content
+        status = replied.status
+        if method == "GET" and status == 200:
+            tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+            given += [(b"etag", tag.encode()), (b"cache-control", b"private, no-cache")]
+            if tag in [word.strip().removeprefix("W/") for word in headers.get("if-none-match", "").split(",")]:
+                status, content = 304, b""
+        if status != 304:
+            given.append((b"content-length", str(len(content)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": given})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
+
+
+def _require_code(body: bytes) -> None:
+    """The gateway's own word is for login codes only: it vouches for nobody because a stranger says so."""
+    try:
+        order = msgspec.json.decode(body, type=SessionOrder)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CalabashError(f"the request is not understood: {error}", hint="see /v1/openapi.json") from None
+    if not order.code or order.subject or order.console:
+        raise CalabashError("a session is for a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link")
+
+
+async def _unknown(send: Send, method: str, path: str, allowed: tuple[str, ...]) -> None:
+    if allowed:
+        error = CalabashError(f"{method} is not a method of {path}", hint=f"it has {', '.join(allowed)}")
+        await refuse(send, 405, error, (b"allow", ", ".join(allowed).encode()))
+        return
+    error = CalabashError(f"there is no route {path}", reason=Reason.NOT_FOUND, hint="see /v1/openapi.json")
+    await refuse(send, 404, error)

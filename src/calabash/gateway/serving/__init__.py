@@ -1,0 +1,1 @@
+"""HTTP server of the gateway: connections, limits and checks of requests."""

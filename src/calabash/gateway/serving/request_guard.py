@@ -1,0 +1,302 @@
+"""Checks of each request before the application gets it: the host that it names, its rate, the size of its body; and the
+headers of each reply.
+
+The body is read here, in full, within its bounds: no part of the application meets one that is too large, that breaks off or
+that does not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from asyncio import sleep
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from calabash.api import replies, requests
+from calabash.api.gateway import SESSION_HEADER
+from calabash.gateway.settings import Gateway
+from calabash.model.errors import CalabashError, Reason
+
+log = structlog.get_logger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+Answer = TypeVar("Answer")
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+SECURITY = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
+UNSIGNED = 401
+SESSION_SCOPE = "calabash.session"  # of the scope: the session whose proof was right
+BODY_S = 10.0  # from the end of the head to the end of the body
+HANG_UP_S = 2.0  # how often it is found that a client whose connection is not being read has hung up
+REFUSAL_S = 1.0  # how long a refused credential waits for its reply, of a peer that had too many refused
+PEER, CONNECTION = "calabash.peer", "calabash.connection"  # of the state that a connection has
+
+
+def headers_of(scope: Any) -> dict[str, str]:
+    """Headers of a request with small names; the last one of a name counts."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
+    """Address and scheme of whoever asks; a proxy that is believed says whose request it passes on."""
+    address, scheme = (scope.get("client") or ("", 0))[0], scope.get("scheme", "http")
+    if address in settings_proxies:
+        headers = headers_of(scope)
+        address = headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        scheme = "https" if headers.get("x-forwarded-proto", scheme) == "https" else scheme
+    return address, scheme
+
+
+def peer_of(scope: Any) -> str:
+    """Return whose limits a request without a valid credential counts against: a local user, or an address."""
+    peer: str = scope["state"].get(PEER, "")
+    return peer or f"address {scope.get('calabash.address', '')}"
+
+
+def forwarded_for(scope: Any) -> dict[str, str]:
+    """The header that tells the pool, for its audit log, from where a request came."""
+    address: str = scope.get("calabash.address", "")
+    plain = address.isascii() and address.isprintable()
+    return {"x-forwarded-for": address[:64]} if address and plain else {}
+
+
+async def answer(send: Send, status: int, shown: Any, *headers: tuple[bytes, bytes]) -> None:
+    """One answer in JSON."""
+    content = msgspec.json.encode(shown)
+    named = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": named})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def body_of(receive: Receive) -> bytes:
+    """Return the body of a request that the guard has passed on, which has it in one piece."""
+    body: bytes = (await receive()).get("body", b"")
+    return body
+
+
+async def while_connected(scope: Any, receive: Receive, answering: Awaitable[Answer]) -> Answer:
+    """Return the result of ``answering``, which is cancelled if the client hangs up; then raise HungUpError."""
+    gone = asyncio.ensure_future(_gone(scope, receive))
+    asked = asyncio.ensure_future(answering)
+    try:
+        await asyncio.wait({gone, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise HungUpError
+        return asked.result()
+    finally:
+        gone.cancel()
+        asked.cancel()
+
+
+async def _gone(scope: Any, receive: Receive) -> None:
+    """Return when the client has hung up.
+
+    A connection whose client has sent the next request already is not read, so the kernel is asked as well.
+    """
+    connection = scope["state"].get(CONNECTION)
+    told = asyncio.ensure_future(_disconnected(receive))
+    try:
+        while not told.done():
+            await asyncio.wait({told}, timeout=HANG_UP_S)
+            if connection is not None and connection.hung_up():
+                connection.drop()
+    finally:
+        told.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def with_body(receive: Receive, body: bytes) -> Receive:
+    """Return ``receive`` as if the body had not been read yet."""
+    given = False
+
+    async def next_message() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return next_message
+
+
+async def too_many(send: Send, wait_s: float) -> None:
+    """Refuse a request of a client that asks too often."""
+    seconds = math.ceil(wait_s)
+    error = CalabashError("too many requests", reason=Reason.USER_LIMIT, hint=f"wait {seconds}s, and ask less often")
+    await refuse(send, 429, error, (b"retry-after", str(seconds).encode()))
+
+
+async def refuse(send: Send, status: int, error: CalabashError, *headers: tuple[bytes, bytes]) -> None:
+    """One failure in JSON."""
+    shown = replies.Failure(reason=str(error.reason), message=error.message, hint=error.hint)
+    await answer(send, status, shown, *headers)
+
+
+class RequestGuard:
+    """The application behind the bounds."""
+
+    def __init__(self, application: Application, gateway: Gateway) -> None:
+        self._application = application
+        self._gateway = gateway
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        address, scheme = client_of(scope, self._gateway.settings.proxies)
+        scope["scheme"] = scheme
+        scope["calabash.address"] = address
+        seen = {"status": 0}
+
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                seen["status"] = message["status"]
+                if message["status"] == UNSIGNED:
+                    await self._hold_back(scope)
+                else:
+                    _prove(scope, message["status"])
+                message["headers"] = _with_security(message.get("headers", []), https=scheme == "https")
+            await send(message)
+
+        try:
+            refused = self._refused(scope)
+            if refused is not None:
+                await refuse(secured, *refused)
+                return
+            wait_s = self._wait_s(scope)
+            if wait_s:
+                await too_many(secured, wait_s)
+                return
+            body = await _whole_body(receive, requests.body_bytes_max(scope["path"])) if _has_body(scope) else b""
+            await self._application(scope, with_body(receive, body), secured)
+        except _RefusedError as refusal:
+            await refuse(secured, refusal.status, refusal.error, (b"connection", b"close"))
+        except HungUpError:
+            return
+        except Exception:
+            log.exception("a request failed unexpectedly", path=scope["path"])
+            if seen["status"]:
+                raise
+            error = CalabashError("the gateway failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
+            await refuse(secured, 500, error)
+
+    def _refused(self, scope: Any) -> tuple[int, CalabashError] | None:
+        headers = headers_of(scope)
+        if not self._gateway.hosts.known(headers.get("host", "")):
+            return (
+                421,
+                CalabashError(
+                    "this server is not known by the host name of the request",
+                    reason=Reason.NOT_PERMITTED,
+                    hint="use its address, or name it in `hosts` of [console] in pool.toml",
+                ),
+            )
+        if sum(name.lower() == b"authorization" for name, _ in scope["headers"]) > 1:
+            return 400, CalabashError("the request has two Authorization headers", hint="send one")
+        length = headers.get("content-length", "0")
+        most = requests.body_bytes_max(scope["path"])
+        if not (length.isascii() and length.isdigit()) or len(length) > 15 or int(length) > most:
+            return 413, _too_large(most)
+        return None
+
+    def _wait_s(self, scope: Any) -> float:
+        """Take one of the requests that this client may make now: of its token, or of its peer if it shows none.
+
+        A request that names a session is counted when the session is proved: a session id is no secret.
+        """
+        headers = headers_of(scope)
+        if shown := headers.get("authorization", ""):
+            return self._gateway.requests.take("token " + hashlib.sha256(shown.encode()).hexdigest())
+        if SESSION_HEADER in headers:
+            return 0.0
+        return self._gateway.requests.take(f"peer {peer_of(scope)}")
+
+    async def _hold_back(self, scope: Any) -> None:
+        """Delay the refusal of a credential if its peer had many refused; nothing else of the peer waits for it."""
+        if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
+            connection = scope["state"].get(CONNECTION)
+            await (connection.hold_back if connection else sleep)(REFUSAL_S)
+
+
+def _prove(scope: Any, status: int) -> None:
+    """Count the connection for the credential of the request, if the pool or the proof of a session has accepted it."""
+    connection, headers = scope["state"].get(CONNECTION), headers_of(scope)
+    if connection is None or status == 421:
+        return
+    if scope.get(SESSION_SCOPE) is not None:
+        connection.prove(f"session {scope[SESSION_SCOPE].id}")
+    elif (shown := headers.get("authorization", "")) and 200 <= status < 400 and scope["path"].startswith("/v1/"):
+        connection.prove("token " + hashlib.sha256(shown.encode()).hexdigest())
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, error: CalabashError) -> None:
+        super().__init__(error.message)
+        self.status, self.error = status, error
+
+
+class HungUpError(Exception):
+    """The client hung up before its request was complete or answered."""
+
+
+def _too_large(most: int) -> CalabashError:
+    return CalabashError(f"the request body is larger than {most} bytes", hint="shorten it")
+
+
+def _has_body(scope: Any) -> bool:
+    """Return False for a request to read that announces no body."""
+    announced = any(name.lower() in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
+    return announced or scope["method"] not in {"GET", "HEAD"}
+
+
+async def _whole_body(receive: Receive, most: int) -> bytes:
+    """Return the body. Raises _RefusedError if it is too large, whether it said so or not, or does not come in time."""
+    found = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HungUpError
+                found += message.get("body", b"")
+                if len(found) > most:
+                    raise _RefusedError(413, _too_large(most))
+                if not message.get("more_body", False):
+                    return bytes(found)
+    except TimeoutError:
+        error = CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once")
+        raise _RefusedError(408, error) from None
+
+
+def _with_security(headers: Any, *, https: bool) -> list[tuple[bytes, bytes]]:
+    found = list(headers)
+    there = {name.lower() for name, _ in found}
+    found += [pair for pair in SECURITY if pair[0] not in there]
+    if b"cache-control" not in there:
+        found.append((b"cache-control", b"no-store"))
+    if https:
+        found.append(TRANSPORT_SECURITY)
+    return found

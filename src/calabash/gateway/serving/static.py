@@ -1,0 +1,62 @@
+"""Static files, read once when the gateway starts.
+
+Their addresses contain a hash of the content, so browsers may keep them, and the random start of the gateway: what another
+program served on this port, and a browser kept, has another address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "/static/"
+FOREVER = "public, max-age=31536000, immutable"
+GATEWAY = Path(__file__).parent.parent
+OWN = GATEWAY / "web" / "static"
+VENDORED = GATEWAY.parent / "_web"  # python -m tools.web
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFile:
+    """One file as it is served."""
+
+    content: bytes
+    kind: str
+
+
+class StaticFiles:
+    """All files of some directories; a later one does not replace an earlier one of the same name.
+
+    Args:
+        start: a part of each address.
+    """
+
+    def __init__(self, directories: Sequence[Path] = (OWN, VENDORED), *, start: str = "") -> None:
+        self._prefix = f"{PREFIX}{start}/" if start else PREFIX
+        self._files: dict[str, StaticFile] = {}
+        self._urls: dict[str, str] = {}
+        for directory in directories:
+            for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+                if path.is_file() and not path.name.startswith(".") and path.name not in self._urls:
+                    self._add(path)
+
+    def _add(self, path: Path) -> None:
+        content = path.read_bytes()
+        stem, _, ending = path.name.rpartition(".")
+        hashed = f"{stem}.{hashlib.sha256(content).hexdigest()[:12]}.{ending}"
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        if kind.startswith("text/") or kind.endswith(("javascript", "json", "svg+xml")):
+            kind += "; charset=utf-8"
+        self._files[hashed] = StaticFile(content=content, kind=kind)
+        self._urls[path.name] = self._prefix + hashed
+
+    def url(self, name: str) -> str:
+        """Where a file is served; one that is missing is not found there, and the page is shown without."""
+        return self._urls.get(name, PREFIX + name)
+
+    def find(self, path: str) -> StaticFile | None:
+        """Return a file by its address without ``PREFIX``."""
+        return self._files.get(path.rpartition("/")[2])

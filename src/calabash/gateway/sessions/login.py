@@ -1,0 +1,76 @@
+"""Logging in: what a page sends for a session, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+import msgspec
+from litestar import Response
+from msgspec import Meta
+
+from calabash.adapters.pool.streams import PoolStreams
+from calabash.api.tenancy import IssuedTokenReply, SessionOrder
+from calabash.gateway.api.pool_api import decoded
+from calabash.gateway.sessions.redirects import Seen
+from calabash.gateway.sessions.store import Sessions
+from calabash.model.errors import CalabashError, Reason
+
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+
+class LoginOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A login code to be exchanged for a session."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class SessionBegun(msgspec.Struct, kw_only=True, frozen=True):
+    """A new session: its id, its ``key`` in base64, which is never sent again, and the page to go to."""
+
+    session: str
+    key: str
+    to: str = "/"
+
+
+class Logins:
+    """Begins sessions of the console.
+
+    Args:
+        credential: the gateway's own, with which the pool lets it begin sessions.
+    """
+
+    def __init__(self, pool: PoolStreams, sessions: Sessions, *, credential: str) -> None:
+        self._pool, self._sessions, self._credential = pool, sessions, credential
+
+    async def begin(self, order: SessionOrder, *, origin: Mapping[str, str], to: str = "/") -> Response[bytes]:
+        """Return the reply with the new session. Raises CalabashError with the pool's reason."""
+        body = msgspec.json.encode(order)
+        asked = self._pool.ask("POST", "/v1/sessions", body, token=self._credential, headers=origin)
+        issued = decoded(await asked, IssuedTokenReply)
+        return json_reply(SessionBegun(session=issued.id, key=self._sessions.key(issued.id), to=to))
+
+
+def json_reply(shown: msgspec.Struct) -> Response[bytes]:
+    """Return the reply in JSON."""
+    return Response(msgspec.json.encode(shown), media_type="application/json", status_code=200)
+
+
+async def decoded_body(request: Seen, shape: type[Shape]) -> Shape:
+    """Return the body of a script's request. Raises CalabashError(BAD_REQUEST).
+
+    JSON only: a form of another site's page cannot send it without asking first.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/json":
+        raise CalabashError(
+            f"the request body is {kind[:80] or 'of no type'}, not JSON",
+            reason=Reason.BAD_REQUEST,
+            hint="reload the page",
+        )
+    try:
+        return msgspec.json.decode(await request.body(), type=shape)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise CalabashError(
+            f"the request is not understood: {error}", reason=Reason.BAD_REQUEST, hint="reload the page"
+        ) from None

@@ -1,0 +1,28 @@
+"""The page that a browser goes to next: a page of this console, whatever was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, Response
+
+from calabash.gateway.sessions.store import LOCATION_HEADER
+
+Seen = Request[Any, Any, Any]
+HTML = "text/html"
+
+
+def go(to: str) -> Response[str]:
+    """Return the reply that names the page to go to, for the script of a page."""
+    return Response("", status_code=200, media_type=HTML, headers={LOCATION_HEADER: to})
+
+
+def redirect(to: str) -> Response[str]:
+    """Return the reply that leads a browser elsewhere."""
+    return Response("", status_code=303, media_type=HTML, headers={"location": to})
+
+
+def local(path: str) -> str:
+    """Return the path if it is a page of this console, else the first page: never another site."""
+    plain = path.isprintable() and "\\" not in path
+    return path if plain and path.startswith("/") and not path.startswith("//") else "/"

@@ -1,0 +1,238 @@
+"""The console's pages and forms as handlers: made from the pages that ``calabash.gateway.web`` has as data.
+
+A browser that opens the address of a page gets a shell without any data. Its script asks for the page's content as a request of
+the session (``calabash.gateway.sessions.store``) and shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+from litestar import Litestar, Response, get, post
+from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
+
+from calabash.api.gateway import SESSION_HEADER
+from calabash.api.tenancy import Me, SessionOrder
+from calabash.gateway.api.pool_api import PoolOfVisitor, SignedOutError
+from calabash.gateway.oidc.pages import OidcPages
+from calabash.gateway.serving.allowed_hosts import without_name
+from calabash.gateway.serving.request_guard import forwarded_for
+from calabash.gateway.sessions.flashes import Flash, Flashes
+from calabash.gateway.sessions.gate import session_of, target_of
+from calabash.gateway.sessions.login import LoginOrder, Logins, decoded_body
+from calabash.gateway.sessions.redirects import HTML, Seen, go, local, redirect
+from calabash.gateway.settings import Gateway
+from calabash.gateway.web.pages import ACTIONS, PAGES
+from calabash.gateway.web.pages.page import ConsolePage, PageAction, PageFile, Visit
+from calabash.gateway.web.rendering import loaded_environment, render
+from calabash.model.errors import CalabashError, Reason
+
+log = structlog.get_logger(__name__)
+
+FIELDS_MAX = 200
+LOGIN = "/login"
+LIVE_HEADER = "calabash-live"  # the request is for the refresh of a part of a page
+_STATUS = {
+    Reason.BAD_REQUEST: 400,
+    Reason.NOT_AUTHENTICATED: 401,
+    Reason.NOT_PERMITTED: 403,
+    Reason.NOT_FOUND: 404,
+    Reason.USER_LIMIT: 429,
+    Reason.POOL_DOWN: 503,
+    Reason.UNREACHABLE: 502,
+    Reason.TIMEOUT: 504,
+}
+
+
+class Site:
+    """The handlers of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._templates = loaded_environment()
+        self._flashes = Flashes()
+        self._logins = Logins(gateway.pool, gateway.sessions, credential=gateway.credential)
+        self._oidc = gateway.oidc
+
+    def application(self) -> Litestar:
+        """The ASGI application of everything but the API and static files."""
+        handlers = [self._page(page) for page in PAGES]
+        handlers += [self._form(action) for action in ACTIONS]
+        handlers += [get(LOGIN)(self.login_page), post(LOGIN)(self.log_in), post("/logout")(self.log_out)]
+        handlers += OidcPages(self._oidc, self._logins, self.html).handlers() if self._oidc else []
+        return Litestar(
+            route_handlers=handlers,
+            exception_handlers={Exception: self._failed},
+            openapi_config=None,
+            request_max_body_size=None,  # the guard has it
+            logging_config=None,
+        )
+
+    async def login_page(self, request: Seen) -> Response[str]:
+        """Return the page that a login link opens; its code stands behind the #, which browsers do not send."""
+        if numeric := _numeric_address(request):
+            return redirect(numeric)
+        oidc = self._oidc.name if self._oidc else ""
+        shown = {"page": {"title": "Log in", "section": ""}, "oidc": oidc}
+        return self.html("login.html", request, {**shown, "left": "left" in request.query_params})
+
+    async def log_in(self, request: Seen) -> Response[bytes]:
+        """Exchange a login code for a session."""
+        order = await decoded_body(request, LoginOrder)
+        wanted = SessionOrder(code=order.code.strip(), console=True)
+        return await self._logins.begin(wanted, origin=forwarded_for(request.scope))
+
+    async def log_out(self, request: Seen) -> Response[str]:
+        """End the session, at the pool too."""
+        session = self._session(request)
+        await self._gateway.pool.ask(
+            "DELETE",
+            "/v1/sessions/current",
+            token=self._gateway.credential,
+            headers={**forwarded_for(request.scope), SESSION_HEADER: session},
+            holder=f"session {session}",
+        )
+        return go(f"{LOGIN}?left" if self._oidc else LOGIN)
+
+    def _page(self, page: ConsolePage) -> HTTPRouteHandler:
+        async def show(request: Seen) -> Response[Any]:
+            if not session_of(request.scope) and _opened(request):
+                return self._shell(request)
+            session = self._session(request)
+            visitor = self._visitor(request, session)
+            me = await visitor.get("/v1/me", Me)
+            shown = dict(await page.read(self._visit(request, visitor, me)))
+            if (file := page.files.get(request.query_params.get("format", ""))) is not None:
+                return await _download(file, shown, request.query_params["format"])
+            if request.query_params.get("format") == "json":
+                return Response(msgspec.json.encode(shown), media_type="application/json")
+            flash = None if LIVE_HEADER in request.headers else self._flashes.take(session)
+            return self.html(page.template, request, {**shown, "page": page, "me": me, "flash": flash})
+
+        show.__name__ = f"show_{page.template.partition('.')[0]}"
+        return get(page.path)(show)
+
+    def _form(self, action: PageAction) -> HTTPRouteHandler:
+        async def act(request: Seen) -> Response[str]:
+            session, given = self._session(request), await _fields(request)
+            visitor = self._visitor(request, session)
+            me = await visitor.get("/v1/me", Me)
+            outcome = await action.act(self._visit(request, visitor, me), given)
+            if outcome.said or outcome.secret:
+                self._flashes.keep(session, Flash(said=outcome.said, secret=outcome.secret))
+            return go(local(outcome.to))
+
+        return post(action.path)(act)
+
+    def _visit(self, request: Seen, visitor: PoolOfVisitor, me: Me) -> Visit:
+        return Visit(
+            pool=visitor,
+            path={name: str(value) for name, value in request.path_params.items()},
+            query=dict(request.query_params),
+            may=frozenset(me.may),
+            now_s=time.time(),
+        )
+
+    def _session(self, request: Seen) -> str:
+        """Return the session of the request. Raises SignedOutError for a request without one."""
+        session = session_of(request.scope)
+        if not session:
+            raise SignedOutError("the request is of no session of this console", reason=Reason.NOT_AUTHENTICATED)
+        return session
+
+    def _visitor(self, request: Seen, session: str) -> PoolOfVisitor:
+        return PoolOfVisitor(
+            self._gateway.pool,
+            self._gateway.credential,
+            session=session,
+            origin=forwarded_for(request.scope),
+            holder=f"session {session}",
+        )
+
+    def _shell(self, request: Seen) -> Response[str]:
+        """Return the page without data whose script asks for the content; under the address itself, not under a name."""
+        if numeric := _numeric_address(request):
+            return redirect(numeric)
+        return self.html("shell.html", request, {"page": {"title": "Console", "section": ""}})
+
+    def html(
+        self,
+        template: str,
+        request: Seen,
+        shown: Mapping[str, Any],
+        status: int = 200,
+    ) -> Response[str]:
+        """A page made of a template."""
+        every = {
+            "static": self._gateway.static.url,
+            "clock": self._gateway.sessions.clock(),
+            "session": session_of(request.scope),
+            "me": None,
+            "flash": None,
+            "path": request.scope["path"],
+            "query": dict(request.query_params),
+            "now_s": time.time(),
+        }
+        return Response(render(self._templates, template, {**every, **shown}), media_type=HTML, status_code=status)
+
+    def _failed(self, request: Seen, error: Exception) -> Response[Any]:
+        """Return the failure as a page, or as JSON for a request that is of no page."""
+        status, failure = _told(error)
+        if request.query_params.get("format") == "json" or (not _opened(request) and not session_of(request.scope)):
+            content = {"reason": str(failure.reason), "message": failure.message, "hint": failure.hint}
+            return Response(content, status_code=status, media_type="application/json")
+        back = LOGIN if request.scope["path"].startswith(LOGIN) else "/"
+        shown = {"page": {"title": "That did not work", "section": ""}, "failure": failure, "back": back}
+        return self.html("failure.html", request, shown, status=status)
+
+
+def _opened(request: Seen) -> bool:
+    """Return True if the address was opened in a browser, False if a program or a script asks for data."""
+    accepted = request.headers.get("accept", "*/*")
+    return "text/html" in accepted or ("*/*" in accepted and "format" not in request.query_params)
+
+
+def _numeric_address(request: Seen) -> str:
+    """Return the same page under an IP address, empty if the request is for one or for a name that TLS proves."""
+    if request.scope["scheme"] == "https":
+        return ""
+    host, server = request.headers.get("host", ""), request.scope.get("server") or ("", 0)
+    address = without_name(host, server[0])
+    return f"http://{address}{target_of(request.scope)}" if address else ""
+
+
+def _told(error: Exception) -> tuple[int, CalabashError]:
+    if isinstance(error, CalabashError):
+        return _STATUS.get(error.reason, 401 if isinstance(error, SignedOutError) else 409), error
+    if isinstance(error, HTTPException):
+        reason = Reason.NOT_FOUND if error.status_code == 404 else Reason.BAD_REQUEST
+        return error.status_code, CalabashError(f"there is no such page ({error.detail})", reason=reason)
+    log.error("a page failed unexpectedly", exc_info=error)
+    return 500, CalabashError("the console failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
+
+
+async def _download(file: PageFile, shown: Mapping[str, Any], ending: str) -> Response[bytes]:
+    """A page as a file, which browsers keep and do not show."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", file.name(shown))[:100] or "page"
+    headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+    return Response(await asyncio.to_thread(file.write, shown), media_type=file.media_type, headers=headers)
+
+
+async def _fields(request: Seen) -> dict[str, str]:
+    """The fields of a form; of several with one name the last. Raises BAD_REQUEST for what is no form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        raise CalabashError(f"a form is expected, not {kind or 'nothing'}", reason=Reason.BAD_REQUEST)
+    try:
+        text = (await request.body()).decode()
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError:
+        raise CalabashError("the form is not understood", reason=Reason.BAD_REQUEST) from None

@@ -1,0 +1,71 @@
+"""Forms of what usage costs: tariffs and invoices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calabash.gateway.web.forms import Form, decimal, text
+
+_MEASURES = ("guaranteed", "borrowed", "memory")
+
+
+def _tariff(read: dict[str, Any]) -> dict[str, Any]:
+    """A price for each measure that was filled in; amounts stay the text that was typed, exact to the last digit."""
+    prices = [{"name": m, "measure": m, "price": read[m]} for m in _MEASURES if m in read]
+    tax = {"tax": {"name": "tax", "percent": read["tax"]}} if "tax" in read else {}
+    rest = {name: value for name, value in read.items() if name not in (*_MEASURES, "tax")}
+    return {**rest, "prices": prices, **tax}
+
+
+def amount(value: str) -> str:
+    """A decimal number as text. Raises CalabashError."""
+    decimal(value)
+    return value.strip()
+
+
+BILLS = (
+    Form(
+        name="tariff",
+        needs="manage-bills",
+        method="PUT",
+        path="/v1/tariffs",
+        fields={"name": text, "currency": text, "valid_from": text, **dict.fromkeys((*_MEASURES, "tax"), amount)},
+        shaped=_tariff,
+        back="/tariffs",
+        said="Tariff {name} is set.",
+    ),
+    Form(
+        name="invoice-draft",
+        needs="manage-bills",
+        method="POST",
+        path="/v1/invoices",
+        fields={"month": text, "tenant": text},
+        back="/invoices",
+        said="{month} is drafted.",
+    ),
+    Form(
+        name="invoice-issue",
+        needs="manage-bills",
+        method="POST",
+        path="/v1/invoices/{number}/issue",
+        back="/invoices/{number}",
+        said="It is issued as {number}.",
+    ),
+    Form(
+        name="invoice-credit",
+        needs="manage-bills",
+        method="POST",
+        path="/v1/invoices/{number}/credit",
+        fields={"amount": amount, "reason": text},
+        back="/invoices/{number}",
+        said="Credit note {number} is issued.",
+    ),
+    Form(
+        name="invoice-void",
+        needs="manage-bills",
+        method="POST",
+        path="/v1/invoices/{number}/void",
+        back="/invoices",
+        said="It is taken back.",
+    ),
+)

@@ -1,0 +1,72 @@
+"""Forms of jobs and reservations: what holds devices without a terminal."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from calabash.gateway.web.forms import DURATION, MEMORY, Form, text, whole
+from calabash.model.errors import CalabashError
+
+_AMOUNTS = {"gpus": whole, "memory_mib": MEMORY, "cores": whole, "mode": text, "policy": text, "priority": whole}
+_ACCOUNT = {"tenant": text, "queue": text}
+
+
+def command_words(value: str) -> list[str]:
+    """A command line as words; quotes keep words together, and nothing else has a meaning. Raises CalabashError."""
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise CalabashError(f"the command line is not understood: {error}", hint="close the quotation marks") from None
+
+
+def _reservation(read: dict[str, Any]) -> dict[str, Any]:
+    """An allocation that stands without a program; its note stands where others have their command."""
+    note = read.pop("note", "")
+    return {**read, "standing": True, "command": ["reservation", *([note] if note else [])]}
+
+
+JOBS = (
+    Form(
+        name="job",
+        needs="run",
+        method="POST",
+        path="/v1/jobs",
+        fields={
+            "command": command_words,
+            "directory": text,
+            **_AMOUNTS,
+            **_ACCOUNT,
+            "run_time_s": DURATION,
+            "wait_s": DURATION,
+        },
+        back="/jobs/{id}",
+        said="Job {id} is started.",
+    ),
+    Form(
+        name="job-stop",
+        needs="stop",
+        method="DELETE",
+        path="/v1/jobs/{id}",
+        back="/jobs",
+        said="Job {id}: {state}.",
+    ),
+    Form(
+        name="reserve",
+        needs="operate",
+        method="POST",
+        path="/v1/allocations",
+        fields={**_AMOUNTS, **_ACCOUNT, "keep_s": DURATION, "note": text},
+        shaped=_reservation,
+        back="/workloads/{id}",
+        said="{id} is kept for you.",
+    ),
+    Form(
+        name="keep",
+        needs="stop",
+        method="POST",
+        path="/v1/allocations/{id}/keep",
+        back="/workloads/{id}",
+        said="{id} is kept for that long again.",
+    ),
+)

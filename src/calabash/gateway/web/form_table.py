@@ -1,0 +1,135 @@
+"""Every form of the console, as data: which route of the pool it asks, and what is told afterwards."""
+
+from __future__ import annotations
+
+from calabash.gateway.web.form_bills import BILLS
+from calabash.gateway.web.form_jobs import JOBS
+from calabash.gateway.web.form_networks import NETWORKS
+from calabash.gateway.web.form_notices import NOTICES
+from calabash.gateway.web.form_teams import TEAMS
+from calabash.gateway.web.forms import DURATION, Form, decimal, flag, text, whole, words
+
+DEVICES = (
+    Form(
+        name="drain",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/drain",
+        fields={"reason": text, "evict": flag, "grace_s": DURATION},
+        back="/devices/{id}",
+        said="Device {id} takes nothing new.",
+    ),
+    Form(
+        name="undrain",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/undrain",
+        back="/devices/{id}",
+        said="Device {id} goes back to work when it passes its test.",
+    ),
+    Form(
+        name="mode",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/mode",
+        fields={"mode": text},
+        back="/devices/{id}",
+        said="Device {id} is kept in mode {mode}.",
+    ),
+    Form(
+        name="settings",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/settings",
+        fields={"replicas": whole, "interval": text, "spill": text},
+        back="/devices/{id}",
+        said="Device {id} has its settings.",
+    ),
+    Form(
+        name="test",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/test",
+        back="/devices/{id}",
+        said="Device {id} was tested.",
+    ),
+    Form(
+        name="reset",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/reset",
+        back="/devices/{id}",
+        said="Device {id} was reset.",
+    ),
+)
+WORKLOADS = (
+    Form(
+        name="stop",
+        needs="stop",
+        method="DELETE",
+        path="/v1/allocations/{id}",
+        query={"force": flag},
+        back="/workloads",
+        said="{id} was stopped.",
+    ),
+    Form(
+        name="withdraw",
+        needs="stop",
+        method="DELETE",
+        path="/v1/allocations/{id}",
+        back="/waiting",
+        said="{id} waits no more.",
+    ),
+    Form(
+        name="move",
+        needs="stop",
+        method="PUT",
+        path="/v1/allocations/{id}/queue/{queue}",
+        back="/workloads/{id}",
+        said="{id} waits in {queue} now.",
+    ),
+)
+QUEUES = (
+    Form(
+        name="queue",
+        needs="operate",
+        method="PUT",
+        path="/v1/queues/{name}",
+        fields={
+            "parent": text,
+            "deserved": decimal,
+            "limit": decimal,
+            "weight": decimal,
+            "users": words,
+            "groups": words,
+            "new": flag,
+        },
+        blank={"parent": "", "deserved": 0.0, "limit": None, "weight": 1.0, "users": [], "groups": []},
+        back="/queues",
+        said="Queue {name} is set.",
+    ),
+    Form(
+        name="queue-delete",
+        needs="operate",
+        method="DELETE",
+        path="/v1/queues/{name}",
+        back="/queues",
+        said="Queue {name} is gone.",
+    ),
+)
+
+SIMULATOR = (
+    Form(
+        name="fault",
+        needs="shut-down",
+        method="POST",
+        path="/v1/simulator/faults",
+        fields={"gpu": text, "fault": text, "value": text},
+        back="/simulator",
+        said="Card {gpu}: {fault} {value}",
+    ),
+)
+
+FORMS = {
+    form.name: form for form in (*DEVICES, *WORKLOADS, *JOBS, *QUEUES, *NETWORKS, *TEAMS, *BILLS, *NOTICES, *SIMULATOR)
+}

@@ -1,0 +1,67 @@
+"""The front page: what is given out beside what is used, what is held idle, and why others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calabash.api.overview import OverviewCell, OverviewReply
+from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
+from calabash.gateway.web.words import share
+
+CELL = 14  # edge of a device in the map, with its gap, in the drawing's own units
+LINKED_MAX = 256  # devices that are drawn one by one, each a link; more are drawn as one path per level
+COLUMNS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMap:
+    """All devices as small squares. ``cells``: (x, y, level, cell) each; ``paths``: (level, path) where there are too many."""
+
+    columns: int
+    rows: int
+    cells: list[tuple[int, int, str, OverviewCell]]
+    paths: list[tuple[str, str]]
+
+
+def level(cell: OverviewCell) -> str:
+    """How much of a device is given out, in quarters; ``bad`` where it gives out nothing."""
+    if cell.health != "healthy":
+        return "bad"
+    return str(-(-min(100, cell.given_percent) // 25))
+
+
+def device_map(cells: Sequence[OverviewCell]) -> DeviceMap:
+    """The squares, line by line in the order of the devices."""
+    columns = min(COLUMNS, max(1, len(cells)))
+    placed = [(i % columns * CELL, i // columns * CELL, level(c), c) for i, c in enumerate(cells)]
+    paths: list[tuple[str, str]] = []
+    if len(cells) > LINKED_MAX:
+        edge = CELL - 3
+        for name in sorted({p[2] for p in placed}):
+            squares = "".join(f"M{x} {y}h{edge}v{edge}h-{edge}z" for x, y, its, _ in placed if its == name)
+            paths.append((name, squares))
+    return DeviceMap(columns=columns, rows=-(-len(cells) // columns), cells=[] if paths else placed, paths=paths)
+
+
+def view(seen: OverviewReply) -> Shown:
+    """Allocation and use side by side, in percent of what there is."""
+    sick = sum(c.count for c in seen.health if c.name != "healthy")
+    return {
+        "seen": seen,
+        "given_percent": share(seen.given, seen.devices),
+        "busy_percent": share(seen.busy, seen.devices),
+        "memory_given_percent": share(seen.memory_given_mib, seen.memory_mib),
+        "memory_used_percent": share(seen.memory_used_mib, seen.memory_mib),
+        "idle_percent": share(seen.idle_held_devices, seen.devices),
+        "sick": sick,
+        "map": device_map(seen.cells),
+        "longest": max((c.count for c in seen.tenants), default=0),
+    }
+
+
+async def _read(visit: Visit) -> Shown:
+    return view(await visit.pool.get("/v1/overview", OverviewReply))
+
+
+OVERVIEW_PAGES = (ConsolePage(path="/", title="Overview", template="overview.html", read=_read, section="overview"),)

@@ -1,0 +1,60 @@
+"""Queues as a tree: what each is guaranteed, has, borrows and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calabash.api import replies
+from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
+from calabash.gateway.web.words import share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """A queue at its depth in the tree. Places on its lane in percent: what it holds within its guarantee, what it
+    borrows, and where guarantee and limit are."""
+
+    queue: replies.QueueView
+    depth: int
+    own: float
+    borrowed: float
+    guarantee_at: float
+    limit_at: float
+
+
+def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
+    """Parents before their children, siblings by name; a queue whose parent is gone stands at the top."""
+    names = {q.name for q in queues}
+    children: dict[str, list[replies.QueueView]] = {}
+    for queue in sorted(queues, key=lambda q: q.name):
+        children.setdefault(queue.parent if queue.parent in names and queue.parent != queue.name else "", []).append(
+            queue
+        )
+    scale = max([float(devices), *(q.allocated for q in queues), *(q.deserved for q in queues), 1.0])
+    rows: list[QueueRow] = []
+    left = [(queue, 0) for queue in reversed(children.get("", []))]
+    while left:
+        queue, depth = left.pop()
+        own = min(queue.allocated, queue.deserved)
+        rows.append(
+            QueueRow(
+                queue=queue,
+                depth=depth,
+                own=share(own, scale),
+                borrowed=share(queue.allocated - own, scale),
+                guarantee_at=share(queue.deserved, scale),
+                limit_at=share(queue.limit, scale) if queue.limit is not None else 100.0,
+            )
+        )
+        left += [(child, depth + 1) for child in reversed(children.get(queue.name, []))]
+    return rows
+
+
+async def _listed(visit: Visit) -> Shown:
+    queues = await visit.pool.get("/v1/queues", replies.QueueList)
+    status = await visit.pool.get("/v1/status", replies.Status)
+    return {"rows": tree(queues.items, status.devices), "devices": status.devices}
+
+
+QUEUE_PAGES = (ConsolePage(path="/queues", title="Queues", template="queues.html", read=_listed, section="queues"),)

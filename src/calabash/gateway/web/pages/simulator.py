@@ -1,0 +1,31 @@
+"""The simulated node under the pool: its cards, what is wrong with them, and buttons that break and heal them."""
+
+from __future__ import annotations
+
+from calabash.api.simulator import SimulatedNode
+from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
+
+FAULTS = (
+    ("xid", "79", "Fell off the bus", "XID 79: the card must be reset"),
+    ("xid", "48", "Double-bit error", "XID 48: memory that cannot be corrected"),
+    ("ecc-double", "", "Uncorrected ECC", "one more in the counters, no XID"),
+    ("slow", "300%", "Slow", "kernels take three times as long"),
+    ("lost", "", "Lost", "it answers nobody any more"),
+    ("recover", "", "Heal", "as if nothing had been"),
+)
+
+
+async def _read(visit: Visit) -> Shown:
+    return {"node": await visit.pool.get("/v1/simulator", SimulatedNode), "faults": FAULTS}
+
+
+SIMULATOR_PAGES = (
+    ConsolePage(
+        path="/simulator",
+        title="Simulated node",
+        template="simulator.html",
+        read=_read,
+        section="simulator",
+        needs="shut-down",
+    ),
+)

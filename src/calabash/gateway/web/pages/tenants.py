@@ -1,0 +1,121 @@
+"""Teams: tenants with what they are promised and have, one tenant with its projects and members, and all users."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calabash.api import tenancy
+from calabash.gateway.web.lists import matching, part_of
+from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
+from calabash.gateway.web.words import share
+from calabash.model.errors import CalabashError
+from calabash.model.money import parse_money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRow:
+    """A tenant or project with its lane, places in percent as on the page of queues."""
+
+    quota: tenancy.QuotaView
+    own: float
+    borrowed: float
+    guarantee_at: float
+    spent_percent: float = 0.0
+
+
+def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
+    """One scale for all of them, so that lanes can be compared."""
+    scale = max(
+        [1.0, *(q.allocated for q in quotas), *(q.guarantee for q in quotas), *(q.limit or 0.0 for q in quotas)]
+    )
+    return [
+        QuotaRow(
+            quota=q,
+            own=share(q.allocated - q.borrowed, scale),
+            borrowed=share(q.borrowed, scale),
+            guarantee_at=share(q.guarantee, scale),
+            spent_percent=spent_share(q),
+        )
+        for q in quotas
+    ]
+
+
+def spent_share(quota: tenancy.QuotaView) -> float:
+    """How much of the budget of this month is spent, in percent; 0 where either is not known or they are of two currencies."""
+    if not quota.budget or not quota.spent:
+        return 0.0
+    budget, spent = parse_money(quota.budget), parse_money(quota.spent)
+    return share(float(spent.amount), float(budget.amount)) if spent.currency == budget.currency else 0.0
+
+
+def listed(
+    tenants: Sequence[tenancy.TenantView], quotas: Sequence[tenancy.QuotaView], query: Mapping[str, str]
+) -> Shown:
+    """All tenants, each with its quota."""
+    found = matching(sorted(tenants, key=lambda t: t.name), query, {"name": lambda t: t.name})
+    rows = {row.quota.tenant: row for row in quota_rows([q for q in quotas if not q.project])}
+    return {"part": part_of(found, query, total=len(tenants)), "rows": rows}
+
+
+def single(
+    tenant: tenancy.TenantView,
+    projects: Sequence[tenancy.ProjectView],
+    users: Sequence[tenancy.UserView],
+    quotas: Sequence[tenancy.QuotaView],
+) -> Shown:
+    """One tenant: quota of it and its projects, its members and their roles."""
+    members = [(u, r) for u in users for r in u.roles if r.tenant == tenant.name]
+    of = [q for q in quotas if q.tenant == tenant.name]
+    return {
+        "tenant": tenant,
+        "projects": sorted(projects, key=lambda p: p.name),
+        "members": sorted(members, key=lambda m: (m[1].project, m[0].name)),
+        "users": sorted(u.name for u in users),
+        "rows": {row.quota.project: row for row in quota_rows(of)},
+    }
+
+
+async def _quotas(visit: Visit) -> list[Any]:
+    try:
+        return list((await visit.pool.get("/v1/quota", tenancy.QuotaList)).items)
+    except CalabashError:
+        return []  # tenants are shown without their quota sooner than not at all
+
+
+async def _users(visit: Visit) -> list[Any]:
+    try:
+        return await visit.pool.pages("/v1/users", tenancy.UserList)
+    except CalabashError:
+        return []
+
+
+async def _listed(visit: Visit) -> Shown:
+    tenants, quotas = await asyncio.gather(visit.pool.pages("/v1/tenants", tenancy.TenantList), _quotas(visit))
+    return listed(tenants, quotas, visit.query)
+
+
+async def _single(visit: Visit) -> Shown:
+    name = visit.quoted("name")
+    tenant, projects, users, quotas = await asyncio.gather(
+        visit.pool.get(f"/v1/tenants/{name}", tenancy.TenantView),
+        visit.pool.pages(f"/v1/tenants/{name}/projects", tenancy.ProjectList),
+        _users(visit),
+        _quotas(visit),
+    )
+    return single(tenant, projects, users, quotas)
+
+
+async def _all_users(visit: Visit) -> Shown:
+    users = sorted(await visit.pool.pages("/v1/users", tenancy.UserList), key=lambda u: u.name)
+    facets = {"name": lambda u: u.name, "email": lambda u: u.email, "login": lambda u: u.login}
+    return {"part": part_of(matching(users, visit.query, facets), visit.query, total=len(users))}
+
+
+TENANT_PAGES = (
+    ConsolePage(path="/tenants", title="Tenants", template="tenants.html", read=_listed, section="tenants"),
+    ConsolePage(path="/tenants/{name:str}", title="Tenant", template="tenant.html", read=_single, section="tenants"),
+    ConsolePage(path="/users", title="Users", template="users.html", read=_all_users, section="users"),
+)

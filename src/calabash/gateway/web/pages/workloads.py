@@ -1,0 +1,129 @@
+"""What holds slices, what waits and why, and one of them with its explanation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from calabash.api import replies
+from calabash.gateway.web.lists import ListPart, choices, matching, part_of
+from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
+from calabash.model.errors import CalabashError, Reason
+
+WAITING = "pending"
+EXPLAINED = 20  # waiting requests of one page whose explanation is asked for
+
+FACETS = {
+    "tenant": lambda a: a.tenant,
+    "user": lambda a: a.user,
+    "queue": lambda a: a.queue,
+    "state": lambda a: a.state,
+    "reason": lambda a: a.reason,
+    "mode": lambda a: a.mode,
+    "id": lambda a: a.id,
+    "device": lambda a: str(a.slices[0].device_index) if a.slices else "",
+    "command": lambda a: " ".join(a.command),
+}
+
+
+def listed(allocations: Sequence[replies.AllocationView], query: Mapping[str, str]) -> Shown:
+    """The page of workloads: what is held, or, when the URL says so, what is over."""
+    shown = [a for a in allocations if a.state != WAITING]
+    found = matching(shown, {k: v for k, v in query.items() if k != "device"}, FACETS)
+    if device := query.get("device", ""):
+        found = [a for a in found if any(str(s.device_index) == device for s in a.slices)]
+    return {
+        "part": part_of(found, query, total=len(shown)),
+        "waiting": len(allocations) - len(shown),
+        "tenants": choices(shown, FACETS["tenant"]),
+        "queues": choices(shown, FACETS["queue"]),
+        "states": choices(shown, FACETS["state"]),
+    }
+
+
+def line(
+    allocations: Sequence[replies.AllocationView],
+    why: Mapping[str, replies.WhyReply],
+    query: Mapping[str, str],
+) -> Shown:
+    """The waiting line: each request with its reason and what would help."""
+    waiting = [a for a in allocations if a.state == WAITING]
+    found = matching(waiting, query, FACETS)
+    return {
+        "part": part_of(found, query, total=len(waiting)),
+        "why": why,
+        "reasons": sorted(Counter(a.reason or "not looked at yet" for a in waiting).items(), key=lambda r: -r[1]),
+        "queues": choices(waiting, FACETS["queue"]),
+        "tenants": choices(waiting, FACETS["tenant"]),
+    }
+
+
+def queues_for(tenant: str, queues: Sequence[replies.QueueView]) -> list[str]:
+    """Where a request on that tenant's account can wait: queues without others below them, but those of other tenants."""
+    parents = {q.parent for q in queues}
+    plain = [q.name for q in queues if q.name not in parents]
+    return sorted(name for name in plain if "/" not in name or name.startswith(f"{tenant}/"))
+
+
+def single(
+    allocation: replies.AllocationView, why: replies.WhyReply, queues: Sequence[replies.QueueView] = ()
+) -> Shown:
+    """The page of one workload: where it is, why there, what it uses and, while it waits, where else it could wait."""
+    return {
+        "allocation": allocation,
+        "why": why,
+        "queues": queues_for(allocation.tenant, queues),
+        "waiting": allocation.state == WAITING,
+        "over": allocation.ended_at is not None,
+    }
+
+
+async def _listed(visit: Visit) -> Shown:
+    over = "?ended=1&limit=500" if visit.query.get("over") else ""
+    if over:
+        page = await visit.pool.get(f"/v1/allocations{over}", replies.AllocationList)
+        return listed(page.items, visit.query)
+    return listed(await visit.pool.pages("/v1/allocations", replies.AllocationList), visit.query)
+
+
+async def _line(visit: Visit) -> Shown:
+    allocations = await visit.pool.pages("/v1/allocations", replies.AllocationList)
+    shown: ListPart = line(allocations, {}, visit.query)["part"]
+    names = [a.id for a in shown.items[:EXPLAINED]]
+    answers = await asyncio.gather(*(_why(visit, name) for name in names))
+    return line(allocations, {a.id: a for a in answers if a is not None}, visit.query)
+
+
+async def _why(visit: Visit, name: str) -> replies.WhyReply | None:
+    try:
+        return await visit.pool.get(f"/v1/allocations/{quote(name, safe='')}/why", replies.WhyReply)
+    except CalabashError:
+        return None  # answered in the meantime
+
+
+async def _single(visit: Visit) -> Shown:
+    name = visit.path["id"]
+    allocations, why = await asyncio.gather(
+        visit.pool.pages("/v1/allocations", replies.AllocationList), _why(visit, name)
+    )
+    found = next((a for a in allocations if a.id == name), None)
+    if found is None:
+        over = await visit.pool.get("/v1/allocations?ended=1", replies.AllocationList)
+        found = next((a for a in over.items if a.id == name), None)
+    if found is None or why is None:
+        raise CalabashError(
+            f"there is no workload {name[:80]!r}", reason=Reason.NOT_FOUND, hint="it may have ended long ago"
+        )
+    queues = (await visit.pool.get("/v1/queues", replies.QueueList)).items if found.state == WAITING else ()
+    return single(found, why, queues)
+
+
+WORKLOAD_PAGES = (
+    ConsolePage(path="/workloads", title="Workloads", template="workloads.html", read=_listed, section="workloads"),
+    ConsolePage(
+        path="/workloads/{id:str}", title="Workload", template="workload.html", read=_single, section="workloads"
+    ),
+    ConsolePage(path="/waiting", title="Waiting", template="waiting.html", read=_line, section="waiting"),
+)

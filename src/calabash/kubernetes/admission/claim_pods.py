@@ -1,0 +1,203 @@
+"""Pods that ask by claims: what admission understands of them, and writes into the one form.
+
+A container may also ask for devices of a class by the name of an extended resource, its own or the one that every class has;
+kube-scheduler then makes the claim when it places the pod. Such a pod asks by claims as well: it is planned by what that claim
+will ask for, which stands in the request under the name ``EXTENDED``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.claims import (
+    DEVICE_CLASS,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ResourceClaimSpec,
+)
+from calabash.kubernetes.admission.scope import ClaimsAsked
+from calabash.kubernetes.claims.device_names import CLASS_RESOURCE, EXTENDED
+from calabash.kubernetes.claims.requests import request_of
+from calabash.kubernetes.dialects.facts import PodTerms, facts_of
+from calabash.kubernetes.dialects.pod import AskingClaim, AskingPod
+from calabash.kubernetes.dialects.registry import is_ours_to_translate
+from calabash.kubernetes.dialects.translate import containers_of
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.quantity import parse_quantity, whole
+from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, read_request
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE, GpuRequest
+
+DIALECT = "claims"
+
+
+def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
+    """Return how many devices the containers of a pod ask for by names of extended resources that classes have, by name.
+
+    Args:
+        extended: the names that classes of ours have beside those that every class has.
+
+    Raises CalabashError for an amount that is no number of devices.
+    """
+    found: dict[str, Fraction] = {}
+    for place in containers_of(pod):
+        resources = place.container.resources
+        amounts = {**(resources.requests or {}), **(resources.limits or {})} if resources is not None else {}
+        for name, written in amounts.items():
+            named = name.startswith(CLASS_RESOURCE) or name in extended
+            if named and not is_ours_to_translate(name):
+                found[name] = found.get(name, Fraction(0)) + parse_quantity(written, what=name)
+    return {name: whole(amount, what=name) for name, amount in found.items() if amount}
+
+
+def look_up(
+    client: KubeClient, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]
+) -> ClaimsAsked:
+    """Return what these claims of a namespace ask, and the claim for what is asked ``by_name``; claims that are not there
+    are left out. Raises CalabashError when the API server does not answer."""
+    classes = {found.metadata.name: found for page in client.pages(DEVICE_CLASS) for found in page.items}
+    asked: dict[str, GpuRequest | CalabashError | None] = {}
+    for claim in claims:
+        spec = _spec(client, namespace, claim)
+        try:
+            if spec is not None:
+                asked[claim.name] = request_of(spec, classes)
+        except CalabashError as error:
+            if error.reason is not Reason.NOT_FOUND:  # a class may come, as a claim may
+                asked[claim.name] = error
+    if by_name:
+        try:
+            asked[EXTENDED] = request_of(_extended_claim(by_name, classes), classes)
+        except CalabashError as error:
+            asked[EXTENDED] = error
+    return asked
+
+
+def _extended_claim(by_name: Mapping[str, int], classes: Mapping[str, DeviceClass]) -> ResourceClaimSpec:
+    """Return the claim that kube-scheduler makes. Of classes with one name it takes the one that was created last."""
+    named: dict[str, str] = {}
+    for found in sorted(classes.values(), key=lambda c: c.metadata.name, reverse=True):
+        name = found.spec.extended_resource_name
+        before = classes[named[name]].metadata.creation_timestamp if name in named else None
+        if name and (found.metadata.creation_timestamp or "") >= (before or ""):
+            named[name] = found.metadata.name
+    requests = [
+        DeviceRequest(
+            name=f"r{number}",
+            exactly=ExactDeviceRequest(
+                device_class_name=named.get(name) or name.removeprefix(CLASS_RESOURCE), count=count
+            ),
+        )
+        for number, (name, count) in enumerate(by_name.items())
+    ]
+    return ResourceClaimSpec(devices=DeviceClaim(requests=tuple(requests)))
+
+
+def _spec(client: KubeClient, namespace: str, claim: AskingClaim) -> ResourceClaimSpec | None:
+    try:
+        if claim.resource_claim_name:
+            found = client.get(RESOURCE_CLAIM, claim.resource_claim_name, namespace)
+            return found.spec if found is not None else None
+        if claim.resource_claim_template_name:
+            made_of = client.get(RESOURCE_CLAIM_TEMPLATE, claim.resource_claim_template_name, namespace)
+            return made_of.spec.spec if made_of is not None else None
+    except ValueError:  # no object has such a name
+        return None
+    return None
+
+
+def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsAsked | None) -> PodRequest | None:
+    """What the pod asks for, by whichever door. Raises CalabashError: by both, or by a claim that cannot be counted.
+
+    A claim that is not there yet may be one of ours: the pod is held until the planner knows.
+    """
+    if claims is None:
+        return by_tokens
+    named = [one.name for one in pod.spec.resource_claims or []]
+    wanted = [name for name in named if claims.get(name, GpuRequest()) is not None]
+    ours = [name for name in wanted if name in claims]
+    extended = claims.get(EXTENDED) is not None
+    if ours and (by_tokens is not None or extended):
+        raise CalabashError(
+            f"the pod asks for devices by names of resources and by claim {ours[0][:64]}",
+            hint="a node gives its devices by one of the two: keep one of them",
+        )
+    if extended and (by_tokens is not None or wanted):
+        raise CalabashError(
+            "the pod asks for devices by the name of a device class and in another way",
+            hint="keep one of them, or ask for all devices by one claim",
+        )
+    if by_tokens is not None:
+        return by_tokens
+    if extended:
+        wanted = [EXTENDED]
+    if not wanted:
+        return None
+    facts = facts_of(pod)
+    parts = tuple(
+        ContainerRequest(container=name, kind=ContainerKind.MAIN, request=_with_terms(name, claims.get(name), facts))
+        for name in wanted
+    )
+    return PodRequest(
+        dialect=DIALECT,
+        containers=parts,
+        queue=facts.queue,
+        gang_source=facts.gang_source,
+        movable=facts.movable,
+        door=NodeDoor.CLAIMS,
+    )
+
+
+def _with_terms(name: str, asked: GpuRequest | CalabashError | None, facts: PodTerms) -> GpuRequest:
+    if isinstance(asked, CalabashError):
+        what = "devices asked for by the name of a device class" if name == EXTENDED else f"claim {name[:64]}"
+        raise CalabashError(f"{what}: {asked.message}", reason=asked.reason, hint=asked.hint) from asked
+    return replace(
+        asked if asked is not None else GpuRequest(),
+        priority=facts.priority,
+        tenant=facts.tenant,
+        queue=facts.queue or DEFAULT_QUEUE,
+        gang=facts.gang,
+        gang_size=facts.gang_size,
+        run_time_s=facts.run_time_s,
+    )
+
+
+def same_request(present: str, wanted: str | None) -> bool:
+    """Whether an annotation says what is understood now. Of claims only the pod's own terms count: what they ask for, the
+    planner reads from themselves, and one may have come between two questions."""
+    if present == wanted or wanted is None:
+        return present == wanted
+    try:
+        one, other = read_request(present), read_request(wanted)
+    except CalabashError:
+        return False
+    both = one.door is NodeDoor.CLAIMS and other.door is NodeDoor.CLAIMS
+    return both and _terms(one) == _terms(other)
+
+
+def _terms(asked: PodRequest) -> PodRequest:
+    return replace(
+        asked,
+        containers=tuple(
+            replace(
+                part,
+                request=GpuRequest(
+                    priority=part.request.priority,
+                    tenant=part.request.tenant,
+                    queue=part.request.queue,
+                    gang=part.request.gang,
+                    gang_size=part.request.gang_size,
+                    run_time_s=part.request.run_time_s,
+                ),
+            )
+            for part in asked.containers
+        ),
+    )

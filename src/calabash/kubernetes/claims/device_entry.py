@@ -1,0 +1,228 @@
+"""One device as it stands in a ResourceSlice: attributes, capacity, and what it takes of its card's counters.
+
+Theory of operation. Everything that can be had of a card consumes one counter set, the card's: its memory slices one by one,
+its compute slices, its media engine; a card that MIG cannot cut has one counter. A MIG device takes what its instance takes,
+everything else takes all, but what only lets administrators look takes nothing: the allocator asks for
+counters from them, too. It charges a device that several claims share once, with its first claim. So two
+MIG instances are allocated together exactly when they fit on the card, and a card is never given in two ways at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from calabash.adapters.kube.objects.claims import (
+    CapacityRange,
+    CapacityRequestPolicy,
+    CounterConsumption,
+    CounterSet,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceCounter,
+    DeviceTaint,
+    SliceDevice,
+)
+from calabash.kubernetes.claims.capacity import CORES, MEMORY, SLICES, STEP_MIB, reserve_mib, turns_mib
+from calabash.kubernetes.claims.device_names import NOMINAL_GIB, OBSERVED, ClaimDevice
+from calabash.model.device import Device
+from calabash.model.mig import MigProfile, run_of
+from calabash.model.nominal import nominal_memory_mib
+from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+from calabash.sharing.mps import CLIENTS_MAX
+from calabash.sharing.timeslice import MODE as TIMESLICE
+from calabash.sharing.timeslice import sharers_of
+from calabash.sharing.vgpu import SLICES_MAX
+
+NVIDIA = "gpu.nvidia.com"
+_TEXT_MAX = 64
+_NVIDIA_TYPES = {EXCLUSIVE.name: "gpu", MIG_MODE: "mig", VF_MODE: "vfio"}
+_ARCHITECTURES = {
+    (7, 0): "Volta",
+    (7, 5): "Turing",
+    (8, 0): "Ampere",
+    (8, 6): "Ampere",
+    (8, 7): "Ampere",
+    (8, 9): "Ada Lovelace",
+    (9, 0): "Hopper",
+    (10, 0): "Blackwell",
+    (10, 3): "Blackwell",
+    (12, 0): "Blackwell",
+}
+_PCI = re.compile(r"(?:[0-9a-fA-F]{4})?([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedCard:
+    """What is said of a card beside what its driver says: its ``name``, the ``island`` of cards that NVLink joins it to ("" for
+    none), the PCIe root that it is below, and the versions of its driver; "" where it is not known."""
+
+    name: str
+    island: str = ""
+    pcie_root: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
+
+
+def slice_device(
+    found: ClaimDevice, facts: OfferedCard, *, taints: tuple[DeviceTaint, ...], counters: bool
+) -> SliceDevice:
+    """The device. ``counters``: whether the API server knows them."""
+    return SliceDevice(
+        name=found.name,
+        attributes=_attributes(found, facts),
+        capacity=_capacity(found),
+        consumes_counters=(CounterConsumption(counter_set=facts.name, counters=_taken(found)),)
+        if counters and found.mode != OBSERVED
+        else (),
+        taints=taints,
+        allow_multiple_allocations=True if found.shared else None,
+    )
+
+
+def counter_set(card: str, device: Device) -> CounterSet:
+    """What a card has."""
+    return CounterSet(name=card, counters=_counters(_all(device)))
+
+
+def semantic_version(text: str) -> str:
+    """The first numbers of a version, as semver writes them: ``535.104.05`` is ``535.104.5``; "" where there are none."""
+    numbers = re.findall(r"[0-9]{1,9}", re.split(r"[,+ -]", text.strip(), maxsplit=1)[0])[:3]
+    return ".".join(str(int(n)) for n in (*numbers, "0", "0")[:3]) if numbers else ""
+
+
+def _attributes(found: ClaimDevice, facts: OfferedCard) -> dict[str, DeviceAttribute]:
+    device, profile = found.device, _profile(found)
+    capability = ".".join(str(n) for n in (*device.compute_capability, 0)) if any(device.compute_capability) else ""
+    pci = _PCI.fullmatch(device.pci_bus_id)
+    texts = {
+        "mode": found.mode,
+        "vendor": device.vendor,
+        "model": device.model,
+        "uuid": device.uuid,
+        "island": facts.island,
+        "profile": found.profile,
+        "resource.kubernetes.io/pcieRoot": facts.pcie_root,
+        "resource.kubernetes.io/pciBusID": pci[1].lower() if pci else "",
+    }
+    versions = {
+        "driverVersion": semantic_version(facts.driver_version),
+        "cudaDriverVersion": semantic_version(facts.cuda_version),
+        "computeCapability": capability,
+    }
+    kind = _NVIDIA_TYPES.get(found.mode, "")
+    if kind and device.vendor == "nvidia":
+        texts |= {
+            f"{NVIDIA}/type": kind,
+            f"{NVIDIA}/productName": device.model,
+            f"{NVIDIA}/architecture": _ARCHITECTURES.get(device.compute_capability, ""),
+            f"{NVIDIA}/{'parentUUID' if profile else 'uuid'}": device.uuid,
+            f"{NVIDIA}/profile": profile.name if profile else "",
+        }
+        versions |= {
+            f"{NVIDIA}/cudaComputeCapability": versions["computeCapability"],
+            f"{NVIDIA}/driverVersion": versions["driverVersion"],
+            f"{NVIDIA}/cudaDriverVersion": versions["cudaDriverVersion"],
+        }
+    nominal_mib = nominal_memory_mib(profile.memory_mib, profile.name) if profile else device.nominal_memory_mib
+    numbers = {
+        "index": device.index,
+        "numaNode": device.numa_node,
+        "start": found.start,
+        NOMINAL_GIB: nominal_mib // 1024,
+    }
+    return (
+        {name: DeviceAttribute(string=text[:_TEXT_MAX]) for name, text in texts.items() if text}
+        | {name: DeviceAttribute(version=version) for name, version in versions.items() if version}
+        | {name: DeviceAttribute(int_=number) for name, number in numbers.items() if number >= 0}
+    )
+
+
+def _capacity(found: ClaimDevice) -> dict[str, DeviceCapacity]:
+    if found.mode == OBSERVED:
+        return {}
+    if not found.shared:
+        return _undivided(found)
+    device, profile = found.device, _profile(found)
+    reserve, cores, percent = reserve_mib(found.mode), 0, 100
+    memory_mib, places = device.memory_mib, SLICES_MAX
+    if found.mode == TIMESLICE.name:
+        turns = {MEMORY: _memory(turns_mib(device), least_mib=0, default_mib=0)}
+        return turns | {SLICES: _one_of(sharers_of(device))}
+    if found.mode == MPS_MODE:
+        places, cores = CLIENTS_MAX, 1
+        if profile is not None and device.mig is not None:
+            memory_mib, percent = profile.memory_mib, 100 * profile.compute // device.mig.compute
+    least_mib = reserve + STEP_MIB
+    most_mib = reserve + (memory_mib - reserve) // STEP_MIB * STEP_MIB
+    share = CapacityRange(min=str(cores), step="1")
+    return {
+        MEMORY: _memory(memory_mib, least_mib=least_mib, default_mib=max(least_mib, most_mib)),
+        CORES: DeviceCapacity(
+            value=str(percent),
+            request_policy=CapacityRequestPolicy(default=str(percent if cores else 0), valid_range=share),
+        ),
+        SLICES: _one_of(places),
+    }
+
+
+def _undivided(found: ClaimDevice) -> dict[str, DeviceCapacity]:
+    device, profile = found.device, _profile(found)
+    memory_mib, percent, processors = device.memory_mib, 100, device.multiprocessor_count
+    if profile is not None and device.mig is not None:
+        memory_mib, percent = profile.memory_mib, max(1, 100 * profile.compute // device.mig.compute)
+        processors = processors * profile.compute // device.mig.compute
+    sizes = {MEMORY: _quantity(memory_mib), CORES: str(percent)}
+    if device.vendor == "nvidia":
+        sizes[f"{NVIDIA}/memory"] = _quantity(memory_mib)
+        if processors:
+            sizes[f"{NVIDIA}/multiprocessors"] = str(processors)
+    return {name: DeviceCapacity(value=value) for name, value in sizes.items()}
+
+
+def _memory(value_mib: int, *, least_mib: int, default_mib: int) -> DeviceCapacity:
+    steps = CapacityRange(min=_quantity(least_mib), step=_quantity(STEP_MIB))
+    policy = CapacityRequestPolicy(default=_quantity(default_mib), valid_range=steps)
+    return DeviceCapacity(value=_quantity(value_mib), request_policy=policy)
+
+
+def _one_of(places: int) -> DeviceCapacity:
+    """Each share takes one place."""
+    return DeviceCapacity(value=str(places), request_policy=CapacityRequestPolicy(default="1", valid_values=("1",)))
+
+
+def _quantity(mib: int) -> str:
+    """As the API server writes it back."""
+    amount, units = mib, ["Mi", "Gi", "Ti", "Pi"]
+    while amount and amount % 1024 == 0 and len(units) > 1:
+        amount, units = amount // 1024, units[1:]
+    return f"{amount}{units[0]}" if amount else "0"
+
+
+def _taken(found: ClaimDevice) -> dict[str, DeviceCounter]:
+    profile = _profile(found)
+    return _counters(_all(found.device) if profile is None else _of_instance(profile, found.start))
+
+
+def _profile(found: ClaimDevice) -> MigProfile | None:
+    return found.device.mig.profile(found.profile) if found.profile and found.device.mig is not None else None
+
+
+def _all(device: Device) -> dict[str, int]:
+    geometry = device.mig
+    if geometry is None:
+        return {"card": 1}
+    media = {"media": 1} if any(p.media for p in geometry.profiles) else {}
+    return {f"memory-{i}": 1 for i in range(geometry.slices)} | {"compute": geometry.compute} | media
+
+
+def _of_instance(profile: MigProfile, start: int) -> dict[str, int]:
+    run = run_of(profile, start)
+    slices = {f"memory-{i}": 1 for i in range(run.bit_length()) if run >> i & 1}
+    return slices | {"compute": profile.compute} | ({"media": 1} if profile.media else {})
+
+
+def _counters(amounts: Mapping[str, int]) -> dict[str, DeviceCounter]:
+    return {name: DeviceCounter(value=str(amount)) for name, amount in amounts.items()}

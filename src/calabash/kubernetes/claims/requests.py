@@ -1,0 +1,208 @@
+"""What a claim asks of our driver, in the words of the scheduler: one ``GpuRequest``, as a claim is one allocation of an agent.
+
+It is read from the claim's spec and its classes before anything is allocated, so that what asks by claims stands in the same
+queues as everything else. What was allocated then is the truth (``allocated``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from calabash.adapters.kube.objects.claims import (
+    AllocatedConfig,
+    CapacityRequirements,
+    DeviceClass,
+    DeviceConfig,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    ExactDeviceRequest,
+    ResourceClaimSpec,
+)
+from calabash.kubernetes.claims.capacity import CORES, MEMORY, STEP_MIB, reserve_mib
+from calabash.kubernetes.claims.device_names import DRIVER, OBSERVED
+from calabash.kubernetes.claims.expressions import Demands, demands_of
+from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
+from calabash.kubernetes.objects.quantity import mib_of, parse_quantity, whole
+from calabash.model.compute import with_compute
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
+from calabash.sharing.brokered import MODE as BROKERED
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+from calabash.sharing.timeslice import MODE as TIMESLICE
+from calabash.sharing.vgpu import MODE as VGPU
+
+REQUESTS_MAX = 32  # as the API server has it
+_NVIDIA = "gpu.nvidia.com"
+_NVIDIA_TYPES = {"gpu": EXCLUSIVE.name, "mig": MIG_MODE, "vfio": VF_MODE}
+_SHARED = frozenset({VGPU.name, TIMESLICE.name, MPS_MODE})
+_MODES = frozenset({EXCLUSIVE.name, MIG_MODE, VF_MODE}) | _SHARED
+
+_Way = ExactDeviceRequest | DeviceSubRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    """One request of ours. ``name`` is as in an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
+
+    name: str
+    way: _Way
+    demands: Demands
+    wishes: SliceWishes
+
+
+def is_ours(found: DeviceClass) -> bool:
+    """Whether the devices of a class are those of our driver: its selectors say so."""
+    return _demands(found, ()).driver == DRIVER
+
+
+def request_of(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> GpuRequest | None:
+    """What a claim asks; None when it asks nothing of ours, or only to watch.
+
+    Where a request has several ways to be answered it is counted by the first that is ours.
+
+    Raises CalabashError: NOT_FOUND for a class that is not there; UNSUPPORTED, MODE_CONFLICT or BAD_REQUEST for what no
+    planner can count.
+    """
+    if len(spec.devices.requests) > REQUESTS_MAX:
+        raise CalabashError(f"{len(spec.devices.requests)} requests in one claim", hint=f"at most {REQUESTS_MAX}")
+    asks = [ask for one in spec.devices.requests if (ask := _ask(one, spec, classes)) is not None]
+    found = [_request(ask) for ask in asks]
+    if not found:
+        return None
+    first = found[0]
+    alike = {replace(one, count=1, selector=Selector()) for one in found}
+    if len(alike) > 1:
+        raise CalabashError(
+            f"requests {', '.join(ask.name for ask in asks)} differ in mode or amounts",
+            reason=Reason.MODE_CONFLICT,
+            hint="one claim for each",
+        )
+    same = all(one.selector == first.selector for one in found)
+    count = sum(one.count for one in found)
+    return replace(first, count=count, selector=first.selector if same else Selector())
+
+
+def _ask(request: DeviceRequest, spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> _Ask | None:
+    ways: list[tuple[str, _Way]] = [(f"{request.name}/{way.name}", way) for way in request.first_available]
+    if request.exactly is not None:
+        ways = [(request.name, request.exactly)]
+    for name, way in ways:
+        found = classes.get(way.device_class_name)
+        if found is None:
+            raise CalabashError(
+                f"request {name}: device class {way.device_class_name[:253]} does not exist",
+                reason=Reason.NOT_FOUND,
+                hint="kubectl get deviceclasses",
+            )
+        demands = _demands(found, way.selectors)
+        if demands.driver != DRIVER or (isinstance(way, ExactDeviceRequest) and way.admin_access):
+            continue
+        configs = [*_said(found.spec.config, "FromClass", name), *_said(spec.devices.config, "FromClaim", name)]
+        return _Ask(name=name, way=way, demands=demands, wishes=wishes_for(name, configs))
+    return None
+
+
+def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
+    return demands_of(one.cel.expression for one in (*found.spec.selectors, *more) if one.cel is not None)
+
+
+def _said(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
+    """Words for our driver, as an allocation would have them; those of a class are for whoever asks by it."""
+    names = (request,) if source == "FromClass" else ()
+    return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]
+
+
+def _request(ask: _Ask) -> GpuRequest:
+    try:
+        return _translated(ask)
+    except CalabashError as error:
+        raise CalabashError(f"request {ask.name}: {error.message}", reason=error.reason, hint=error.hint) from error
+
+
+def _translated(ask: _Ask) -> GpuRequest:
+    way, demands, wishes = ask.way, ask.demands, ask.wishes
+    if way.allocation_mode == "All":
+        raise CalabashError(
+            "all devices of a node are not a number of devices", reason=Reason.UNSUPPORTED, hint="say how many"
+        )
+    capacity = _amounts(way.capacity)
+    mode, profile = _mode(demands, capacity), demands.text((DRIVER, "profile"), (_NVIDIA, "profile"))
+    model = demands.text((DRIVER, "model"), (_NVIDIA, "productName"))
+    base = GpuRequest(
+        count=way.count or 1,
+        selector=Selector(
+            models=(model,) if model else (),
+            memory_mib_min=demands.nominal_mib_min,
+            reported_mib_min=demands.reported_mib_min,
+        ),
+        policy=wishes.policy or ComputePolicy.FIXED,
+        isolation=wishes.isolation if wishes.isolation is not None else Isolation.COOPERATIVE,
+    )
+    if mode == MIG_MODE:
+        if not profile:
+            raise CalabashError(
+                "it names no MIG profile", hint=f'a selector device.attributes["{DRIVER}"].profile == "1g.10gb"'
+            )
+        return replace(base, mig=profile)
+    if mode not in _SHARED:
+        brokered = base.isolation is Isolation.BROKERED and mode == EXCLUSIVE.name
+        return replace(base, mode=BROKERED.name if brokered else mode)
+    return _shared(replace(base, mode=mode), capacity, wishes)
+
+
+def _shared(base: GpuRequest, capacity: Mapping[str, int], wishes: SliceWishes) -> GpuRequest:
+    """A part of each card, in the amounts that the allocator would make of it."""
+    memory_mib, cores = capacity.get(MEMORY), capacity.get(CORES, 0)
+    if memory_mib is not None:
+        memory_mib = _consumed_mib(memory_mib, base.mode)
+    policy = wishes.policy
+    if base.mode != VGPU.name:
+        cores, policy = cores if base.mode == MPS_MODE else 0, ComputePolicy.FIXED
+    spill_mib = wishes.spill_mib or 0
+    if spill_mib and memory_mib is None:
+        raise CalabashError("it spills and asks for no memory", hint="say how much of the card in capacity.requests")
+    amounts = replace(
+        base,
+        mode=BROKERED.name if base.isolation is Isolation.BROKERED and base.mode == VGPU.name else base.mode,
+        memory_mib=None if memory_mib is None else memory_mib + spill_mib,
+        spill_mib=spill_mib,
+    )
+    # Every share of a shared device has an amount of memory; the allocator adds it where the claim names none.
+    return with_compute(amounts, core_percent=cores or None, policy=policy, part=True)
+
+
+def _consumed_mib(asked_mib: int, mode: ModeName) -> int:
+    """What the slice has once the allocator has rounded up what was asked; see ``amounts``."""
+    reserve = reserve_mib(mode)
+    least = reserve + STEP_MIB if reserve else 0
+    return max(least + -(-max(0, asked_mib - least) // STEP_MIB) * STEP_MIB - reserve, 1)
+
+
+def _mode(demands: Demands, capacity: Mapping[str, int]) -> ModeName:
+    said = demands.text((DRIVER, "mode"))
+    if said == OBSERVED:
+        raise CalabashError(
+            "it asks to look at cards, which administrators may", hint="say adminAccess: true in the request"
+        )
+    if said and said not in _MODES:
+        raise CalabashError(f"mode {said[:64]!r} is not known", hint=f"one of: {', '.join(sorted(_MODES))}")
+    theirs = _NVIDIA_TYPES.get(demands.text((_NVIDIA, "type")))
+    if said or theirs:
+        return ModeName(said or theirs or "")
+    if demands.text((DRIVER, "profile"), (_NVIDIA, "profile")):
+        return MIG_MODE
+    return VGPU.name if capacity else EXCLUSIVE.name
+
+
+def _amounts(capacity: CapacityRequirements | None) -> dict[str, int]:
+    """Memory in MiB and cores in percent, of each device."""
+    found: dict[str, int] = {}
+    for name, written in (capacity.requests if capacity is not None else {}).items():
+        what = name.removeprefix(f"{DRIVER}/")
+        if what == MEMORY:
+            found[MEMORY] = mib_of(parse_quantity(written, what=what), what=what)
+        elif what == CORES:
+            found[CORES] = whole(parse_quantity(written, what=what), what=what)
+    return found

@@ -1,0 +1,129 @@
+"""Who leads: one of several planners, by a Lease.
+
+A leader renews well before its term ends and gives up by its own clock a while before others may take over, so that at no
+time two decide. Others take over when the holder has not renewed for a whole term as seen by their own clock: clocks of
+machines are never compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.core import LEASE, KubeLease
+from calabash.model.errors import CalabashError, Reason
+
+TERM_S = 15.0
+RENEW_EVERY_S = 2.0
+MARGIN_S = 5.0  # a leader stops so long before its term ends
+CALL_S = 3.0  # an API server that hangs is asked again on another connection
+
+
+class Election:
+    """One candidate; ``step`` is called every ``RENEW_EVERY_S`` by one thread.
+
+    Args:
+        identity: unique among candidates.
+        now_s: a clock that never jumps.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        now_s: Callable[[], float],
+        term_s: float = TERM_S,
+    ) -> None:
+        self._client = client.within(CALL_S)
+        self._namespace, self._name, self._identity = namespace, name, identity
+        self._now_s = now_s
+        self._term_s = term_s
+        self._observed: tuple[str | None, str | None] | None = None
+        self._observed_at_s = 0.0
+        self._renewed_at_s: float | None = None
+        self._term = 0
+        self._in_touch = False
+
+    def leads(self) -> bool:
+        """Whether decisions may be taken now."""
+        margin_s = min(MARGIN_S, self._term_s / 3)
+        return self._renewed_at_s is not None and self._now_s() < self._renewed_at_s + self._term_s - margin_s
+
+    def term(self) -> int:
+        """The number of the last term that began here. One that was renewed too late is another: somebody else may have
+        led in between."""
+        return self._term
+
+    def in_touch(self) -> bool:
+        """Whether the API server answered the last step."""
+        return self._in_touch
+
+    def step(self) -> bool:
+        """Renew, or try to take over; whether it leads."""
+        asked_at_s = self._now_s()
+        try:
+            taken = self._take(asked_at_s)
+            self._in_touch = True
+        except CalabashError as error:
+            self._in_touch = error.reason is not Reason.API_DOWN
+            if error.reason is Reason.CONFLICT:
+                self._renewed_at_s = None  # somebody else was quicker
+            return self.leads()
+        if taken and not self.leads():
+            self._term += 1
+        self._renewed_at_s = asked_at_s if taken else None
+        return self.leads()
+
+    def resign(self) -> None:
+        """Let others take over at once."""
+        if self._renewed_at_s is None:
+            return
+        self._renewed_at_s = None
+        lease = self._client.get(LEASE, self._name, self._namespace)
+        if lease is not None and lease.spec.holder_identity == self._identity:
+            self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _stamp()})
+
+    def holder(self) -> str:
+        """Who leads, as last seen."""
+        return (self._observed[0] if self._observed else None) or ""
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _take(self, now_s: float) -> bool:
+        lease = self._client.get(LEASE, self._name, self._namespace)
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._term_s)),
+            "renewTime": _stamp(),
+        }
+        if lease is None:
+            spec["acquireTime"] = spec["renewTime"]
+            body = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": spec}
+            self._client.create(LEASE, body, self._namespace)
+            return True
+        holder = lease.spec.holder_identity
+        seen = (holder, lease.spec.renew_time)
+        if seen != self._observed:
+            self._observed, self._observed_at_s = seen, now_s
+        mine = holder == self._identity
+        if holder and not mine:
+            term_s = max(self._term_s, float(lease.spec.lease_duration_seconds or 0))
+            if now_s < self._observed_at_s + term_s:
+                return False
+        if not mine:
+            spec["acquireTime"] = spec["renewTime"]
+            spec["leaseTransitions"] = lease.spec.lease_transitions + 1
+        self._write(lease, spec)
+        return True
+
+    def _write(self, lease: KubeLease, spec: dict[str, object]) -> None:
+        meta = {"resourceVersion": lease.metadata.resource_version}
+        self._client.patch(LEASE, self._name, self._namespace, body={"metadata": meta, "spec": spec})
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,1 @@
+"""Resource claims on a node: the DRA driver."""

@@ -1,0 +1,180 @@
+"""All that faces claims on a node: the driver that the kubelet calls, what the node offers to claims, and what it has given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.host.pci.devices import PciTree
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM
+from calabash.adapters.kubelet import DeviceHealth, DeviceState, DraServer
+from calabash.kubernetes.claims.device_names import DRIVER, claim_devices
+from calabash.kubernetes.claims.slice_publisher import SlicePublisher
+from calabash.kubernetes.claims.slices import SliceFacts, pcie_roots
+from calabash.kubernetes.node_plugin.claims.prepare import ClaimEdits, ClaimPreparer
+from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
+from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
+from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.settings import AgentSettings
+from calabash.model.device import ILL, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import redacted
+from calabash.node.agent import NodeAgent
+from calabash.node.membership.container import is_of_claim
+from calabash.node.snapshot import NodeSnapshot
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimDoor:
+    """Open while the node's door is that of claims; what was given through it is served until it is given back.
+
+    Args:
+        edits: what containers need.
+        refuse: raises CalabashError while the node gives out nothing.
+        closed: why nothing is offered; "" when it is.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        client: KubeClient,
+        agent: NodeAgent,
+        pods: NodePods,
+        desk: ClaimDesk,
+        *,
+        doorway: Doorway,
+        edits: ClaimEdits,
+        refuse: Callable[[], None],
+        closed: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._desk = desk
+        self._doorway = doorway
+        self._refuse_all = refuse
+        self._closed = closed
+        self._care = ClaimCare(client, agent, desk)
+        self._preparer = ClaimPreparer(
+            agent,
+            pods,
+            desk,
+            SystemClock(),
+            fetch=lambda namespace, name: client.get(RESOURCE_CLAIM, name, namespace),
+            edits=edits,
+            refuse=self._refuse,
+            changed=self._care.prepared,
+            pause=time.sleep,
+        )
+        self._slices = SlicePublisher(client, settings.node)
+        self._roots: dict[DeviceUuid, str] | None = None
+        self._offers, self._told = False, ""
+        self._server: DraServer | None = None
+
+    def start(self) -> None:
+        for left in self._desk.begin([record.id for record in self._agent.records()]):
+            self._agent.end(left, reason="ended", explanation="nothing is noted of its claim", gently=True)
+        self._care.start()
+        self._look()
+
+    def stop(self) -> None:
+        """Containers go on."""
+        self._slices.stop()
+        if self._server is not None:
+            self._server.stop()
+        self._care.stop()
+
+    @property
+    def registered(self) -> bool:
+        """Whether a kubelet has taken the driver."""
+        return self._server is not None and self._server.registered
+
+    @property
+    def registrations(self) -> int:
+        return self._server.registrations if self._server is not None else 0
+
+    @property
+    def degraded(self) -> str | None:
+        """What of the node's devices the API server cannot keep for claims; "" where all is, None where claims have none."""
+        return self._slices.degraded if self._offers else None
+
+    def tend(self, snapshot: NodeSnapshot, *, refusal: CalabashError | None, driver: str) -> None:
+        """How the node is now; to be called again and again.
+
+        Args:
+            refusal: why nothing is given out.
+            driver: version of the cards' driver.
+        """
+        self._look()
+        if self._server is not None:
+            self._server.set_health(device_health(snapshot, self._settings.node))
+        if self._roots is None:
+            self._roots = pcie_roots([state.device for state in snapshot.devices], PciTree(self._settings.host))
+        facts = SliceFacts(
+            driver_version=driver,
+            pcie_roots=self._roots,
+            claimed=frozenset(a.record.id for a in snapshot.allocations if is_of_claim(a.record.id)),
+            closed=(refusal.message if refusal is not None else "") or self._closed(),
+        )
+        self._offer(snapshot, facts)
+        self._care.follow({state.device.uuid: state.device.health for state in snapshot.devices})
+
+    def _offer(self, snapshot: NodeSnapshot, facts: SliceFacts) -> None:
+        """What schedulers hear comes before what claims are told."""
+        try:
+            if self._doorway.claims and (self.registered or self._offers):
+                self._slices.publish(snapshot, facts)
+                self._offers = True
+            elif not self._doorway.claims and self._offers:
+                self._slices.withdraw()
+                self._offers = False
+            self._told = ""
+        except CalabashError as error:
+            if error.message != self._told:
+                log.warning("what the node offers to claims could not be told", error=error.message)
+            self._told = error.message
+
+    def _look(self) -> None:
+        """Have the driver served while claims may need it: also those that were prepared before the door was changed."""
+        if self._server is None and (self._doorway.claims or self._desk.notes.all()):
+            self._server = DraServer(
+                DRIVER,
+                self._preparer,
+                plugins=self._settings.kubelet / "plugins",
+                registry=self._settings.kubelet / "plugins_registry",
+                on_error=lambda error: log.warning(str(error)),
+            )
+            self._server.start()
+        elif self._server is not None and not self._doorway.claims and not self._desk.notes.all():
+            self._server.stop()
+            self._server = None
+
+    def _refuse(self) -> None:
+        if not self._doorway.claims:
+            raise CalabashError(
+                f"the devices of node {self._settings.node} are given by tokens, not by claims",
+                reason=Reason.CONFLICT,
+                hint="the node's label calabash.dev/door says which; its slices were withdrawn when it was changed",
+            )
+        self._refuse_all()
+
+
+def device_health(snapshot: NodeSnapshot, pool: str) -> list[DeviceHealth]:
+    """The health of everything that claims can have: that of its card."""
+    states = {state.device.uuid: state for state in snapshot.devices}
+    return [
+        DeviceHealth(
+            pool=pool,
+            device=one.name,
+            state=DeviceState.UNHEALTHY if one.device.health in ILL else DeviceState.HEALTHY,
+            message=(redacted(states[one.device.uuid].cause) or one.device.health.value)
+            if one.device.health in ILL
+            else "",
+        )
+        for one in claim_devices([state.device for state in snapshot.devices])
+    ]

@@ -1,0 +1,145 @@
+"""Looks after claims that a node has prepared: whether they still are what they were, and what their status tells.
+
+Nobody tells a driver that a claim is gone, and claims cannot be watched by node. So each is asked for when a card has changed
+its health, and else every quarter of a minute; one that was just prepared is told of as it was fetched for that. What is
+over is let go of: the kubelet gives back what it knows, this is for what it has forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import structlog
+
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM, ResourceClaim
+from calabash.kubernetes.claims.allocated import claim_plan
+from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNote
+from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
+from calabash.kubernetes.node_plugin.claims.status import claim_status
+from calabash.kubernetes.node_plugin.claims.store import known_claim
+from calabash.model.device import DeviceUuid, Health
+from calabash.model.errors import CalabashError
+from calabash.model.mentions import redacted
+from calabash.node.agent import NodeAgent
+from calabash.node.membership.container import claim_allocation
+
+LOOK_S = 15.0
+MANAGER = "calabash-agent"
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimCare:
+    """A thread of its own, because the API server may take its time."""
+
+    def __init__(self, client: KubeClient, agent: NodeAgent, desk: ClaimDesk) -> None:
+        self._client = client
+        self._agent = agent
+        self._desk = desk
+        self._due: dict[str, ResourceClaim | None] = {}  # by UID; as it was just fetched, if it was
+        self._news = threading.Condition()
+        self._stopping = False
+        self._health: Mapping[DeviceUuid, Health] = {}
+        self._told = ""
+        self._thread = threading.Thread(target=self._run, name="claim-care", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; what is under way ends by itself soon."""
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def prepared(self, claim: ResourceClaim) -> None:
+        """What it was given is to be told in its status."""
+        with self._news:
+            self._due.setdefault(claim.metadata.uid, claim)
+            self._news.notify_all()
+
+    def follow(self, health: Mapping[DeviceUuid, Health]) -> None:
+        """The health of the cards now; where it has changed, all claims are looked at."""
+        with self._news:
+            changed = bool(self._health) and health != self._health
+            self._health = health
+        if changed:
+            with self._news:
+                self._due = {note.uid: None for note in self._desk.notes.all()}
+                self._news.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._stopping or bool(self._due), LOOK_S)
+                if self._stopping:
+                    return
+                due, self._due = self._due, {}
+            self.round(due)
+
+    def round(self, due: Mapping[str, ResourceClaim | None] | None = None) -> None:
+        """Look at these claims, or at all."""
+        for note in self._desk.notes.all():
+            if self._stopping:
+                return
+            if not due or note.uid in due:
+                try:
+                    found = due[note.uid] if due else None
+                    if found is not None:
+                        self._tell(found)
+                    else:
+                        self._look(note)
+                    self._told = ""
+                except CalabashError as error:  # as long as it fails, it is told once
+                    if error.message != self._told:
+                        log.warning("a claim could not be looked after", claim=note.uid, error=error.message)
+                    self._told = error.message
+
+    def _look(self, note: ClaimNote) -> None:
+        with self._desk.turns.look(note.uid) as done:
+            claim = self._client.get(RESOURCE_CLAIM, note.name, note.namespace)
+            with done() as still:
+                over = self._heard(note, claim) if still else True
+        if claim is not None and not over:
+            self._tell(claim)
+
+    def _heard(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
+        """Keep what the API server says of it; whether it is over. What is over and holds nothing any more leaves nothing."""
+        if claim is None or claim.metadata.uid != note.uid:
+            self._desk.book.ended(note.uid)
+            over = True
+        else:
+            known = known_claim(claim)
+            self._desk.book.saw(known)
+            over = known.over
+        if over and self._agent.record(claim_allocation(note.uid)) is None:
+            self._desk.clear(note.uid)
+        return over
+
+    def _tell(self, claim: ResourceClaim) -> None:
+        """Only what stands: a claim that is just being prepared is looked at once it is."""
+        states = self._agent.devices()
+        plan = claim_plan(claim, self._agent.node, [state.device for state in states])
+        record = self._agent.record(claim_allocation(claim.metadata.uid))
+        if record is None and not plan.admin_access:
+            return
+        cards = {state.device.uuid: state.device for state in states}
+        causes = {state.device.uuid: redacted(state.cause) for state in states if state.cause}
+        devices = claim_status(claim, plan, record.id if record is not None else None, cards, causes)
+        if devices is None:
+            return
+        body = {"metadata": {"uid": claim.metadata.uid}, "status": {"devices": devices}}
+        self._client.patch(
+            RESOURCE_CLAIM,
+            claim.metadata.name,
+            claim.metadata.namespace,
+            body=body,
+            style="apply",
+            subresource="status",
+            field_manager=MANAGER,
+            force=True,
+        )

@@ -1,0 +1,1 @@
+"""Containers on a node: which slices they have, and how they get them."""

@@ -1,0 +1,1 @@
+"""Devices of a node as the kubelet sees them: the device plug-ins."""

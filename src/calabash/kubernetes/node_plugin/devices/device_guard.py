@@ -1,0 +1,184 @@
+"""Device access of the pods of a node: containers may open the devices that they were granted, and no others.
+
+A container runtime gives a container the devices that its configuration, the image's environment or a privileged pod's spec
+names, whether or not the agent granted them. So the agent denies in the control groups of pods what was not granted:
+
+* a pod that asks for no devices: all of the driver's devices, in the group of the pod, which is there before its containers;
+* a container that holds a slice: the other cards; a container without one in a pod that asks: all of them.
+
+Pods of exempt namespaces, static pods and pods with ResourceClaims are left alone: the first are the administrator's, and
+which container has a claim is the runtime's to know. A process that had opened a device before the rule was there is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from calabash.adapters.host.cgroups.container_groups import container_groups
+from calabash.adapters.host.cgroups.device_access import DeviceHierarchy, deny_devices, majors_of
+from calabash.adapters.host.cgroups.groups import Cgroup
+from calabash.adapters.host.processes import identify, send_signal
+from calabash.adapters.kube.objects.core import Container, Pod
+from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.objects.names import GPUS, PLAN
+from calabash.model.allocation import AllocationRecord
+from calabash.model.request import AllocationId
+from calabash.node.membership.container import container_allocation
+
+EVERY_NAMESPACE = "*"
+DRIVERS = ("nvidia", "nvidia-frontend", "nvidia-uvm", "nvidia-caps")
+CARDS = ("nvidia", "nvidia-frontend")  # the major whose minors are cards and the control devices
+CONTROL_MINORS = frozenset({254, 255})  # nvidia-modeset and nvidiactl
+_FILES_LOOKED_AT = 4096
+
+log = structlog.get_logger(__name__)
+
+Denied = Mapping[int, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSettings:
+    """The hierarchies in which devices are denied, and the namespaces that are left alone.
+
+    Args:
+        hierarchy: the hierarchy of control groups that decides about devices.
+        groups: the hierarchy in which ``pod_groups`` are found.
+        exempt: namespaces whose pods are left alone.
+    """
+
+    hierarchy: DeviceHierarchy
+    groups: Path
+    exempt: frozenset[str]
+
+
+class DeviceGuard:
+    """Deny devices to the pods of one node. The methods are called from one thread.
+
+    Args:
+        pod_groups: groups of all pods by the digits of their UIDs.
+        pod: a pod by these digits; None if the API server has not told of it.
+        record: what a container holds.
+        minors: minor numbers of the cards of an allocation.
+        majors: major numbers of drivers by name; {} where no driver is loaded.
+    """
+
+    def __init__(
+        self,
+        settings: GuardSettings,
+        *,
+        pod_groups: Callable[[], Mapping[str, Path]],
+        pod: Callable[[str], Pod | None],
+        record: Callable[[AllocationId], AllocationRecord | None],
+        minors: Callable[[AllocationRecord], Collection[int]],
+        majors: Callable[[], Mapping[str, int]] = lambda: majors_of(DRIVERS),
+    ) -> None:
+        self._settings = settings
+        self._pod_groups, self._pod, self._record, self._minors = pod_groups, pod, record, minors
+        self._majors = majors
+        self._closed: set[Path] = set()
+        self._failed: set[Path] = set()
+
+    def tend(self) -> int:
+        """Deny what was not granted to the pods that are there now; the number of processes that were ended."""
+        majors = self._majors()
+        if not majors:
+            return 0
+        ended, seen = 0, set()
+        for digits, group in self._pod_groups().items():
+            pod = self._pod(digits)
+            if pod is None or pod.metadata.namespace in self._settings.exempt or pod.spec.resource_claims:
+                continue
+            for directory, denied in self._rules(pod, group, majors):
+                seen.add(directory)
+                if directory not in self._closed:
+                    ended += self._close(directory, denied, pod)
+        self._closed &= seen
+        self._failed &= seen
+        return ended
+
+    def _rules(self, pod: Pod, group: Path, majors: Mapping[str, int]) -> list[tuple[Path, Denied]]:
+        everything: Denied = {major: frozenset() for major in majors.values()}
+        if not asks_for_devices(pod):
+            return [(group, everything)]
+        statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        names = {one.container_id.rpartition("/")[2]: one.name for one in statuses if one.container_id}
+        rules: list[tuple[Path, Denied]] = []
+        for directory in container_groups(group):
+            name = next((name for number, name in names.items() if number in directory.name), None)
+            if name is None:  # the sandbox, a worker, or a container that the API server has not told of
+                continue
+            record = self._record(container_allocation(pod.metadata.uid, name))
+            if record is not None:
+                allowed = CONTROL_MINORS | frozenset(self._minors(record))
+                rules.append((directory, {majors[driver]: allowed for driver in CARDS if driver in majors}))
+            elif not _asks(_container(pod, name)):
+                rules.append((directory, everything))
+        return rules
+
+    def _close(self, directory: Path, denied: Denied, pod: Pod) -> int:
+        settings = self._settings
+        below = directory.relative_to(settings.groups)
+        try:
+            deny_devices(settings.hierarchy, settings.hierarchy.directory / below, denied)
+        except OSError as error:
+            if directory not in self._failed and not isinstance(error, FileNotFoundError):
+                self._failed.add(directory)
+                log.warning(
+                    "devices cannot be denied to a pod",
+                    pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
+                    error=error.strerror,
+                )
+            return 0
+        self._closed.add(directory)
+        ended = end_users(directory, denied)
+        if ended:
+            log.warning(
+                "processes that had devices open which their container was not granted were ended",
+                pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
+                processes=ended,
+            )
+        return ended
+
+
+def asks_for_devices(pod: Pod) -> bool:
+    """Return True if the pod has a plan, or any of its containers asks for devices of ours."""
+    return PLAN in pod.metadata.annotations or any(map(_asks, (*pod.spec.init_containers, *pod.spec.containers)))
+
+
+def _asks(container: Container | None) -> bool:
+    return container is not None and any(name in container.resources.limits for name in (GPUS, GPU))
+
+
+def _container(pod: Pod, name: str) -> Container | None:
+    return next((c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == name), None)
+
+
+def end_users(group: Path, denied: Denied) -> int:
+    """End the processes of a group and of those below it that have a denied device open; how many there were."""
+    found = (identify(pid) for pid in Cgroup(group).pids())
+    users = [process for process in found if process is not None and _has_open(process.pid, denied)]
+    return sum(send_signal(process, signal.SIGKILL) for process in users)
+
+
+def _has_open(pid: int, denied: Denied) -> bool:
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")[:_FILES_LOOKED_AT]
+    except OSError:
+        return False
+    for name in names:
+        try:
+            found = os.stat(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if stat.S_ISCHR(found.st_mode):
+            allowed = denied.get(os.major(found.st_rdev))
+            if allowed is not None and os.minor(found.st_rdev) not in allowed:
+                return True
+    return False

@@ -1,0 +1,206 @@
+"""All that faces the kubelet of a node: the plug-in of our tokens and, where they are wanted, that of a name of NVIDIA's and
+the driver of claims."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.kube import KubeClient
+from calabash.adapters.kubelet import Checkpoint, DevicePluginServer, PodResources
+from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.node_plugin.claims.driver import ClaimDoor
+from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
+from calabash.kubernetes.node_plugin.containers.device_id_owners import Owners
+from calabash.kubernetes.node_plugin.containers.edits import NodeEdits
+from calabash.kubernetes.node_plugin.containers.prepare import Preparer
+from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan, Placing
+from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
+from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
+from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, held_tokens
+from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames
+from calabash.kubernetes.node_plugin.devices.offering import Giving
+from calabash.kubernetes.node_plugin.devices.other_plugins import ForeignPlugins
+from calabash.kubernetes.node_plugin.devices.whole_devices import WholeCards
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.settings import AgentSettings
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import GPUS
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.agent import NodeAgent
+from calabash.node.membership.container import ContainerMembership, is_of_claim
+from calabash.node.snapshot import NodeSnapshot
+
+log = structlog.get_logger(__name__)
+
+
+class Plugins:
+    """See the module's description.
+
+    Args:
+        desk: what is kept of claims.
+        edits: what containers need.
+        closed: why no whole card is given under NVIDIA's name; "" when they are.
+        full: why nothing could be metered of what is given; None when it is.
+        granted: called when something was given that the planner does not know of.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        client: KubeClient,
+        agent: NodeAgent,
+        pods: NodePods,
+        membership: ContainerMembership,
+        *,
+        desk: ClaimDesk,
+        edits: NodeEdits,
+        closed: Callable[[], str],
+        full: Callable[[], CalabashError | None],
+        granted: Callable[[], None],
+    ) -> None:
+        self._directory = settings.device_plugins
+        self._agent = agent
+        self._pods = pods
+        self._membership = membership
+        self._edits = edits
+        self._checkpoint = Checkpoint(settings.kubelet / "device-plugins" / "kubelet_internal_checkpoint")
+        self._resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
+        served = (GPUS, GPU) if settings.serve_nvidia_names else (GPUS,)
+        self._specs = SlotSpecs(
+            settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
+        )
+        self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
+        self._giving = Giving(
+            self._foreign,
+            lambda: self._checkpoint.read(GPUS),
+            agent.record,
+            agent.care.ill_parts,
+            full,
+            apart=self._apart,
+        )
+        self._doorway = Doorway(client, settings.node, settings.door)
+        self._claims = ClaimDoor(
+            settings,
+            client,
+            agent,
+            pods,
+            desk,
+            doorway=self._doorway,
+            edits=edits,
+            refuse=self._giving.require,
+            closed=closed,
+        )
+        by_plan = ByPlan(pods, agent.node)
+        self._plugin = self._server(GPUS, by_plan)
+        self._followed = False
+        self._nvidia: NvidiaNames | None = None
+        if settings.serve_nvidia_names:
+            cards = WholeCards(agent, pods, by_plan, closed=closed)
+            self._nvidia = NvidiaNames(
+                lambda: self._server(GPU, cards, granted), lambda: self._held(GPU), lambda: len(cards.spare())
+            )
+
+    def start(self) -> None:
+        self._doorway.look(time.monotonic())
+        self._giving.look(time.monotonic())
+        self._giving.tell([state.device for state in self._agent.devices()], self._plugin.set_devices)
+        self._plugin.start()
+        self._claims.start()
+
+    def stop(self) -> None:
+        """Containers go on."""
+        if self._nvidia is not None:
+            self._nvidia.stop()
+        self._plugin.stop()
+        self._claims.stop()
+        self._resources.close()
+
+    @property
+    def registered(self) -> bool:
+        """Whether a kubelet takes our devices now, by the door that the node has."""
+        return self._claims.registered if self._doorway.claims else self._plugin.registered
+
+    @property
+    def followed(self) -> bool:
+        """Whether a kubelet had taken our devices at any look since the start."""
+        return self._followed
+
+    @property
+    def registrations(self) -> int:
+        return self._plugin.registrations + self._claims.registrations
+
+    @property
+    def door(self) -> NodeDoor:
+        """By what the node's devices are asked for."""
+        return self._doorway.door
+
+    @property
+    def claims_degraded(self) -> str | None:
+        """As ``ClaimDoor.degraded``."""
+        return self._claims.degraded
+
+    def tend(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
+        """How the node is now; why nothing is given out, None when it is. To be called again and again.
+
+        Args:
+            driver: version of the cards' driver.
+        """
+        self._doorway.look(time.monotonic())
+        refusal = self._giving.look(time.monotonic())
+        self._giving.tell([state.device for state in snapshot.devices], self._plugin.set_devices)
+        if self._nvidia is not None and self._pods.synced:
+            gives = refusal is None and not self._doorway.claims
+            self._nvidia.tend(snapshot.devices, gives=gives, disputed=self._foreign.offer(GPU))
+        self._specs.sweep()
+        self._claims.tend(snapshot, refusal=refusal, driver=driver)
+        self._followed |= self.registered
+        return refusal
+
+    def _server(
+        self, resource: str, placing: Placing, prepared: Callable[[], None] = lambda: None
+    ) -> DevicePluginServer:
+        owners = Owners(
+            lambda: self._checkpoint.read(resource), lambda: self._resources.list(resource), resource=resource
+        )
+        preparer = Preparer(
+            self._agent,
+            owners,
+            SystemClock(),
+            placing=placing,
+            edits=self._edits.of,
+            specs=self._specs,
+            since_s=self._membership.sandbox_since_s,
+            sandbox=self._membership.sandbox,
+            refuse=self._refuse,
+            prepared=prepared,
+            leaving=self._pods.any_leaves,
+        )
+        return DevicePluginServer(
+            resource, preparer, directory=self._directory, on_error=lambda error: log.warning(str(error))
+        )
+
+    def _refuse(self) -> None:
+        """Raises the CalabashError for which no container is given devices for tokens."""
+        self._giving.require()
+        if self._doorway.claims:
+            raise CalabashError(
+                "the devices of this node are given by claims, not by tokens",
+                reason=Reason.CONFLICT,
+                hint="the node's label calabash.dev/door says which; delete the pod, its owner makes it again",
+            )
+
+    def _apart(self) -> frozenset[DeviceUuid]:
+        """Cards that tokens do not give."""
+        states = self._agent.devices()
+        claims = self._doorway.claims
+        return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
+
+    def _held(self, resource: str) -> list[HeldTokens]:
+        """Those of pods that may start; the kubelet forgets others only when it admits the next."""
+        entries = [e for e in self._checkpoint.read(resource) if self._pods.may_start(e.pod_uid)]
+        return held_tokens(entries, self._agent.record)

@@ -1,0 +1,202 @@
+"""Whole cards for pods that the planner never saw: containers that ask for ``nvidia.com/gpu`` where admission is not.
+
+Theory of operation. Such a pod comes to the node by its count of cards alone, so the agent chooses the cards itself, when
+the container is about to be made, by the function by which the planner places a pod that others have bound. What may be
+given is a card that is well, with nobody on it, and in no plan of a pod that is bound here: what the planner promised is
+never given away. The card is journalled like any other grant, and stands in the ``GpuNode`` at once, where the planner sees
+that it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.node_plugin.containers.device_id_owners import Claimant
+from calabash.kubernetes.node_plugin.containers.slice_choice import Placing
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.objects.names import GPUS
+from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
+from calabash.kubernetes.objects.shards import is_ours
+from calabash.kubernetes.objects.visibility import for_namespace
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
+from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
+from calabash.node.audit.process_census import described
+from calabash.node.membership.container import container_allocation
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+from calabash.sharing.protocol import Misfit
+from calabash.sharing.registry import fits
+
+WHOLE = GpuRequest(mode=EXCLUSIVE.name)
+_NAMED_MAX = 8
+Promised = Mapping[DeviceUuid, str]
+"""Devices in plans of pods, and a pod for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """The cards that may be given whole now, and why the others may not."""
+
+    devices: tuple[Device, ...]
+    others: Mapping[DeviceUuid, str]
+
+
+def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Collection[AllocationId] = ()) -> Spare:
+    """Which cards have nobody; ``but``: allocations that do not count."""
+    reasons = {state.device.uuid: _why_not(state, promised, but) for state in states}
+    return Spare(
+        devices=tuple(state.device for state in states if not reasons[state.device.uuid]),
+        others={uuid: why for uuid, why in reasons.items() if why},
+    )
+
+
+def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[AllocationId]) -> str:
+    device = state.device
+    if device.health is not Health.HEALTHY:
+        return f"is {device.health}: {state.cause}" if state.cause else f"is {device.health}"
+    if state.orphans:
+        return f"is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know"
+    if state.strangers:
+        return f"is in use: {described(state.strangers[0])} without a slice"
+    held = [name for name in state.allocations if name not in but]
+    if held:
+        return "is held whole" if state.mode == EXCLUSIVE.name else f"has {len(held)} of others on it ({state.mode})"
+    if device.uuid in promised:
+        return f"is planned for pod {promised[device.uuid]}"
+    answer = fits(device, *state.beside(but), WHOLE)
+    return answer.message if isinstance(answer, Misfit) else ""
+
+
+class NodeCards(Protocol):
+    """What is asked of the node's agent."""
+
+    node: NodeName
+
+    def devices(self) -> tuple[DeviceSnapshot, ...]: ...
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None: ...
+
+
+class WholeCards:
+    """Chooses cards for the containers of such pods.
+
+    Args:
+        planned: the rule for pods that have the planner's scheduler, whatever they call their cards.
+        closed: why nothing is given now ("" when it is): an administrator's cordon, or what is not known yet.
+    """
+
+    def __init__(
+        self,
+        agent: NodeCards,
+        pods: NodePods,
+        planned: Placing,
+        *,
+        closed: Callable[[], str],
+    ) -> None:
+        self._agent = agent
+        self._pods = pods
+        self._planned = planned
+        self._closed = closed
+
+    def spare(self) -> tuple[Device, ...]:
+        """The cards that may be given now."""
+        return () if self._closed() else spare_cards(self._agent.devices(), self._pods.promised()).devices
+
+    def pod(self, claimant: Claimant) -> Pod:
+        found = self._pods.find(uid=claimant.pod_uid, name=claimant.pod)
+        return self._planned.pod(claimant) if _is_ours(found) else found
+
+    def of(self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]) -> PlannedContainer:
+        if _is_ours(pod):
+            return self._planned.of(pod, container, tokens, instead_of)
+        _require_one_language(pod, container)
+        held = self._agent.record(container_allocation(pod.metadata.uid, container))
+        if held is not None:
+            slices = [(s.device, s.memory_mib) for s in held.placement.slices]
+        else:
+            chosen = self._choose(pod, container, tokens, instead_of)
+            slices = [(device.uuid, device.memory_mib) for device in chosen]
+        return PlannedContainer(
+            name=container,
+            mode=EXCLUSIVE.name,
+            slices=tuple(PlannedSlice(device=uuid, memory_mib=mib, core_percent=100) for uuid, mib in slices),
+        )
+
+    def _choose(self, pod: Pod, container: str, count: int, instead_of: Collection[AllocationId]) -> list[Device]:
+        closed = self._closed()
+        if closed:
+            raise CalabashError(f"no whole device is given: {closed}", reason=Reason.NO_CAPACITY)
+        states = self._agent.devices()
+        spare = spare_cards(states, self._pods.promised(but=pod.metadata.uid), instead_of)
+        mine = [d for d in spare.devices if any(s.device.uuid == d.uuid and s.allocations for s in states)]
+        taken = mine[:count]  # of a container before this one
+        if len(taken) < count:
+            rest = [device for device in spare.devices if device not in mine]
+            found = choose_whole(self._agent.node, states, rest, count - len(taken))
+            if found is None:
+                raise _no_room(pod, container, count, states, spare)
+            taken += found
+        return taken
+
+
+def choose_whole(
+    node: str,
+    states: Sequence[DeviceSnapshot],
+    spare: Sequence[Device],
+    count: int,
+) -> list[Device] | None:
+    """``count`` of the spare cards, as the planner would choose on this node; None where there are not so many."""
+    from calabash.binder.cluster.bundle import Bundle  # noqa: PLC0415  # with numpy; few agents need it
+    from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler  # noqa: PLC0415
+    from calabash.binder.cluster.device_kinds import NodeDevice  # noqa: PLC0415
+    from calabash.binder.cluster.nodes import ClusterNode  # noqa: PLC0415
+    from calabash.binder.cluster.upkeep import start_on  # noqa: PLC0415
+    from calabash.sched import QueueSpec  # noqa: PLC0415
+
+    free = {device.uuid: device for device in spare}
+    if len(free) < count:
+        return None
+    devices = tuple(
+        NodeDevice(device=replace(state.device, health=Health.HEALTHY if state.device.uuid in free else Health.LOST))
+        for state in states
+    )
+    alone = ClusterNode(name=NodeName(node), devices=devices, labels={})
+    scheduler = ClusterScheduler([alone], [QueueSpec(name=DEFAULT_QUEUE)])
+    bundle = Bundle.of("whole", replace(WHOLE, count=count))
+    request = BundleRequest(id=AllocationId("whole"), bundle=bundle, submitted_at_s=0.0)
+    start = start_on(scheduler, request, [node], 0.0, bound=True)
+    return [free[part.device] for part in start.placements[0].slices] if start is not None else None
+
+
+def _is_ours(pod: Pod) -> bool:
+    return is_ours(pod.spec.scheduler_name)
+
+
+def _require_one_language(pod: Pod, container: str) -> None:
+    """What a container holds is one allocation."""
+    asked = next((c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container), None)
+    if asked is not None and GPUS in asked.resources.limits:
+        raise CalabashError(
+            f"container {container} asks for {GPU} and for {GPUS}",
+            reason=Reason.BAD_REQUEST,
+            hint="keep one of the two",
+        )
+
+
+def _no_room(pod: Pod, container: str, count: int, states: Sequence[DeviceSnapshot], spare: Spare) -> CalabashError:
+    namespace = pod.metadata.namespace
+    why = [f"device {s.device.index} {spare.others[s.device.uuid]}" for s in states if s.device.uuid in spare.others]
+    more = f"; and {len(why) - _NAMED_MAX} more" if len(why) > _NAMED_MAX else ""
+    return CalabashError(
+        f"container {container} of pod {namespace}/{pod.metadata.name} asks for {count} whole devices,"
+        f" {len(spare.devices)} of {len(states)} have nobody: {for_namespace('; '.join(why[:_NAMED_MAX]), namespace)}{more}",
+        reason=Reason.NO_CAPACITY,
+        hint="it starts when there is room; or delete it, and its owner makes another that may go elsewhere",
+    )

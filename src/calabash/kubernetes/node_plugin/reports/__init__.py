@@ -1,0 +1,1 @@
+"""Reports of a node: its GpuNode object, events, metrics and usage."""

@@ -1,0 +1,66 @@
+"""Figures of a node's agent for Prometheus: its devices by health, slices, limits that took effect, usage that waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from calabash.api.part_metrics import (
+    AGENT_DENIED,
+    AGENT_DEVICES,
+    AGENT_READY,
+    AGENT_REGISTRATIONS,
+    AGENT_SLICES,
+    AGENT_THROTTLED,
+    AGENT_USAGE_WAITING,
+    ClusterPart,
+)
+from calabash.kubernetes.telemetry import Sample, Telemetry, metrics_server
+from calabash.model.device import Health
+from calabash.model.request import AllocationId
+from calabash.node.snapshot import NodeSnapshot
+from calabash.transport.small_server import SmallServer
+
+
+class AgentFigures:
+    """Keeps the figures of one agent. ``observe`` is called by the agent's loop, the page is read from any thread."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry(ClusterPart.AGENT)
+        self._now: tuple[Sample, ...] = ((AGENT_READY, (), 0), (AGENT_SLICES, (), 0), (AGENT_USAGE_WAITING, (), 0))
+        self._uses: dict[AllocationId, tuple[int, float]] = {}  # what slices have counted so far
+        self._registrations = 0
+
+    def server(self, *, host: str, port: int) -> SmallServer:
+        """Make a server of these figures; the caller starts and stops it."""
+        return metrics_server(self.telemetry, lambda: self._now, host=host, port=port)
+
+    def observe(self, snapshot: NodeSnapshot, *, ready: bool, registrations: int = 0, waiting: int = 0) -> None:
+        """Take the state of the node as it is now.
+
+        Args:
+            registrations: with the kubelet, since the agent began to serve.
+            waiting: usage records that are not acknowledged.
+        """
+        self._count_limits(snapshot)
+        more = registrations - self._registrations if registrations >= self._registrations else registrations
+        self._registrations = registrations
+        self.telemetry.count(AGENT_REGISTRATIONS, by=more)
+        health = Counter(state.device.health for state in snapshot.devices)
+        self._now = (
+            (AGENT_READY, (), int(ready)),
+            *((AGENT_DEVICES, (one.value,), health[one]) for one in Health),
+            (AGENT_SLICES, (), sum(len(state.held) for state in snapshot.devices)),
+            (AGENT_USAGE_WAITING, (), waiting),
+        )
+
+    def _count_limits(self, snapshot: NodeSnapshot) -> None:
+        """Add what slices have counted since the last time. A counter that went back belongs to a new slot."""
+        uses = {
+            one.record.id: (sum(use.denied for use in one.use), sum(use.throttled_s for use in one.use))
+            for one in snapshot.allocations
+        }
+        for name, (denied, throttled_s) in uses.items():
+            before_denied, before_s = self._uses.get(name, (0, 0.0))
+            self.telemetry.count(AGENT_DENIED, by=max(0, denied - before_denied))
+            self.telemetry.count(AGENT_THROTTLED, by=max(0.0, throttled_s - before_s))
+        self._uses = uses

@@ -1,0 +1,84 @@
+"""Events of the node, for people: ``kubectl describe node`` shows them. The same one again is counted."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from calabash.adapters.kube import KubeClient, KubeError
+from calabash.adapters.kube.objects.core import EVENT
+from calabash.model.errors import CalabashError, Reason
+
+COMPONENT = "calabash-agent"
+NAMESPACE = "default"  # where events of nodes are
+_TEXT_MAX = 1024
+_NAME_MAX = 200
+
+
+@dataclass(slots=True)
+class _Told:
+    name: str
+    message: str
+    count: int = 1
+
+
+class NodeHappenings:
+    """Tells what happens to one node."""
+
+    def __init__(self, client: KubeClient, node: str) -> None:
+        self._client = client
+        self._node = node
+        self._told: dict[str, _Told] = {}
+        self._failing = ""
+
+    def fares(self, error: CalabashError | None) -> None:
+        """How the agent fares now: a warning when it cannot serve, for each reason once, and word when it can again."""
+        reason = "" if error is None else "".join(word.capitalize() for word in error.reason.value.split("_"))
+        if reason == self._failing:
+            return
+        if error is not None:
+            hint = f"; hint: {error.hint}" if error.hint else ""
+            self.tell(reason, f"nothing is given out: {error.message}{hint}", warning=True)
+        else:
+            self.tell("Serving", "the agent gives out devices again", warning=False)
+        self._failing = reason
+
+    def tell(self, reason: str, message: str, *, warning: bool) -> None:
+        """Make an event, or count one more. Raises KubeError."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        known = self._told.get(reason)
+        if known is not None and known.message == message and self._again(known, now):
+            return
+        name = f"{self._node[:_NAME_MAX]}.{secrets.token_hex(8)}"
+        self._client.create(
+            EVENT,
+            {
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                # Events of nodes are looked for by the name in place of the UID, as kubelets write it.
+                "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
+                "type": "Warning" if warning else "Normal",
+                "reason": reason,
+                "message": message[:_TEXT_MAX],
+                "count": 1,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "source": {"component": COMPONENT, "host": self._node},
+                "reportingComponent": COMPONENT,
+                "reportingInstance": self._node[:128],
+            },
+            NAMESPACE,
+        )
+        self._told[reason] = _Told(name, message)
+
+    def _again(self, known: _Told, now: str) -> bool:
+        """Count it; False when the API server has forgotten it, as it does after an hour."""
+        body = {"count": known.count + 1, "lastTimestamp": now}
+        try:
+            self._client.patch(EVENT, known.name, NAMESPACE, body=body)
+        except KubeError as error:
+            if error.reason is Reason.NOT_FOUND:
+                return False
+            raise
+        known.count += 1
+        return True

@@ -1,0 +1,248 @@
+"""What a node tells of itself: its ``GpuNode``, written when it has changed and not otherwise.
+
+What is used of the devices changes all the time; ``usage`` says when that is worth a writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from calabash.adapters.kube import KubeClient, KubeError
+from calabash.adapters.kube.objects.core import Condition, Pod
+from calabash.adapters.kube.objects.resources import (
+    GPU_NODE,
+    GpuNodeDevice,
+    GpuNodeMigInstance,
+    GpuNodeMigPart,
+    GpuNodeMigProfile,
+    GpuNodeOutcome,
+    GpuNodeSlice,
+    GpuNodeSummary,
+)
+from calabash.kubernetes.node_plugin.pods import NodePods, allocations_of
+from calabash.kubernetes.node_plugin.reports.usage import NO_USE, Uses, UseTelling, read_uses
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.names import GROUP, VERSION
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device, Health
+from calabash.model.errors import Reason
+from calabash.model.mentions import plain
+from calabash.node.membership.container import is_of_claim
+from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.sharing.registry import SHARING_MODES
+
+MANAGER = "calabash-agent"
+_MODEL_CHARACTERS_MAX = 60
+POD_MODES = tuple(sorted(SHARING_MODES))
+_REASON_CHARACTERS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What does not change while the agent runs, how it fares, and what became of orders for single devices. ``claims``: what
+    of its devices cannot be offered by claims; "" where all is, None where none is to be."""
+
+    agent_version: str
+    driver_version: str
+    ready: bool
+    reason: str
+    message: str
+    orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)  # by device
+    door: NodeDoor = NodeDoor.TOKENS
+    claims: str | None = None
+
+
+class Publisher:
+    """Writes the ``GpuNode`` of one node by server-side apply."""
+
+    def __init__(self, client: KubeClient, node: str, telling: UseTelling | None = None) -> None:
+        self._client = client
+        self._node = node
+        self._telling = telling or UseTelling()
+        self._written: dict[str, Any] | None = None
+        self._since: dict[str, tuple[str, str]] = {}  # of each condition: its status and since when
+        self._observed = ""
+
+    def publish(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> bool:
+        """Write it if it differs from what was written last; whether it did. Raises KubeError."""
+        status = _status(snapshot, pods, facts, {})
+        uses = read_uses(snapshot)
+        changed = status != self._written
+        if not changed and not self._telling.due(uses):
+            return False
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if changed:
+            self._observed = now
+        body = {**status, "conditions": self._timed(status["conditions"], now), "observedAt": self._observed}
+        if self._telling.tells:
+            body |= {"devices": _status(snapshot, pods, facts, uses)["devices"], "usedAt": now}
+        self._apply({"status": body})
+        self._written = status
+        self._telling.told(uses)
+        return True
+
+    def _timed(self, conditions: Sequence[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
+        for one in conditions:
+            status, _ = self._since.get(one["type"], ("", ""))
+            if status != one["status"]:
+                self._since[one["type"]] = (one["status"], now)
+        return [{**one, "lastTransitionTime": self._since[one["type"]][1]} for one in conditions]
+
+    def _apply(self, body: Mapping[str, Any]) -> None:
+        try:
+            self._patch(body)
+        except KubeError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            names = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GpuNode", "metadata": {"name": self._node}}
+            self._client.patch(GPU_NODE, self._node, body=names, style="apply", field_manager=MANAGER, force=True)
+            self._patch(body)
+
+    def _patch(self, body: Mapping[str, Any]) -> None:
+        self._client.patch(
+            GPU_NODE,
+            self._node,
+            body=body,
+            style="apply",
+            subresource="status",
+            field_manager=MANAGER,
+            force=True,
+        )
+
+
+def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses) -> dict[str, Any]:
+    """The whole status but for its times; of ``uses`` what it has."""
+    records = {a.record.id: a.record for a in snapshot.allocations}
+    devices = []
+    for state in snapshot.devices:
+        slices = []
+        for name in state.allocations:
+            record = records.get(name)
+            if record is not None:
+                slices += _slices(record, state, pods.of_allocation(name), uses)
+        devices.append(_device(state, slices, uses, facts))
+    ready = Condition(
+        type="Ready", status="True" if facts.ready else "False", reason=facts.reason, message=facts.message
+    )
+    return {
+        "agentVersion": facts.agent_version,
+        "driverVersion": facts.driver_version,
+        "door": facts.door.value,
+        "conditions": [msgspec.to_builtins(one) for one in (ready, *_claims(facts))],
+        "summary": msgspec.to_builtins(_summary(devices)),
+        "devices": [msgspec.to_builtins(device) for device in devices],
+    }
+
+
+def _claims(facts: NodeFacts) -> tuple[Condition, ...]:
+    """Whether claims can have all that the node has, where they can have any of it."""
+    if facts.claims is None:
+        return ()
+    reason = "Degraded" if facts.claims else "Published"
+    return (Condition(type="Claims", status="False" if facts.claims else "True", reason=reason, message=facts.claims),)
+
+
+def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
+    """One line for people."""
+    healthy = sum(device.health == "healthy" for device in devices)
+    given = sum(part.memory_mib - part.spill_mib for device in devices for part in device.slices)
+    total = sum(device.memory_mib for device in devices)
+    models = dict.fromkeys(device.model for device in devices)
+    return GpuNodeSummary(
+        devices=f"{healthy}/{len(devices)}",
+        model=", ".join(models)[:_MODEL_CHARACTERS_MAX],
+        memory=f"{given / 1024:.0f}/{total / 1024:.0f} GiB",
+        slices=sum(len(device.slices) for device in devices),
+    )
+
+
+def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, uses: Uses) -> list[GpuNodeSlice]:
+    container = allocations_of(pod).get(record.id, "") if pod is not None else ""
+    use = uses.get((record.id, state.device.uuid), NO_USE)
+    return [
+        GpuNodeSlice(
+            pod=record.user,
+            pod_uid=pod.metadata.uid if pod is not None else "",
+            container=container or (record.command[0] if record.command else ""),
+            mode=record.placement.mode,
+            policy=record.request.policy.value,
+            allocation=record.id,
+            memory_mib=part.memory_mib,
+            spill_mib=part.spill_mib,
+            core_percent=part.core_percent,
+            memory_used_mib=use.memory_mib,
+            core_used_percent=use.percent,
+            profile=part.profile,
+            start=part.start,
+            part=part.part,
+        )
+        for part in record.placement.slices
+        if part.device == state.device.uuid
+    ]
+
+
+def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, facts: NodeFacts) -> GpuNodeDevice:
+    """Where the node gives out nothing none is healthy; whoever places would otherwise go on placing there."""
+    device, refusal = state.device, _other_door(state, facts.door) if facts.ready else facts.message
+    use = uses.get(("", device.uuid), NO_USE)
+    healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
+    return GpuNodeDevice(
+        uuid=device.uuid,
+        index=device.index,
+        model=device.model,
+        memory_mib=device.memory_mib,
+        health="healthy" if healthy else "unhealthy",
+        numa_node=device.numa_node,
+        pci_bus_id=device.pci_bus_id,
+        nvlink_peers=tuple(device.nvlink_peers),
+        reason="" if healthy else plain(state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
+        state="" if device.health is Health.HEALTHY else device.health.value,
+        order=facts.orders.get(device.uuid),
+        modes=(device.pinned,) if device.pinned else POD_MODES,
+        mode=state.mode or "",
+        slices=tuple(slices),
+        foreign_mib=state.foreign_mib,
+        spill_mib=device.spill_mib,
+        replicas=device.replicas,
+        memory_used_mib=use.memory_mib,
+        utilization_percent=use.percent,
+        mig_profiles=_profiles(device),
+        mig_instances=tuple(
+            GpuNodeMigInstance(
+                profile=i.profile,
+                start=i.start,
+                fixed=i.fixed,
+                foreign=i.foreign,
+                parts=tuple(GpuNodeMigPart(start=start, compute=compute) for start, compute in i.kept),
+            )
+            for i in device.mig_instances
+        ),
+    )
+
+
+def _other_door(state: DeviceSnapshot, door: NodeDoor) -> str:
+    """Why nothing new is placed on a device that still holds what came through the other door; "" where none does."""
+    count = sum(is_of_claim(name) is not (door is NodeDoor.CLAIMS) for name in state.allocations)
+    other = "tokens" if door is NodeDoor.CLAIMS else "claims"
+    return f"{count} allocations that came by {other} are still on it, and the node gives by {door}" if count else ""
+
+
+def _profiles(device: Device) -> tuple[GpuNodeMigProfile, ...]:
+    """How it can be cut."""
+    return tuple(
+        GpuNodeMigProfile(
+            name=p.name,
+            compute=p.compute,
+            slices=p.slices,
+            starts=p.starts,
+            limit=p.limit,
+            memory_mib=p.memory_mib,
+            media=p.media,
+        )
+        for p in (device.mig.profiles if device.mig else ())
+    )

@@ -1,0 +1,92 @@
+"""What is told of the use of a node's devices, and when: seldom, and only when it has changed by a step.
+
+Every telling is one more writing into the API server's store, and one more event for whoever watches. So a node tells at
+most every ``every_s``, when something has changed by a tenth of a card's time or a sixteenth of its memory since it was told;
+what changed by less is told when nothing was told for a long time. Who needs more asks the programs, or NVML on the node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from calabash.node.snapshot import NodeSnapshot
+
+EVERY_S = 15.0
+REST_S = 300.0
+_STEP_PERCENT = 10
+_STEPS_OF_MEMORY = 16
+_STEP_MIB_MIN = 64
+
+
+class SeenUse(NamedTuple):
+    """What is used, and out of how much memory; None where nobody knows."""
+
+    memory_mib: int | None = None
+    percent: int | None = None
+    of_mib: int = 0
+
+    def is_far_from(self, other: SeenUse) -> bool:
+        """Whether it differs by a step."""
+        if (self.memory_mib is None) != (other.memory_mib is None) or (self.percent is None) != (other.percent is None):
+            return True
+        step_mib = max(_STEP_MIB_MIN, self.of_mib // _STEPS_OF_MEMORY)
+        far = abs((self.memory_mib or 0) - (other.memory_mib or 0)) >= step_mib
+        return far or abs((self.percent or 0) - (other.percent or 0)) >= _STEP_PERCENT
+
+
+NO_USE = SeenUse()
+Uses = Mapping[tuple[str, str], SeenUse]
+"""By allocation, "" for all of a device, and device."""
+
+
+def read_uses(snapshot: NodeSnapshot) -> dict[tuple[str, str], SeenUse]:
+    """All that is known at this moment."""
+    found: dict[tuple[str, str], SeenUse] = {}
+    total = {}
+    for state in snapshot.devices:
+        total[state.device.uuid] = state.device.memory_mib
+        if state.reading is not None:
+            seen = SeenUse(
+                max(0, state.reading.memory_used_mib),
+                max(0, min(100, state.reading.utilization_percent)),
+                state.device.memory_mib,
+            )
+            found["", state.device.uuid] = seen
+    for held in snapshot.allocations:
+        for part, use in zip(held.record.placement.slices, held.use, strict=False):
+            of_mib = part.memory_mib or total.get(part.device, 0)
+            seen = SeenUse(max(0, use.memory_used_mib), max(0, round(use.core_used_percent)), of_mib)
+            found[held.record.id, part.device] = seen
+    return found
+
+
+class UseTelling:
+    """See the module's description. ``every_s`` 0: it is never told."""
+
+    def __init__(self, every_s: float = EVERY_S, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._every_s = every_s
+        self._now_s = now_s
+        self._told: Uses = {}
+        self._told_at_s = float("-inf")
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is ever told."""
+        return self._every_s > 0
+
+    def due(self, uses: Uses) -> bool:
+        """Whether this is to be told now, though nothing else has changed."""
+        rested_s = self._now_s() - self._told_at_s
+        if not self.tells or rested_s < self._every_s:
+            return False
+        if rested_s >= REST_S:
+            return uses != self._told
+        if uses.keys() != self._told.keys():
+            return True
+        return any(use.is_far_from(self._told[key]) for key, use in uses.items())
+
+    def told(self, uses: Uses) -> None:
+        """It was told."""
+        self._told, self._told_at_s = uses, self._now_s()

@@ -1,0 +1,239 @@
+"""Sends what is metered on the node to the server of the cluster, and lets go of it only when it is committed there.
+
+Theory of operation. The outbox (``adapters.store.usage.outbox``) says what was acknowledged and what may have been seen. A step
+takes the next intervals, sends them, and writes down how far the server says that it is; each of these may be the last
+thing that the agent does, and the next agent begins with the same step. A server that is further behind (it was restored)
+is sent again what it lacks, as far as that is here. While the server cannot be reached intervals are kept; beyond a bound
+neighbours are joined, and where that does not help the node gives out nothing new, for it could not say who had it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from calabash.adapters.store.usage.outbox import NumberedUsage, UsageOutbox
+from calabash.api.collected import ENTRIES_MAX, USAGE_PATH, UsageBatch, UsageEntry, UsageRefusal, UsageTaken
+from calabash.model.errors import CalabashError, Reason
+
+SEND_EVERY_S = 15.0
+CALL_S = 20.0
+KEPT_ROWS = 10_000  # acknowledged ones, for a server that is restored from a backup
+WAITING_MAX = 200_000
+_ANSWER_BYTES_MAX = 64 << 10
+_TOKEN_BYTES_MAX = 16 << 10
+_AUTHORITY_BYTES_MAX = 1 << 20
+
+Post = Callable[[UsageBatch], UsageTaken]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageServer:
+    """Where usage is sent.
+
+    Args:
+        url: ``https://HOST:PORT``; ``http`` for tests. every_s: how often.
+        authority: PEM file of who signs the server's certificate. token: file of what the node shows. Both are read each time.
+    """
+
+    url: str
+    authority: Path
+    token: Path
+    every_s: float = SEND_EVERY_S
+
+    def post(self, batch: UsageBatch) -> UsageTaken:
+        """Send it. Raises CalabashError; whether it was taken is then not known."""
+        try:
+            status, body = self._answer(msgspec.json.encode(batch))
+            if status != 200:
+                raise _unreachable(self.url, _refused(status, body))
+            return msgspec.json.decode(body, type=UsageTaken)
+        except (OSError, ValueError, http.client.HTTPException, msgspec.DecodeError) as error:
+            raise _unreachable(self.url, str(error) or type(error).__name__) from error
+
+    def _answer(self, body: bytes) -> tuple[int, bytes]:
+        at = urlsplit(self.url)
+        host, port = at.hostname or "", at.port
+        connection: http.client.HTTPConnection
+        if at.scheme == "https":
+            context = ssl.create_default_context(cadata=_content(self.authority, _AUTHORITY_BYTES_MAX))
+            connection = http.client.HTTPSConnection(host, port, timeout=CALL_S, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=CALL_S)
+        token = _content(self.token, _TOKEN_BYTES_MAX).strip()
+        with closing(connection):
+            fields = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
+            connection.request("POST", USAGE_PATH, body=body, headers=fields)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_ANSWER_BYTES_MAX)
+
+
+class UsageSending:
+    """One thread that sends; ``full`` is asked from any.
+
+    Args:
+        post: sends a batch. Raises CalabashError.
+        waiting_max: how many intervals may wait.
+    """
+
+    def __init__(
+        self,
+        outbox: UsageOutbox,
+        post: Post,
+        *,
+        every_s: float = SEND_EVERY_S,
+        waiting_max: int = WAITING_MAX,
+        kept: int = KEPT_ROWS,
+        entries: int = ENTRIES_MAX,
+    ) -> None:
+        self._outbox = outbox
+        self._post = post
+        self._every_s = every_s
+        self._waiting_max = waiting_max
+        self._kept = kept
+        self._entries = entries
+        self._lost = False
+        self._begun = outbox.youngest()
+        self._full: CalabashError | None = None
+        self._fault = ""
+        self.waiting = 0  # intervals that were not acknowledged when it was last looked
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
+
+    @classmethod
+    def to(cls, server: UsageServer | None, outbox: UsageOutbox) -> UsageSending:
+        """Where nobody collects, everything is let go of."""
+        if server is None:
+            return cls(outbox, lambda batch: UsageTaken(last=batch.entries[-1].number), kept=0)
+        return cls(outbox, server.post, every_s=server.every_s)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """A batch that is on its way is waited for."""
+        self._stop.set()
+        self._thread.join()
+
+    def full(self) -> CalabashError | None:
+        """Why nothing new is given out; None while there is room for what would be metered of it."""
+        return self._full
+
+    def step(self) -> bool:
+        """Send one batch; whether there may be more. Raises CalabashError."""
+        marks = self._outbox.marks()
+        rows = self._outbox.after(marks.acked, limit=self._entries)
+        if not rows and not self._lost:
+            return False
+        entries = tuple(_entry(row) for row in rows)
+        batch = UsageBatch(epoch=self._outbox.epoch(), after=marks.acked, lost=self._lost, entries=entries)
+        taken = self._post(batch)
+        if taken.last < marks.acked:
+            after = self._outbox.go_back(taken.last).acked
+            self._lost = after > taken.last
+            log.warning(
+                "the server is behind what it had acknowledged", has=taken.last, sent_from=after, lost=self._lost
+            )
+            return True
+        if taken.last > self._outbox.marks().sent:
+            log.warning("this node's database was put back to an earlier state", has=self._begun, server=taken.last)
+            self._outbox.renew(self._begun)
+            return True
+        self._lost = False
+        reached = min(taken.last, rows[-1].number) if rows else taken.last
+        self._outbox.acknowledge(reached)
+        return bool(rows) and reached > marks.acked
+
+    def keep_bounded(self) -> None:
+        """Let go of what is acknowledged, and join what waits beyond the bound. Raises CalabashError."""
+        while self._outbox.fold(keep=self._kept):
+            pass
+        waiting = self._outbox.waiting()
+        if waiting > self._waiting_max:
+            self._outbox.join()
+            waiting = self._outbox.waiting()
+        self.waiting = waiting
+        full = waiting > self._waiting_max
+        self._full = _too_many(waiting, self._waiting_max, self._fault) if full else None
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                while self.step() and not self._stop.is_set():
+                    pass
+                if self._fault:
+                    log.info("usage is sent again")
+                self._fault = ""
+            except CalabashError as error:
+                if error.message != self._fault:
+                    log.warning("usage waits", error=error.message, hint=error.hint)
+                self._fault = error.message
+            try:
+                self.keep_bounded()
+            except CalabashError as error:
+                log.warning("usage could not be put in order", error=error.message)
+            self._stop.wait(self._every_s)
+
+
+def _entry(row: NumberedUsage) -> UsageEntry:
+    one = row.record
+    return UsageEntry(
+        number=row.number,
+        allocation=one.allocation,
+        namespace=one.tenant,
+        pod=one.user.partition("/")[2],
+        queue=one.queue,
+        device=one.device,
+        device_model=one.device_model,
+        mode=one.mode,
+        preemptible=one.preemptible,
+        from_s=one.from_s,
+        to_s=one.to_s,
+        memory_mib=one.memory_mib,
+        core_percent=one.core_percent,
+        allocated_gpu_s=one.allocated_gpu_s,
+        used_gpu_s=one.used_gpu_s,
+        idle_s=one.idle_s,
+        memory_mib_s=one.memory_mib_s,
+        uncertain_s=one.uncertain_s,
+    )
+
+
+def _content(file: Path, most: int) -> str:
+    with file.open("rb") as opened:
+        return opened.read(most).decode("ascii")
+
+
+def _refused(status: int, body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=UsageRefusal).message
+    except msgspec.DecodeError:
+        return f"status {status}"
+
+
+def _unreachable(url: str, why: str) -> CalabashError:
+    return CalabashError(
+        f"usage was not taken by {url}: {why}",
+        reason=Reason.API_DOWN,
+        hint="it is kept on this node and sent again; see the server of the cluster",
+    )
+
+
+def _too_many(waiting: int, most: int, fault: str) -> CalabashError:
+    why = f"; {fault}" if fault else ""
+    return CalabashError(
+        f"{waiting} intervals of usage wait for the server of the cluster, at most {most} are kept{why}",
+        reason=Reason.API_DOWN,
+        hint="bring the server back; until then nothing new starts here, and what runs goes on",
+    )

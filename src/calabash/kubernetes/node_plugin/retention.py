@@ -1,0 +1,83 @@
+"""How long allocations are kept: a pod's as long as its container may run, by the API server's last word; a claim's until it is
+given back, or nothing of ours is allocated to it any more. Whoever still uses one keeps it in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from calabash.adapters.host.processes import Process, alive
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.pods import NodePods, done, ended, init_names, is_since
+from calabash.model.allocation import AllocationRecord
+from calabash.model.request import AllocationId
+from calabash.node.allocations.retention import Tenure
+from calabash.node.membership.container import container_allocation, is_of_claim
+
+
+class PodTenure:
+    """See ``node.allocations.retention.Tenure``. Before the pods of the node are known, everything is kept.
+
+    Args:
+        since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
+    """
+
+    def __init__(self, pods: NodePods, since_s: Callable[[str], float] = lambda _uid: 0.0) -> None:
+        self._pods = pods
+        self._since_s = since_s
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        del held_ns
+        if not self._pods.synced:
+            return True
+        pod = self._pods.of_allocation(record.id)
+        return pod is not None and not ended(pod) and not self._is_over(pod, record.id)
+
+    def over(self, record: AllocationRecord) -> bool:
+        """Also as soon as the sandbox has ended in which it was given, whatever the API server has heard: in the next one its
+        containers start anew."""
+        sandbox = Process(pid=record.client_pid, start_time=record.client_start_time)
+        return (record.client_pid > 0 and not alive(sandbox)) or not self.holds(record, 0)
+
+    def _is_over(self, pod: Pod, allocation: AllocationId) -> bool:
+        """Whether it is of an init container that never starts again."""
+        for name in init_names(pod):
+            if container_allocation(pod.metadata.uid, name) == allocation:
+                since_s = self._since_s(pod.metadata.uid)
+                return done(pod, name, since_s) or _main_runs(pod, since_s)
+        return False
+
+
+class ClaimTenure:
+    """Of what claims were allocated. Pods come and go meanwhile."""
+
+    def __init__(self, book: ClaimBook) -> None:
+        self._book = book
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        del held_ns
+        return self._book.holds(record.id)
+
+    def over(self, record: AllocationRecord) -> bool:
+        return not self._book.holds(record.id)
+
+
+class DoorTenure:
+    """Each allocation by the door that it came through."""
+
+    def __init__(self, pods: Tenure, claims: Tenure) -> None:
+        self._pods, self._claims = pods, claims
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        return self._of(record).holds(record, held_ns)
+
+    def over(self, record: AllocationRecord) -> bool:
+        return self._of(record).over(record)
+
+    def _of(self, record: AllocationRecord) -> Tenure:
+        return self._claims if is_of_claim(record.id) else self._pods
+
+
+def _main_runs(pod: Pod, since_s: float) -> bool:
+    running = (s.state.running for s in pod.status.container_statuses)
+    return any(state is not None and is_since(state.started_at, since_s) for state in running)

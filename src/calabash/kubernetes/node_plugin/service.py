@@ -1,0 +1,391 @@
+"""``calabash agent``: the parts of one node's agent joined, started, kept running and stopped in reverse."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+import calabash
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.gpu.library import (
+    OWN_FILES,
+    DriverFiles,
+    forwarding_libraries,
+    shim_library,
+    simulated_environment,
+    simulated_library_dir,
+)
+from calabash.adapters.gpu.protocol import DriverOptions, GpuDriver
+from calabash.adapters.gpu.vendors import open_present
+from calabash.adapters.host.calendar_steps import CalendarSteps
+from calabash.adapters.host.cgroups.container_groups import ContainerHierarchy, find_container_hierarchy
+from calabash.adapters.host.cgroups.device_access import find_device_hierarchy
+from calabash.adapters.host.files import lock_exclusive
+from calabash.adapters.host.processes import boot_id
+from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, load_client
+from calabash.adapters.kube.objects.core import POD, Pod
+from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNode, GpuNodeOutcome
+from calabash.adapters.store import Store, open_store
+from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
+from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
+from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.containers.deleted_pods import DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.containers.edits import EditsMaker, NodeEdits, device_nodes
+from calabash.kubernetes.node_plugin.containers.host_driver import (
+    HostDriver,
+    find_driver,
+    find_nvml,
+    link_libraries,
+    no_cards,
+    programs_of,
+    simulated_driver,
+)
+from calabash.kubernetes.node_plugin.containers.installed_files import install
+from calabash.kubernetes.node_plugin.devices.cordon import Cordon, bare
+from calabash.kubernetes.node_plugin.devices.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
+from calabash.kubernetes.node_plugin.devices.maintenance import CardCare
+from calabash.kubernetes.node_plugin.devices.plugins import Plugins
+from calabash.kubernetes.node_plugin.disk_space import DiskRoom
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.process_memory import Tidiness
+from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
+from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
+from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
+from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
+from calabash.kubernetes.node_plugin.reports.usage import UseTelling
+from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending, UsageServer
+from calabash.kubernetes.node_plugin.retention import ClaimTenure, DoorTenure, PodTenure
+from calabash.kubernetes.node_plugin.settings import AgentSettings
+from calabash.kubernetes.object_limits import keep_node_pod
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.skipped_objects import SkippedObjects
+from calabash.kubernetes.telemetry import serving
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.agent import NodeAgent
+from calabash.node.devices.settings import CardSettings
+from calabash.node.membership.container import ContainerMembership, PodGroups
+from calabash.node.slots.names import SlotNames
+from calabash.node.snapshot import NodeSnapshot
+
+TICK_S = 0.5
+PARTING_S = 2.0  # an API server that does not answer holds up no stop
+RETRY_S = 5.0
+LOCK_WAIT_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+class AgentService:
+    """One node's agent. A driver that is absent or broken is told and tried again; nothing ends because of it."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._stop = threading.Event()
+        self._news = threading.Event()  # something is to be told, or it ends
+        self._client: KubeClient = load_client(settings.kubeconfig or "")
+        self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
+        self._happenings = NodeHappenings(self._client, settings.node)
+        self._figures = AgentFigures()
+        self.metrics_address = ("", 0)
+        self._taint = StartupTaint(self._client, settings.node)
+
+    def stop(self) -> None:
+        """From any thread, or a signal's handler."""
+        self._stop.set()
+        self._news.set()
+
+    def run(self) -> None:
+        """Until ``stop``. Raises CalabashError only for what waiting cannot mend: another agent of this node."""
+        with _only_one(self._settings.home, self._stop), self._serving_metrics():
+            while not self._stop.is_set():
+                try:
+                    with ExitStack() as stack:
+                        self._serve(stack)
+                except CalabashError as error:
+                    self._failed(error)
+                except OSError as error:  # a file system that is full or for reading
+                    self._failed(CalabashError(f"the agent cannot work on this node: {error}"))
+
+    @contextmanager
+    def _serving_metrics(self) -> Iterator[None]:
+        """Serve metrics while the agent runs, also while it cannot serve its devices. Raises CalabashError."""
+        port = self._settings.metrics_port
+        if port is None:
+            yield
+            return
+        with serving(self._figures.server(host="", port=port), port) as self.metrics_address:
+            yield
+
+    def _failed(self, error: CalabashError) -> None:
+        """Say why nothing is served, and wait before it is tried again."""
+        log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
+        facts, empty = self._facts(error=error, door=self._settings.door), _empty(self._settings.node)
+        self._figures.observe(empty, ready=False)
+        self._tell(empty, NodePods(self._fetch), facts, error)
+        self._stop.wait(RETRY_S)
+
+    def _serve(self, stack: ExitStack) -> None:
+        settings = self._settings
+        store = open_store(f"sqlite:///{settings.home / 'agent.db'}")
+        stack.callback(store.close)
+        drivers, files = self._drivers(stack)
+        hierarchy = find_container_hierarchy()
+        if hierarchy is None:
+            raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
+        host_driver = self._host_driver(drivers)
+        if files.libraries is not None:
+            link_libraries(host_driver, settings.host, files.libraries)
+        desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), book=ClaimBook(), specs=settings.specs)
+        pods, cordon = NodePods(self._fetch, users=desk.book.users), Cordon()
+        names = SlotNames()
+        calendar = CalendarSteps(settings.home / "calendar.json", boot=boot_id())
+        membership = ContainerMembership(
+            hierarchy, settings.home / "alloc", names=names, users=desk.book.users, began_s=calendar.began_s
+        )
+        agent = NodeAgent(
+            home=settings.home,
+            store=store,
+            clock=SystemClock(),
+            drivers=drivers,
+            library=shim_library(),
+            environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
+            settings=CardSettings(spill_mib=settings.spill_mib, replicas=settings.replicas, interval=settings.interval),
+            strangers=settings.strangers,
+            node=settings.node,
+            driver_files=files,
+            membership=membership,
+            tenure=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
+            workers=settings.workers,
+            names=names,
+        )
+        agent.care.subscribe(self._news.set)
+        agent.start()
+        stack.callback(agent.stop)
+        usage, room = _sending(stack, settings.usage, store), DiskRoom(settings.home)
+        cards = CardCare(
+            agent.care,
+            lambda: [state.device for state in agent.devices()],
+            settings.home / "orders.json",
+            told=self._news.set,
+        )
+        mirrors = self._mirrors(stack, pods, (cordon.changed, cards.changed))
+        plugins = Plugins(
+            settings,
+            self._client,
+            agent,
+            pods,
+            membership,
+            desk=desk,
+            edits=self._edits(agent, host_driver),
+            closed=cordon.why,
+            full=lambda: usage.full() or room.full(),
+            granted=self._news.set,
+        )
+        stack.callback(plugins.stop)
+        plugins.start()
+        stack.callback(cards.stop)
+        cards.start()
+        guard = self._guard(agent, pods, hierarchy)
+        departed = DepartedPods(agent, pods, desk.book, lambda record: pod_exists(record, self._fetch))
+        tidiness = Tidiness()
+        version = ", ".join(d.driver_version() for d in drivers)
+        while not self._stop.is_set():
+            self._news.clear()
+            calendar.observe()
+            tidiness.tend(time.monotonic())
+            pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
+            if guard is not None and pods.synced:
+                guard.tend()
+            departed.tend(time.monotonic())
+            snapshot = agent.snapshot()
+            refusal = plugins.tend(snapshot, version)
+            facts = replace(
+                self._facts(driver=version, error=refusal, orders=cards.outcomes(), door=plugins.door),
+                claims=plugins.claims_degraded,
+            )
+            starting = refusal is None and not plugins.followed
+            self._tell(snapshot, pods, _starting(facts) if starting else facts, refusal)
+            self._figures.observe(
+                snapshot,
+                ready=refusal is None and not starting,
+                registrations=plugins.registrations,
+                waiting=usage.waiting,
+            )
+            if refusal is None and plugins.registered:
+                self._taint.tend(plugins.registrations, time.monotonic())
+            self._news.wait(TICK_S)
+        self._part(agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), door=plugins.door))
+
+    def _drivers(self, stack: ExitStack) -> tuple[tuple[GpuDriver, ...], DriverFiles]:
+        """The drivers of the node's devices, and where their files are. Raises CalabashError where there is no device."""
+        settings = self._settings
+        nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
+        files = OWN_FILES
+        if settings.sim_state is None:
+            files = programs_of(settings.host, settings.home / "driver", root=settings.driver_root)
+        drivers = open_present(DriverOptions(sim_state=settings.sim_state, library=nvml, files=files))
+        for driver in drivers:
+            stack.callback(driver.close)
+        if not any(driver.devices() for driver in drivers):
+            raise no_cards(settings, nvml)
+        return drivers, files
+
+    def _guard(self, agent: NodeAgent, pods: NodePods, hierarchy: ContainerHierarchy) -> DeviceGuard | None:
+        """The guard of device access; None where it is switched off or no control group decides about devices."""
+        settings, devices = self._settings, find_device_hierarchy()
+        if devices is None or EVERY_NAMESPACE in settings.unguarded:
+            return None
+
+        def minors(record: AllocationRecord) -> list[int]:
+            wanted = [part.device for part in record.placement.slices]
+            nodes = device_nodes(settings.host, [state.device for state in agent.devices()], wanted)
+            return [os.minor((settings.host / node.relative_to("/")).stat().st_rdev) for node in nodes]
+
+        groups = PodGroups(hierarchy, time.monotonic)
+        return DeviceGuard(
+            GuardSettings(hierarchy=devices, groups=hierarchy.directory, exempt=settings.unguarded),
+            pod_groups=groups.all,
+            pod=pods.known,
+            record=agent.record,
+            minors=minors,
+        )
+
+    def _mirrors(
+        self, stack: ExitStack, pods: NodePods, wished: Sequence[Callable[[MirrorChange[GpuNode]], None]]
+    ) -> list[Mirror[Any]]:
+        """The pods of the node; and its own ``GpuNode``, which says what is wanted of its devices."""
+        node = self._settings.node
+
+        def wishes(change: MirrorChange[GpuNode]) -> None:
+            for follow in wished:
+                follow(change)
+
+        skipped = SkippedObjects("calabash-agent").note
+        mirrors: list[Mirror[Any]] = [
+            Mirror(
+                self._client,
+                POD,
+                on_change=pods.changed,
+                on_skipped=skipped,
+                keep=keep_node_pod,
+                field_selector=f"spec.nodeName={node}",
+            ),
+            Mirror(
+                self._client,
+                GPU_NODE,
+                on_change=wishes,
+                on_skipped=skipped,
+                keep=bare,
+                field_selector=f"metadata.name={node}",
+            ),
+        ]
+        for mirror in mirrors:
+            mirror.start()
+            stack.callback(mirror.stop)
+        return mirrors
+
+    def _edits(self, agent: NodeAgent, driver: HostDriver) -> NodeEdits:
+        installed = self._installed
+        maker = EditsMaker(
+            shim=install(shim_library(), installed),
+            preload=installed / "ld.so.preload",
+            driver=driver,
+            forwarding=tuple(install(f, installed) for f in forwarding_libraries()),
+        )
+        return NodeEdits(maker, self._settings.host, lambda: [state.device for state in agent.devices()])
+
+    @property
+    def _installed(self) -> Path:
+        """Where files lie that containers of tenants are given."""
+        return self._settings.home / "lib"
+
+    def _host_driver(self, drivers: tuple[GpuDriver, ...]) -> HostDriver:
+        settings, installed = self._settings, self._installed
+        if settings.sim_state is None:
+            return find_driver(settings.host, drivers[0].driver_version(), root=settings.driver_root)
+        pair = simulated_driver(simulated_library_dir(), settings.sim_state)
+        return HostDriver(libraries=tuple(install(f, installed) for f in pair.libraries), state=pair.state)
+
+    def _facts(
+        self,
+        *,
+        driver: str = "",
+        error: CalabashError | None = None,
+        orders: Mapping[str, GpuNodeOutcome] | None = None,
+        door: NodeDoor,
+    ) -> NodeFacts:
+        return NodeFacts(
+            agent_version=calabash.__version__,
+            driver_version=driver,
+            ready=error is None,
+            reason="Serving" if error is None else error.reason.value,
+            message="" if error is None else str(error),
+            orders=orders or {},
+            door=door,
+        )
+
+    def _tell(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, error: CalabashError | None) -> None:
+        try:
+            self._publisher.publish(snapshot, pods, facts)
+            self._happenings.fares(error)
+        except CalabashError as failed:
+            log.warning("the node's state could not be told", error=failed.message)
+
+    def _part(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> None:
+        """Say that nothing is to be placed here: a kubelet refuses pods while it has no agent."""
+        message = "the agent of this node is being stopped; what runs goes on"
+        last = Publisher(self._client.within(PARTING_S), self._settings.node)
+        try:
+            last.publish(snapshot, pods, replace(facts, ready=False, reason="Stopping", message=message))
+        except CalabashError as failed:
+            log.warning("that the agent is being stopped could not be told", error=failed.message)
+
+    def _fetch(self, namespace: str, name: str) -> Pod | None:
+        return self._client.get(POD, name, namespace)
+
+
+def _sending(stack: ExitStack, server: UsageServer | None, store: Store) -> UsageSending:
+    """Start sending what is metered."""
+    usage = UsageSending.to(server, store.outbox)
+    stack.callback(usage.stop)
+    usage.start()
+    return usage
+
+
+def _starting(facts: NodeFacts) -> NodeFacts:
+    """Nothing is placed where no kubelet knows of the devices: it would refuse the pods."""
+    return replace(facts, ready=False, reason="Starting", message="no kubelet follows the devices of this node yet")
+
+
+def _empty(node: str) -> NodeSnapshot:
+    return NodeSnapshot(node=NodeName(node), devices=(), allocations=(), membership="kernel", slots="tmpfs")
+
+
+@contextmanager
+def _only_one(home: Path, stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of the home; an agent that is just being replaced may take a moment to let go of it."""
+    until = time.monotonic() + LOCK_WAIT_S
+    try:
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        home.chmod(0o711)
+        lock = lock_exclusive(home / "agent.lock")
+        while lock is None and time.monotonic() < until and not stop.wait(TICK_S):
+            lock = lock_exclusive(home / "agent.lock")
+    except OSError as error:
+        raise CalabashError(f"cannot use {home}: {error.strerror}", reason=Reason.NOT_PERMITTED) from error
+    if lock is None:
+        raise CalabashError(f"another agent uses {home}", reason=Reason.CONFLICT, hint="one agent serves a node")
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,82 @@
+"""Texts for the readers of one namespace: conditions and events of its objects, and errors in events of its pods.
+
+A user with rights in one namespace reads them, so pods, budgets and queues of others are counted and not named. Texts mark the
+names in them (``model.mentions``); here each mark is replaced by what the reader may see, by the kind and the name in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from calabash.model.mentions import ANOTHERS, Mentioned, mention, mentions, render_lists
+
+if TYPE_CHECKING:  # agents render texts as well, and need nothing else of the planner
+    from calabash.kubernetes.planner.state.facts import PodName
+
+NAMED_MAX = 3
+_NOUNS = {Mentioned.POD: "pod", Mentioned.BUDGET: "disruption budget"}
+
+
+def pod_mention(pod: PodName | None) -> str:
+    """A pod in a text; None stands for one that is gone."""
+    return mention(Mentioned.POD, pod.text if pod is not None else "/")
+
+
+def pod_mentions(pods: Iterable[PodName]) -> str:
+    """Pods in a text, in the order of their names."""
+    return mentions(Mentioned.POD, sorted(pod.text for pod in pods))
+
+
+def budget_mention(namespace: str, name: str) -> str:
+    """A disruption budget in a text; without a name it stands for several of the namespace."""
+    return mention(Mentioned.BUDGET, f"{namespace}/{name}")
+
+
+def for_namespace(
+    text: str,
+    namespace: str,
+    *,
+    queues: Callable[[], Collection[str]] = lambda: (),
+    pod_of: Callable[[str], PodName | None] | None = None,
+) -> str:
+    """Return the text for the readers of a namespace.
+
+    Args:
+        queues: names of queues that the readers know: their own and those above it.
+        pod_of: the pod of a request, by its UID; None where requests are not UIDs of pods.
+    """
+
+    def words(found: list[tuple[str, str]]) -> str:
+        named = [_as_pod(kind, name, pod_of) for kind, name in found]
+        texts = []
+        for kind, noun in _NOUNS.items():
+            names = [name for one, name in named if one == kind]
+            own = [name for name in names if name.partition("/")[0] == namespace]
+            texts += [_named(noun, name) for name in own[:NAMED_MAX]]
+            texts += [f"{len(own) - NAMED_MAX} more of {namespace}"] if len(own) > NAMED_MAX else []
+            texts += [_counted(noun, len(names) - len(own))] if len(names) > len(own) else []
+        shown = queues() if any(kind == Mentioned.QUEUE for kind, _ in named) else ()
+        rest = [(kind, name) for kind, name in named if kind not in _NOUNS]
+        texts += [name if kind == Mentioned.QUEUE and name in shown else ANOTHERS for kind, name in rest]
+        return ", ".join(texts)
+
+    return render_lists(text, words)
+
+
+def _as_pod(kind: str, name: str, pod_of: Callable[[str], PodName | None] | None) -> tuple[str, str]:
+    if kind != Mentioned.REQUEST or pod_of is None:
+        return kind, name
+    pod = pod_of(name)
+    return Mentioned.POD, pod.text if pod is not None else "/"
+
+
+def _named(noun: str, name: str) -> str:
+    namespace, _, rest = name.partition("/")
+    if noun == "pod":
+        return name
+    return f"{noun} {name}" if rest else f"several {noun}s of {namespace}"
+
+
+def _counted(noun: str, count: int) -> str:
+    return f"1 {noun} of another namespace" if count == 1 else f"{count} {noun}s of other namespaces"

@@ -1,0 +1,1 @@
+"""Writes of the planner to the API server."""

@@ -1,0 +1,244 @@
+"""What the planner writes to the API server: one call for each thing it wants done.
+
+Every write names the pod by its uid, and the one that releases it also by its version, so that two planners, or one and
+its own past, never write over each other: whoever comes second is refused and looks again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+
+from calabash.adapters.kube import EvictedAs, KubeClient, is_final, status_of
+from calabash.adapters.kube.objects.core import EVENT, POD, Pod
+from calabash.kubernetes.objects.names import PLAN, PLAN_GATE, PLANNED
+from calabash.kubernetes.objects.plan import PodPlan, write_plan
+from calabash.kubernetes.planner.state.affinity import confined
+from calabash.kubernetes.planner.state.facts import PodName, Report
+from calabash.model.errors import CalabashError, Reason
+
+COMPONENT = "calabash-planner"
+_TEXT_MAX = 1024
+_AGAIN_S = 0.2
+_GRACE_S = 30  # of a pod that names none
+_BIND_FAULTS_MAX = 4
+
+
+class LeadsNoLonger(CalabashError):  # noqa: N818 - what is the case, not what went wrong
+    """It was not written, because whoever wanted it does not lead any more."""
+
+    def __init__(self) -> None:
+        super().__init__("this planner does not lead; another answers", reason=Reason.CONFLICT)
+
+
+class Orders:
+    """Writes of the planner.
+
+    Args:
+        nominates: whether pods are nominated before they are released: their node is then tried alone, and the others
+            only where it has no room.
+        nominates_claims: the same for pods that name claims.
+        bind_s: what a binding may take; every other write names the version that it changes, so it may come late.
+        may_write: asked before every write; where it says no, LeadsNoLonger is raised instead.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        nominates: bool = True,
+        nominates_claims: bool = True,
+        may_write: Callable[[], bool] = lambda: True,
+        bind_s: float = 30.0,
+    ) -> None:
+        self._client = client
+        self._binding = client.within(bind_s)
+        self.nominates = nominates
+        self.nominates_claims = nominates_claims
+        self._may_write = may_write
+
+    def is_to_be_nominated(self, pod: Pod | None) -> bool:
+        """Whether its node is named in its status, with or without a release."""
+        return self.nominates or (self.nominates_claims and pod is not None and bool(pod.spec.resource_claims))
+
+    def nominate(self, pod: PodName, node: str) -> Pod:
+        """Name the node in its status."""
+        body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
+        return self._writing().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
+
+    def release(self, pod: PodName, plan: PodPlan, seen: Pod | None, *, nodes: Sequence[str] = ()) -> Pod:
+        """Nominate, then write the plan and take the gate off, if nobody changed the pod in between.
+
+        Args:
+            nodes: confine it to these instead of writing the plan, for its node is another's to choose.
+            seen: the pod as it was last seen; None asks for it. Raises KubeError: CONFLICT when it is no longer so.
+        """
+        if seen is None or seen.metadata.uid != pod.uid:
+            seen = self._client.get(POD, pod.name, pod.namespace)
+        if seen is None or seen.metadata.uid != pod.uid:
+            raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
+        if nodes and all(gate.name != PLAN_GATE for gate in seen.spec.scheduling_gates):
+            return seen  # it was done, and nobody heard of it
+        if (nodes or self.is_to_be_nominated(seen)) and seen.status.nominated_node_name != plan.node:
+            seen = self.nominate(pod, plan.node)
+        meta: dict[str, object] = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
+        spec: dict[str, object] = {}
+        if nodes:
+            spec["affinity"] = confined(seen, nodes)
+        else:
+            meta["annotations"] = {PLAN: write_plan(plan)}
+        gates = [gate.name for gate in seen.spec.scheduling_gates]
+        if PLAN_GATE in gates:
+            spec["schedulingGates"] = [{"name": name} for name in gates if name != PLAN_GATE] or None
+        return self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta, "spec": spec})
+
+    def ungate(self, pod: PodName) -> None:
+        """Take the gate off a pod that has no plan."""
+        seen = self._client.get(POD, pod.name, pod.namespace)
+        if seen is None or seen.metadata.uid != pod.uid:
+            raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
+        others = [{"name": gate.name} for gate in seen.spec.scheduling_gates if gate.name != PLAN_GATE]
+        if len(others) < len(seen.spec.scheduling_gates):
+            meta = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
+            body = {"metadata": meta, "spec": {"schedulingGates": others or None}}
+            self._writing().patch(POD, pod.name, pod.namespace, body=body)
+
+    def write_plan(self, pod: PodName, plan: PodPlan) -> None:
+        """Write the plan of a pod that has its node."""
+        meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}
+        self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
+
+    def bind(self, pod: PodName, node: str, plan: PodPlan | None = None) -> None:
+        """Write the node and the plan of a pod in one call: a pod that is bound has the plan of the planner that bound it.
+
+        A binding that was made without an answer must not be taken for none. So the call is repeated for as long as no answer
+        comes, which is no longer than the planner leads, and a few times after an answer that leaves the result open.
+        """
+        annotations = {PLAN: write_plan(plan)} if plan is not None else {}
+        faults = 0
+        while True:
+            try:
+                self._writing(self._binding).bind(pod.namespace, pod.name, pod.uid, node, annotations=annotations)
+            except LeadsNoLonger:
+                raise
+            except CalabashError as error:
+                is_open = error.reason is Reason.API_DOWN
+                faults += 1 if is_open and status_of(error) else 0
+                if is_open and faults < _BIND_FAULTS_MAX:
+                    time.sleep(_AGAIN_S * 2**faults)
+                    continue
+                if (is_open or error.reason is Reason.CONFLICT) and self._is_bound(pod, node, annotations):
+                    return
+                raise
+            return
+
+    def _is_bound(self, pod: PodName, node: str, annotations: Mapping[str, str]) -> bool:
+        """Return True if the pod has this node and this plan: an earlier call succeeded, and its answer was lost."""
+        while True:
+            try:
+                now = self._client.get(POD, pod.name, pod.namespace)
+            except CalabashError as error:
+                if error.reason is not Reason.API_DOWN or status_of(error) or not self._may_write():
+                    raise
+                time.sleep(_AGAIN_S)
+                continue
+            there = now is not None and now.metadata.uid == pod.uid and now.spec.node_name == node
+            return there and now is not None and annotations.items() <= now.metadata.annotations.items()
+
+    def evict(self, pod: PodName, *, grace_max_s: int | None = None) -> tuple[EvictedAs, str]:
+        """Ask for it to be taken away, with its own grace period or a shorter one."""
+        grace_s = self._grace_s(pod, grace_max_s)
+        answer = self._writing().evict(pod.namespace, pod.name, pod.uid, grace_s=grace_s)
+        return answer.as_, answer.message
+
+    def delete(self, pod: PodName, *, grace_max_s: int | None = None) -> None:
+        """Delete it, past disruption budgets."""
+        grace_s = self._grace_s(pod, grace_max_s)
+        self._writing().delete(POD, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s)
+
+    def _grace_s(self, pod: PodName, grace_max_s: int | None) -> int | None:
+        """Return the grace period where that of the pod is longer; None: its own, which may have begun already."""
+        if grace_max_s is None:
+            return None
+        seen = self._client.get(POD, pod.name, pod.namespace)
+        if seen is None or seen.metadata.uid != pod.uid:
+            return None
+        own_s = seen.spec.termination_grace_period_seconds
+        given_s = max(_GRACE_S if own_s is None else own_s, seen.metadata.deletion_grace_period_seconds or 0)
+        return grace_max_s if given_s > grace_max_s else None
+
+    def tell(self, pod: PodName, reason: str, message: str) -> None:
+        """One event of it, which warns."""
+        self._event(pod, reason, message[:_TEXT_MAX], stamp(), warning=True)
+
+    def report(self, report: Report) -> None:
+        """Write a condition that says why it waits, and one event, counted and renewed. Where the condition is refused, the
+        event says it alone."""
+        pod, waits = report.pod, report.reason is not None
+        reason = camel(report.reason) if report.reason is not None else "Planned"
+        message = report.message[:_TEXT_MAX]
+        now = stamp()
+        if waits or report.own_condition:
+            condition = {
+                "type": PLANNED if report.own_condition else "PodScheduled",
+                "status": "False" if waits else "True",
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": now,
+            }
+            body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+            try:
+                self._writing().patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
+            except CalabashError as error:
+                if not is_final(error):
+                    raise
+                message = f"{message} (its condition was refused: {error.message})"[:_TEXT_MAX]
+        self._event(pod, reason, message, now, warning=waits)
+
+    def _writing(self, client: KubeClient | None = None) -> KubeClient:
+        if not self._may_write():
+            raise LeadsNoLonger
+        return client or self._client
+
+    def _event(self, pod: PodName, reason: str, message: str, now: str, *, warning: bool) -> None:
+        digest = blake2b(f"{pod.uid}/{reason}".encode(), digest_size=8).hexdigest()
+        name = f"{pod.name[:200]}.{digest}"
+        before = self._client.get(EVENT, name, pod.namespace)
+        if before is not None:
+            body = {"message": message, "count": before.count + 1, "lastTimestamp": now}
+            self._writing().patch(EVENT, name, pod.namespace, body=body)
+            return
+        self._writing().create(
+            EVENT,
+            {
+                "metadata": {"name": name, "namespace": pod.namespace},
+                "involvedObject": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.name,
+                    "namespace": pod.namespace,
+                    "uid": pod.uid,
+                },
+                "type": "Warning" if warning else "Normal",
+                "reason": reason,
+                "message": message,
+                "count": 1,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "source": {"component": COMPONENT},
+                "reportingComponent": COMPONENT,
+            },
+            pod.namespace,
+        )
+
+
+def camel(reason: Reason) -> str:
+    """``no_memory`` as conditions and events write it: ``NoMemory``."""
+    return "".join(word.capitalize() for word in reason.value.split("_"))
+
+
+def stamp() -> str:
+    """Now, RFC 3339."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,343 @@
+"""Makes the planner's writes: a few threads, the writes of each pod by one of them at a time and in order.
+
+Theory of operation. Every answer of the API server ends an attempt in one of five ways:
+
+| answer | what follows |
+|---|---|
+| done, or the pod is gone | the next write of the pod |
+| 409, the pod has changed | tried again with growing pauses, then given up like a refusal |
+| 4xx else (``is_final``) | given up: the core is told that the write was refused, and why |
+| 5xx for the pods of one namespace | tried again with growing pauses, then given up like a refusal |
+| 429, 503, none, or 5xx for several namespaces | tried again for as long as it takes; all writes pause (Retry-After) |
+
+Pauses belong to one pod and namespaces take turns (``backlog``), so that a pod whose writes fail delays no other. A write
+that is no longer wanted when its turn comes is not made. Reports have a thread and a backlog of their own, and only the last
+of each pod is written.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from calabash.adapters.kube import EvictedAs, is_final, status_of
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.planner.apply.api_writes import LeadsNoLonger, Orders, camel
+from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, Backlog, PodWrite
+from calabash.kubernetes.planner.state.facts import (
+    Action,
+    EvictPod,
+    Nominate,
+    PodName,
+    ReleasePod,
+    Report,
+    SweepPod,
+    UngatePod,
+    WritePlan,
+)
+from calabash.model.errors import CalabashError, Reason
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
+_CONFLICTS_MAX = 12  # with pauses of about 35 s in all
+_FAULTS_MAX = 10
+_REPORT_EVERY_S = 0.02
+_PATIENCE = frozenset((0, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE))
+
+
+class Outcomes(Protocol):
+    """Decides which writes are wanted, and is told what became of them. Safe for threads."""
+
+    def seen(self, pod: PodName) -> Pod | None:
+        """The pod as it was last seen."""
+        ...
+
+    def wanted(self, action: Action) -> bool:
+        """Return True if the action is still to be done."""
+        ...
+
+    def released(self, uid: str, plan_id: str, *, ok: bool) -> None: ...
+
+    def gone(self, pod: PodName) -> None:
+        """The API server knows no such pod any more."""
+        ...
+
+    def blocked(self, uid: str, message: str) -> None:
+        """A disruption budget keeps the pod, or its eviction was refused."""
+        ...
+
+    def refused(self, action: Action, message: str) -> None:
+        """The API server would refuse the write again for as long as the pod is as it is."""
+        ...
+
+
+class Executor:
+    """See the module's description.
+
+    Args:
+        workers: threads; each has at most one call open. One namespace has at most half of them.
+    """
+
+    def __init__(self, orders: Orders, outcomes: Outcomes, *, workers: int = 16) -> None:
+        self._orders = orders
+        self._outcomes = outcomes
+        self._stopping = threading.Event()
+        self._actions = _Waiting[Action]((workers + 1) // 2, self._stopping)
+        self._reports = _Waiting[Report](1, self._stopping)
+        self._written_to: Counter[str] = Counter()  # nodes for which a plan may be on its way now
+        self._counting = threading.Lock()
+        self._threads = [threading.Thread(target=self._work, name=f"planner-{i}", daemon=True) for i in range(workers)]
+        self._threads.append(threading.Thread(target=self._report, name="planner-reports", daemon=True))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after what is being done now; the rest is not done."""
+        self._stopping.set()
+        self._actions.wake()
+        self._reports.wake()
+        for thread in self._threads:
+            thread.join()
+
+    def put(self, actions: Iterable[Action]) -> None:
+        """Have these done soon."""
+        for action in actions:
+            if isinstance(action, Report):
+                self._reports.put(action)
+            else:
+                self._actions.put(action)
+
+    def hurry(self) -> None:
+        """The API server answers: what waits for it is tried now."""
+        self._actions.resume()
+        self._reports.resume()
+
+    def writes_for(self, node: str) -> bool:
+        """Return True if a plan for that node may be on its way. A write that begins later is first checked for whether it
+        is still wanted."""
+        with self._counting:
+            return self._written_to[node] > 0
+
+    def idle(self) -> bool:
+        """Return True if no action waits or is being done; reports do not count."""
+        return len(self._actions) == 0
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (write := self._actions.take()) is not None:
+            action = write.action
+            node = action.plan.node if isinstance(action, ReleasePod | WritePlan) else ""
+            self._count(node, 1)
+            try:
+                self._attempt(write)
+            finally:
+                self._count(node, -1)
+
+    def _count(self, node: str, more: int) -> None:
+        if node:
+            with self._counting:
+                self._written_to[node] += more
+                if not self._written_to[node]:
+                    del self._written_to[node]
+
+    def _attempt(self, write: AttemptedWrite[Action]) -> None:
+        action = write.action
+        pause_s: float | None = None
+        try:
+            if self._outcomes.wanted(action):
+                self._do(action, fresh=write.conflicts + write.faults > 0)
+                self._actions.answered()
+        except LeadsNoLonger:
+            pass
+        except CalabashError as error:
+            pause_s = self._pause_s(self._actions, write, error)
+            if pause_s is None:
+                self._give_up(action, error)
+        except Exception as error:
+            log.exception("an action failed", pod=action.pod.text, error=str(error))
+        if pause_s is None:
+            self._actions.done(write)
+        else:
+            self._actions.again(write, pause_s)
+
+    def _pause_s(self, waiting: _Waiting[Any], write: AttemptedWrite[Any], error: CalabashError) -> float | None:
+        """Return how long this write waits for its next attempt; None: it is given up."""
+        status = status_of(error)
+        if error.reason is Reason.NOT_FOUND or is_final(error):
+            waiting.answered()
+            return None
+        if error.reason is Reason.CONFLICT:
+            waiting.answered()
+            write.conflicts += 1
+            if write.conflicts > _CONFLICTS_MAX:
+                return None
+            return _pause(write.conflicts - 2) if write.conflicts > 1 else 0.0
+        if status in _PATIENCE or waiting.failed(write.action.pod.namespace):
+            waiting.overloaded(getattr(error, "retry_after_s", 0.0))
+            return 0.0
+        write.faults += 1
+        if write.faults > _FAULTS_MAX:
+            return None
+        return max(_pause(write.faults - 1), getattr(error, "retry_after_s", 0.0))
+
+    def _give_up(self, action: Action, error: CalabashError) -> None:
+        if error.reason is Reason.NOT_FOUND:
+            if isinstance(action, ReleasePod | UngatePod | Nominate):
+                self._outcomes.gone(action.pod)
+            return
+        log.warning("refused by the API server", pod=action.pod.text, write=type(action).__name__, error=error.message)
+        self._outcomes.refused(action, error.message)
+
+    def _do(self, action: Action, *, fresh: bool) -> None:
+        match action:
+            case ReleasePod(pod=pod, plan=plan):
+                self._orders.release(pod, plan, None if fresh else self._outcomes.seen(pod), nodes=action.nodes)
+                self._outcomes.released(pod.uid, plan.id, ok=True)
+            case UngatePod(pod=pod):
+                self._orders.ungate(pod)
+            case WritePlan(pod=pod, plan=plan):
+                self._orders.write_plan(pod, plan)
+            case Nominate(pod=pod, node=node):
+                if self._orders.is_to_be_nominated(self._outcomes.seen(pod)):
+                    self._orders.nominate(pod, node)
+            case EvictPod():
+                self._evict(action)
+            case SweepPod(pod=pod, remade=remade, message=message):
+                self._orders.tell(pod, "KubeletRefused", message)
+                if remade:
+                    self._orders.evict(pod)
+
+    def _evict(self, action: EvictPod) -> None:
+        """Evict a pod. Borrowed devices that their owner takes back are given back whatever the pod's budgets say."""
+        pod = action.pod
+        try:
+            as_, message = self._orders.evict(pod, grace_max_s=action.grace_max_s)
+        except CalabashError as error:
+            if not action.owed or status_of(error) != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            as_, message = EvictedAs.BLOCKED, error.message  # a pod with two budgets is never evicted
+        if as_ is EvictedAs.BLOCKED and action.owed:
+            text = f"{action.message}; its devices are borrowed, so it is deleted although: {message}"
+            self._orders.tell(pod, "BudgetOverruled", text)
+            self._orders.delete(pod, grace_max_s=action.grace_max_s)
+            as_ = EvictedAs.OK
+        if as_ is EvictedAs.BLOCKED:
+            self._outcomes.blocked(pod.uid, message)
+        elif as_ is EvictedAs.OK:
+            self._orders.tell(pod, camel(action.reason), action.message)
+
+    def _report(self) -> None:
+        while (write := self._reports.take()) is not None:
+            report = write.action
+            pause_s: float | None = None
+            try:
+                if self._outcomes.wanted(report):
+                    self._orders.report(report)
+                    self._reports.answered()
+            except LeadsNoLonger:
+                pass
+            except CalabashError as error:
+                pause_s = self._pause_s(self._reports, write, error)
+                if pause_s is None and error.reason is not Reason.NOT_FOUND:
+                    log.warning("a report was refused", pod=report.pod.text, error=error.message)
+            except Exception as error:
+                log.exception("a report failed", pod=report.pod.text, error=str(error))
+            if pause_s is None:
+                self._reports.done(write)
+            else:
+                self._reports.again(write, pause_s)
+            self._stopping.wait(_REPORT_EVERY_S)
+
+
+A = TypeVar("A", bound=PodWrite)
+
+
+class _Waiting(Generic[A]):
+    """A backlog that threads wait for, and the patience that the API server asks for."""
+
+    def __init__(self, share_max: int, stopping: threading.Event) -> None:
+        self._backlog = Backlog[A](share_max)
+        self._stopping = stopping
+        self._changed = threading.Condition()
+        self._overloads = 0  # in a row
+        self._faulty: set[str] = set()  # namespaces of writes that failed since one was answered
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._backlog)
+
+    def put(self, action: A) -> None:
+        with self._changed:
+            self._backlog.put(action)
+            self._changed.notify()
+
+    def take(self) -> AttemptedWrite[A] | None:
+        """Wait for a write to make; None at the end."""
+        with self._changed:
+            while not self._stopping.is_set():
+                now_s = time.monotonic()
+                write = self._backlog.take(now_s)
+                if write is not None:
+                    return write
+                self._changed.wait(min(self._backlog.next_s(now_s) - now_s, threading.TIMEOUT_MAX))
+            return None
+
+    def done(self, write: AttemptedWrite[A]) -> None:
+        with self._changed:
+            self._backlog.done(write)
+            self._changed.notify()
+
+    def again(self, write: AttemptedWrite[A], pause_s: float) -> None:
+        with self._changed:
+            self._backlog.again(write, time.monotonic() + pause_s)
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """Have all threads look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def resume(self) -> None:
+        """The API server answers again: end the pause."""
+        with self._changed:
+            self._overloads = 0
+            self._backlog.hold(0.0)
+            self._changed.notify_all()
+
+    def answered(self) -> None:
+        """The API server has answered a write."""
+        with self._changed:
+            self._overloads = 0
+            self._faulty.clear()
+
+    def failed(self, namespace: str) -> bool:
+        """Note a fault of the API server; True if it is not a matter of one namespace alone."""
+        with self._changed:
+            self._faulty.add(namespace)
+            return len(self._faulty) > 1
+
+    def overloaded(self, retry_after_s: float) -> None:
+        """Pause all writes; one pause for all calls that were open at the same time."""
+        with self._changed:
+            now_s = time.monotonic()
+            if self._backlog.is_held(now_s):
+                return
+            self._backlog.hold(now_s + max(_pause(self._overloads), retry_after_s))
+            self._overloads += 1
+            self._changed.notify_all()
+
+
+def _pause(times: int) -> float:
+    """Return the pause after so many failures, with jitter."""
+    return min(_PAUSE_FIRST_S * 2.0 ** min(times, 30), _PAUSE_MAX_S) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

@@ -1,0 +1,162 @@
+"""What each queue has and waits for, in its object's status: for ``kubectl get queues`` and whoever watches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from calabash.adapters.kube import KubeClient, is_final
+from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
+from calabash.kubernetes.planner.apply.api_writes import COMPONENT
+from calabash.kubernetes.planner.state.store import Book, Stage
+from calabash.kubernetes.planner.watch.mirrors import Mirrors
+from calabash.model.device import NodeName
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.sched import WHOLE_MILLI
+
+log = structlog.get_logger(__name__)
+
+STATUS_EVERY_S = 3.0
+_WAITS = frozenset((Stage.ASIDE, Stage.WAITING, Stage.PLACED))
+
+
+class _Count:
+    __slots__ = ("memory_mib", "running", "waiting")
+
+    def __init__(self) -> None:
+        self.running = self.waiting = self.memory_mib = 0
+
+
+def queue_statuses(book: Book) -> dict[str, KubeQueueStatus]:
+    """All queues of the tree; a parent has the sums of what is below it."""
+    tree = book.scheduler.scheduler.tree
+    form = tree.form
+    counts = [_Count() for _ in form.paths]
+    for entry in book.entries.values():
+        number = form.index.get(entry.bundle.request.queue) if entry.bundle else None
+        if number is None:
+            continue
+        waits = entry.stage in _WAITS
+        memory_mib = 0 if waits else _memory_mib(book, entry.id)
+        for level in form.paths[number]:
+            counts[level].waiting += waits
+            counts[level].running += not waits
+            counts[level].memory_mib += memory_mib
+    guaranteed = tree.shares().guaranteed
+    found = {}
+    for name, number in form.index.items():
+        if number:
+            used, mine = tree.used(name).gpu_milli, guaranteed[number][0]
+            found[name] = KubeQueueStatus(
+                allocated=_devices(used),
+                guaranteed=_devices(mine),
+                borrowed=_devices(max(0.0, used - mine)),
+                pending=_devices(tree.waiting(name).gpu_milli),
+                memory_mib=counts[number].memory_mib,
+                waiting=counts[number].waiting,
+                running=counts[number].running,
+            )
+    return found
+
+
+class QueueTeller:
+    """A thread that writes the status of all queues while somebody leads here.
+
+    Args:
+        mirrors: have the core while it does.
+    """
+
+    def __init__(self, client: KubeClient, lock: threading.RLock, mirrors: Mirrors, *, every_s: float) -> None:
+        self._statuses = QueueStatuses(client)
+        self._lock = lock
+        self._mirrors = mirrors
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="planner-queues", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._every_s):
+            try:
+                self._statuses.write(self._wanted())
+            except Exception:
+                log.exception("the status of queues was not written")
+
+    def _wanted(self) -> dict[str, KubeQueueStatus]:
+        with self._lock:
+            core = self._mirrors.core
+            if core is None:
+                return {}
+            found, queues = queue_statuses(core.book), core.queues
+            wanted = {name: status for name, status in found.items() if name in queues.wanted}
+            for name, error in queues.set_aside.items():
+                message = f"{error.message}; hint: {error.hint}"
+                wanted[name] = msgspec.structs.replace(found.get(name, KubeQueueStatus()), message=message)
+            return wanted
+
+
+class QueueStatuses:
+    """Writes what differs from what was written."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._written: dict[str, KubeQueueStatus] = {}
+
+    def write(self, wanted: Mapping[str, KubeQueueStatus]) -> None:
+        """All queues whose status is to be kept; none while somebody else writes. What fails is tried again the next time."""
+        for name in [n for n in self._written if n not in wanted]:
+            del self._written[name]
+        for name, status in wanted.items():
+            if self._written.get(name) == status:
+                continue
+            try:
+                self._client.patch(
+                    QUEUE,
+                    name,
+                    body={"status": _all_fields(status)},
+                    style="apply",
+                    subresource="status",
+                    field_manager=COMPONENT,
+                    force=True,
+                )
+            except CalabashError as error:
+                log.info("the status of a queue was not written", queue=name, error=error.message)
+                if is_final(error):
+                    self._written[name] = status  # it is written again when it differs
+            else:
+                self._written[name] = status
+
+
+def _all_fields(status: KubeQueueStatus) -> dict[str, Any]:
+    """With its zeros: a column that is empty says nothing. Without an empty message: older CRDs have none."""
+    fields = {field.encode_name: getattr(status, field.name) for field in msgspec.structs.fields(status)}
+    if not status.message:
+        del fields["message"]
+    return fields
+
+
+def _memory_mib(book: Book, allocation: AllocationId) -> int:
+    """Memory of the devices that it holds: its part of them, or all of those that are its own."""
+    running = book.scheduler.scheduler.registry.running(allocation)
+    if running is None:
+        return 0
+    shape, devices = running.request.shape, running.placement.devices
+    if not shape.whole:
+        return shape.gpu_memory_mib * len(devices)
+    node = book.scheduler.nodes.get(NodeName(running.node))
+    return sum(node.devices[i].device.memory_mib for i in devices) if node else 0
+
+
+def _devices(milli: float) -> float:
+    return round(milli / WHOLE_MILLI, 3)

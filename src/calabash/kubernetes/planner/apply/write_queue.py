@@ -1,0 +1,168 @@
+"""Writes that wait for a thread, and the order in which they are made.
+
+Theory of operation. The writes of one pod are made one at a time, in the order in which they were wanted. A later write of
+the same kind replaces the earlier one, so that a pod never has more writes waiting than there are kinds. Namespaces take
+turns, however many pods each has, and no namespace has more than ``share_max`` writes in progress: calls that take long for
+the pods of one namespace leave threads for the others. A write that failed waits for its next attempt, and with it the
+later writes of its pod; an API server that asks for patience makes all of them wait (``hold``).
+
+Time is an argument; the caller holds a lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from calabash.kubernetes.planner.state.facts import PodName
+
+
+class PodWrite(Protocol):
+    """A write that concerns one pod."""
+
+    @property
+    def pod(self) -> PodName: ...
+
+
+A = TypeVar("A", bound=PodWrite)
+
+
+@dataclass(slots=True)
+class AttemptedWrite(Generic[A]):
+    """A write, and what became of it so far.
+
+    Args:
+        conflicts: attempts that found the pod changed by others.
+        faults: attempts that the API server answered with an error of its own.
+    """
+
+    action: A
+    conflicts: int = 0
+    faults: int = 0
+
+
+@dataclass(slots=True)
+class _Pod(Generic[A]):
+    namespace: str
+    waiting: dict[type, AttemptedWrite[A]] = field(default_factory=dict)
+    in_progress: bool = False
+    not_before_s: float = -math.inf
+
+
+class Backlog(Generic[A]):
+    """See the module's description.
+
+    Args:
+        share_max: writes of one namespace that may be in progress at a time.
+    """
+
+    def __init__(self, share_max: int) -> None:
+        self._share_max = max(1, share_max)
+        self._pods: dict[str, _Pod[A]] = {}
+        self._ready: dict[str, deque[str]] = {}  # uids of pods that have a write which may be made now, by namespace
+        self._turns: deque[str] = deque()  # namespaces with such pods
+        self._later: list[tuple[float, int, str]] = []
+        self._numbers = itertools.count()
+        self._in_progress: Counter[str] = Counter()
+        self._held_until_s = -math.inf
+
+    def __len__(self) -> int:
+        """Count the writes that wait or are in progress."""
+        return sum(len(pod.waiting) + pod.in_progress for pod in self._pods.values())
+
+    def put(self, action: A) -> None:
+        """Add a write; it replaces one of the same kind of this pod that waits."""
+        uid = action.pod.uid
+        pod = self._pods.get(uid)
+        if pod is None:
+            pod = self._pods[uid] = _Pod(action.pod.namespace)
+        idle = not pod.waiting and not pod.in_progress
+        before = pod.waiting.pop(type(action), None)
+        pod.waiting[type(action)] = AttemptedWrite(action)
+        if before is not None and before.action == action:
+            pod.waiting[type(action)] = before
+        if idle:
+            self._stand(uid, pod)
+
+    def take(self, now_s: float) -> AttemptedWrite[A] | None:
+        """Return the write to make now, if there is any. ``done`` or ``again`` says what became of it."""
+        while self._later and self._later[0][0] <= now_s:
+            _, _, uid = heapq.heappop(self._later)
+            self._make_ready(uid)
+        if self.is_held(now_s):
+            return None
+        for _ in range(len(self._turns)):
+            namespace = self._turns.popleft()
+            if self._in_progress[namespace] >= self._share_max:
+                self._turns.append(namespace)
+                continue
+            uids = self._ready[namespace]
+            uid = uids.popleft()
+            if uids:
+                self._turns.append(namespace)
+            else:
+                del self._ready[namespace]
+            pod = self._pods[uid]
+            pod.in_progress = True
+            self._in_progress[namespace] += 1
+            return pod.waiting.pop(next(iter(pod.waiting)))
+        return None
+
+    def done(self, write: AttemptedWrite[A]) -> None:
+        """Forget a write that was made, or is not to be made any more."""
+        uid, pod = self._ended(write)
+        pod.not_before_s = -math.inf
+        if pod.waiting:
+            self._stand(uid, pod)
+        else:
+            del self._pods[uid]
+
+    def again(self, write: AttemptedWrite[A], at_s: float) -> None:
+        """Make a write again, not before ``at_s``; a later one of its kind that has come meanwhile is made instead."""
+        uid, pod = self._ended(write)
+        if type(write.action) not in pod.waiting:
+            pod.waiting = {type(write.action): write, **pod.waiting}
+        pod.not_before_s = at_s
+        self._stand(uid, pod)
+
+    def hold(self, until_s: float) -> None:
+        """Let no write begin before ``until_s``."""
+        self._held_until_s = until_s
+
+    def is_held(self, now_s: float) -> bool:
+        """Return True while no write may begin."""
+        return now_s < self._held_until_s
+
+    def next_s(self, now_s: float) -> float:
+        """Return when there may be a write to make that cannot be made now; infinity: only after another call."""
+        if self.is_held(now_s):
+            return self._held_until_s
+        return self._later[0][0] if self._later else math.inf
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _ended(self, write: AttemptedWrite[A]) -> tuple[str, _Pod[A]]:
+        uid = write.action.pod.uid
+        pod = self._pods[uid]
+        pod.in_progress = False
+        self._in_progress[pod.namespace] -= 1
+        if not self._in_progress[pod.namespace]:
+            del self._in_progress[pod.namespace]
+        return uid, pod
+
+    def _stand(self, uid: str, pod: _Pod[A]) -> None:
+        if pod.not_before_s == -math.inf:
+            self._make_ready(uid)
+        else:
+            heapq.heappush(self._later, (pod.not_before_s, next(self._numbers), uid))
+
+    def _make_ready(self, uid: str) -> None:
+        namespace = self._pods[uid].namespace
+        if namespace not in self._ready:
+            self._ready[namespace] = deque()
+            self._turns.append(namespace)
+        self._ready[namespace].append(uid)

@@ -1,0 +1,1 @@
+"""Decisions of the planner: events in, actions out, without input or output."""

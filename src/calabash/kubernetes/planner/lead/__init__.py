@@ -1,0 +1,1 @@
+"""Leader election of planners, and the division of a cluster between planners."""

@@ -1,0 +1,1 @@
+"""HTTP interfaces of the planner: scheduler extender, probes and metrics."""

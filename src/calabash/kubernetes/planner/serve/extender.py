@@ -1,0 +1,218 @@
+"""What kube-scheduler asks an extender, in its words: filter, preempt and bind.
+
+Filter and preempt are answered from memory. A bind is held until the gang's permit, in no thread, and let go, refused, or
+forgotten when kube-scheduler hangs up; then the plan and the binding are written by a thread of a small pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+
+from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, BindVerdict, FilterAnswer
+from calabash.kubernetes.planner.state.facts import PodName
+from calabash.model.errors import CalabashError
+from calabash.transport.http1 import HttpQuestion, HttpReply
+
+NOT_LEADING = "this planner does not lead; another answers"
+_NAMES_TOLD_MAX = 5000
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    nominated_node_name: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    status: _Status = _Status()
+
+
+class _FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    pod: msgspec.Raw
+    node_names: list[str] | None = None
+
+
+class _PreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    pod: _Pod
+    node_name_to_meta_victims: dict[str, msgspec.Raw] | None = None
+
+
+class _BindingArgs(msgspec.Struct, frozen=True):
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class Planning(Protocol):
+    """Who knows the answers. Safe for threads; each call is short."""
+
+    def leads(self) -> bool: ...
+
+    def planned(self, uid: str) -> str | None:
+        """The node of a pod that may go there now, without waiting for anything."""
+        ...
+
+    def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
+        """None: the pod asks for no devices and may go anywhere."""
+        ...
+
+    def preempt(self, uid: str, offered: list[str]) -> list[str]: ...
+
+    def bind(self, pod: PodName, node: str) -> BindAnswer: ...
+
+    def bound(self, pod: PodName, node: str, answer: BindAnswer) -> None:
+        """Write the binding. Raises CalabashError when the API server refuses."""
+        ...
+
+    def given_up(self, uid: str) -> None: ...
+
+
+class Extender:
+    """Handles the requests of ``http.SmallServer``.
+
+    Args:
+        hold_s: how long a bind is held at most.
+        writers: bindings that are written at a time.
+    """
+
+    def __init__(self, planning: Planning, *, hold_s: float, writers: int = 16) -> None:
+        self._planning = planning
+        self._hold_s = hold_s
+        self._held: dict[str, asyncio.Future[str]] = {}
+        self._threads = ThreadPoolExecutor(writers, thread_name_prefix="planner-bind")
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="planner-filter")
+        self._verbs: dict[str, Callable[[bytes], Any]] = {
+            "/filter": self._filter,
+            "/preempt": self._preempt,
+            "/bind": self._bind,
+        }
+
+    def close(self) -> None:
+        """Wait for what is being written; the rest is not."""
+        self._threads.shutdown(cancel_futures=True)
+        self._looking.shutdown(cancel_futures=True)
+
+    async def handle(self, question: HttpQuestion) -> HttpReply:
+        """One request."""
+        if question.method == "GET":
+            ready = question.path != "/readyz" or self._planning.leads()
+            return _text(HTTPStatus.OK, "ok") if ready else _text(HTTPStatus.SERVICE_UNAVAILABLE, NOT_LEADING)
+        verb = self._verbs.get(question.path)
+        if verb is None or question.method != "POST":
+            return _text(HTTPStatus.NOT_FOUND, "filter, preempt and bind are answered here")
+        if not self._planning.leads():
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, NOT_LEADING)
+        try:
+            reply: HttpReply = await verb(question.body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            return _text(HTTPStatus.BAD_REQUEST, str(error))
+        return reply
+
+    def let_go(self, uids: list[str]) -> None:
+        """Their gang is complete; called in the server's loop."""
+        for uid in uids:
+            self._answer(uid, "")
+
+    def refuse(self, refused: list[tuple[str, str]]) -> None:
+        """Their gang did not come in time; called in the server's loop."""
+        for uid, text in refused:
+            self._answer(uid, text)
+
+    def refuse_all(self) -> None:
+        """Nobody here knows them any more: kube-scheduler asks again, whoever leads then; called in the server's loop."""
+        self.refuse([(uid, NOT_LEADING) for uid in self._held])
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    async def _filter(self, body: bytes) -> HttpReply:
+        args = msgspec.json.decode(body, type=_FilterArgs)
+        offered = args.node_names or []
+        pod = msgspec.json.decode(args.pod, type=_Pod)
+        uid = pod.metadata.uid
+        node = self._planning.planned(uid)
+        if node is not None and node in offered:
+            return _filtered(FilterAnswer(node=node), offered)
+        loop = asyncio.get_running_loop()
+        nominated = pod.status.nominated_node_name
+        answer = await loop.run_in_executor(
+            self._looking, self._planning.filter, uid, offered, nominated, bytes(args.pod)
+        )
+        if answer is None:
+            return HttpReply(body=msgspec.json.encode({"NodeNames": offered}))
+        return _filtered(answer, offered)
+
+    async def _preempt(self, body: bytes) -> HttpReply:
+        args = msgspec.json.decode(body, type=_PreemptionArgs)
+        victims = args.node_name_to_meta_victims or {}
+        loop = asyncio.get_running_loop()
+        uid = args.pod.metadata.uid
+        nodes = await loop.run_in_executor(self._looking, self._planning.preempt, uid, list(victims))
+        kept = {node: victims[node] for node in nodes}
+        return HttpReply(body=msgspec.json.encode({"NodeNameToMetaVictims": kept}))
+
+    async def _bind(self, body: bytes) -> HttpReply:
+        args = msgspec.json.decode(body, type=_BindingArgs)
+        loop = asyncio.get_running_loop()
+        pod = PodName(uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name)
+        permit: asyncio.Future[str] = loop.create_future()
+        self._held[pod.uid] = permit
+        try:
+            answer = await loop.run_in_executor(self._threads, self._written, pod, args.node)
+            if answer.verdict is BindVerdict.HOLD:
+                refused = await asyncio.wait_for(permit, self._hold_s + 5)
+                if refused:
+                    return _bound(refused)
+                answer = await loop.run_in_executor(self._threads, self._written, pod, args.node)
+            if answer.verdict not in (BindVerdict.GO, BindVerdict.DONE):
+                return _bound(answer.text)
+        except TimeoutError:
+            self._planning.given_up(pod.uid)
+            return _bound("its gang was not complete in time")
+        except asyncio.CancelledError:
+            self._planning.given_up(pod.uid)
+            raise
+        except CalabashError as error:
+            return _bound(error.message)
+        finally:
+            if self._held.get(pod.uid) is permit:
+                del self._held[pod.uid]
+        return _bound("")
+
+    def _written(self, pod: PodName, node: str) -> BindAnswer:
+        """The verdict, and the binding written where it says so; in a thread, which ends it whoever hangs up meanwhile."""
+        answer = self._planning.bind(pod, node)
+        if answer.verdict is BindVerdict.GO:
+            self._planning.bound(pod, node, answer)
+        return answer
+
+    def _answer(self, uid: str, text: str) -> None:
+        permit = self._held.get(uid)
+        if permit is not None and not permit.done():
+            permit.set_result(text)
+
+
+def _text(status: HTTPStatus, text: str) -> HttpReply:
+    return HttpReply(status=status, body=text.encode(), content_type="text/plain")
+
+
+def _filtered(answer: FilterAnswer, offered: list[str]) -> HttpReply:
+    if answer.node is not None:
+        return HttpReply(body=msgspec.json.encode({"NodeNames": [answer.node]}))
+    refused = dict.fromkeys(offered[:_NAMES_TOLD_MAX], answer.text[:512])
+    return HttpReply(body=msgspec.json.encode({"NodeNames": [], "FailedAndUnresolvableNodes": refused}))
+
+
+def _bound(error: str) -> HttpReply:
+    return HttpReply(body=msgspec.json.encode({"Error": error}))

@@ -1,0 +1,64 @@
+"""The configuration of the stock kube-scheduler that serves our pods.
+
+Several entries for one extender: the filter's time-out is short, the bind's long, because a gang is held there. Nothing is
+ignorable: where the planner does not answer, our pods wait.
+
+kube-scheduler checks none of the resources that pods ask devices by; an entry that is asked nothing names them. They do not
+stand in the other entries, for an entry with resources is asked about pods with these resources only. Memory and cores are
+no node's capacity. The kubelet does count ``calabash.dev/gpus``, but a pod that kube-scheduler itself refused for too few
+of them would wait for minutes after they have come back (while the agent of a node is replaced there are none):
+NodeResourcesFit then tries the pod again only if all its resources fit on the node, and does not leave out those that it
+otherwise ignores, memory and cores. So the planner refuses the node (``answers``); a pod that an extender has refused is
+tried again at any change of a node or of the pod.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY, SCHEDULER
+
+FILTER_TIMEOUT_S = 1
+BIND_TIMEOUT_S = 60
+REQUESTS_PER_S = 1000
+
+
+def scheduler_configuration(url: str, *, name: str = SCHEDULER, **more: Any) -> dict[str, Any]:
+    """A KubeSchedulerConfiguration.
+
+    Args:
+        url: where the planner's extender is, "http://127.0.0.1:7070".
+        more: further fields, ``leaderElection`` for example.
+    """
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 2,
+        "clientConnection": {"qps": REQUESTS_PER_S, "burst": REQUESTS_PER_S},
+        "profiles": [{"schedulerName": name}],
+        "extenders": [
+            {
+                "urlPrefix": url,
+                "filterVerb": "filter",
+                "preemptVerb": "preempt",
+                "nodeCacheCapable": True,
+                "httpTimeout": f"{FILTER_TIMEOUT_S}s",
+                "ignorable": False,
+            },
+            {
+                "urlPrefix": url,
+                "bindVerb": "bind",
+                "nodeCacheCapable": True,
+                "httpTimeout": f"{BIND_TIMEOUT_S}s",
+                "ignorable": False,
+            },
+            {
+                "urlPrefix": url,
+                "nodeCacheCapable": True,
+                "managedResources": [{"name": asked, "ignoredByScheduler": True} for asked in (GPUS, MEMORY, CORES)],
+            },
+        ],
+        **more,
+    }

@@ -1,0 +1,120 @@
+"""State of the planner for probes and Prometheus: ``/livez``, ``/readyz`` and ``/metrics``, on a port of their own.
+
+kube-scheduler's port is for the loopback alone, because its caller may bind pods. This port may be reached from anywhere in the
+cluster: it answers GET without a body, and says nothing of any tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Protocol
+
+from calabash.adapters.exposition import CONTENT_TYPE
+from calabash.api.part_metrics import PLANNER_LEADS, PLANNER_NODES, PLANNER_PODS, PLANNER_READY, PLANNER_SKIPPED
+from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.telemetry import Sample, Telemetry
+from calabash.model.errors import CalabashError
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+
+BOUNDS = Bounds(body_bytes=0, connections=64, idle_s=30.0)
+LOOK_S = 5.0  # how long it is believed that some planner leads
+
+
+class PlannerState(Protocol):
+    """The state of the planner that probes and metrics show."""
+
+    def leads(self) -> bool: ...
+
+    def well(self) -> bool:
+        """Return False if it leads and has not decided for long."""
+        ...
+
+    def unsynced(self) -> list[str]:
+        """Kinds of which no list is complete yet."""
+        ...
+
+    def skipped_counts(self) -> Mapping[str, int]: ...
+
+    def pods_by_stage(self) -> Mapping[str, int]:
+        """Pods by their stage, while this planner leads."""
+        ...
+
+    def nodes(self) -> int:
+        """Nodes on which pods are placed."""
+        ...
+
+    @property
+    def figures(self) -> Telemetry:
+        """Counters of the running planner."""
+        ...
+
+
+class PlannerStatus:
+    """Handles the requests of an ``http.SmallServer``.
+
+    Args:
+        somebody_leads: asks the API server whether any planner leads the same nodes. Raises CalabashError.
+    """
+
+    def __init__(
+        self, planner: PlannerState, somebody_leads: Callable[[], bool], *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._planner = planner
+        self._somebody_leads = somebody_leads
+        self._now_s = now_s
+        self._looked_at_s: float | None = None
+        self._seen = ""
+
+    async def handle(self, question: HttpQuestion) -> HttpReply:
+        """One request."""
+        if question.method != "GET":
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "GET is answered here")
+        match question.path:
+            case "/livez":
+                return _text(HTTPStatus.OK, "ok")
+            case "/readyz":
+                fault = await asyncio.to_thread(self.fault)
+                return _text(HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK, fault or "ok")
+            case "/metrics":
+                body = await asyncio.to_thread(self._planner.figures.page, self._gather)
+                return HttpReply(body=body, content_type=CONTENT_TYPE)
+        return _text(HTTPStatus.NOT_FOUND, "livez, readyz and metrics are answered here")
+
+    def fault(self) -> str:
+        """Return why this planner is not ready; "" when it is."""
+        if not self._planner.well():
+            return "no decision was made for long"
+        if self._planner.leads():
+            return ""
+        unsynced = self._planner.unsynced()
+        if unsynced:
+            return f"not read from the API server yet: {', '.join(unsynced)}"
+        now_s = self._now_s()
+        if self._looked_at_s is None or now_s >= self._looked_at_s + LOOK_S:
+            self._looked_at_s = now_s
+            self._seen = self._nobody()
+        return self._seen
+
+    def _nobody(self) -> str:
+        try:
+            return "" if self._somebody_leads() else "no planner leads: nothing is planned"
+        except CalabashError as error:
+            return f"whether any planner leads is not known: {error.message}"
+
+    def _gather(self) -> Iterable[Sample]:
+        planner = self._planner
+        yield PLANNER_LEADS, (), int(planner.leads())
+        yield PLANNER_READY, (), int(not self.fault())
+        yield PLANNER_NODES, (), planner.nodes()
+        for kind, count in planner.skipped_counts().items():
+            yield PLANNER_SKIPPED, (kind,), count
+        stages = planner.pods_by_stage()
+        for stage in Stage:
+            yield PLANNER_PODS, (stage.value,), stages.get(stage.value, 0)
+
+
+def _text(status: HTTPStatus, text: str) -> HttpReply:
+    return HttpReply(status=status, body=text.encode(), content_type="text/plain")

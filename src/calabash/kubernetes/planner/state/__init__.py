@@ -1,0 +1,1 @@
+"""State of the planner: pods, claims, queues, gangs, budgets and requests."""

@@ -1,0 +1,111 @@
+"""Mirrors of kinds that need not be installed (pod groups, claims), each from when it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import structlog
+
+from calabash.adapters.kube import Kind, KubeClient, Mirror, MirrorChange, SkippedObject
+from calabash.adapters.kube.objects.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP
+from calabash.kubernetes.planner.watch.claims import CLAIM_KINDS
+from calabash.kubernetes.planner.watch.facts_from_claims import keep_claim
+from calabash.kubernetes.planner.watch.pruning import keep_group
+from calabash.kubernetes.pod_request import GangSource
+from calabash.model.errors import CalabashError
+
+log = structlog.get_logger(__name__)
+
+GROUPS: tuple[tuple[GangSource, Kind[Any]], ...] = (
+    (GangSource.WORKLOAD, POD_GROUP),
+    (GangSource.COSCHEDULING, COSCHEDULING_GROUP),
+    (GangSource.VOLCANO, VOLCANO_GROUP),
+)
+SERVED: tuple[tuple[str, Kind[Any]], ...] = (*GROUPS, *CLAIM_KINDS)
+KEEP: Mapping[str, Callable[[Any], Any]] = {"claims": keep_claim} | {source: keep_group for source, _ in GROUPS}
+ASK_EVERY_S = 60.0  # for kinds that are not installed
+_ASK_AGAIN_S = 0.5
+
+
+class GroupMirrors:
+    """See the module's description.
+
+    Args:
+        told: called for every change of such an object, with what its kind is called here, from its mirror's thread.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        told: Callable[[str, MirrorChange[Any]], None],
+        on_error: Callable[[Exception], None],
+        on_skipped: Callable[[SkippedObject], None],
+    ) -> None:
+        self._client = client
+        self._told = told
+        self._on_error = on_error
+        self._on_skipped = on_skipped
+        self._mirrors: dict[str, Mirror[Any]] = {}
+        self._asked: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="planner-groups", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for mirror in self.mirrors():
+            mirror.stop()
+
+    def mirrors(self) -> list[Mirror[Any]]:
+        """Of the kinds that are installed, as far as is known."""
+        return list(self._mirrors.values())
+
+    def synced(self) -> bool:
+        """Whether it is known of every kind whether it is installed, and all objects of those that are have been told."""
+        return len(self._asked) == len(SERVED) and all(mirror.synced() for mirror in self.mirrors())
+
+    def snapshot(self) -> Iterator[tuple[GangSource, Any]]:
+        """Every group, and the kind it is of."""
+        for source, _ in GROUPS:
+            mirror = self._mirrors.get(source)
+            for group in mirror.snapshot().values() if mirror is not None else ():
+                yield source, group
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while len(self._mirrors) < len(SERVED):
+            answered = True
+            for source, kind in SERVED:
+                if source not in self._mirrors and not self._stopping.is_set():
+                    answered = self._look_for(source, kind) and answered
+            if self._stopping.wait(ASK_EVERY_S if answered else _ASK_AGAIN_S):
+                return
+
+    def _look_for(self, source: str, kind: Kind[Any]) -> bool:
+        """Watch a kind if it is installed; whether that could be found out."""
+        try:
+            served = self._client.serves(kind)
+        except CalabashError as error:
+            log.warning("cannot ask for a kind of object", kind=kind.plural, error=error.message)
+            return False
+        if served:
+            told = partial(self._told, source)
+            self._mirrors[source] = mirror = Mirror(
+                self._client,
+                kind,
+                on_change=told,
+                on_error=self._on_error,
+                on_skipped=self._on_skipped,
+                keep=KEEP.get(source),
+            )
+            mirror.start()
+        self._asked.add(source)
+        return True

@@ -1,0 +1,246 @@
+"""What a pod asks for, as admission understood it: one ``GpuRequest`` for each container that uses devices.
+
+It stands in an annotation of the pod. It is read strictly, like the plan: whoever may write annotations of a pod might
+have written it, and a reader that guesses would be told what to guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.names import NAME_PATTERN
+from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
+
+REQUEST_BYTES_MAX = 64 * 1024
+_OVERSIZED = "oversized: "  # no JSON text begins so
+_VERSION = 1
+
+
+class ContainerKind(StrEnum):
+    """When a container runs: INIT before the others and one by one, SIDECAR from its place among the init containers to the
+    end of the pod, MAIN with the other main ones. Ephemeral containers may not ask for devices."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+class GangSource(StrEnum):
+    """Who says how many members a gang needs: nobody, the pod's annotation, or an object of that name in its namespace.
+
+    WORKLOAD is ``scheduling.k8s.io`` PodGroup, COSCHEDULING ``scheduling.x-k8s.io`` PodGroup, VOLCANO
+    ``scheduling.volcano.sh`` PodGroup.
+    """
+
+    NONE = ""
+    ANNOTATION = "annotation"
+    WORKLOAD = "workload"
+    COSCHEDULING = "coscheduling"
+    VOLCANO = "volcano"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRequest:
+    """What one container asks for."""
+
+    container: str
+    kind: ContainerKind
+    request: GpuRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """What a pod asks for: ``containers`` in the order of its spec, ``dialect`` in whose words.
+
+    ``queue`` is the one that the pod itself names, "" where it leaves that to its namespace; the requests then say
+    ``default``. Where ``gang_source`` is an object, the ``gang_size`` of the requests is 1 until somebody has looked.
+    By the door ``claims`` the parts are requests of claims, ``CLAIM/REQUEST`` in the pod's own names, as they were known when
+    the pod was made: the claims themselves say what is asked.
+    """
+
+    dialect: str
+    containers: tuple[ContainerRequest, ...]
+    queue: str = ""
+    gang_source: GangSource = GangSource.NONE
+    movable: bool = False
+    door: NodeDoor = NodeDoor.TOKENS
+
+
+_Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+_Words = Annotated[tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=128)], ...], msgspec.Meta(max_length=64)]
+_Part = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+
+class _Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    kind: ContainerKind = ContainerKind.MAIN
+    count: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    memory_mib: Annotated[int, msgspec.Meta(ge=1, le=2**43)] | None = None
+    spill_mib: Annotated[int, msgspec.Meta(ge=0, le=2**43)] = 0
+    memory_milli: _Part | None = None
+    core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+    mode: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    mig: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    isolation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
+    policy: ComputePolicy = ComputePolicy.FIXED
+    models: _Words = ()
+    uuids: _Words = ()
+    models_excluded: _Words = ()
+    uuids_excluded: _Words = ()
+
+
+class _Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    version: int
+    dialect: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    containers: Annotated[tuple[_Container, ...], msgspec.Meta(min_length=1, max_length=256)]
+    tenant: _Name
+    queue: _Name | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
+    gang: _Name | None = None
+    gang_source: GangSource = GangSource.NONE
+    gang_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
+    run_time_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    movable: bool = False
+    door: NodeDoor = NodeDoor.TOKENS
+
+
+# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+_DECODER = msgspec.json.Decoder(_Pod)
+
+
+def write_request(asked: PodRequest) -> str:
+    """The annotation. All requests of a pod agree in tenant, queue, priority, gang and run time, which stand in it once.
+
+    Raises CalabashError when it would be longer than its reader accepts.
+    """
+    first = asked.containers[0].request
+    text = msgspec.json.encode(
+        _Pod(
+            version=_VERSION,
+            dialect=asked.dialect,
+            containers=tuple(_written(c) for c in asked.containers),
+            tenant=first.tenant,
+            queue=asked.queue or None,
+            priority=first.priority,
+            gang=first.gang or None,
+            gang_source=asked.gang_source,
+            gang_size=first.gang_size,
+            run_time_s=first.run_time_s or None,
+            movable=asked.movable,
+            door=asked.door,
+        )
+    ).decode()
+    if len(text) > REQUEST_BYTES_MAX:
+        raise CalabashError(
+            f"the request of the pod is {len(text)} bytes, at most {REQUEST_BYTES_MAX}",
+            hint="name fewer models or devices",
+        )
+    return text
+
+
+def _written(part: ContainerRequest) -> _Container:
+    request, selector = part.request, part.request.selector
+    return _Container(
+        name=part.container,
+        kind=part.kind,
+        count=request.count,
+        memory_mib=request.memory_mib,
+        spill_mib=request.spill_mib,
+        memory_milli=request.memory_milli,
+        core_percent=request.core_percent,
+        mode=request.mode,
+        mig=request.mig,
+        isolation=request.isolation.name.lower() if request.isolation else None,
+        policy=request.policy,
+        models=selector.models,
+        uuids=selector.uuids,
+        models_excluded=selector.models_excluded,
+        uuids_excluded=selector.uuids_excluded,
+    )
+
+
+def read_request(text: str) -> PodRequest:
+    """What the annotation says. Raises CalabashError(BAD_REQUEST) for anything that ``write_request`` does not write."""
+    if len(text) > REQUEST_BYTES_MAX:
+        raise _bad(f"{len(text)} bytes, at most {REQUEST_BYTES_MAX}")
+    if text.startswith(_OVERSIZED):
+        raise _bad(text.removeprefix(_OVERSIZED)[:128])
+    try:
+        pod = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    if pod.version != _VERSION:
+        raise _bad(f"version {pod.version}, this program reads {_VERSION}")
+    names = [c.name for c in pod.containers]
+    if len(set(names)) != len(names):
+        raise _bad("a container stands in it twice")
+    if (pod.gang is None) != (pod.gang_source is GangSource.NONE):
+        raise _bad(f"gang {pod.gang!r} with source {pod.gang_source!r}")
+    return PodRequest(
+        dialect=pod.dialect,
+        containers=tuple(_read(pod, container) for container in pod.containers),
+        queue=pod.queue or "",
+        gang_source=pod.gang_source,
+        movable=pod.movable,
+        door=pod.door,
+    )
+
+
+def oversized(size: int, limit: int, what: str = "it has") -> str:
+    """Return what a mirror holds in place of a text that is too large to be held. ``read_request`` refuses it and says why."""
+    return f"{_OVERSIZED}{what} {size} bytes, at most {limit}"
+
+
+def _read(pod: _Pod, part: _Container) -> ContainerRequest:
+    try:
+        request = GpuRequest(
+            count=part.count,
+            memory_mib=part.memory_mib,
+            spill_mib=part.spill_mib,
+            memory_milli=part.memory_milli,
+            core_percent=part.core_percent,
+            mode=ModeName(part.mode),
+            mig=part.mig,
+            isolation=isolation_named(part.isolation) if part.isolation is not None else Isolation.COOPERATIVE,
+            policy=part.policy,
+            priority=pod.priority,
+            tenant=pod.tenant,
+            queue=pod.queue or DEFAULT_QUEUE,
+            gang=pod.gang or "",
+            gang_size=pod.gang_size,
+            selector=Selector(
+                models=part.models,
+                uuids=tuple(DeviceUuid(u) for u in part.uuids),
+                models_excluded=part.models_excluded,
+                uuids_excluded=tuple(DeviceUuid(u) for u in part.uuids_excluded),
+            ),
+            run_time_s=pod.run_time_s or 0.0,
+        )
+    except CalabashError as error:
+        raise _bad(f"container {part.name}: {error.message}") from error
+    return ContainerRequest(container=part.name, kind=part.kind, request=request)
+
+
+def isolation_named(word: str) -> Isolation:
+    """The level of that name. Raises CalabashError(BAD_REQUEST) with the names there are."""
+    for level in Isolation:
+        if word == level.name.lower():
+            return level
+    raise CalabashError(
+        f"isolation {word[:64]!r} is not known", hint=f"one of: {', '.join(level.name.lower() for level in Isolation)}"
+    )
+
+
+def _bad(what: str) -> CalabashError:
+    return CalabashError(
+        f"the request of the pod cannot be read: {what}",
+        reason=Reason.BAD_REQUEST,
+        hint="only admission writes it; create the pod again without it",
+    )

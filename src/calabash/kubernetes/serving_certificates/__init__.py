@@ -1,0 +1,1 @@
+"""Certificates of the servers that API servers call."""

@@ -1,0 +1,134 @@
+"""Reports of objects that mirrors skip, because they cannot be read or used.
+
+A user can store objects that no program of the product can read. They cost their owner the service and nobody else: mirrors go
+on without them. Each version of such an object is counted, logged once, and told to its owner by one event (a Warning with the
+reason ``Skipped``). Events are written one by one by a thread of their own, with a pause between two, so that a user with many
+such objects delays nothing but reports on them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter, OrderedDict
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import blake2b
+
+import structlog
+
+from calabash.adapters.kube import KubeClient, SkippedObject
+from calabash.adapters.kube.objects.core import EVENT
+from calabash.model.errors import CalabashError
+
+log = structlog.get_logger(__name__)
+
+REASON = "Skipped"
+EVERY_S = 1.0
+_KNOWN_MAX = 10_000  # versions of objects that are remembered as reported
+_WAITING_MAX = 1000  # events that wait to be written; further ones are not
+_MESSAGE_MAX = 1024
+_CLUSTER_NAMESPACE = "default"  # of events of objects without a namespace
+
+
+class SkippedObjects:
+    """Counts and reports skipped objects. ``note`` is called from any thread and never waits.
+
+    Args:
+        component: the program, as events name it.
+        client: writes events; None where the program has no right to: objects are then counted and logged.
+        every_s: pause between two events.
+    """
+
+    def __init__(self, component: str, client: KubeClient | None = None, *, every_s: float = EVERY_S) -> None:
+        self._component = component
+        self._client = client
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str, str, str], None] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+        self._waiting: queue.Queue[SkippedObject | None] = queue.Queue(_WAITING_MAX)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="skipped-objects", daemon=True)
+
+    def start(self) -> None:
+        if self._client is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the event that is being written; the rest is not written."""
+        self._stopping.set()
+        with suppress(queue.Full):  # then the thread has something to see that it is to end
+            self._waiting.put_nowait(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def note(self, skipped: SkippedObject) -> None:
+        """``on_skipped`` of a mirror. Each version of an object is reported once."""
+        key = (skipped.kind.path(), skipped.namespace, skipped.name, skipped.uid + "/" + skipped.resource_version)
+        with self._lock:
+            known = key in self._known
+            self._known[key] = None
+            self._known.move_to_end(key)
+            if len(self._known) > _KNOWN_MAX:
+                self._known.popitem(last=False)
+            if known:
+                return
+            self._counts[skipped.kind.plural] += 1
+        log.warning("an object is skipped", kind=skipped.kind.name, error=skipped.error)
+        if self._client is not None and skipped.name:
+            try:
+                self._waiting.put_nowait(skipped)
+            except queue.Full:
+                log.info(
+                    "too many objects are skipped: no event for this one", kind=skipped.kind.name, name=skipped.name
+                )
+
+    def counts(self) -> dict[str, int]:
+        """Versions of objects that were skipped since the start, by the plural of their kind."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _run(self) -> None:
+        while (skipped := self._waiting.get()) is not None and not self._stopping.is_set():
+            try:
+                self._write(skipped)
+            except (CalabashError, ValueError) as error:  # the latter for what is no name of an object
+                log.info("the event of a skipped object was not written", name=skipped.name, error=str(error))
+            except Exception:
+                log.exception("the event of a skipped object was not written")
+            self._stopping.wait(self._every_s)
+
+    def _write(self, skipped: SkippedObject) -> None:
+        """Create the event. Programs that skip the same version write an event of the same name: one of them does."""
+        assert self._client is not None
+        kind, now = skipped.kind, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        version = f"{kind.path()}/{skipped.uid}/{skipped.resource_version}"
+        name = f"{skipped.name[:200]}.{blake2b(version.encode(), digest_size=8).hexdigest()}"
+        namespace = skipped.namespace or _CLUSTER_NAMESPACE
+        if self._client.get(EVENT, name, namespace) is not None:
+            return
+        text = f"{skipped.error}; hint: calabash leaves the object out until it is written in a readable form"
+        self._client.create(
+            EVENT,
+            {
+                "metadata": {"name": name, "namespace": namespace},
+                "involvedObject": {
+                    "apiVersion": kind.api_version,
+                    "kind": kind.name,
+                    "name": skipped.name,
+                    "namespace": skipped.namespace,
+                    "uid": skipped.uid,
+                    "resourceVersion": skipped.resource_version,
+                },
+                "type": "Warning",
+                "reason": REASON,
+                "message": text[:_MESSAGE_MAX],
+                "count": 1,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "source": {"component": self._component},
+                "reportingComponent": self._component,
+            },
+            namespace,
+        )

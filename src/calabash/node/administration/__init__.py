@@ -1,0 +1,1 @@
+"""Operations on devices that an administrator requests."""

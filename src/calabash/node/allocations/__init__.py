@@ -1,0 +1,1 @@
+"""Allocations of one node: their table, life cycle, grants, and how they end."""

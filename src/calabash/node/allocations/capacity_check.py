@@ -1,0 +1,88 @@
+"""Whether there is room for an allocation on this node now: asked at the grant, whatever a scheduler believes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
+from calabash.model.request import AllocationId
+from calabash.model.units import format_mib
+from calabash.node.audit.process_census import described
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.sharing.protocol import Misfit
+from calabash.sharing.registry import fits
+
+
+def require_room(
+    record: AllocationRecord, devices: Iterable[DeviceSnapshot], *, but: Collection[AllocationId] = ()
+) -> None:
+    """Raises CalabashError with the reason of the first slice that has no room; UNHEALTHY for a device out of use.
+
+    Args:
+        but: allocations that do not count.
+    """
+    known = {state.device.uuid: state for state in devices}
+    _require_host_memory(record, known.values(), but)
+    for part in record.placement.slices:
+        state = known.get(part.device)
+        if state is None:
+            raise CalabashError(f"device {part.device} is not here", reason=Reason.UNHEALTHY)
+        index = state.device.index
+        if state.orphans:
+            raise CalabashError(
+                f"device {index} is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know",
+                reason=Reason.UNHEALTHY,
+                hint="it takes new work when those programs have ended",
+            )
+        if not state.takes_work:
+            raise CalabashError(
+                f"device {index}: {described(state.strangers[0])} and has no slice of it",
+                reason=Reason.UNHEALTHY,
+                hint="it takes new work when that process has left it",
+            )
+        request = replace(record.request, mode=record.placement.mode)
+        answer = fits(state.device, *state.beside(but), request, place=part.place)
+        if isinstance(answer, Misfit):
+            raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
+
+
+def _require_host_memory(
+    record: AllocationRecord, devices: Iterable[DeviceSnapshot], but: Collection[AllocationId]
+) -> None:
+    """What all slices of the node spill has room in what its host gives for that."""
+    wanted_mib = sum(part.spill_mib for part in record.placement.slices)
+    if not wanted_mib:
+        return
+    states = list(devices)
+    given_mib = max(state.device.spill_mib for state in states)
+    taken_mib = sum(
+        held.slice.spill_mib
+        for state in states
+        for held, name in zip(state.held, state.allocations, strict=True)
+        if name not in but
+    )
+    free_mib = max(0, given_mib - taken_mib)
+    if wanted_mib > free_mib:
+        raise CalabashError(
+            f"{format_mib(free_mib)} of {format_mib(given_mib)} of host memory is free for what is spilled,"
+            f" asked {format_mib(wanted_mib)}",
+            reason=Reason.NO_HOST_MEMORY,
+            hint="ask for less --spill, or wait until others have ended",
+        )
+
+
+def _beside(state: DeviceSnapshot) -> str:
+    return "".join(f"; {described(stranger)} without a slice" for stranger in state.strangers[:2])
+
+
+def require_served(record: AllocationRecord, *, membership: str, own_uid: int) -> None:
+    """Raises NOT_PERMITTED where members are known by leases and the allocation is not the pool's own user's."""
+    if membership == "lease" and record.uid not in {-1, own_uid}:
+        raise CalabashError(
+            f"this pool serves user {own_uid} only, not {record.uid}: it has no control groups",
+            reason=Reason.NOT_PERMITTED,
+            hint="start a pool as root, or one of your own: calabash up",
+        )

@@ -1,0 +1,72 @@
+"""Whether a driver still lists something of an allocation whose programs have ended.
+
+Its devices are free when the driver says so, not when the last program is gone: a card that is given out while it
+still holds memory of the last tenant would fail the next one. Drivers are asked by one thread only; whoever settles
+allocations puts the question and finds the answer at a later round. A driver that does not answer holds nothing up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from calabash.adapters.clock import Clock
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.node.devices.inventory import Inventory
+from calabash.node.membership.protocol import Membership
+
+ANSWER_WITHIN_NS = 2_000_000_000
+
+
+@dataclass(slots=True)
+class _Question:
+    record: AllocationRecord
+    asked_ns: int
+    looked: bool = False
+    clear: bool = False
+
+
+class Occupancy:
+    """Questions and answers. ``asked`` is called when there is a new question."""
+
+    def __init__(self, inventory: Inventory, membership: Membership, clock: Clock) -> None:
+        self._inventory = inventory
+        self._membership = membership
+        self._clock = clock
+        self._questions: dict[AllocationId, _Question] = {}
+        self.asked: Callable[[], None] = lambda: None
+
+    def clear(self, record: AllocationRecord) -> bool:
+        """Whether its devices list nothing of it; False as long as that is not known. Never asks a driver."""
+        question = self._questions.get(record.id)
+        if question is None:
+            self._questions[record.id] = _Question(record, self._clock.monotonic_ns())
+            self.asked()
+            return False
+        late = self._clock.monotonic_ns() - question.asked_ns > ANSWER_WITHIN_NS
+        return question.clear or (late and not question.looked)
+
+    def forget(self, allocation: AllocationId) -> None:
+        """It is in use again, or released."""
+        self._questions.pop(allocation, None)
+
+    def look(self) -> bool:
+        """Ask the drivers; True when something has become clear."""
+        news = False
+        for allocation, question in list(self._questions.items()):
+            if question.clear:
+                continue
+            listed = {pid for part in question.record.placement.slices for pid in self._listed(part.device)}
+            question.clear = not any(self._membership.allocation_of(pid) == allocation for pid in listed)
+            question.looked = True
+            news = news or question.clear
+        return news
+
+    def _listed(self, uuid: DeviceUuid) -> list[int]:
+        try:
+            return [process.pid for process in self._inventory.processes(uuid)]
+        except (CalabashError, KeyError):
+            return []

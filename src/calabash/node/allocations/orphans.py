@@ -1,0 +1,45 @@
+"""Allocations that somebody uses and the journal does not know: their devices take no new work before they end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.node.membership.protocol import Membership
+from calabash.node.slots.protocol import Slots
+
+
+class Orphans:
+    """What a lost journal has left. Changed under the agent's lock, read from any thread."""
+
+    def __init__(self, slots: Slots, membership: Membership) -> None:
+        self._slots = slots
+        self._membership = membership
+        self._devices: dict[AllocationId, tuple[DeviceUuid, ...]] = {}
+
+    def adopt(self, found: Collection[AllocationId]) -> None:
+        """Slots and members without an entry: those that nobody uses are removed."""
+        for allocation in sorted(found):
+            if self._membership.remove(allocation):
+                self._slots.remove(allocation)
+            else:
+                self._devices[allocation] = self._devices_of(allocation)
+
+    def sweep(self) -> None:
+        """Remove those that nobody uses any more."""
+        for allocation in list(self._devices):
+            if self._membership.remove(allocation):
+                self._slots.remove(allocation)
+                del self._devices[allocation]
+
+    def on(self, device: DeviceUuid) -> list[AllocationId]:
+        """Those that have a slice of the device."""
+        return [allocation for allocation, devices in list(self._devices.items()) if device in devices]
+
+    def _devices_of(self, allocation: AllocationId) -> tuple[DeviceUuid, ...]:
+        try:
+            return self._slots.pages(allocation).limits.uuids
+        except CalabashError:
+            return ()

@@ -1,0 +1,90 @@
+"""The pool's side of the end recorder: it starts the process, and reads what an earlier one has recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+
+import structlog
+
+from calabash.adapters.host.children import start_module
+from calabash.model.allocation import AllocationRecord
+from calabash.model.request import Isolation
+from calabash.node.allocations.end_file import LastSeen, fingerprint, read_ends, replace_ends, served_name
+from calabash.sharing.registry import SHARING_MODES
+
+AGAIN_NS = 1_000_000_000
+
+log = structlog.get_logger(__name__)
+
+
+class RecordedEnds:
+    """The ends that recorders of earlier pools have seen, and the recorder of this one.
+
+    Args:
+        words: arguments of the recorder that say where member processes are seen; (): there is no recorder.
+    """
+
+    def __init__(self, home: Path, boot: str, words: tuple[str, ...]) -> None:
+        self._home, self._boot, self._words = home, boot, words
+        self._read: tuple[object, Mapping[str, LastSeen]] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_ns = -AGAIN_NS
+        self._stopped = False
+
+    def of(self, record: AllocationRecord) -> LastSeen | None:
+        """Return the times at which a recorder saw the member processes of an allocation; None if no recorder did.
+
+        Of a brokered allocation the process that serves it does not count, as it outlives the program.
+        """
+        mode = SHARING_MODES.get(record.placement.mode)
+        brokered = mode is not None and mode.isolation is Isolation.BROKERED
+        slot = PurePath(record.slot).name
+        state = fingerprint(self._home)
+        if self._read is None or self._read[0] != state:
+            self._read = state, read_ends(self._home, self._boot)
+        return self._read[1].get(served_name(slot) if brokered else slot)
+
+    def tend(self) -> None:
+        """Start the recorder if it does not run, at most once a second."""
+        if not self._words or self._stopped or (self._process is not None and self._process.poll() is None):
+            return
+        if time.monotonic_ns() - self._started_ns < AGAIN_NS:
+            return
+        self._started_ns = time.monotonic_ns()
+        if self._process is not None:
+            log.warning("the end recorder ended and is started again", code=self._process.returncode)
+            self._close()
+        words = ("--home", str(self._home.absolute()), "--parent", str(os.getpid()), *self._words)
+        try:
+            self._process = start_module(
+                "calabash.node.allocations.end_recorder", *words, stdin=subprocess.PIPE, new_session=True
+            )
+        except OSError as error:
+            log.error("the end recorder cannot be started", error=str(error))
+
+    def take_over(self, kept: dict[str, LastSeen]) -> None:
+        """End the recorders of earlier pools; ``kept`` is what the next pool is to know of what they have recorded."""
+        try:
+            replace_ends(self._home, self._boot, kept | {served_name(slot): seen for slot, seen in kept.items()})
+        except OSError as error:
+            log.error("the files of the end recorder cannot be replaced", error=str(error))
+
+    def stop(self, *, needed: bool) -> None:
+        """The pool stops: the recorder begins to record if it is ``needed``, else it ends."""
+        self._stopped = True
+        if self._process is None:
+            return
+        if needed:
+            self._close()
+        else:
+            self._process.kill()
+            self._process.wait()
+            self._close()
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()

@@ -1,0 +1,1 @@
+"""The arbiter process, which divides the time of devices between allocations."""

@@ -1,0 +1,1 @@
+"""Audit of tenant-reported GPU time against the driver."""

@@ -1,0 +1,285 @@
+"""Asks the drivers who had the devices' time, has ``audit`` decide, publishes what was not told, and stops by force
+whoever runs although the arbiter has suspended it (only where the kernel says who belongs to an allocation).
+
+An allocation that is known to run without leave is stopped and let go in turns of its own (``pacing``): ``step`` does
+that between two rounds, and its device is looked at more often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.node.audit.compare import IGNORED_NS, Audit, Throttle, Window, check, throttle
+from calabash.node.audit.duty_cycle import due_ns
+from calabash.node.devices.inventory import Inventory
+from calabash.node.slots.clamped_counters import MS, Believed
+from calabash.node.slots.layout import Gate, PagePolicy
+from calabash.node.slots.pages import LimitsPage
+from calabash.node.slots.reaper import Keeping
+
+WINDOW_NS = 250 * MS
+PACED_WINDOW_NS = 100 * MS  # while somebody is paced: the driver of a card tells no more often
+WINDOW_NS_MAX = 1_500 * MS  # a sample stands for no more time than this
+TELL_AGAIN_NS = 60_000 * MS
+BURST_NS = 40 * MS
+STEP_S_MIN = 0.002
+
+Tell = Callable[[AllocationId, DeviceUuid, int], None]
+
+
+@dataclass(slots=True)
+class _Device:
+    """How far a device's samples have been read, in microseconds of the driver's clock."""
+
+    after_us: int = 0
+    read_us: dict[int, int] = field(default_factory=dict)  # by pid
+    read_ns: int = 0  # ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Had:
+    """What an allocation had of a device in a window that ends now."""
+
+    seen_ns: int
+    elapsed_ns: int
+    owed_ns: int
+    share: float
+
+    @property
+    def excess_ns(self) -> float:
+        return self.seen_ns - self.share * self.elapsed_ns
+
+
+@dataclass(slots=True)
+class _Slice:
+    """One slice under audit. ``told_ns`` is the believed counter up to which it was compared."""
+
+    believed: Believed = field(default_factory=Believed)
+    audit: Audit = field(default_factory=Audit)
+    told_ns: int = 0
+    since_ns: int = 0
+
+
+class Auditor:
+    """One look at every limited slice per window.
+
+    Args:
+        allocation_of: who a process belongs to, by the kernel's word or by its lease.
+        freeze: stops or continues an allocation; None where that cannot be done to it alone.
+        tell: called once a minute for each allocation that tells too little: device and nanoseconds.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        allocation_of: Callable[[int], AllocationId | None],
+        *,
+        freeze: Callable[[AllocationId, bool], None] | None,
+        tell: Tell,
+    ) -> None:
+        self._inventory = inventory
+        self._allocation_of = allocation_of
+        self._freeze = freeze
+        self._tell = tell
+        self._devices: dict[DeviceUuid, _Device] = {}
+        self._slices: dict[tuple[AllocationId, int], _Slice] = {}
+        self._throttles: dict[AllocationId, Throttle] = {}
+        self._told_at_ns: dict[AllocationId, int] = {}
+        self._owners: dict[int, AllocationId] = {}
+        self._next_ns = 0
+        self._had: dict[AllocationId, dict[int, _Had]] = {}  # in the windows that end now, by device
+        self._paced: dict[AllocationId, LimitsPage] = {}
+        self._keepings: tuple[Keeping, ...] = ()
+        self._pages: dict[AllocationId, Keeping] = {}
+        self._by_device: dict[DeviceUuid, list[tuple[Keeping, int]]] = {}
+        self._worked_ns: dict[AllocationId, int] = {}  # when the driver last saw it at work
+        self._restless: set[AllocationId] = set()  # stopped, suspended or paced
+        self._relieved: set[AllocationId] = set()  # go on although they are to be stopped, until the next look at them
+
+    def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
+        """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
+        if keepings is not self._keepings:
+            self._take_over(keepings if isinstance(keepings, tuple) else tuple(keepings))
+        self._had.clear()
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + (PACED_WINDOW_NS if self._paced else WINDOW_NS)
+            for uuid, parts in self._by_device.items():
+                if not self._inventory.is_unused(uuid):
+                    self._window(uuid, parts, now_ns)
+        if self._freeze is not None:
+            for name in self._to_hold(now_ns):
+                self._hold(name, self._pages[name].limits, now_ns)
+            self._had.clear()
+
+    @property
+    def is_watching(self) -> bool:
+        """Return True if an allocation worked of late, or is stopped or suspended."""
+        return bool(self._worked_ns or self._restless or self._relieved)
+
+    def step(self, now_ns: int) -> float | None:
+        """What is due of pacing; in how many seconds it is again, None when nobody is paced."""
+        waits_s = []
+        for name, limits in list(self._paced.items()):
+            if now_ns >= self._due_ns(name):
+                self._hold(name, limits, now_ns)
+            waits_s.append((self._due_ns(name) - now_ns) / 1e9)
+        return max(STEP_S_MIN, min(waits_s)) if waits_s else None
+
+    def release(self) -> None:
+        """Let everybody go on."""
+        for name, state in self._throttles.items():
+            if state.frozen and self._freeze is not None:
+                self._freeze(name, False)
+        self._throttles.clear()
+        self._paced.clear()
+
+    def relieve(self) -> None:
+        """Let whoever is stopped go on until it is looked at again; from any thread."""
+        for name, state in list(self._throttles.items()):
+            if state.frozen and self._freeze is not None:
+                self._relieved.add(name)
+                self._freeze(name, False)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _take_over(self, keepings: tuple[Keeping, ...]) -> None:
+        """Look at these allocations from now on, and forget all others."""
+        self._keepings = keepings
+        self._pages = {keeping.limits.allocation: keeping for keeping in keepings}
+        self._by_device = {}
+        for keeping in self._pages.values():
+            for index, uuid in enumerate(keeping.limits.uuids):
+                self._by_device.setdefault(uuid, []).append((keeping, index))
+        self._forget(self._pages.keys())
+
+    def _to_hold(self, now_ns: int) -> list[AllocationId]:
+        """Return the allocations that may have to be stopped or let go: those that are new here, that the driver saw at work
+        a while ago, or that were stopped or suspended at the last look. Whoever does nothing needs no look."""
+        for name, had in self._had.items():
+            if any(h.seen_ns > 0 for h in had.values()):
+                self._worked_ns[name] = now_ns
+        self._worked_ns = {name: at for name, at in self._worked_ns.items() if now_ns - at < IGNORED_NS}
+        watched = {*self._worked_ns, *self._relieved, *self._restless, *(self._pages.keys() - self._throttles.keys())}
+        return [name for name in self._pages if name in watched] if watched else []
+
+    def _forget(self, held: Iterable[AllocationId]) -> None:
+        names = set(held)
+        self._slices = {key: slice_ for key, slice_ in self._slices.items() if key[0] in names}
+        self._throttles = {name: state for name, state in self._throttles.items() if name in names}
+        self._paced = {name: limits for name, limits in self._paced.items() if name in names}
+        self._told_at_ns = {name: at for name, at in self._told_at_ns.items() if name in names}
+        self._worked_ns = {name: at for name, at in self._worked_ns.items() if name in names}
+        self._restless &= names
+
+    def _window(self, uuid: DeviceUuid, parts: list[tuple[Keeping, int]], now_ns: int) -> None:
+        device = self._devices.setdefault(uuid, _Device(read_ns=now_ns))
+        try:
+            seen = self._seen(uuid, device)
+        except (CalabashError, KeyError):
+            return  # what it does not tell now, it tells later
+        if seen is None:
+            return
+        device.read_ns = now_ns
+        for keeping, index in parts:
+            name = keeping.limits.allocation
+            part = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))
+            usage = keeping.usage.device(index)
+            value_ns = part.believed.read(usage.charged_ns, now_ns, burst_ns=BURST_NS, inflight_ns=usage.inflight_ns)
+            elapsed_ns = now_ns - part.since_ns
+            seen_ns = seen.get(name, 0)
+            if elapsed_ns <= 0:
+                continue
+            if keeping.limits.device(index).policy == PagePolicy.NONE:
+                part.told_ns, part.since_ns = value_ns, now_ns
+                keeping.limits.add_seen(
+                    index, seen_ns, unreported_ns=seen_ns
+                )  # others hold its share, and nobody tells
+                continue
+            window = Window(
+                now_ns=now_ns,
+                elapsed_ns=elapsed_ns,
+                seen_ns=seen_ns,
+                told_ns=value_ns - part.told_ns,
+                inflight_ns=usage.inflight_ns,
+            )
+            part.audit, owed_ns = check(part.audit, window)
+            part.told_ns, part.since_ns = value_ns, now_ns
+            share = _share(keeping.limits, index)
+            had = _Had(seen_ns=seen_ns, elapsed_ns=elapsed_ns, owed_ns=owed_ns, share=share)
+            self._had.setdefault(name, {})[index] = had
+            keeping.limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
+            if owed_ns and now_ns - self._told_at_ns.get(name, -TELL_AGAIN_NS) >= TELL_AGAIN_NS:
+                self._told_at_ns[name] = now_ns
+                self._tell(name, uuid, owed_ns)
+
+    def _seen(self, uuid: DeviceUuid, device: _Device) -> dict[AllocationId, int] | None:
+        """Nanoseconds of the device by allocation since the last answer; None when there is no new sample."""
+        first = device.after_us == 0
+        samples = self._inventory.driver_of(uuid).utilization(uuid, device.after_us)
+        latest_us = max((sample.at_us for sample in samples), default=0)
+        if latest_us <= device.after_us:
+            return None
+        seen: dict[AllocationId, int] = {}
+        owners: dict[int, AllocationId] = {}
+        for sample in samples:
+            since_us = max(device.read_us.get(sample.pid, device.after_us), sample.at_us - WINDOW_NS_MAX // 1000)
+            owner = self._allocation_of(sample.pid) or self._owners.get(sample.pid)
+            if owner is None or first:
+                continue
+            owners[sample.pid] = owner
+            part_ns = (sample.at_us - since_us) * 10 * sample.percent
+            seen[owner] = seen.get(owner, 0) + max(0, part_ns)
+        self._owners = owners
+        device.read_us = {sample.pid: sample.at_us for sample in samples}
+        device.after_us = latest_us
+        return {} if first else seen
+
+    def _hold(self, name: AllocationId, limits: LimitsPage, now_ns: int) -> None:
+        assert self._freeze is not None
+        state = self._throttles.get(name)
+        if state is None:
+            self._freeze(name, False)  # a pool before this one may have stopped it
+            state = self._throttles[name] = Throttle()
+        indices = [i for i in range(limits.device_count) if _suspended(limits, i)]
+        had = self._had.get(name, {})
+        most = max(had.values(), key=lambda h: h.excess_ns, default=None)
+        after = throttle(
+            state,
+            suspended=bool(indices),
+            seen_ratio=max((had[i].seen_ns / had[i].elapsed_ns for i in indices if i in had), default=None),
+            now_ns=now_ns,
+            share=most.share if most else min(_share(limits, i) for i in range(limits.device_count)),
+            seen_ns=most.seen_ns if most else None,
+            hides=any(h.owed_ns for h in had.values()),
+        )
+        if after.frozen is not state.frozen or name in self._relieved:
+            self._relieved.discard(name)
+            self._freeze(name, after.frozen)
+        self._throttles[name] = after
+        if after.suspended_ns or after.frozen or after.pace is not None:
+            self._restless.add(name)
+        else:
+            self._restless.discard(name)
+        if after.pace is not None:
+            self._paced[name] = limits
+        else:
+            self._paced.pop(name, None)
+
+    def _due_ns(self, name: AllocationId) -> int:
+        state = self._throttles.get(name)
+        return due_ns(state.pace) if state is not None and state.pace is not None else 0
+
+
+def _share(limits: LimitsPage, index: int) -> float:
+    """The part of a device that it may have in any case; 1 where only the arbiter knows."""
+    device = limits.device(index)
+    return device.core_percent / 100 if device.policy in {PagePolicy.FIXED, PagePolicy.BURST} else 1.0
+
+
+def _suspended(limits: LimitsPage, index: int) -> bool:
+    """Whether the arbiter gives it no turn until it has paid."""
+    device = limits.device(index)
+    return device.gate == Gate.TURN and device.plan.start_ns == 0 and device.plan.end_ns == 0

@@ -1,0 +1,165 @@
+"""Counts who is on the devices: asks each driver for its processes, names them, and does what ``strangers`` decides."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from calabash.adapters.host.processes import Process, command_name, identify, owner, send_signal, user_name
+from calabash.model.device import DeviceProcess, DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.mentions import Mentioned, mention
+from calabash.model.request import AllocationId
+from calabash.node.devices.inventory import Inventory
+from calabash.node.processes.inherited import OwnProcesses
+from calabash.node.processes.unmanaged import Listed, OverUse, OverUses, Stranger, StrangerPolicy, judge
+
+PERIOD_NS = 400_000_000
+LISTING_AGE_NS = 200_000_000  # a list of processes that the reaper has just asked for will do
+
+Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
+Views = Mapping[AllocationId, Collection[DeviceUuid]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CensusListener:
+    """Whom the census tells; every call may come from its thread.
+
+    Args:
+        found, gone: a stranger on a device.
+        over_use: an allocation that holds more than it was given.
+        changed: what can be granted has changed.
+    """
+
+    found: Callable[[Stranger], None]
+    gone: Callable[[Stranger], None]
+    over_use: Callable[[OverUse], None]
+    changed: Callable[[], None]
+
+
+class Census:
+    """Everybody on every device. ``tick`` from one thread, ``strangers`` from any.
+
+    Args:
+        allocation_of: who a process belongs to, by the kernel's word or by its lease.
+        entitled: the allocations that may be on a device, the unknown to the journal included.
+        own: what the pool has taken over from an earlier one; what it has started itself is known.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        allocation_of: Callable[[int], AllocationId | None],
+        entitled: Callable[[DeviceUuid], Collection[AllocationId]],
+        events: CensusListener,
+        *,
+        policy: StrangerPolicy = StrangerPolicy.TELL,
+        own: OwnProcesses | None = None,
+    ) -> None:
+        self.policy = policy
+        self._own = own or OwnProcesses()
+        self._inventory = inventory
+        self._allocation_of = allocation_of
+        self._entitled = entitled
+        self._events = events
+        self._strangers: dict[DeviceUuid, tuple[Stranger, ...]] = {}
+        self._owners: dict[Process, AllocationId] = {}
+        self._pids: dict[int, Process] = {}
+        self._over = OverUses()
+        self._next_ns = 0
+
+    def strangers(self, device: DeviceUuid) -> tuple[Stranger, ...]:
+        """Those that are on a device, by pid."""
+        return tuple(s for s in self._strangers.get(device, ()) if s.confirmed)
+
+    def tick(self, caps: Callable[[], Caps], now_ns: int, *, views: Callable[[], Views] = dict) -> None:
+        """Look at all devices once, when it is due.
+
+        Args:
+            caps: how much memory each allocation may hold, where that is limited; asked only if one is on a device.
+            views: what each may see; asked only where a device is cut into parts.
+        """
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + PERIOD_NS
+        pids: dict[int, Process] = {}
+        uses: list[OverUse] = []
+        known_caps: Caps | None = None
+        for device in self._inventory.devices():
+            try:
+                processes = self._inventory.processes(device.uuid, within_ns=LISTING_AGE_NS)
+            except CalabashError:
+                continue  # nothing is known of it now: those that were there count on
+            if not processes and not self._strangers.get(device.uuid):
+                continue
+            allowed = views() if any(process.part for process in processes) else {}
+            listed = [self._listed(process, allowed) for process in processes]
+            pids.update((entry.process.pid, entry.process) for entry in listed)
+            self._judge(device.uuid, listed)
+            if any(entry.allocation is not None for entry in listed):
+                known_caps = caps() if known_caps is None else known_caps
+                uses += _uses(device.uuid, listed, known_caps)
+        self._pids = pids
+        self._owners = {process: name for process, name in self._owners.items() if pids.get(process.pid) == process}
+        self._over = self._over.look(uses, now_ns)
+        for use in self._over.lasting:
+            self._events.over_use(use)
+
+    def _judge(self, uuid: DeviceUuid, listed: Sequence[Listed]) -> None:
+        before = self.strangers(uuid)
+        known = self._strangers.get(uuid, ())
+        verdict = judge(known, uuid, listed, entitled=self._entitled(uuid), policy=self.policy)
+        self._strangers[uuid] = verdict.strangers
+        for stranger in verdict.found:
+            self._events.found(stranger)
+        for stranger in verdict.kill:
+            send_signal(stranger.process, signal.SIGKILL)
+        for stranger in verdict.gone:
+            self._events.gone(stranger)
+        if sum(s.used_mib for s in before) != sum(s.used_mib for s in self.strangers(uuid)):
+            self._events.changed()
+
+    def _listed(self, entry: DeviceProcess, allowed: Views) -> Listed:
+        """Who it is. One that is just ending is still what it was at the last look."""
+        process = identify(entry.pid) or self._pids.get(entry.pid) or Process(pid=entry.pid, start_time=0)
+        allocation = self._allocation_of(entry.pid) or self._owners.get(process)
+        if allocation is not None:
+            self._owners[process] = allocation
+        return Listed(
+            process=process,
+            used_mib=entry.used_mib,
+            uid=owner(process),
+            command=command_name(process),
+            allocation=allocation,
+            ours=allocation is None and self._own.has(entry.pid),
+            part=entry.part,
+            elsewhere=allocation is not None and _is_elsewhere(entry.part, allowed.get(allocation)),
+        )
+
+
+def _is_elsewhere(part: str, allowed: Collection[DeviceUuid] | None) -> bool:
+    """Whether it is on a part of a device that is not among those of its slice."""
+    return bool(part) and allowed is not None and part not in allowed
+
+
+def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUse]:
+    held: dict[AllocationId, list[int]] = {}
+    for entry in listed:
+        if entry.allocation is not None:
+            held.setdefault(entry.allocation, []).append(entry.used_mib)
+    return [
+        OverUse(allocation=name, device=uuid, used_mib=sum(used), cap_mib=caps[name, uuid], processes=len(used))
+        for name, used in held.items()
+        if (name, uuid) in caps
+    ]
+
+
+def described(stranger: Stranger) -> str:
+    """``python (pid 4711, user bob) holds 20480 MiB``, as a mention."""
+    who = f"{stranger.command or 'a process'} (pid {stranger.process.pid}"
+    if stranger.uid >= 0:
+        who += f", user {user_name(stranger.uid)}"
+    if stranger.allocation is not None:
+        who += f", of allocation {stranger.allocation} that has no slice here"
+    return mention(Mentioned.PROCESS, f"{who}) holds {stranger.used_mib} MiB")

@@ -1,0 +1,1 @@
+"""Devices of one node: inventory, settings, polling, probes and recovery."""

@@ -1,0 +1,231 @@
+"""The cards of this machine: which they are, who speaks to them, their figures and their last readings.
+
+Readings are taken by one thread, of all cards at once, and no card can hold up the others; everybody else reads what was
+last seen. What follows from them for the health of a card is decided in ``card_health``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from calabash.adapters.clock import Clock, SteadyClock, SystemClock
+from calabash.adapters.gpu.protocol import GpuDriver
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, VfProfile
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.devices.detached import Lent
+from calabash.node.devices.device import Card, HealthChange
+from calabash.node.devices.maintenance import CardSteps
+from calabash.node.devices.partitions import Divisions
+from calabash.node.devices.poller import Readings
+from calabash.node.devices.settings import CardSettings
+from calabash.node.health.policy import HealthPolicy
+from calabash.node.health.store import CardEntry, HealthBook
+from calabash.node.health.tracker import CardHealth, entry_at_start, with_figures
+
+FIRST_ANSWER_S = 10.0
+LISTED_NS = 1_000_000_000
+UNUSED_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """The processes on a card as a driver last told them, and when it last told of any, or was first asked."""
+
+    processes: tuple[DeviceProcess, ...]
+    at_ns: int
+    used_ns: int
+
+
+def answers(driver: GpuDriver, device: Device) -> bool:
+    """The least test: the driver can read the card."""
+    try:
+        driver.read(device.uuid)
+    except CalabashError:
+        return False
+    return True
+
+
+class Inventory:
+    """All cards of all drivers, indexed through. Methods may be called from any thread; ``observe`` from one.
+
+    ``health``: what is decided about them; ``steps``: what is just done with them; ``lent``: which somebody else drives;
+    ``divisions``: how they are cut.
+
+    Args:
+        policy: how faults are judged.
+        book: where what is known of their health is kept.
+        settings: how cards are given out.
+    """
+
+    def __init__(
+        self,
+        drivers: Sequence[GpuDriver],
+        *,
+        policy: HealthPolicy | None = None,
+        book: HealthBook | None = None,
+        clock: Clock | None = None,
+        settings: CardSettings | None = None,
+    ) -> None:
+        self.policy = policy or HealthPolicy()
+        self.settings = settings or CardSettings()
+        self._book = book or HealthBook(None)
+        self._clock = clock or SystemClock()
+        self._listings: dict[DeviceUuid, _Listing] = {}
+        self._lock = threading.Lock()
+        self._cards: dict[DeviceUuid, Card] = {}
+        self.divisions = Divisions()
+        self.drivers = tuple(drivers)
+        self.lent = Lent()
+        known = self._book.read()
+        self._steady = steady = SteadyClock(self._clock, self._book.clock)
+        self._book.clock = steady.start
+        for driver in drivers:
+            for device in driver.devices():
+                numbered = replace(device, index=len(self._cards))
+                entry = entry_at_start(device, known, rebooted=self._book.rebooted)
+                numbered, entry = with_figures(numbered, entry)
+                card = self._card(numbered, driver, entry)
+                card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
+                self._cards[device.uuid] = card
+        self.health = CardHealth(
+            lambda: self._cards,
+            self._lock,
+            self.policy,
+            book=self._book,
+            steady=steady,
+            lent=self.lent,
+            divisions=self.divisions,
+        )
+        self.steps = CardSteps(
+            lambda: self._cards, self._lock, self.policy, lent=lambda uuid: self.lent.loan(uuid) is not None
+        )
+        self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
+        self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # who is on them is not known yet
+        self.health.keep()  # from when on faults are kept has to outlive us as well
+
+    def _card(self, device: Device, driver: GpuDriver, entry: CardEntry) -> Card:
+        """Return a card that is read by the policy, settings and clock of this inventory."""
+        return Card(
+            device=device,
+            driver=driver,
+            policy=self.policy,
+            settings=self.settings,
+            entry=entry,
+            ahead_s=self._steady.ahead_s,
+        )
+
+    def devices(self) -> tuple[Device, ...]:
+        """Every card with its present health, by index."""
+        with self._lock:
+            return tuple(self.lent.shown(self.divisions.shown(card.shown)) for card in self._cards.values())
+
+    def reading(self, uuid: DeviceUuid) -> DeviceReading | None:
+        """The last reading; None when the card does not answer."""
+        with self._lock:
+            return self._cards[uuid].reading
+
+    def model_of(self, uuid: DeviceUuid) -> str:
+        """The model name of a card or of the card of a part; "" for one that is not here."""
+        card = self._cards.get(uuid) or self._cards.get(self.divisions.card_of(uuid))
+        return card.device.model if card else ""
+
+    def driver_of(self, uuid: DeviceUuid) -> GpuDriver:
+        """Who speaks to the card, or to the card that a part is of."""
+        card = self._cards.get(uuid) or self._cards[self.divisions.card_of(uuid)]
+        return card.driver
+
+    def processes(self, uuid: DeviceUuid, *, within_ns: int = 0) -> tuple[DeviceProcess, ...]:
+        """Return the processes that the driver lists on a card or a part.
+
+        Args:
+            within_ns: an answer that is no older will do; 0: ask the driver.
+
+        Raises:
+            CalabashError: the driver does not answer.
+            KeyError: there is no such card.
+        """
+        now_ns, known = self._clock.monotonic_ns(), self._listings.get(uuid)
+        if known is not None and within_ns and now_ns - known.at_ns <= within_ns:
+            return known.processes
+        found = self.driver_of(uuid).processes(uuid)
+        used_ns = now_ns if found or known is None else known.used_ns
+        self._listings[uuid] = _Listing(processes=found, at_ns=now_ns, used_ns=used_ns)
+        return found
+
+    def is_unused(self, uuid: DeviceUuid) -> bool:
+        """Return True if the driver has listed no process on a card for some time, the last second included."""
+        now_ns, known = self._clock.monotonic_ns(), self._listings.get(uuid)
+        return known is not None and now_ns - known.at_ns <= LISTED_NS and now_ns - known.used_ns > UNUSED_NS
+
+    def observe(self, *, idle: Callable[[DeviceUuid], bool], within_s: float | None = None) -> list[HealthChange]:
+        """Read every card once and let its health follow.
+
+        Args:
+            idle: whether nobody has a slice of the card.
+            within_s: what has not answered by then was missed; None: the policy's.
+        """
+        changes: list[HealthChange] = []
+        mark = self.lent.mark()
+        answered = self._readings.take(within_s or self.policy.recovery.answer_within_s)
+        for uuid, card in self._cards.items():
+            reading = answered[uuid]
+            if not self.lent.counts(uuid, since=mark, answered=not isinstance(reading, CalabashError)):
+                card.reading = None
+                continue
+            changes += self.health.read(card, reading, idle=idle)
+            if card.device.memory_mib == 0 and not isinstance(reading, CalabashError):
+                self._learn(card)
+        if changes:
+            self.health.keep()
+        return changes
+
+    def remember(self, device: Device) -> None:
+        """A card that was lent before this process began: its driver does not list it, and it has its old place. Before
+        anybody observes."""
+        driver = next((d for d in self.drivers if d.vendor == device.vendor), None)
+        with self._lock:
+            if device.uuid in self._cards or driver is None:
+                return
+            cards = list(self._cards.values())
+            entry = entry_at_start(device, self._book.read(), rebooted=self._book.rebooted)
+            card = self._card(device, driver, entry)
+            cards.insert(device.index, card)
+            self._cards = {}
+            for index, card in enumerate(cards):
+                card.device = replace(card.device, index=index)
+                self._cards[card.device.uuid] = card
+        self._readings.add(device.uuid, driver)
+
+    def offer_parts(self, uuid: DeviceUuid, profiles: tuple[VfProfile, ...]) -> None:
+        """The parts of a card that virtual machines can have."""
+        with self._lock:
+            self._cards[uuid].device = replace(self._cards[uuid].device, vf_profiles=profiles)
+
+    def came_back(self, uuid: DeviceUuid) -> None:
+        """It was lent and is here again: it takes work when it has passed a test."""
+        self.health.returned(uuid)
+        self.lent.back(uuid)
+        self.health.keep()
+
+    def _learn(self, card: Card) -> None:
+        """The figures of a card that did not answer when the pool started."""
+        for device in card.driver.devices():
+            if device.uuid == card.device.uuid and device.memory_mib:
+                with self._lock:
+                    card.device, card.entry = with_figures(replace(device, index=card.device.index), card.entry)
+
+
+def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:
+    """Its memory errors when an earlier pool last looked; None when it never did."""
+    return known[device.uuid].ecc_uncorrected if known and device.uuid in known else None
+
+
+def no_devices() -> CalabashError:
+    """The pool has nothing to give."""
+    return CalabashError(
+        "this machine has no usable GPU",
+        reason=Reason.NO_DEVICES,
+        hint="install the driver, or try a simulated node: calabash sim create lab --gpus 2xA100-40GB",
+    )

@@ -1,0 +1,69 @@
+"""What is done with cards one at a time: which step is due, when it may be tried again, and who has a card meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.devices.device import Card
+from calabash.node.health.conditions import HealthStep
+from calabash.node.health.policy import HealthPolicy
+
+RESETTING = "being reset"
+
+
+class CardSteps:
+    """Of the cards of an inventory, under its lock; from any thread."""
+
+    def __init__(
+        self,
+        cards: Callable[[], Mapping[DeviceUuid, Card]],
+        lock: threading.Lock,
+        policy: HealthPolicy,
+        lent: Callable[[DeviceUuid], bool],
+    ) -> None:
+        self._cards = cards
+        self._lock = lock
+        self._policy = policy
+        self._lent = lent
+
+    def due(self, now_ns: int) -> list[tuple[DeviceUuid, HealthStep]]:
+        """What is to be done now so that cards come back."""
+        found = []
+        with self._lock:
+            for uuid, card in self._cards().items():
+                step = card.condition.step
+                if step is HealthStep.RESET and not self._policy.recovery.reset:
+                    continue
+                at_ns = card.test_at_ns if step is HealthStep.TEST else card.reset_at_ns
+                if step is not None and not card.reserved and not self._lent(uuid) and now_ns >= at_ns:
+                    found.append((uuid, step))
+        return found
+
+    def postpone(self, uuid: DeviceUuid, *, test_at_ns: int | None = None, reset_at_ns: int | None = None) -> None:
+        """Do not try again before then."""
+        with self._lock:
+            card = self._cards()[uuid]
+            card.test_at_ns = card.test_at_ns if test_at_ns is None else test_at_ns
+            card.reset_at_ns = card.reset_at_ns if reset_at_ns is None else reset_at_ns
+
+    @contextmanager
+    def reserved(self, uuids: Sequence[DeviceUuid], why: str) -> Iterator[None]:
+        """Meanwhile nobody gets these cards. Raises CONFLICT when something is being done with one of them."""
+        with self._lock:
+            wanted = [self._cards()[uuid] for uuid in uuids]
+            for card in wanted:
+                if card.reserved:
+                    text = f"device {card.device.index} is {card.reserved}"
+                    raise CalabashError(text, reason=Reason.CONFLICT, hint="try again in a moment")
+            for card in wanted:
+                card.reserved = why
+        try:
+            yield
+        finally:
+            with self._lock:
+                for card in wanted:
+                    card.reserved = ""

@@ -1,0 +1,66 @@
+"""Readings of all cards at once: a thread for each, so that one that hangs delays none of the others."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+
+from calabash.adapters.gpu.protocol import GpuDriver
+from calabash.model.device import DeviceReading, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+
+
+class _Reader:
+    """Reads one card when it is asked; asked again, it goes on with the question that it has."""
+
+    def __init__(self, uuid: DeviceUuid, driver: GpuDriver) -> None:
+        self._uuid = uuid
+        self._driver = driver
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._done = threading.Event()
+        self._pending = False
+        self._answer: DeviceReading | CalabashError = CalabashError("it was never read")
+        threading.Thread(target=self._work, name="readings", daemon=True).start()
+
+    def ask(self) -> None:
+        if not self._pending:
+            self._pending = True
+            self._done.clear()
+            self._asked.put(None)
+
+    def answer(self, deadline: float, within_s: float) -> DeviceReading | CalabashError:
+        if not self._done.wait(max(0.0, deadline - time.monotonic())):
+            return CalabashError(f"it has not answered within {within_s:g} s", reason=Reason.TIMEOUT)
+        self._pending = False
+        return self._answer
+
+    def _work(self) -> None:
+        while True:
+            self._asked.get()
+            try:
+                self._answer = self._driver.read(self._uuid)
+            except CalabashError as error:
+                self._answer = error
+            except Exception as error:  # whoever asks must hear of it
+                self._answer = CalabashError(f"it cannot be read: {error!r}", reason=Reason.UNHEALTHY)
+            self._done.set()
+
+
+class Readings:
+    """All cards. Used by one thread."""
+
+    def __init__(self, drivers: Mapping[DeviceUuid, GpuDriver]) -> None:
+        self._readers = {uuid: _Reader(uuid, driver) for uuid, driver in drivers.items()}
+
+    def add(self, uuid: DeviceUuid, driver: GpuDriver) -> None:
+        """One more card; before readings are taken by another thread."""
+        self._readers[uuid] = _Reader(uuid, driver)
+
+    def take(self, within_s: float) -> dict[DeviceUuid, DeviceReading | CalabashError]:
+        """One of each; for a card that does not answer in time, TIMEOUT."""
+        for reader in self._readers.values():
+            reader.ask()
+        deadline = time.monotonic() + within_s
+        return {uuid: reader.answer(deadline, within_s) for uuid, reader in self._readers.items()}

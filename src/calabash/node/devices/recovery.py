@@ -1,0 +1,141 @@
+"""Brings cards back: resets those that need it, tests those that must pass one. One step at a time, in a thread of its own,
+so that neither a reset nor a card that hangs in a test delays the verdict on another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.gpu.protocol import GpuDriver
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.devices.device import HealthChange
+from calabash.node.devices.inventory import Inventory
+from calabash.node.devices.maintenance import RESETTING
+from calabash.node.devices.probe import Probed
+from calabash.node.health.conditions import HealthEvent, HealthStep
+
+Probe = Callable[[GpuDriver, Device], Probed]
+
+log = structlog.get_logger(__name__)
+
+
+class Recovery:
+    """Steps of one node.
+
+    Args:
+        probe: tries a card.
+        in_use: what is on a card, for people; "" when nobody is.
+        tell: what has happened.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        clock: Clock,
+        *,
+        probe: Probe,
+        in_use: Callable[[DeviceUuid], str],
+        tell: Callable[[Sequence[HealthChange]], None],
+    ) -> None:
+        self._inventory = inventory
+        self._clock = clock
+        self._probe = probe
+        self._in_use = in_use
+        self._tell = tell
+        self._one = threading.Lock()
+
+    def round(self) -> None:
+        """Whatever is due now."""
+        for uuid, step in self._inventory.steps.due(self._clock.monotonic_ns()):
+            try:
+                if step is HealthStep.TEST:
+                    self._test(uuid)
+                else:
+                    self._reset(uuid)
+            except CalabashError as error:
+                log.info("a step of a card's recovery waits", device=uuid, step=step, why=error.message)
+
+    def test(self, uuid: DeviceUuid) -> Probed:
+        """Test an idle card now. Raises CONFLICT while it is in use."""
+        with self._one, self._inventory.steps.reserved([uuid], "being tested"):
+            self._require_idle(uuid, "tested")
+            return self._tried(uuid, idle=True)
+
+    def reset(self, uuid: DeviceUuid) -> None:
+        """Reset an idle card now. Raises CalabashError with the reason why it cannot be."""
+        with self._one:
+            self._reset_held(uuid)
+
+    def _test(self, uuid: DeviceUuid) -> None:
+        again_ns = self._clock.monotonic_ns() + int(self._inventory.policy.recovery.test_again_s * 1e9)
+        self._inventory.steps.postpone(uuid, test_at_ns=again_ns)
+        with self._one, self._inventory.steps.reserved([uuid], "being tested"):
+            self._tried(uuid, idle=not self._in_use(uuid))
+
+    def _tried(self, uuid: DeviceUuid, *, idle: bool) -> Probed:
+        device = self._device(uuid)
+        probed = self._probe(self._inventory.driver_of(uuid), device)
+        if probed.passed and idle:
+            probed = self._compared(uuid, probed)
+        elif probed.no_room and not idle:
+            probed = Probed(passed=True)  # it answers; whoever is on it leaves no room for more
+        event = HealthEvent.TEST_PASSED if probed.passed else HealthEvent.TEST_FAILED
+        said = "a test passed" if probed.passed else f"a test failed: {probed.why}"
+        self._tell(self._inventory.health.happened(uuid, event, said))
+        return probed
+
+    def _compared(self, uuid: DeviceUuid, probed: Probed) -> Probed:
+        """Held against what the card itself has done before."""
+        known = self._inventory.health.entry(uuid).figures
+        slowest = self._inventory.policy.recovery.test_slowest
+        for name, value in probed.figures.items():
+            before = known.get(name)
+            if before is not None and value > before * slowest:
+                why = f"{name} took {value:.0f} us, {value / before:.1f} times its own {before:.0f} us"
+                return Probed(passed=False, context_bytes=probed.context_bytes, why=why, figures=probed.figures)
+        best = {name: min(value, known.get(name, value)) for name, value in probed.figures.items()}
+        self._inventory.health.note(uuid, figures={**known, **best})
+        return probed
+
+    def _reset(self, uuid: DeviceUuid) -> None:
+        again_ns = self._clock.monotonic_ns() + int(self._inventory.policy.recovery.reset_again_s * 1e9)
+        self._inventory.steps.postpone(uuid, reset_at_ns=again_ns)
+        with self._one:
+            try:
+                self._reset_held(uuid)
+            except CalabashError as error:
+                why = f"it cannot be reset: {error.marked_message}"
+                self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
+
+    def _reset_held(self, uuid: DeviceUuid) -> None:
+        device = self._device(uuid)
+        if device.mig_enabled:
+            raise CalabashError(
+                f"device {device.index} is divided by MIG, a reset would destroy its instances",
+                reason=Reason.CONFLICT,
+                hint=f"calabash device mode {device.index} vgpu, then reset it",
+            )
+        together = [uuid, *device.reset_peers]
+        with self._inventory.steps.reserved(together, RESETTING):
+            self._require_idle(uuid, "reset")
+            for peer in device.reset_peers:
+                self._require_idle(peer, f"reset with device {device.index}, which NVLink joins it to")
+            self._inventory.driver_of(uuid).reset(uuid)
+            self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_DONE, "it was reset"))
+
+    def _require_idle(self, uuid: DeviceUuid, to_be: str) -> None:
+        who = self._in_use(uuid)
+        if who:
+            index = self._device(uuid).index
+            raise CalabashError(
+                f"device {index} is to be {to_be}, and is used by {who}",
+                reason=Reason.CONFLICT,
+                hint=f"empty it first: calabash device drain {index} --evict",
+            )
+
+    def _device(self, uuid: DeviceUuid) -> Device:
+        return next(d for d in self._inventory.devices() if d.uuid == uuid)

@@ -1,0 +1,1 @@
+"""Health of devices: readings, rules, policy, stored state and notices."""

@@ -1,0 +1,98 @@
+"""Who hears of the health of a card: everybody who reads events, its tenants, and their programs if they asked for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Sequence
+
+from calabash.adapters.host.processes import Process, owner, send_signal
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid, Health
+from calabash.model.request import AllocationId, Isolation
+from calabash.node.devices.device import HealthChange
+from calabash.node.devices.inventory import Inventory
+from calabash.node.events import Events
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.membership.protocol import Membership
+from calabash.sharing.registry import SHARING_MODES
+
+_HITS = {HealthEvent.APP_FAULT, HealthEvent.NEEDS_RESET, HealthEvent.NEEDS_REPLACE}
+_SIGNALLED = {Health.DRAINING, Health.LOST}
+
+
+class Tidings:
+    """Of one node; from any thread."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        events: Events,
+        membership: Membership,
+        records: Callable[[], list[AllocationRecord]],
+    ) -> None:
+        self._inventory = inventory
+        self._events = events
+        self._membership = membership
+        self._records = records
+        self._hearers: list[Callable[[], None]] = []
+
+    def subscribe(self, heard: Callable[[], None]) -> None:
+        """Have it called whenever the health of a card has changed; it may be called under a lock."""
+        self._hearers.append(heard)
+
+    def tell(self, changes: Sequence[HealthChange], tenants: Collection[AllocationId] | None = None) -> None:
+        """Tell what has happened; ``tenants``: whom it concerns, when that is known better than by who has a slice."""
+        for change in changes:
+            part = f" ({change.part})" if change.part else ""
+            what = f"{change.before} -> {change.after}{part}: {change.cause}"
+            self._events.tell("health", reason=change.after, device=change.device, message=what)
+            for record in self._concerned(change, tenants) if change.tell else ():
+                self._events.tell(
+                    "device_unhealthy",
+                    reason="unhealthy",
+                    allocation=record.id,
+                    device=change.device,
+                    message=f"device {change.device}{part} of this allocation is {change.after}: {change.cause}",
+                )
+                if change.fault and change.after in _SIGNALLED:
+                    self._signal(record)
+        for heard in self._hearers if changes else ():
+            heard()
+        if any(change.after is Health.HEALTHY for change in changes):
+            self._events.changed()
+
+    def part_happened(
+        self, device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
+    ) -> None:
+        """Something happened to a part of a card that a mode looks after; these tenants are on it. Their programs hear of
+        it also where it changes nothing about the part."""
+        changes = self._inventory.health.part_happened(device, part, event, cause)
+        self.tell(changes, tenants)
+        if event in _HITS and not any(change.tell for change in changes):
+            for record in self._records():
+                if record.id in tenants:
+                    self._signal(record)
+
+    def _concerned(self, change: HealthChange, tenants: Collection[AllocationId] | None) -> list[AllocationRecord]:
+        on_it = [r for r in self._records() if any(part.device == change.device for part in r.placement.slices)]
+        if tenants is None and change.part:
+            reading = self._inventory.reading(change.device)
+            pids = [p.pid for p in reading.processes if p.part == change.part] if reading is not None else []
+            tenants = {found for pid in pids if (found := self._membership.allocation_of(pid)) is not None}
+        return on_it if tenants is None else [r for r in on_it if r.id in tenants]
+
+    def _signal(self, record: AllocationRecord) -> None:
+        """Whoever asked for it; a process that is no member in that very moment is not touched."""
+        if not record.request.on_fault:
+            return
+        number = signal.Signals[record.request.on_fault]
+        mode = SHARING_MODES.get(record.placement.mode)
+        if mode is not None and mode.isolation is Isolation.BROKERED:  # members are workers: they are not meant
+            asker = Process(pid=record.client_pid, start_time=record.client_start_time)
+            send_signal(asker, number, still=lambda found: owner(found) == record.uid)
+            return
+        for process in self._membership.processes(record.id):
+            send_signal(process, number, still=lambda found: self._is_member(found, record.id))
+
+    def _is_member(self, process: Process, allocation: AllocationId) -> bool:
+        return self._membership.allocation_of(process.pid) == allocation

@@ -1,0 +1,1 @@
+"""Membership: which processes belong to which allocation."""

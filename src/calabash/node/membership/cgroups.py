@@ -1,0 +1,51 @@
+"""What both forms that rest on control groups share: everything that is asked of the groups of an allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+from calabash.adapters.host.cgroups.groups import Cgroup
+from calabash.adapters.host.processes import Process, identify, send_signal
+from calabash.model.request import AllocationId
+
+
+class GroupMembership(ABC):
+    """The kernel says who is a member: whoever is in a group of it."""
+
+    form = "kernel"
+
+    @abstractmethod
+    def _groups(self, allocation: AllocationId) -> Sequence[Cgroup]:
+        """The groups of an allocation; empty when it has none now."""
+
+    def populated(self, allocation: AllocationId) -> bool:
+        return any(group.populated() for group in self._groups(allocation))
+
+    def news(self) -> Collection[AllocationId] | None:
+        return None
+
+    def processes(self, allocation: AllocationId) -> list[Process]:
+        return [process for pid in self.pids(allocation) if (process := identify(pid)) is not None]
+
+    def pids(self, allocation: AllocationId) -> list[int]:
+        return [pid for group in self._groups(allocation) for pid in group.pids()]
+
+    def signal(
+        self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
+    ) -> None:
+        for process in self.processes(allocation):
+            if only is None or process in only:
+                send_signal(process, number)
+
+    def kill(self, allocation: AllocationId) -> None:
+        for group in self._groups(allocation):
+            with contextlib.suppress(OSError):
+                group.kill()
+
+    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
+        for group in self._groups(allocation):
+            with contextlib.suppress(OSError):  # it has just ended
+                group.freeze(frozen)

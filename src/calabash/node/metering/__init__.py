@@ -1,0 +1,1 @@
+"""Metering: usage of allocations as intervals and totals."""

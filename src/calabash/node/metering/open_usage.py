@@ -1,0 +1,66 @@
+"""Usage of held allocations since their last usage record.
+
+The watch thread writes a usage record of each slice once a minute. ``records`` returns what no record has yet and writes
+nothing, so a user who asks for usage again and again makes no rows. ``write`` writes it, for a rating that reads the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.store import Store
+from calabash.model.allocation import AllocationRecord, UsageRecord
+from calabash.node.metering.usage_totals import GpuTime, Key
+from calabash.node.metering.usage_tracker import Ledgers
+
+KEPT_NS = 1_000_000_000
+
+
+class OpenUsage:
+    """Safe for threads. However often it is asked, allocations are measured and written at most once in ``KEPT_NS``.
+
+    Args:
+        held: the allocations that are held.
+    """
+
+    def __init__(
+        self, held: Callable[[], Sequence[AllocationRecord]], ledgers: Ledgers, store: Store, clock: Clock
+    ) -> None:
+        self._held, self._ledgers, self._store, self._clock = held, ledgers, store, clock
+        self._lock = threading.Lock()
+        self._measured_ns = self._written_ns = -KEPT_NS
+        self._measured: tuple[Sequence[UsageRecord], float] = ((), 0.0)
+        self._written_until_s = 0.0
+
+    def records(self) -> tuple[Sequence[UsageRecord], float]:
+        """Return the records that would be written if all intervals ended now, and the moment that "now" was.
+
+        The store may have some of the records by the time they are used.
+        """
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            if now_ns - self._measured_ns >= KEPT_NS:
+                until_s = self._clock.now_s()
+                self._measured = self._ledgers.preview(self._held()), until_s
+                self._measured_ns = now_ns
+            return self._measured
+
+    def totals(self) -> Mapping[Key, GpuTime]:
+        """Return the GPU time of tenants and projects since the start of the pool; reads no record of the store."""
+        return self._ledgers.totals(self._held())
+
+    def write(self) -> tuple[float, Mapping[str, float]]:
+        """Write the records of all open intervals. Return the moment up to which all usage is in the store, and tenants of
+        which less is there: none.
+
+        Raises CalabashError: STORE_UNAVAILABLE, DISK_FULL.
+        """
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            if now_ns - self._written_ns >= KEPT_NS:
+                until_s = self._clock.now_s()
+                self._ledgers.write(self._held(), self._store)
+                self._written_ns, self._written_until_s = now_ns, until_s
+            return self._written_until_s, {}

@@ -1,0 +1,315 @@
+"""What every held allocation really uses: live figures from its usage page, and metering intervals from them.
+
+A usage page is written by its tenant, so figures are bounded and only ever describe that tenant.
+
+Time on a MIG instance is told as the part of the device that the instance is: one with a seventh of the compute, busy all the
+time, uses a seventh of a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.host.processes import Process
+from calabash.adapters.store import Store
+from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import MIG_MODE, AllocationId, Isolation, ModeName, Slice
+from calabash.model.units import MIB
+from calabash.node.devices.inventory import Inventory
+from calabash.node.metering.interval import Measured
+from calabash.node.metering.meters import Meters
+from calabash.node.metering.usage_totals import GpuTime, Key
+from calabash.node.slots import pages
+from calabash.node.slots.layout import PagePolicy
+from calabash.node.slots.names import LEASE_FILE
+from calabash.node.slots.overhead import Residual
+from calabash.node.slots.protocol import Slots
+from calabash.node.slots.reaper import Keeping
+from calabash.node.snapshot import SliceUse
+from calabash.sharing.registry import SHARING_MODES
+
+Members = Callable[[AllocationId], list[Process]]
+
+CHECKPOINT_NS = 60_000_000_000
+RATE_WINDOW_NS = 1_000_000_000
+IDLE_NS, IDLE_TICKS = 5_000_000_000, 2  # an allocation without GPU time for so long is looked at every other time
+UNTOLD_NS = 250_000_000  # the library tells late what has run; what it never tells is more than this soon
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """One allocation. Marks are per device index within the allocation."""
+
+    keeping: Keeping
+    parts_percent: list[int]  # how much of the device a full use of the slice is
+    told_ns: list[int]  # GPU time by the tenant's page; it never runs backwards
+    sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
+    sampled_mib: list[int]
+    sampled_at_ns: int
+    part_mark: list[tuple[int, int] | None]  # what the driver and the page had told of an instance at first
+    rate: list[float]
+    idle_ns: list[int]  # time without any GPU time, so far
+    idle_from_ns: list[int]  # when GPU time was last seen, or looking began
+    outside: bool = False  # whether the driver tells what is used
+    rate_mark: list[tuple[int, int]] = field(default_factory=list)
+
+    def measured(self, index: int) -> bool:
+        """Whether anybody would see GPU time of the slice."""
+        return self.outside or self.keeping.limits.device(index).policy != PagePolicy.NONE
+
+
+class Ledgers:
+    """The ledgers of all held allocations; ``tick`` from the watch thread, reading from any.
+
+    Args:
+        model_of: the model of a device, by which its time is rated.
+        meters: how far each has been metered.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        clock: Clock,
+        *,
+        members: Members = lambda _: [],
+        model_of: Callable[[DeviceUuid], str] = lambda _: "",
+        meters: Meters | None = None,
+    ) -> None:
+        self._slots = slots
+        self._members = members
+        self._clock = clock
+        self._model_of = model_of
+        self.meters = meters or Meters(clock)
+        self._ledgers: dict[AllocationId, _Ledger] = {}
+        self._changes = 0  # how often a ledger was opened or closed
+        self._opened: tuple[int, tuple[Keeping, ...]] | None = None  # and the count of changes that it is of
+        self._capped: tuple[tuple[Keeping, ...], tuple[Keeping, ...]] | None = None
+        self._next_tick_ns = 0
+        self._ticks = 0
+        self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
+
+    def use(self, record: AllocationRecord) -> list[SliceUse]:
+        """Figures per slice, in the order of the placement."""
+        ledger = self._ledgers.get(record.id)
+        if ledger is None:
+            return [SliceUse() for _ in record.placement.slices]
+        found = []
+        now_ns = self._clock.monotonic_ns()
+        for index in range(len(record.placement.slices)):
+            seen = ledger.keeping.usage.device(index)
+            residual = min(ledger.keeping.limits.device(index).residual_bytes, pages.BYTES_MAX)
+            found.append(
+                SliceUse(
+                    memory_used_mib=-(-(seen.used_bytes + residual) // MIB) + ledger.sampled_mib[index],
+                    core_used_percent=round(ledger.rate[index], 1),
+                    denied=seen.denied_count,
+                    throttled_s=round(seen.throttled_ns / 1e9, 3),
+                    idle_s=max(0.0, round((now_ns - ledger.idle_from_ns[index]) / 1e9, 1)),
+                )
+            )
+        return found
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if the window of the rates has passed, so that ``tick`` has something to do."""
+        return self._clock.monotonic_ns() >= self._next_tick_ns
+
+    def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
+        """Look at every ledger; the allocations whose tenant has spoilt its page, and how."""
+        now_ns = self._clock.monotonic_ns()
+        self._next_tick_ns = now_ns + RATE_WINDOW_NS
+        self._ticks += 1
+        spoilt: dict[AllocationId, str] = {}
+        for record in self.meters.going_on(records):
+            try:
+                ledger = self._open(record)
+                if self._ticks % IDLE_TICKS and not any(ledger.rate) and now_ns - max(ledger.idle_from_ns) > IDLE_NS:
+                    continue
+                ledger.keeping.usage.require_intact()
+            except CalabashError as error:
+                if self._slots.exists(record.id):  # else it was released just now
+                    spoilt[record.id] = error.message
+            else:
+                self._rates(ledger, now_ns)
+        return spoilt
+
+    def sample(self, records: Iterable[AllocationRecord], inventory: Inventory) -> None:
+        """Measure what runs without the library, where a device is one allocation's alone: by its utilisation."""
+        now_ns = self._clock.monotonic_ns()
+        for record in records:
+            mode = SHARING_MODES.get(record.placement.mode)
+            if mode is None or mode.isolation is not Isolation.HARDWARE or (ledger := self._ledger(record)) is None:
+                continue
+            elapsed_ns, ledger.sampled_at_ns = now_ns - ledger.sampled_at_ns, now_ns
+            for index, part in enumerate(record.placement.slices):
+                reading = inventory.reading(part.device)
+                ledger.outside = reading is not None
+                if reading is not None and part.profile:
+                    uuid = ledger.keeping.limits.uuids[index]
+                    ledger.sampled_mib[index] = sum(p.used_mib for p in reading.processes if p.part == uuid)
+                    if part.part < 0:
+                        _see_part(ledger, index, next((p.busy_ns for p in reading.parts if p.uuid == uuid), None))
+                elif reading is not None:
+                    ledger.sampled_mib[index] = reading.memory_used_mib
+                    ledger.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
+
+    def keepings(self) -> tuple[Keeping, ...]:
+        """Pages of the allocations whose memory is capped. The same object as long as no ledger is opened or closed."""
+        known = self._capped
+        opened = self.opened()
+        if known is None or known[0] is not opened:
+            known = self._capped = (opened, tuple(keeping for keeping in opened if keeping.is_capped))
+        return known[1]
+
+    def opened(self) -> tuple[Keeping, ...]:
+        """Pages of all allocations, those that only have a view of devices included. The same object as for ``keepings``."""
+        changes, known = self._changes, self._opened
+        if known is None or known[0] != changes:
+            known = self._opened = (changes, tuple(ledger.keeping for ledger in list(self._ledgers.values())))
+        return known[1]
+
+    def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
+        """Write the intervals of everything that runs, once a minute, so that a crash loses little."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
+            self._write(self.meters.cut(records, self._measured), store)
+
+    def write(self, records: Iterable[AllocationRecord], store: Store) -> None:
+        """Write the intervals of everything that is metered up to now, from any thread."""
+        self._write(self.meters.cut(records, self._measured, begin=False), store)
+
+    def _write(self, due: Mapping[AllocationId, tuple[UsageRecord, ...]], store: Store) -> None:
+        store.add_usage([u for usage in due.values() for u in usage])
+        self.meters.written(due)
+
+    def preview(self, records: Iterable[AllocationRecord]) -> list[UsageRecord]:
+        """Return what the store may not have of these allocations, up to now; from any thread."""
+        return self.meters.preview(records, self._measured)
+
+    def totals(self, records: Iterable[AllocationRecord]) -> Mapping[Key, GpuTime]:
+        """Return the GPU time of tenants and projects up to now; from any thread."""
+        return self.meters.totals(records, self._measured)
+
+    def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
+        """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""
+        usage = self.meters.close(record, self._measured)
+        self._ledgers.pop(record.id, None)
+        self._changes += 1
+        return usage
+
+    def restore(self, record: AllocationRecord, so_far: UsageSoFar | None) -> None:
+        """Go on where an earlier pool stopped writing; before anything is settled."""
+        meter = self.meters.resume(record, so_far)
+        ledger = self._ledger(record)
+        if ledger is None:
+            return
+        now_ns = meter.offset_ns(self._clock.monotonic_ns())
+        for index in range(len(record.placement.slices)):
+            charged_ns = _charged_ns(ledger, index)
+            # What was measured from outside is known to nobody but the pool before us, and what it wrote of it.
+            ledger.sampled_ns[index] = max(0, meter.used_ns[index] - charged_ns)
+            if ledger.measured(index) and charged_ns <= meter.used_ns[index]:
+                ledger.idle_ns[index] = now_ns - meter.until_ns
+            meter.lived(ledger.keeping.usage.demand_ns(index), now_ns)
+
+    def _measured(self, record: AllocationRecord) -> list[Measured]:
+        ledger = self._ledger(record)
+        return [
+            Measured(
+                model=self._model_of(part.device),
+                used_ns=_charged_ns(ledger, index) if ledger else 0,
+                idle_ns=ledger.idle_ns[index] if ledger else 0,
+                most_ratio=_part_percent(record.placement.mode, part) / 100,
+            )
+            for index, part in enumerate(record.placement.slices)
+        ]
+
+    def _ledger(self, record: AllocationRecord) -> _Ledger | None:
+        try:
+            return self._open(record)
+        except CalabashError:
+            return None
+
+    def _open(self, record: AllocationRecord) -> _Ledger:
+        """Raises CalabashError: NOT_FOUND once it is closed; whoever took its records before that comes too late."""
+        ledger = self._ledgers.get(record.id)
+        if ledger is None and self.meters.is_metered(record):
+            opened = self._slots.pages(record.id)
+            count = len(record.placement.slices)
+            keeping = Keeping(
+                usage=opened.usage,
+                limits=opened.limits,
+                lease=self._slots.path(record.id) / LEASE_FILE,
+                residuals=[Residual() for _ in record.placement.slices],
+                members=partial(self._members, record.id),
+            )
+            ledger = _Ledger(
+                keeping=keeping,
+                parts_percent=[_part_percent(record.placement.mode, part) for part in record.placement.slices],
+                told_ns=[0] * count,
+                sampled_ns=[0] * count,
+                sampled_mib=[0] * count,
+                sampled_at_ns=self._clock.monotonic_ns(),
+                part_mark=[None] * count,
+                rate=[0.0] * count,
+                idle_ns=[0] * count,
+                idle_from_ns=[self._clock.monotonic_ns()] * count,
+            )
+            self._ledgers[record.id] = ledger
+            self._changes += 1
+            if not self.meters.is_metered(record):  # closed meanwhile, and perhaps taken out before it was put in
+                if self._ledgers.get(record.id) is ledger:
+                    del self._ledgers[record.id]
+                    self._changes += 1
+                ledger = None
+        if ledger is None:
+            raise CalabashError(f"allocation {record.id!r} is not metered any more", reason=Reason.NOT_FOUND)
+        return ledger
+
+    def _rates(self, ledger: _Ledger, now_ns: int) -> None:
+        charged = [_charged_ns(ledger, i) for i in range(len(ledger.rate))]
+        if not ledger.rate_mark:
+            ledger.rate_mark = [(now_ns, ns) for ns in charged]
+        for index, (since_ns, before_ns) in enumerate(ledger.rate_mark):
+            elapsed_ns = now_ns - since_ns
+            if elapsed_ns >= RATE_WINDOW_NS:
+                percent = 100.0 * (charged[index] - before_ns) / elapsed_ns
+                ledger.rate[index] = max(0.0, min(100.0, percent))
+                if charged[index] > before_ns or not ledger.measured(index):
+                    ledger.idle_from_ns[index] = now_ns
+                else:
+                    ledger.idle_ns[index] += elapsed_ns
+                ledger.rate_mark[index] = (now_ns, charged[index])
+
+
+def _charged_ns(ledger: _Ledger, index: int) -> int:
+    """GPU time so far: what the tenant's page has told, at its highest, and what the driver saw beyond that; or sampled
+    from outside."""
+    ledger.told_ns[index] = max(ledger.told_ns[index], ledger.keeping.usage.charged_ns(index))
+    unreported_ns = ledger.keeping.limits.device(index).unreported_ns
+    told_ns = (ledger.told_ns[index] + unreported_ns) * ledger.parts_percent[index] // 100
+    return told_ns + ledger.sampled_ns[index]
+
+
+def _see_part(ledger: _Ledger, index: int, busy_ns: int | None) -> None:
+    """What the driver saw of an instance beyond what the library has told since it is looked at."""
+    told_ns = max(ledger.told_ns[index], ledger.keeping.usage.charged_ns(index))
+    mark = ledger.part_mark[index]
+    if busy_ns is None or mark is None or busy_ns < mark[0]:
+        ledger.part_mark[index] = None if busy_ns is None else (busy_ns, told_ns)
+        return
+    beyond_ns = (busy_ns - mark[0]) - (told_ns - mark[1])
+    if beyond_ns > UNTOLD_NS:
+        ledger.sampled_ns[index] += beyond_ns * ledger.parts_percent[index] // 100
+        ledger.part_mark[index] = (busy_ns, told_ns)
+
+
+def _part_percent(mode: ModeName, part: Slice) -> int:
+    """100, but for a slice that has multiprocessors of its own and no others."""
+    return part.core_percent if mode == MIG_MODE else 100

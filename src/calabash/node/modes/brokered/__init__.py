@@ -1,0 +1,1 @@
+"""Mode brokered: the programs of a tenant use the device through workers."""

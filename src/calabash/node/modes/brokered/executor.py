@@ -1,0 +1,266 @@
+"""Brokered slices on this node: for each allocation a host in its slot, started by us, that has a worker for every program
+of the tenant. The worker is what uses the card: under the library, the limits and the books of any other slice.
+
+A host lives as long as the process that asked for the allocation, or a program that it serves, or until the allocation is
+given back where it stands by itself. In a cluster whoever asked is the sandbox of the pod, and the pod's end is its end. A host
+that dies ends its allocation: its programs have lost what they computed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from calabash.adapters.gpu.library import remote_library_dir
+from calabash.adapters.host.process_ends import Endings
+from calabash.adapters.host.processes import Process, alive
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.node.modes.brokered.host import SOCKET_FILE, WorkerHost
+from calabash.node.modes.brokered.images import ImageFiles
+from calabash.node.modes.brokered.isolation import directory_of, enclosure_of, program_edits
+from calabash.node.modes.brokered.records import HostBook, RunningHost
+from calabash.node.modes.brokered.users import FreeUsers, WorkerUser
+from calabash.node.modes.protocol import NodeTools
+from calabash.node.modes.vgpu import VgpuExecutor
+from calabash.node.slots.content import SlotDevice
+from calabash.node.slots.names import LEASE_FILE, WORKERS_FILE
+from calabash.sharing import brokered
+from calabash.sharing.protocol import Edits
+
+UNUSED_NS = 10_000_000_000  # how long a host waits for the first program of an asker that cannot be seen
+BOUND_NS = 5_000_000_000  # how often what workers keep is looked at
+WORKER_DIED = "worker_died"
+
+log = structlog.get_logger(__name__)
+
+
+class BrokeredExecutor(VgpuExecutor):
+    """Slices of the same library, in which workers run."""
+
+    name = brokered.MODE.name
+    standing = True
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._lock = threading.Lock()
+        self._hosts: dict[AllocationId, WorkerHost] = {}
+        self._over: list[WorkerHost] = []  # ended, and still to be cleared away
+        self._endings = Endings()
+        self._book = HostBook(tools.home / WORKERS_FILE)
+        self._users = FreeUsers(tools.workers, fallback=tools.home / "worker-users")
+        self._images = ImageFiles(tools.home / "images")
+        self._bounded_ns = 0
+
+    def start(self) -> None:
+        """What contexts cost is learned by the mode beside which this one serves."""
+
+    def look(self) -> None:
+        """Ledgers are kept true by the same."""
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        if self._tools.workers is None:
+            raise CalabashError(
+                f"this node starts no workers, so mode {self.name} cannot be served",
+                reason=Reason.MODE_CONFLICT,
+                hint="ask a pool of this machine: calabash run --isolation brokered",
+            )
+        if not (remote_library_dir() / "calabash-worker").is_file():
+            raise CalabashError(
+                f"calabash-worker has not been built, so mode {self.name} cannot be served",
+                reason=Reason.BAD_FILE,
+                hint="build it with: make native",
+            )
+        return super().prepare(record)
+
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """A place and a user for its host."""
+        devices = self.prepare(record)
+        with self._lock:
+            taken = {host.user for host in (*self._hosts.values(), *self._over)}
+            self._hosts[record.id] = self._host(record, self._users.one(taken))
+        return devices
+
+    def slot_user(self, record: AllocationRecord) -> int:
+        host = self._hosts.get(record.id)
+        return host.user if host is not None else record.uid
+
+    def launch(self, record: AllocationRecord) -> None:
+        host = self._hosts.get(record.id)
+        if host is None or host.process is not None:
+            return  # granted again, or given up meanwhile
+        slot = self._tools.slot_of(record.id)
+        lease = slot / LEASE_FILE
+        host.used_ns = time.monotonic_ns()
+        images = self._images.open(uid=record.uid, tenant=record.request.tenant)
+        try:
+            host.start(
+                enclosure_of(self._tools, record, slot, user=host.user),
+                tenant=record.uid,
+                lease=lease if lease.exists() else None,
+                images=images,
+                join=lambda process: self._tools.join(record.id, process),
+            )
+        finally:
+            if images is not None:
+                images.close()
+        self._write_book()
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        return program_edits(self._directory(record.id) / SOCKET_FILE, record.placement.slices)
+
+    def leave(self, record: AllocationRecord) -> None:
+        """Its directory and its zombie are seen to by ``tend``."""
+        with self._lock:
+            host = self._hosts.pop(record.id, None)
+            if host is None:
+                return
+            died = host.found_dead()
+            host.end()
+            self._over.append(host)
+        if died:
+            self._tell_death(host)
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        records = {record.id: record for record in held}
+        for running in self._book.read():
+            process = Process(pid=running.pid, start_time=running.start_time)
+            record = records.get(AllocationId(running.allocation))
+            host = WorkerHost(
+                AllocationId(running.allocation),
+                directory_of(self._tools.home, running.name or running.allocation),
+                client=_client_of(record) if record is not None else None,
+                user=WorkerUser(uid=running.user),  # the host itself holds its lock
+                name=running.name,
+                standing=record is not None and record.request.standing,
+            )
+            host.adopt(process)
+            if record is None or not alive(process):
+                host.end()
+                self._over.append(host)
+            else:
+                host.used_ns = time.monotonic_ns()
+                self._hosts[record.id] = host
+        for record in held:
+            if record.id not in self._hosts:
+                self._tools.end(record.id, WORKER_DIED, "its worker ended while no pool ran")
+
+    def tend(self) -> None:
+        with self._lock:
+            hosts, over = list(self._hosts.values()), list(self._over)
+        for host in hosts:
+            self._watch(host)
+        self._endings.look()
+        for host in hosts:
+            if host.process is not None:
+                host.listen_to()
+                self._look_at(host)
+        for host in over:
+            self._clear(host)
+        if hosts and time.monotonic_ns() - self._bounded_ns > BOUND_NS:
+            self._images.bound()
+            self._bounded_ns = time.monotonic_ns()
+
+    def needs(self, allocation: AllocationId) -> bool:
+        host = self._hosts.get(allocation)
+        return host is None or host.standing or host.client is None or alive(host.client) or host.serves()
+
+    def stop(self) -> None:
+        """Hosts go on; the next pool takes them over."""
+        for host in list(self._hosts.values()):
+            host.release()
+        self._endings.close()
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, host: WorkerHost) -> None:
+        for process in (host.process, host.client):
+            if process is not None:
+                self._endings.watch(process)
+
+    def _look_at(self, host: WorkerHost) -> None:
+        assert host.process is not None
+        if self._endings.ended(host.process):
+            with self._lock:
+                died = host.found_dead()
+            if died:  # without the lock: ending takes that of the agent
+                self._tell_death(host)
+        elif not host.ended and not self._needed(host):
+            host.end()
+            self._end(host)
+
+    def _needed(self, host: WorkerHost) -> bool:
+        if self._tools.over(host.allocation):
+            return False
+        if host.standing or (host.client is not None and not self._endings.ended(host.client)) or host.serves():
+            host.used_ns = time.monotonic_ns()
+            return True
+        return host.client is None and time.monotonic_ns() - host.used_ns < UNUSED_NS
+
+    def _tell_death(self, host: WorkerHost) -> None:
+        """Of one that nobody here has ended; a kubelet ends whatever is left of a pod that is over."""
+        if self._tools.over(host.allocation):
+            self._end(host)
+        elif not self._tools.ending(host.allocation):
+            why = "the host of its workers has died"
+            self._tools.tell(WORKER_DIED, WORKER_DIED, host.allocation, "", why)
+            self._tools.end(host.allocation, WORKER_DIED, why)
+
+    def _end(self, host: WorkerHost) -> None:
+        """Also where somebody may come back: for whoever does another is started."""
+        self._tools.end(host.allocation, "ended", "nobody needs its worker any more")
+
+    def _clear(self, host: WorkerHost) -> None:
+        if not host.reap():
+            return
+        for process in (host.process, host.client):
+            if process is not None:
+                self._endings.forget(process)
+        with self._lock:
+            self._over.remove(host)
+            replaced = self._hosts.get(host.allocation)
+            host.close(keep_directory=replaced is not None and replaced.door == host.door)
+        self._write_book()
+
+    def _host(self, record: AllocationRecord, user: WorkerUser) -> WorkerHost:
+        return WorkerHost(
+            record.id,
+            self._directory(record.id),
+            client=_client_of(record),
+            user=user,
+            name=self._tools.slot_of(record.id).name,
+            standing=record.request.standing,
+        )
+
+    def _directory(self, allocation: AllocationId) -> Path:
+        return directory_of(self._tools.home, self._tools.slot_of(allocation).name)
+
+    def _write_book(self) -> None:
+        self._book.write(self._running)
+
+    def _running(self) -> list[RunningHost]:
+        with self._lock:
+            hosts = list(self._hosts.values())
+        return [_running(host, host.process) for host in hosts if host.process is not None]
+
+
+def _running(host: WorkerHost, process: Process) -> RunningHost:
+    return RunningHost(
+        allocation=host.allocation, pid=process.pid, start_time=process.start_time, user=host.user, name=host.name
+    )
+
+
+def _client_of(record: AllocationRecord) -> Process | None:
+    if record.client_pid <= 0:
+        return None
+    return Process(pid=record.client_pid, start_time=record.client_start_time)
+
+
+def open_mode(tools: NodeTools) -> BrokeredExecutor:
+    """The executor of this mode."""
+    return BrokeredExecutor(tools)

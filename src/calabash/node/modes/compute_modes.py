@@ -1,0 +1,80 @@
+"""Compute modes of cards that one sharing mode makes exclusive: what was before is remembered on disk first, and put back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from calabash.adapters.gpu.protocol import GpuDriver
+from calabash.adapters.host.files import write_durably
+from calabash.model.device import ComputeMode, DeviceUuid
+from calabash.model.errors import CalabashError
+
+log = structlog.get_logger(__name__)
+
+
+class ComputeModes:
+    """All cards of one sharing mode. Methods may be called from any thread; of a card one at a time, so that what was before is
+    never read from a card that is just being put back."""
+
+    def __init__(self, file: Path, driver_of: Callable[[DeviceUuid], GpuDriver]) -> None:
+        self._file = file
+        self._driver_of = driver_of
+        self._lock = threading.Lock()
+        self._cards: dict[DeviceUuid, threading.Lock] = {}
+        self._before = self._read()
+
+    def make_exclusive(self, uuid: DeviceUuid) -> bool:
+        """One process at a time; whether somebody had undone it. Raises CalabashError where that cannot be set."""
+        driver = self._driver_of(uuid)
+        with self._cards.setdefault(uuid, threading.Lock()):
+            now = driver.compute_mode(uuid)
+            with self._lock:
+                known = uuid in self._before
+                if not known:
+                    self._write(self._before | {uuid: now})
+            if now is ComputeMode.EXCLUSIVE_PROCESS:
+                return False
+            driver.set_compute_mode(uuid, ComputeMode.EXCLUSIVE_PROCESS)
+            return known
+
+    def restore(self, uuid: DeviceUuid) -> None:
+        """What it was before; tried again by ``keep_only`` where the driver does not take it now."""
+        with self._cards.setdefault(uuid, threading.Lock()):
+            before = self._before.get(uuid)
+            if before is None:
+                return
+            try:
+                self._driver_of(uuid).set_compute_mode(uuid, before)
+                with self._lock:
+                    self._write({card: mode for card, mode in self._before.items() if card != uuid})
+            except (CalabashError, KeyError) as error:
+                log.debug("the compute mode is not put back yet", device=uuid, error=str(error))
+
+    def keep_only(self, uuids: Collection[DeviceUuid]) -> None:
+        """Put back what was before on all others."""
+        for uuid in self._before.keys() - set(uuids):
+            self.restore(uuid)
+
+    def _read(self) -> dict[DeviceUuid, ComputeMode]:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[DeviceUuid, ComputeMode])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            log.error("what the compute modes were is not known", file=str(self._file), error=str(error))
+            return {}
+
+    def _write(self, before: dict[DeviceUuid, ComputeMode]) -> None:
+        try:
+            if before:
+                write_durably(self._file, msgspec.json.encode(before))
+            else:
+                self._file.unlink(missing_ok=True)
+        except OSError as error:
+            raise CalabashError(f"cannot write {self._file}: {error.strerror}") from error
+        self._before = before

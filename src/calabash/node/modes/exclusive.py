@@ -1,0 +1,92 @@
+"""Exclusive on this node: the tenant sees its cards only, and nobody else may open their device nodes.
+
+The device node is guarded where the pool is root's and the card has one: owner root, one more user in the access
+list, nobody else. What was there before is written to ``guards.json`` in the home first, so that it is put back when
+the allocation ends, or by the next pool when this one dies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import structlog
+
+from calabash.adapters.host.pci.device_nodes import node_of
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError
+from calabash.node.modes.compute_modes import ComputeModes
+from calabash.node.modes.file_guards import Guards
+from calabash.node.modes.protocol import NodeTools, ViewOnly
+from calabash.node.slots.open_pages import Pages
+from calabash.sharing import exclusive
+
+log = structlog.get_logger(__name__)
+
+
+class ExclusiveExecutor(ViewOnly):
+    """A view-only slot, and guarded device nodes."""
+
+    name = exclusive.MODE.name
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._guards = Guards(tools.home / "guards.json")
+        self._compute = ComputeModes(tools.home / "compute-modes.exclusive.json", tools.inventory.driver_of)
+
+    def enter(self, record: AllocationRecord, pages: Pages) -> None:
+        del pages
+        if record.uid < 0:
+            return
+        for part in record.placement.slices:
+            path = self._node(part.device)
+            if path is not None:
+                self._guard(record, path)
+        self._one_process(record)
+
+    def leave(self, record: AllocationRecord) -> None:
+        self._guards.restore(record.id)
+        for part in record.placement.slices:
+            self._compute.restore(part.device)
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        self._guards.keep_only({record.id for record in held})
+        self._compute.keep_only({part.device for record in held for part in record.placement.slices})
+        self._guards.renew()  # the pool before may have died when it had written one down and not yet set it
+
+    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+        """The driver's own helper gives a node its usual mode back when a program asks it to."""
+        del held
+        return [f"access to {path} had been changed and is guarded again" for path in self._guards.renew()]
+
+    def _guard(self, record: AllocationRecord, path: str) -> None:
+        try:
+            self._guards.set(record.id, path, uid=record.uid)
+        except CalabashError as error:
+            if not self._tools.environment:
+                raise
+            log.warning(
+                "a simulated card's node is not guarded", path=path, error=error.message
+            )  # no card is behind it
+
+    def _node(self, uuid: str) -> str | None:
+        root = self._tools.device_root
+        if root is None or os.geteuid() != 0:
+            return None
+        device = next((d for d in self._tools.inventory.devices() if d.uuid == uuid), None)
+        found = node_of(root, device.pci_bus_id) if device is not None else None
+        return str(found) if found is not None else None
+
+    def _one_process(self, record: AllocationRecord) -> None:
+        if not self._tools.one_process:
+            return
+        for part in record.placement.slices:
+            try:
+                self._compute.make_exclusive(part.device)
+            except CalabashError as error:
+                log.warning("the compute mode could not be set", device=part.device, error=error.message)
+
+
+def open_mode(tools: NodeTools) -> ExclusiveExecutor:
+    """The executor of this mode."""
+    return ExclusiveExecutor(tools)

@@ -1,0 +1,1 @@
+"""Mode mig: MIG instances as slices."""

@@ -1,0 +1,1 @@
+"""Mode mps: one multi-process service for each shared device."""

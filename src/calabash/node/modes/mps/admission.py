@@ -1,0 +1,113 @@
+"""The door of a card's service: programs knock before they begin, and are let in one at a time.
+
+A server gives the same share to whoever joins next, and a program's environment is the program's own. So the share at
+rest is the least that anybody holds, and it is raised for one program while that program joins. Who it is the kernel
+says. Everybody waits here for a bounded time only; an allocation that had its turn and did not join waits for the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import structlog
+
+from calabash.adapters.host.processes import peer_of
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+
+JOIN_S = 5.0  # a driver that starts a card needs seconds
+IDLE_S = 1.0
+PENALTY_S = 60.0
+_SAID = re.compile(rb"sms (\d{1,6})")
+
+Admission = Callable[[AllocationId, int], AbstractContextManager[bool]]
+
+log = structlog.get_logger(__name__)
+
+
+class Door:
+    """One socket and one thread.
+
+    Args:
+        allocation_of: whose a process is.
+        admission: the share of an allocation is set as long as it is entered for its process; False: it has none here.
+        joined: what a program has said of its multiprocessors, 0 when nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        allocation_of: Callable[[int], AllocationId | None],
+        admission: Admission,
+        joined: Callable[[AllocationId, int, int], None],
+    ) -> None:
+        self.path = path
+        self._allocation_of = allocation_of
+        self._admission = admission
+        self._joined = joined
+        self._wasted: dict[AllocationId, float] = {}
+        self._closing = threading.Event()
+        path.parent.mkdir(mode=0o711, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self._listener.bind(str(path))
+        path.chmod(0o666)
+        self._listener.listen(128)
+        self._listener.settimeout(IDLE_S)
+        self._thread = threading.Thread(target=self._serve, name=f"door-{path.parent.parent.name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Nobody is let in any more."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=IDLE_S)
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            try:
+                peer, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            with peer:
+                try:
+                    self._hear(peer)
+                except (CalabashError, OSError) as error:
+                    log.warning("a program was not let in", door=str(self.path), error=str(error))
+                except Exception:
+                    log.exception("a program was not let in", door=str(self.path))
+
+    def _hear(self, peer: socket.socket) -> None:
+        pid = peer_of(peer).pid
+        allocation = self._allocation_of(pid) if pid > 0 else None
+        if allocation is None:
+            return
+        now = time.monotonic()
+        self._wasted = {name: until for name, until in self._wasted.items() if until > now}
+        if allocation in self._wasted:
+            return
+        with self._admission(allocation, pid) as admitted:
+            if not admitted:
+                return
+            peer.settimeout(JOIN_S)
+            peer.send(b"go")
+            said = b""
+            with contextlib.suppress(TimeoutError):
+                said = peer.recv(64)
+            if not said:
+                self._wasted[allocation] = time.monotonic() + PENALTY_S
+        found = _SAID.fullmatch(said)
+        self._joined(allocation, pid, int(found[1]) if found else 0)

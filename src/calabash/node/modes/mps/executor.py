@@ -1,0 +1,198 @@
+"""MPS on this node: one daemon for each card, or MIG instance, that is shared so, started with its first slice and stopped
+after its last.
+
+Here is what the agent asks of a sharing mode; the services themselves are kept by ``mps_services``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from calabash.adapters.gpu.nvidia.mps import find_program
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import MIB
+from calabash.node.modes.compute_modes import ComputeModes
+from calabash.node.modes.mps.service import CardService
+from calabash.node.modes.mps.services import Services
+from calabash.node.modes.mps.shares import Share
+from calabash.node.modes.mps.target import Served, place_of, served_at
+from calabash.node.modes.protocol import NodeTools, ViewOnly
+from calabash.node.slots.content import SlotDevice
+from calabash.sharing import mps
+from calabash.sharing.protocol import Edits, Mount, visible_device
+
+log = structlog.get_logger(__name__)
+
+
+class MpsExecutor(ViewOnly):
+    """Slices that NVIDIA's service holds to their share, and the shim to their memory."""
+
+    name = mps.MODE.name
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._services = Services(tools)
+        self._compute = ComputeModes(tools.home / "compute-modes.mps.json", tools.inventory.driver_of)
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        find_program(self._tools.environment, self._tools.driver_files)
+        if not self._tools.library.is_file():
+            raise CalabashError(
+                f"{self._tools.library.name} has not been built, so programs cannot ask for their share",
+                reason=Reason.BAD_FILE,
+                hint="build it with: make native",
+            )
+        if len(record.placement.slices) != 1:
+            raise CalabashError(
+                f"a program reaches the service of one device, asked {len(record.placement.slices)}",
+                reason=Reason.MODE_CONFLICT,
+                hint="ask for one device in mode mps",
+            )
+        return _slot(record, served_at(place_of(record), self._tools))
+
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        service = self._services.hold(record, _share)
+        self._make_exclusive(service)
+        service.ensure()
+        self._services.remember()
+        return _slot(record, service.served)
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        """Its environment lets an honest program lower itself to its share even when the door is closed."""
+        service = self._services.at(place_of(record))
+        if service is None:
+            return Edits()
+        share, pipe = _share(record, service.served), str(service.control.pipe)
+        environment = (
+            *service.control.reach,
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(share.percent)),
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={share.memory_mib}M"),
+            ("CALABASH_MPS_DOOR", str(service.door)),
+            *(() if service.served.whole else visible_device(service.served.uuid)),
+        )
+        door = str(service.door.parent)
+        mounts = (
+            Mount(path=door, inside=door),
+            Mount(path=pipe, inside=pipe, read_only=False),
+            Mount(path="/dev/shm", inside="/dev/shm", read_only=False),  # noqa: S108 - the service's own channel
+        )
+        return Edits(environment=environment, mounts=mounts, device_nodes=service.served.nodes)
+
+    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+        note = self._services.notes.get(record.id)
+        return (note,) if note else ()
+
+    def leave(self, record: AllocationRecord) -> None:
+        """Others may use the card at once; the daemon is stopped at the next look, when nobody else has come."""
+        service = self._services.at(place_of(record))
+        if service is None:
+            return
+        service.leave(record.id)
+        if service.idle:
+            self._compute.restore(service.served.card)
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        for record in held:
+            try:
+                self._services.hold(record, _share).resume()
+            except CalabashError as error:  # ``verify`` ends it, or it comes back
+                log.warning("an allocation has no MPS service", allocation=record.id, error=error.message)
+        self._services.adopt()
+        self._compute.keep_only(self._exclusive_cards())
+
+    def look(self) -> None:
+        for service in self._services.all():
+            if service.idle:
+                self._stop(service)
+                continue
+            try:
+                before = service.daemon
+                service.look()
+                if service.daemon != before:
+                    self._services.remember()
+            except CalabashError as error:
+                log.error("the MPS service is not well", served=service.served.name, error=error.message)
+
+    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+        mended: list[str] = []
+        for record in held:
+            self._keep(record)
+        for service in self._services.all():
+            if service.idle:
+                continue
+            if self._make_exclusive(service):
+                mended.append(f"the compute mode of {service.served.name} had been changed and is set again")
+            try:
+                mended += service.verify()
+            except CalabashError as error:
+                log.warning("the MPS service cannot be checked", served=service.served.name, error=error.message)
+        self._compute.keep_only(self._exclusive_cards())
+        self._services.forget_ills()
+        return mended
+
+    def stop(self) -> None:
+        """Daemons with tenants go on without a pool; the next one takes them over."""
+        for service in self._services.all():
+            if service.idle:
+                self._stop(service)
+            else:
+                service.release()
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _stop(self, service: CardService) -> None:
+        if self._services.stop(service):
+            self._compute.restore(service.served.card)
+
+    def _exclusive_cards(self) -> set[DeviceUuid]:
+        return {s.served.card for s in self._services.all() if s.served.whole and not s.idle}
+
+    def _keep(self, record: AllocationRecord) -> None:
+        """An allocation whose instance is gone cannot go on; one that has no service yet is just being made."""
+        place = place_of(record)
+        service = self._services.at(place)
+        holds = service is not None and service.holds(record.id)
+        if not place[1] or (service is not None and service.serves and holds):
+            return
+        try:
+            found = served_at(place, self._tools).uuid
+        except CalabashError as error:
+            if error.reason is not Reason.UNHEALTHY:
+                return  # the card does not answer now
+            why = "is gone"
+        else:
+            if service is None or not holds or found == service.served.uuid:
+                return
+            why = "was made anew"
+        self._tools.end(record.id, Reason.UNHEALTHY, f"its {place[1]} at {place[2]} {why}")
+
+    def _make_exclusive(self, service: CardService) -> bool:
+        """Nobody gets onto the card past the service; where that cannot be set, strangers are still told of. Whether it had
+        been undone."""
+        if not service.served.whole:
+            return False  # what is cut has no compute mode
+        try:
+            return self._compute.make_exclusive(service.served.card)
+        except CalabashError as error:
+            log.debug("the compute mode could not be set", served=service.served.name, error=error.message)
+            return False
+
+
+def _slot(record: AllocationRecord, served: Served) -> tuple[SlotDevice, ...]:
+    """No policy: the service holds the share, and everybody runs at once, so there are no turns to hand out."""
+    share = _share(record, served)
+    return (SlotDevice(uuid=served.uuid, memory_limit_bytes=share.memory_mib * MIB, core_percent=share.percent),)
+
+
+def _share(record: AllocationRecord, served: Served) -> Share:
+    (part,) = record.placement.slices
+    return Share(percent=served.share_of(part), memory_mib=part.memory_mib)
+
+
+def open_mode(tools: NodeTools) -> MpsExecutor:
+    """The executor of this mode."""
+    return MpsExecutor(tools)

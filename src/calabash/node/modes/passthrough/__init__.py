@@ -1,0 +1,1 @@
+"""Mode passthrough: devices attached to virtual machines."""

@@ -1,0 +1,39 @@
+"""All executors by mode, found by looking through this package: a module that defines ``open_mode`` is one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import cast
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import ModeName
+from calabash.node import modes
+from calabash.node.modes.protocol import ModeExecutor, NodeTools
+
+
+def open_modes(tools: NodeTools) -> Mapping[ModeName, ModeExecutor]:
+    """Every executor there is, for one node."""
+    found: dict[ModeName, ModeExecutor] = {}
+    for info in sorted(pkgutil.walk_packages(modes.__path__, modes.__name__ + "."), key=lambda i: i.name):
+        if info.ispkg or info.name == __name__:
+            continue
+        opener = getattr(importlib.import_module(info.name), "open_mode", None)
+        if opener is not None:
+            executor = cast("Callable[[NodeTools], ModeExecutor]", opener)(tools)
+            found[executor.name] = executor
+    return MappingProxyType(found)
+
+
+def executor_of(name: str, executors: Mapping[ModeName, ModeExecutor]) -> ModeExecutor:
+    """The node side of a mode. Raises CalabashError(UNKNOWN_MODE)."""
+    executor = executors.get(ModeName(name))
+    if executor is None:
+        raise CalabashError(
+            f"this node cannot serve sharing mode {name!r}",
+            reason=Reason.UNKNOWN_MODE,
+            hint=f"it serves: {', '.join(sorted(executors))}",
+        )
+    return executor

@@ -1,0 +1,1 @@
+"""Mode timeslice: programs share a device by time slices of the driver."""

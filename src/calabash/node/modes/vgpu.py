@@ -1,0 +1,143 @@
+"""vGPU on this node: limits in the pages, what contexts cost, and the ledgers kept true by what the drivers say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import structlog
+
+from calabash.adapters.host.processes import boot_id
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device, DeviceReading, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import MIB, format_mib
+from calabash.node.devices.probe import try_card
+from calabash.node.modes.context_costs import CONTEXTS_FILE, ContextBook
+from calabash.node.modes.protocol import NodeTools, ViewOnly
+from calabash.node.slots.content import SlotDevice
+from calabash.node.slots.native import PageLibrary
+from calabash.node.slots.open_pages import Pages
+from calabash.node.slots.reaper import Reaper
+from calabash.sharing import vgpu
+
+TRIES = 2  # cards of a model that are tried out at a start, which waits for it
+
+log = structlog.get_logger(__name__)
+
+
+class VgpuExecutor(ViewOnly):
+    """Slices that the shim holds to their size."""
+
+    name = vgpu.MODE.name
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._reaper = _reaper(tools)
+        self._known = ContextBook(tools.home / CONTEXTS_FILE)
+
+    def start(self) -> None:
+        """Healthy cards of each model are tried out until one tells: what an empty context costs is charged before it is seen.
+
+        Where none does just now, it is what an earlier pool has learned. What a pool has learned since the machine was started,
+        with the same driver, is not tried out again: a pool that starts after a crash serves sooner.
+        """
+        reaper = self._reaper
+        if reaper is None:
+            return
+        before = self._known.read()
+        for model, bytes_ in before.contexts.items():
+            reaper.learn_context(model, bytes_)
+        versions = sorted({f"{d.vendor} {d.driver_version()}" for d in self._tools.inventory.drivers})
+        under = " ".join((boot_id(), *versions))
+        tries: Counter[str] = Counter()
+        told: set[str] = set(before.contexts) if boot_id() and before.learned_under == under else set()
+        for device in sorted(
+            self._tools.inventory.devices(), key=lambda d: d.mig_enabled
+        ):  # rather one that is not cut
+            model = device.model
+            if device.health is Health.HEALTHY and model not in told and tries[model] < TRIES:
+                tries[model] += 1
+                if self._try(reaper, device):
+                    told.add(model)
+        if self._tools.contexts != before.contexts or before.learned_under != under:
+            self._known.write(self._tools.contexts, learned_under=under)
+
+    def _try(self, reaper: Reaper, device: Device) -> bool:
+        """Whether this card told what a context costs."""
+        inventory = self._tools.inventory
+        probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
+        reaper.learn_context(device.model, probed.context_bytes)
+        unknown = probed.figures and not inventory.health.entry(device.uuid).figures
+        if unknown and not _busy(inventory.reading(device.uuid)):
+            inventory.health.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
+        log.info("tried a card", model=device.model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
+        return probed.context_bytes > 0
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        if self._reaper is None or not self._tools.library.is_file():
+            # Without the library the limits would be words: rather no slice than one that nobody keeps to.
+            raise CalabashError(
+                f"{self._tools.library.name} has not been built, so mode {self.name} cannot be enforced",
+                reason=Reason.BAD_FILE,
+                hint="build it with: make native",
+            )
+        return tuple(
+            SlotDevice(
+                uuid=part.device,
+                memory_limit_bytes=part.memory_mib * MIB,
+                spill_bytes=part.spill_mib * MIB,
+                core_percent=max(1, part.core_percent),
+                policy=record.request.policy,
+                priority=record.request.priority,
+            )
+            for part in record.placement.slices
+        )
+
+    def enter(self, record: AllocationRecord, pages: Pages) -> None:
+        del record
+        if self._reaper is not None:
+            self._reaper.publish_context(pages.limits)
+
+    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+        """Slices in which not even an empty context has room: programs that do not ask how much they have fail oddly."""
+        if self._reaper is None:
+            return ()
+        smaller = [
+            f"{format_mib(part.spill_mib)} of {format_mib(part.memory_mib)} need not lie on the card: what does not fit is"
+            " paged from the host, many times slower"
+            for part in record.placement.slices
+            if part.spill_mib
+        ]
+        for part in record.placement.slices:
+            context_mib = -(-self._reaper.context_bytes_of(part.device) // MIB)
+            if part.resident_mib < context_mib:
+                smaller.append(
+                    f"the slice of {format_mib(part.resident_mib)} is smaller than an empty CUDA context"
+                    f" on {self._tools.inventory.model_of(part.device)}, {format_mib(context_mib)}: ask for more"
+                )
+        return tuple(smaller)
+
+    def look(self) -> None:
+        if self._reaper is not None:
+            self._reaper.tick(self._tools.keepings())
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        """Pages are adopted with their slots, and what contexts cost is published at the next look."""
+
+
+def _busy(reading: DeviceReading | None) -> bool:
+    return reading is None or bool(reading.processes)
+
+
+def _reaper(tools: NodeTools) -> Reaper | None:
+    try:
+        return Reaper(tools.inventory, PageLibrary(), tools.contexts)
+    except CalabashError as error:
+        log.warning("capped slices cannot be granted", error=error.message)
+        return None
+
+
+def open_mode(tools: NodeTools) -> VgpuExecutor:
+    """The executor of this mode."""
+    return VgpuExecutor(tools)

@@ -1,0 +1,188 @@
+"""``python -I -m calabash.node.ports.entry_keeper``: lets one program into an allocation's namespace, and tells how it ended.
+
+Theory of operation. It is root's, of its own session, and no member of the allocation, so neither the end of the pool nor that
+of the tenant takes it along. Whoever connects is known by the kernel's word (user, groups) and sends its standard input,
+output and error. The program's process is forked, goes into the namespace, becomes a member, becomes that user without any
+right over networks, and only then reads what it is to be (``entrant``): nothing that a tenant writes is read as root. When
+whoever asked goes away, the program is ended; when this keeper is killed, the kernel ends it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from calabash.adapters.pool.client import PoolClient
+from calabash.adapters.pool.entry import FORWARDED
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.ports.entering_process import Entrant, become_program
+from calabash.node.ports.entry_sockets import DoorOrder
+
+COMES_WITHIN_S = 10.0
+KILL_S = 5.0
+DESCRIPTORS = 3
+_ANSWER_S = 30.0
+_TO_ALL = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}
+
+
+class ProgramKeeper:
+    """One program from its caller's coming to its end."""
+
+    def __init__(self, order: DoorOrder, caller: socket.socket) -> None:
+        self._order = order
+        self._caller = caller
+        self._kill_at_s: float | None = None
+
+    def keep(self, descriptors: list[int]) -> dict[str, object]:
+        """Start it and wait for its end; what its caller is told."""
+        go, goes = os.pipe()
+        begun, begins = os.pipe()
+        keeper = os.getpid()
+        program = os.fork()
+        if program == 0:
+            os.close(goes)
+            os.close(begun)
+            become_program(
+                Entrant(
+                    namespace=Path(self._order.namespace),
+                    resolver_file=Path(self._order.resolver_file) if self._order.resolver_file else None,
+                    lease=self._order.lease,
+                    descriptors=tuple(descriptors),
+                    go=go,
+                    begins=begins,
+                    keeper=keeper,
+                ),
+                self._caller,
+            )
+        for descriptor in (go, begins, *descriptors):
+            os.close(descriptor)
+        try:
+            if self._order.member:
+                path = f"/v1/allocations/{self._order.allocation}/started"
+                PoolClient(self._order.home).post(path, {"pid": program}, timeout_s=_ANSWER_S)
+            os.write(goes, b"g")
+        except CalabashError as error:
+            os.kill(program, signal.SIGKILL)
+            os.waitpid(program, 0)
+            return {"reason": str(error.reason), "message": error.message, "hint": error.hint}
+        finally:
+            os.close(goes)
+        os.read(begun, 1)  # its end: it is the program, or gone
+        os.close(begun)
+        return {"code": self._watch(program)}
+
+    def _watch(self, program: int) -> int:
+        pidfd = os.pidfd_open(program)
+        self._caller.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(pidfd, selectors.EVENT_READ)
+            selector.register(self._caller, selectors.EVENT_READ)
+            while True:
+                pause_s = None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
+                ready = {key.fd for key, _ in selector.select(pause_s)}
+                if pidfd in ready:
+                    break
+                if self._caller.fileno() in ready and not self._heard(program):
+                    selector.unregister(self._caller)
+                if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+                    _send(program, signal.SIGKILL)
+                    self._kill_at_s = None
+        os.close(pidfd)
+        _, status = os.waitpid(program, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return 128 - code if code < 0 else code
+
+    def _heard(self, program: int) -> bool:
+        """Pass on what its caller was told; False when that one is gone."""
+        try:
+            numbers = self._caller.recv(64)
+        except BlockingIOError:
+            return True
+        except OSError:
+            numbers = b""
+        if not numbers:
+            _send(program, signal.SIGTERM)
+            self._kill_at_s = time.monotonic() + KILL_S
+        for number in numbers:
+            if number in FORWARDED:
+                _send(program, signal.Signals(number))
+        return bool(numbers)
+
+
+def _send(program: int, number: signal.Signals) -> None:
+    """To its process, and what a terminal would tell all of its group to all of it."""
+    with contextlib.suppress(ProcessLookupError):
+        if number in _TO_ALL or number == signal.SIGKILL:
+            os.killpg(program, number)
+        else:
+            os.kill(program, number)
+
+
+def _comer(listener: socket.socket, uid: int) -> socket.socket | None:
+    """Who may come; None when nobody has in time."""
+    deadline_s = time.monotonic() + COMES_WITHIN_S
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        try:
+            caller, _ = listener.accept()
+        except TimeoutError:
+            return None
+        credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", credentials)[1] == uid:
+            return caller
+        caller.close()
+    return None
+
+
+def _given(caller: socket.socket) -> list[int]:
+    """Its standard input, output and error. Raises CalabashError."""
+    caller.settimeout(COMES_WITHIN_S)
+    found = array.array("i")
+    try:
+        _, ancillary, flags, _ = caller.recvmsg(
+            1, socket.CMSG_SPACE(DESCRIPTORS * found.itemsize), socket.MSG_CMSG_CLOEXEC
+        )
+    except OSError:
+        ancillary, flags = [], 0
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    if len(found) != DESCRIPTORS or flags & socket.MSG_CTRUNC:
+        for descriptor in found:
+            os.close(descriptor)
+        raise CalabashError("its caller gave it no input and output", reason=Reason.BAD_REQUEST)
+    return found.tolist()
+
+
+def main() -> int:
+    """Keep the program that standard input tells of."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=DoorOrder)
+    with socket.socket(fileno=order.listener) as listener:
+        os.set_inheritable(order.listener, False)
+        caller = _comer(listener, order.uid)
+    if caller is None:
+        return 1
+    with caller:
+        try:
+            told = ProgramKeeper(order, caller).keep(_given(caller))
+        except CalabashError as error:
+            told = {"reason": str(error.reason), "message": error.message, "hint": error.hint}
+        with contextlib.suppress(OSError):
+            caller.settimeout(COMES_WITHIN_S)
+            caller.sendall(json.dumps(told).encode() + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

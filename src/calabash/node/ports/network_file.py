@@ -1,0 +1,63 @@
+"""``network-host.toml`` in the pool's home: which switch is this host's.
+
+name = "h1"                                   # of its chassis
+switch = "unix:/run/openvswitch/db.sock"      # the database of its Open vSwitch
+namespace = "/run/netns/cb-h1"                # the network namespace that the switch is in; left out: this machine's own
+
+``calabash net up`` writes it for a host of a network of namespaces; where OVN is there already, an administrator does. It is
+read again whenever the switch is to be opened, so that a network may come up after the pool.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from calabash.adapters.host.files import write_durably
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.ports.switch import OwnedPorts
+
+HOST_FILE = "network-host.toml"
+
+
+class HostPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """This host's part of the network."""
+
+    switch: Annotated[str, Meta(max_length=512, pattern=r"^unix:/[^\x00]*\Z")]
+    name: Annotated[str, Meta(max_length=64)] = ""
+    namespace: Annotated[str, Meta(max_length=512, pattern=r"^(/[^\x00]*)?\Z")] = ""
+
+
+def read_host_place(home: Path) -> HostPlace | None:
+    """As it is now; None where there is none. Raises CalabashError(BAD_FILE)."""
+    path = home / HOST_FILE
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=HostPlace)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, msgspec.ValidationError, OSError, UnicodeDecodeError) as error:
+        raise CalabashError(
+            f"{path} is not usable: {error}", reason=Reason.BAD_FILE, hint="`calabash net up` writes it"
+        ) from error
+
+
+def write_host_place(home: Path, place: HostPlace) -> None:
+    """Raises OSError."""
+    lines = [f"{name} = {_quoted(value)}\n" for name, value in msgspec.to_builtins(place).items() if value]
+    write_durably(home / HOST_FILE, "".join(lines).encode())
+
+
+def host_switch(home: Path) -> OwnedPorts | None:
+    """This host's switch as the file says; None without a file. Raises CalabashError."""
+    host = read_host_place(home)
+    if host is None:
+        return None
+    return OwnedPorts(host.switch, Path(host.namespace) if host.namespace else None)
+
+
+def _quoted(text: str) -> str:
+    """As TOML's basic string."""
+    return msgspec.json.encode(text).decode()

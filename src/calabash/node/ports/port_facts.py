@@ -1,0 +1,49 @@
+"""What a host must know of a port, taken from the book of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from calabash.model.addresses import Address, Network
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import Port, Subnet, Vpc, vpc_of
+from calabash.net.objects.collection import NetworkObjects
+from calabash.node.ports.protocol import PortFacts
+
+
+class BookedPorts:
+    """Ports as the book has them at the moment."""
+
+    def __init__(self) -> None:
+        self.networks: Callable[[], NetworkObjects] = (
+            NetworkObjects  # until the book is known: the agent is there before it
+        )
+
+    def port_facts(self, name: str) -> PortFacts:
+        """Raises CalabashError(NOT_FOUND)."""
+        return facts_of(self.networks(), name)
+
+
+def facts_of(networks: NetworkObjects, name: str) -> PortFacts:
+    """Raises CalabashError(NOT_FOUND)."""
+    port = networks.find(Port, name)
+    subnet = networks.find(Subnet, name.rpartition("/")[0])
+    vpc = networks.find(Vpc, vpc_of(name))
+    if port is None or subnet is None or vpc is None:
+        raise CalabashError(f"there is no port {name}", reason=Reason.NOT_FOUND, hint="see `calabash port list`")
+    label = subnet.name.rpartition("/")[2]
+    return PortFacts(
+        name=port.name,
+        mac=port.mac,
+        addresses=tuple((address, _range_of(address, subnet)) for address in port.addresses),
+        gateways=subnet.gateways,
+        tenant=vpc.tenant,
+        mtu_bytes=vpc.mtu_bytes,
+        reaches=vpc.cidrs,
+        resolvers=subnet.gateways if subnet.dns else (),
+        domain=f"{label}.{vpc.name}.internal" if subnet.dns else "",
+    )
+
+
+def _range_of(address: Address, subnet: Subnet) -> Network:
+    return next(network for network in subnet.cidrs if network.version == address.version and address in network)

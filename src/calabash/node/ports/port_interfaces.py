@@ -1,0 +1,152 @@
+"""What of ports stands on this host: made, found again by its names, and removed. One thread at a time.
+
+Made is, in this order,
+
+    namespace -> pair of interfaces, one end in it -> port of the switch
+
+and undone: the pair (from then on nothing passes), the port of the switch, the directory, and last the namespace, whose name
+tells whoever comes later that there may be more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import structlog
+
+from calabash.adapters.links import interfaces, namespaces
+from calabash.adapters.links.interfaces import LinkEnd
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import PORTS_MAX, AllocationId
+from calabash.node.ports.interface_names import RESOLVER_FILE, HostNames, inner
+from calabash.node.ports.namespace_settings import link_settings, resolver_text
+from calabash.node.ports.protocol import Place, PortFacts, PortSwitch
+
+log = structlog.get_logger(__name__)
+
+
+class PortParts:
+    """Namespaces, pairs and ports of the switch of one pool.
+
+    Args:
+        directory: for files that programs see.
+        open_switch: the host's, opened; None where the host has none.
+    """
+
+    def __init__(self, directory: Path, names: HostNames, open_switch: Callable[[], PortSwitch | None]) -> None:
+        self._directory = directory
+        self._names = names
+        self._open = open_switch
+        self._switch: PortSwitch | None = None
+
+    def place(self, allocation: AllocationId) -> Place:
+        """Where its program runs."""
+        directory = self._directory / self._names.directory(allocation)
+        resolver = directory / RESOLVER_FILE
+        return Place(
+            namespace=namespaces.path_of(self._names.namespace(allocation)),
+            directory=directory,
+            resolver_file=resolver if resolver.exists() else None,
+        )
+
+    def up(self, allocation: AllocationId, port: str) -> bool:
+        """Whether OVN says so."""
+        return self._opened().up(self._names.outer(allocation, port))
+
+    def make(self, allocation: AllocationId, facts: Sequence[PortFacts]) -> None:
+        """All that is not there yet. Raises CalabashError."""
+        switch, name = self._opened(), self._names.namespace(allocation)
+        try:
+            self._write_files(allocation, resolver_text(facts))
+            namespaces.create(name)
+            for index, port in enumerate(facts):
+                outer = LinkEnd(namespace=switch.namespace, name=self._names.outer(allocation, port.name))
+                within = LinkEnd(namespace=namespaces.path_of(name), name=inner(index))
+                interfaces.join(outer, within)
+                interfaces.set_up(within, link_settings(port, first=index == 0))
+                interfaces.set_up(outer)
+                switch.plug(outer.name, iface_id=port.name, owner=self._names.owner(allocation))
+        except OSError as error:
+            raise CalabashError(
+                f"the ports of {allocation} cannot be made: {error.strerror or error}",
+                reason=Reason.UNREACHABLE,
+                hint="see `calabash net status`",
+            ) from error
+
+    def undo(self, allocation: AllocationId, ports: Sequence[str]) -> None:
+        """All that is there; nothing where nothing is. A host whose switch was taken down has nothing plugged in; one whose
+        switch only does not answer is asked again. Raises CalabashError, OSError; then it is to be done again."""
+        name = self._names.namespace(allocation)
+        if namespaces.exists(name):
+            # Somebody may hold the namespace open: what is in it goes all the same.
+            for index in range(PORTS_MAX):
+                interfaces.remove(LinkEnd(namespace=namespaces.path_of(name), name=inner(index)))
+        self._switch = self._switch or self._open()
+        if self._switch is not None:
+            self._unplug(self._switch, allocation, ports)
+        shutil.rmtree(self._directory / self._names.directory(allocation), ignore_errors=True)
+        namespaces.remove(name)
+
+    def _unplug(self, switch: PortSwitch, allocation: AllocationId, ports: Sequence[str]) -> None:
+        plugged = switch.plugged()
+        outer = {self._names.outer(allocation, port) for port in ports}
+        outer |= {i for i, (_, owner) in plugged.items() if self._names.of_owner(owner) == allocation}
+        for interface in sorted(outer & plugged.keys()):
+            switch.unplug(interface)
+
+    def sweep(self, keep: Collection[AllocationId]) -> None:
+        """Undo what is of nobody: a crash has left it. Raises as ``undo``."""
+        found = {self._names.of_namespace(name) for name in namespaces.names(self._names.prefix)}
+        if self._directory.is_dir():
+            found |= {self._names.of_directory(entry.name) for entry in self._directory.iterdir()}
+        self._switch = self._switch or self._open()
+        if self._switch is not None:
+            found |= {self._names.of_owner(owner) for _, owner in self._switch.plugged().values()}
+        for allocation in found:
+            if allocation is not None and allocation not in keep:
+                self.undo(allocation, ())
+                log.info("ports of nobody are gone", allocation=allocation)
+
+    def free(self, ports: Sequence[str], *, by: AllocationId) -> None:
+        """One that is about to be made anew is plugged in nowhere else: what still is has been left over."""
+        for interface, (iface_id, owner) in self._opened().plugged().items():
+            if iface_id in ports and self._names.of_owner(owner) not in (None, by):
+                interfaces.remove(LinkEnd(namespace=self._opened().namespace, name=interface))
+                self._opened().unplug(interface)
+
+    def whole(self, record: AllocationRecord) -> bool:
+        """Whether nothing of its ports is missing; a switch that was made anew has none."""
+        switch = self._opened()
+        plugged = switch.plugged()
+        outer = [
+            LinkEnd(namespace=switch.namespace, name=self._names.outer(record.id, p)) for p in record.request.ports
+        ]
+        return all(end.name in plugged and interfaces.present(end) for end in outer)
+
+    def lose_switch(self) -> None:
+        """It is opened again when it is needed."""
+        switch, self._switch = self._switch, None
+        if switch is not None:
+            switch.close()
+
+    def _opened(self) -> PortSwitch:
+        self._switch = self._switch or self._open()
+        if self._switch is None:
+            raise CalabashError(
+                "this host has no switch for tenant networks",
+                reason=Reason.UNREACHABLE,
+                hint="start it: calabash net up",
+            )
+        return self._switch
+
+    def _write_files(self, allocation: AllocationId, resolver: str) -> None:
+        for directory in (self._directory, self._directory / self._names.directory(allocation)):
+            directory.mkdir(mode=0o711, exist_ok=True)
+            directory.chmod(0o711)  # whatever the umask is: programs of others must be able to pass
+        if resolver:
+            file = self._directory / self._names.directory(allocation) / RESOLVER_FILE
+            file.write_text(resolver)
+            file.chmod(0o644)

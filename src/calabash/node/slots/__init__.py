@@ -1,0 +1,1 @@
+"""Slots: the directory and the shared-memory pages of one allocation."""

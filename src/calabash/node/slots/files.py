@@ -1,0 +1,136 @@
+"""Slots as directories of plain files, for pools that cannot mount: every word of it may be swapped to a disk.
+
+A slot is written under a hidden name, synced, and renamed; it is removed by renaming it away first. So a name that can
+be seen is always a whole slot, and what a crash leaves under a hidden name is left over from it; the next start removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from calabash.adapters.host.acl import READ, READ_WRITE, SEARCH, share_with
+from calabash.adapters.host.failures import failure
+from calabash.adapters.host.files import disk_full_is_a_reason, sync_directory
+from calabash.model.request import AllocationId
+from calabash.node.slots.content import SlotSpec, limits_bytes, usage_bytes
+from calabash.node.slots.names import LEASE_FILE, LIMITS_FILE, USAGE_FILE, is_slot_name
+from calabash.node.slots.open_pages import SlotPages
+
+_COMING, _GOING = ".new-", ".gone-"
+
+
+class FileSlots(SlotPages):
+    """The slots below one directory, which belongs to the pool's owner and is writable by nobody else."""
+
+    form = "files"
+    sealed = False
+
+    def create(self, spec: SlotSpec) -> None:
+        """Make the slot; a slot of that name that exists is kept as it is.
+
+        Raises CalabashError(DISK_FULL); then nothing of it is left.
+        """
+        final = self.path(spec.allocation)
+        if final.is_dir():
+            return
+        coming = self.root / (_COMING + final.name)
+        try:
+            with disk_full_is_a_reason(f"cannot write the slot of {spec.allocation}"):
+                shutil.rmtree(coming, ignore_errors=True)
+                create_slot(coming, spec)
+                sync_directory(coming)
+                coming.rename(final)
+                sync_directory(self.root)
+        except BaseException:
+            shutil.rmtree(coming, ignore_errors=True)
+            raise
+
+    def bind(self, allocation: AllocationId, group: int) -> None:
+        """Do nothing: files cannot be sealed."""
+
+    def remove(self, allocation: AllocationId) -> None:
+        """Take the slot away; nothing when there is none."""
+        path = self.path(allocation)
+        going = self.root / (_GOING + path.name)
+        shutil.rmtree(going, ignore_errors=True)
+        try:
+            path.rename(going)
+        except FileNotFoundError:
+            return
+        finally:
+            self.drop(allocation)
+        sync_directory(self.root)
+        shutil.rmtree(going, ignore_errors=True)
+
+    def exists(self, allocation: AllocationId) -> bool:
+        """Whether there is a whole slot of that name."""
+        return self.path(allocation).is_dir()
+
+    def all(self) -> list[AllocationId]:
+        """All whole slots."""
+        names = [entry.name for entry in self.root.iterdir() if is_slot_name(entry.name) and entry.is_dir()]
+        return sorted(self.names.allocation_of(name) for name in names)
+
+    def sweep(self) -> None:
+        """Remove what crashes have left half made or half removed."""
+        for entry in self.root.iterdir():
+            if entry.name.startswith((_COMING, _GOING)):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def create_slot(directory: Path, spec: SlotSpec) -> None:
+    """Write the files of a slot; ``limits`` appears last and whole, so a reader sees all or nothing.
+
+    Raises CalabashError (DISK_FULL, NOT_PERMITTED, BAD_REQUEST) and leaves no half-made file with a final name.
+    """
+    try:
+        shared = spec.tenant_uid is None
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = spec.tenant_uid if os.geteuid() == 0 else None
+        _open_to(directory, owner)
+        _write_file(directory / USAGE_FILE, usage_bytes(spec), mode=0o666 if shared else 0o600, owner=owner)
+        if not spec.leaseless:
+            # Nobody else may lock a user's lease: it would never come back. Root's programs may become other users.
+            _write_file(directory / LEASE_FILE, b"", mode=0o600 if owner else 0o644, owner=owner)
+        _write_file(directory / LIMITS_FILE, limits_bytes(spec), mode=0o644, owner=None)
+    except OSError as error:
+        hint = "the pool must be able to write its own directory"
+        raise failure(error, f"cannot write the slot {directory}", hint=hint) from error
+
+
+def _open_to(directory: Path, tenant: int | None) -> None:
+    """Let only root and the tenant look in, where that can be said of the file system; None: whoever reaches it."""
+    directory.chmod(0o755 if tenant is None else 0o700)  # whatever the umask is
+    if not tenant:
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        share_with(descriptor, tenant, owner=READ_WRITE | SEARCH, user=READ | SEARCH)
+    except OSError:
+        os.fchmod(descriptor, 0o755)  # no access lists here
+    finally:
+        os.close(descriptor)
+
+
+def _write_file(path: Path, content: bytes, *, mode: int, owner: int | None) -> None:
+    """``owner``: whose the file becomes; None: ours."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            # Written out, never sparse: a full disk must show here and not as SIGBUS in the tenant.
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if owner is not None:
+                os.fchown(descriptor, owner, -1)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

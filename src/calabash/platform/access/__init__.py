@@ -1,0 +1,1 @@
+"""Access control: tokens, permissions and visibility."""

@@ -1,0 +1,171 @@
+"""The pool's audit log: one thread seals and writes lines, others hand them over and may wait until they are written.
+
+The key of the seals and the head of the chain are files of the pool's home, not of the database.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.store.audit import AuditTable
+from calabash.model.audit import AuditHead, AuditLine, first_broken, sealed
+from calabash.model.errors import CalabashError, Reason
+
+KEY_FILE, HEAD_FILE = "audit.key", "audit.head"
+WAITING_MAX = 10_000
+GATHER_S = 0.2  # what nobody waits for is written together: refusals must not keep the disk busy
+AT_ONCE = 100  # lines that one user may cause in a row, beyond what it changed; then one in each second
+PEOPLE_MAX = 10_000
+PAGE = 1000
+
+log = structlog.get_logger(__name__)
+_Waiting = tuple[AuditLine, "Future[None]"]
+
+
+class AuditTrail:
+    """Append-only. ``add`` and ``verify`` from any thread."""
+
+    def __init__(self, home: Path, table: AuditTable, clock: Clock) -> None:
+        self._home, self._table, self._clock = home, table, clock
+        self._key = _key(home / KEY_FILE)
+        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(WAITING_MAX)
+        self._awaited = threading.Event()
+        self._people: dict[str, tuple[float, float, int]] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What was handed over is written."""
+        self._waiting.put(None)
+        self._awaited.set()
+        self._thread.join(timeout=10)
+
+    def add(self, line: AuditLine, *, bounded: bool = False) -> Future[None]:
+        """Hand over a line; the future is done when it is written. ``bounded``: nobody waits for it, and its user may
+        cause only so many of these; beyond that they are counted, and the next line says how many."""
+        done: Future[None] = Future()
+        line = replace(line, at=self._clock.now_s())
+        if bounded:
+            left_out = self._admitted(line.user, line.at)
+            if left_out < 0:
+                done.set_result(None)
+                return done
+            if left_out:
+                line = replace(line, reason=f"{line.reason} ({left_out} lines of this user left out before)".strip())
+        try:
+            self._waiting.put_nowait((line, done))
+            if not bounded:
+                self._awaited.set()
+        except queue.Full:
+            done.set_exception(
+                CalabashError("the audit log cannot be written now", reason=Reason.STORE_UNAVAILABLE, hint="ask again")
+            )
+        return done
+
+    def verify(self) -> tuple[AuditHead, str]:
+        """Follow the whole chain: its last good line and what is wrong after it; "" when nothing is.
+
+        Lines that are written meanwhile are not looked at.
+        """
+        head = self._head()
+        at = self._table.beginning()
+        known = head is None or at.id > head.id
+        if head is not None and head.id == at.id:
+            known = head.seal == at.seal
+        while lines := self._table.lines(after=at.id, limit=PAGE):
+            at, wrong = first_broken(lines, at, self._key)
+            if wrong:
+                return at, wrong
+            known = known or any(head is not None and (line.id, line.seal) == (head.id, head.seal) for line in lines)
+        if head is None and at.id:
+            return at, f"{self._home / HEAD_FILE} is missing: nobody can say whether lines were cut off"
+        return at, "" if known else f"the log ended with line {head.id if head else 0}: lines were cut off"
+
+    def _admitted(self, user: str, now_s: float) -> int:
+        """How many lines were left out before this one; -1 when it is to be left out itself."""
+        with self._lock:
+            if len(self._people) > PEOPLE_MAX:
+                self._people.clear()
+            left, since_s, out = self._people.get(user, (float(AT_ONCE), now_s, 0))
+            left = min(float(AT_ONCE), left + max(0.0, now_s - since_s))
+            admitted = left >= 1
+            self._people[user] = (left - 1, now_s, 0) if admitted else (left, now_s, out + 1)
+            return out if admitted else -1
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._waiting.get()]
+            self._awaited.wait(GATHER_S)
+            self._awaited.clear()
+            with suppress(queue.Empty):
+                while len(batch) < PAGE:
+                    batch.append(self._waiting.get_nowait())
+            found = [item for item in batch if item is not None]
+            try:
+                self._write([line for line, _ in found])
+            except Exception as error:
+                log.warning("the audit log cannot be written", error=str(error))
+                for _, done in found:
+                    done.set_exception(error)
+            else:
+                for _, done in found:
+                    done.set_result(None)
+            if None in batch:
+                return
+
+    def _write(self, lines: list[AuditLine]) -> None:
+        head = self._table.end()
+        chain: list[AuditLine] = []
+        for line in lines:
+            chain.append(sealed(line, head, self._key))
+            head = AuditHead(id=chain[-1].id, seal=chain[-1].seal)
+        self._table.add(chain)
+        if chain:
+            write_head(self._home, head)
+
+    def _head(self) -> AuditHead | None:
+        try:
+            number, seal = (self._home / HEAD_FILE).read_text().split()
+            return AuditHead(id=int(number), seal=seal)
+        except (OSError, ValueError):
+            return None
+
+
+def write_head(home: Path, head: AuditHead) -> None:
+    """Keep the last line of the log beside the key."""
+    temporary = home / f".{HEAD_FILE}"
+    temporary.write_text(f"{head.id} {head.seal}\n")
+    temporary.chmod(0o600)
+    temporary.rename(home / HEAD_FILE)
+
+
+def _key(path: Path) -> bytes:
+    """The key in that file, made when there is none."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, secrets.token_bytes(32))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    key = path.read_bytes()
+    if len(key) != 32:
+        raise CalabashError(
+            f"{path} has {len(key)} bytes, not 32",
+            reason=Reason.BAD_FILE,
+            hint="restore it from a backup; without it the audit log cannot be verified",
+        )
+    return key

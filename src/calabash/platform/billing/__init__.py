@@ -1,0 +1,1 @@
+"""Tariffs, drafts, invoices and their evidence."""

@@ -1,0 +1,256 @@
+"""Evidence behind an invoice: the digest of its usage records, and its use itemised by allocation.
+
+Theory of operation. Usage records are read in the order of their numbers. Records of one allocation on one device with the
+same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of the lines
+among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its records that reach
+into the month, up to the last number that was there when the month was rated; a record that comes later is told apart by its
+number. The mark of an estimated end is covered where there is one, so invoices of versions without the mark still verify.
+
+A released allocation is renamed when its name is granted again (``ALLOCATION~...``). The digest covers the part of the name
+that stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from calabash.adapters.store.billing.seals import digest
+from calabash.ledger import Invoice, ItemLine, Measure, Period
+from calabash.ledger.calendar import SECOND_US
+from calabash.ledger.rated import hours_of, per_hour, unit_of
+
+ITEMS_AT_ONCE = 1000
+NAME_CHARACTERS = 50
+USAGE, ITEMS = "usage", "items"  # fields of the evidence in an invoice's document
+_ALLOCATION = 11
+_ID = 15
+_UNCERTAIN = 16
+
+
+class UsageEvidence(msgspec.Struct, kw_only=True, frozen=True):
+    """The usage records behind an invoice: how many, the greatest number of a record that was there, and their digest.
+
+    ``rated_at`` is the moment of the rating, ``counted_to_s`` the one up to which all usage was there.
+    """
+
+    records: int = 0
+    last_id: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+    rated_at: float = 0.0
+    counted_to_s: float = 0.0
+
+
+class ItemEvidence(msgspec.Struct, kw_only=True, frozen=True):
+    """The items of an invoice: how many, and their digest."""
+
+    count: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class _Digest:
+    hash: Any = field(default_factory=hashlib.sha256)
+    records: int = 0
+
+
+class UsageDigests:
+    """Digests of usage records, by tenant.
+
+    Args:
+        period_of: the month of a tenant.
+        last_id: records with a greater number are counted as late and not part of a digest; None: no record is late.
+    """
+
+    def __init__(self, period_of: Callable[[str], Period], *, last_id: int | None = None) -> None:
+        self._period_of = period_of
+        self._periods: dict[str, tuple[float, float]] = {}
+        self._digests: dict[str, _Digest] = {}
+        self._bound = last_id
+        self.last_id = 0
+        self.late = 0
+
+    def add(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Take the next page of records: columns BILLED, MEASURED and EVIDENCE of the store's reader."""
+        taken: dict[str, list[str]] = {}
+        periods, bound = self._periods, self._bound
+        for row in rows:
+            tenant, allocation = row[0], row[_ALLOCATION]
+            begin_s, end_s = periods.get(tenant) or self._period(tenant)
+            if row[6] <= begin_s or row[5] >= end_s:
+                continue
+            if bound is not None and row[_ID] > bound:
+                self.late += 1
+                continue
+            row = row if row[_UNCERTAIN] else row[:_UNCERTAIN]  # noqa: PLW2901 - as it is digested
+            kept = allocation.partition("~")[0][:NAME_CHARACTERS]
+            taken.setdefault(tenant, []).append(f"{kept} {row!r}" if kept == allocation else _renamed(kept, row))
+        self.last_id = max(self.last_id, max((row[_ID] for row in rows), default=0))
+        for tenant, texts in taken.items():
+            found = self._digests.setdefault(tenant, _Digest())
+            found.hash.update("".join(texts).encode())
+            found.records += len(texts)
+
+    def of(self, tenant: str, *, rated_at: float = 0.0, counted_to_s: float = 0.0) -> UsageEvidence:
+        """The evidence of one tenant, of all pages that were added."""
+        found = self._digests.get(tenant, _Digest())
+        return UsageEvidence(
+            records=found.records,
+            last_id=self.last_id,
+            sha256=found.hash.hexdigest(),
+            rated_at=rated_at,
+            counted_to_s=counted_to_s,
+        )
+
+    def _period(self, tenant: str) -> tuple[float, float]:
+        if tenant not in self._periods:
+            period = self._period_of(tenant)
+            self._periods[tenant] = period.from_us / SECOND_US, period.to_us / SECOND_US
+        return self._periods[tenant]
+
+
+def _renamed(kept: str, row: Sequence[Any]) -> str:
+    """The text of a record as it was before its allocation was renamed."""
+    return f"{kept} {(*row[:_ALLOCATION], kept, *row[_ALLOCATION + 1 :])!r}"
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """One item of the use: what an allocation had of a device, from a moment to another."""
+
+    allocation: str
+    device: str
+    user: str
+    project: str
+    model: str
+    mode: str
+    preemptible: bool
+    share_percent: int
+    memory_mib: int
+    from_s: float
+    to_s: float
+    uncertain_s: float = 0.0
+
+
+class Items:
+    """The items of all tenants by number, made of records in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._open: dict[tuple[Any, ...], int] = {}
+
+    def number(self, rows: Iterable[Sequence[Any]]) -> Iterator[int]:
+        """The number of the item of each record of a page; a record that no item ends at begins another."""
+        items, opened = self._items, self._open
+        for row in rows:
+            (
+                tenant,
+                project,
+                model,
+                mode,
+                preemptible,
+                from_s,
+                to_s,
+                share,
+                memory,
+                _,
+                _,
+                allocation,
+                device,
+                user,
+                _,
+                _,
+                uncertain_s,
+            ) = row
+            key = (allocation, device, share, memory, tenant, project, user, model, mode, preemptible)
+            found = opened.get(key, -1)
+            if found >= 0 and items[found].to_s == from_s:
+                items[found].to_s = to_s
+                items[found].uncertain_s += uncertain_s
+            else:
+                found = opened[key] = len(items)
+                items.append(
+                    Item(
+                        allocation=allocation,
+                        device=device,
+                        user=user,
+                        project=project,
+                        model=model,
+                        mode=mode,
+                        preemptible=bool(preemptible),
+                        share_percent=share,
+                        memory_mib=memory,
+                        from_s=from_s,
+                        to_s=to_s,
+                        uncertain_s=uncertain_s,
+                    )
+                )
+            yield found
+
+    def documents(self, bill: Invoice, lines: Iterable[ItemLine]) -> list[dict[str, Any]]:
+        """The items of an invoice as they are stored, each with what it used and its amount."""
+        return [self._document(bill, line) for line in lines]
+
+    def _document(self, bill: Invoice, line: ItemLine) -> dict[str, Any]:
+        begin_s, end_s = bill.period.from_us / SECOND_US, bill.period.to_us / SECOND_US
+        item = self._items[line.item] if line.item >= 0 else _NOTHING
+        measure = line.measure if line.measure is not Measure.COMMITMENT else _measure_of(bill, line)
+        return {
+            "allocation": item.allocation,
+            "device": item.device,
+            "user": item.user,
+            "project": item.project,
+            "model": item.model,
+            "mode": item.mode,
+            "preemptible": item.preemptible,
+            "share_percent": item.share_percent,
+            "memory_mib": item.memory_mib,
+            "from_s": max(item.from_s, begin_s) if line.item >= 0 else begin_s,
+            "to_s": min(item.to_s, end_s) if line.item >= 0 else end_s,
+            "uncertain_s": item.uncertain_s if item.to_s <= end_s else 0.0,
+            "measure": line.measure.value,
+            "tariff": line.tariff,
+            "price": line.price,
+            "window": line.window,
+            "hours": str(hours_of(line.quantity, per_hour(measure))),
+            "unit": unit_of(measure),
+            "amount": str(line.amount),
+        }
+
+
+_NOTHING = Item(
+    allocation="",
+    device="",
+    user="",
+    project="",
+    model="",
+    mode="",
+    preemptible=False,
+    share_percent=0,
+    memory_mib=0,
+    from_s=0.0,
+    to_s=0.0,
+)
+
+
+def _measure_of(bill: Invoice, commitment: ItemLine) -> Measure:
+    """The measure whose hours a commitment is for, told by the unit of its line."""
+    unit = next(
+        line.unit
+        for line in bill.lines
+        if line.measure is Measure.COMMITMENT and (line.tariff, line.price) == (commitment.tariff, commitment.price)
+    )
+    return next(measure for measure in Measure if measure is not Measure.COMMITMENT and unit_of(measure) == unit)
+
+
+def in_parts(items: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
+    """Items in the parts in which they are stored."""
+    return [items[begin : begin + ITEMS_AT_ONCE] for begin in range(0, len(items), ITEMS_AT_ONCE)]
+
+
+def item_evidence(items: Sequence[Mapping[str, Any]]) -> ItemEvidence:
+    """The evidence of items."""
+    return ItemEvidence(count=len(items), sha256=digest(items))

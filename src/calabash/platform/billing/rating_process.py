@@ -1,0 +1,268 @@
+"""``python -I -m calabash.platform.billing.rating_process``: rate a month, in a process of its own (``billing_process``)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from calabash.adapters.store import Store
+from calabash.adapters.store.billing.documents import BillRecord
+from calabash.ledger import (
+    GuaranteeChange,
+    Invoice,
+    ItemLine,
+    Period,
+    Tariff,
+    Usage,
+    invoice,
+    month_period,
+    rate,
+    rate_itemised,
+)
+from calabash.ledger.calendar import HOUR_US, SECOND_US, zone_of
+from calabash.ledger.intervals import Column, LineKey
+from calabash.ledger.tariffs import in_force
+from calabash.model.errors import CalabashError, Reason
+from calabash.platform.billing.documents import draft_number, record_of, settings_of, tariff_of
+from calabash.platform.billing.evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
+from calabash.platform.billing.process import TaskAnswer, TaskOrder, serve_task
+
+ZONE_US = 15 * HOUR_US  # how far a month of any time zone is from that of UTC
+_Key = tuple[str, str, str, str, bool]  # tenant, and what an invoice tells apart
+
+
+class RatingOrder(TaskOrder, kw_only=True, frozen=True):
+    """Order to rate a month.
+
+    Args:
+        keep: store the drafts in the database.
+        counted_to_s: the moment up to which the database has all usage; 0: the moment of the rating.
+        behind: tenants of which it has all usage only up to an earlier moment.
+    """
+
+    month: str
+    tenant: str = ""
+    keep: bool = True
+    counted_to_s: float = 0.0
+    behind: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class RatingFailure(msgspec.Struct, kw_only=True, frozen=True):
+    """The error that kept one tenant from being rated."""
+
+    tenant: str
+    reason: str
+    message: str
+    hint: str = ""
+
+
+class Rated(msgspec.Struct, kw_only=True, frozen=True):
+    """One tenant's month; ``net`` is money as text."""
+
+    tenant: str
+    number: str
+    currency: str
+    net: str
+
+
+class RatingAnswer(TaskAnswer, kw_only=True, frozen=True):
+    """The rated tenants and those that could not be rated; with ``message`` the error of the whole month."""
+
+    items: list[Rated] = msgspec.field(default_factory=list)
+    failed: list[RatingFailure] = msgspec.field(default_factory=list)
+
+
+def main() -> int:
+    """Rate what standard input says."""
+    return serve_task(RatingOrder, RatingAnswer, lambda store, order: rate_month(store, order, clock=time.time))
+
+
+def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) -> RatingAnswer:
+    """Rate the month of one tenant, or of all tenants that have use in the month or a commitment in force in it.
+
+    An error in the data of one tenant fails that tenant alone. Kept drafts replace all earlier drafts of the month, or of the
+    one tenant, so that no draft of an earlier rating can be issued for a tenant that failed.
+
+    Raises CalabashError when the one tenant that was asked for cannot be rated or has nothing to invoice.
+    """
+    now_s = clock()  # usage after this moment is not in the drafts
+    settings = [settings_of(document) for document in store.billing.tariffs()]
+    tariffs = [tariff_of(one) for one in settings]
+    sellers = {tariff.name: one.seller for tariff, one in zip(tariffs, settings, strict=True)}
+    items = Items() if order.keep else None
+    digests = UsageDigests(lambda tenant: tenant_month(tenant, order.month, tariffs)[1]) if order.keep else None
+    used = month_usage(store, order.month, tenant=order.tenant, items=items, digests=digests)
+    guarantees = store.billing.guarantees()
+    names = {order.tenant} if order.tenant else {name for name in used.tenants if name} | _committed(store, tariffs)
+    bills: list[Invoice] = []
+    drafts: list[BillRecord] = []
+    failed: list[RatingFailure] = []
+    for name in sorted(names):
+        try:
+            bill, lines = month_invoice(
+                used.of(name), name, order.month, tariffs, guarantees.get(name, ()), itemised=items is not None
+            )
+        except CalabashError as error:
+            message = error.message if name in error.message else f"tenant {name}: {error.message}"
+            failed.append(RatingFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
+            continue
+        if bill.empty:
+            continue
+        bills.append(bill)
+        if items is not None and digests is not None:
+            found = items.documents(bill, lines)
+            counted_to_s = order.behind.get(name, order.counted_to_s or now_s)
+            of_usage = digests.of(name, rated_at=now_s, counted_to_s=counted_to_s)
+            evidence = {USAGE: of_usage, ITEMS: item_evidence(found)}
+            record = record_of(bill, seller=_seller(bill, sellers), at=now_s, evidence=evidence)
+            drafts.append(replace(record, items=in_parts(found)))
+    if order.keep:
+        store.billing.put_drafts(drafts, month=order.month, tenant=order.tenant)
+    if order.tenant and not bills:
+        _raise_without_draft(order, failed)
+    rated = [
+        Rated(tenant=b.tenant, number=draft_number(b.tenant, b.month), currency=b.currency, net=str(b.net))
+        for b in bills
+    ]
+    return RatingAnswer(items=rated, failed=failed)
+
+
+def _raise_without_draft(order: RatingOrder, failed: Sequence[RatingFailure]) -> None:
+    for failure in failed:
+        raise CalabashError(failure.message, reason=Reason(failure.reason), hint=failure.hint)
+    raise CalabashError(
+        f"tenant {order.tenant} has neither use nor a commitment in {order.month}: there is nothing to invoice",
+        reason=Reason.NOT_FOUND,
+        hint="see `calabash usage --by tenant` and `calabash tariff list`",
+    )
+
+
+def _committed(store: Store, tariffs: Sequence[Tariff]) -> set[str]:
+    """Tenants that may have a commitment: those that a tariff with commitments names; for one for all, every tenant."""
+    found = {tenant for tariff in tariffs if tariff.commitments for tenant in tariff.tenants}
+    if any(tariff.commitments and not tariff.tenants for tariff in tariffs):
+        found |= {tenant.name for tenant in store.tenancy.tenants()}
+    return found
+
+
+def month_invoice(
+    usage: Usage,
+    tenant: str,
+    month: str,
+    tariffs: Sequence[Tariff],
+    guarantees: Sequence[tuple[float, float]],
+    *,
+    itemised: bool = False,
+) -> tuple[Invoice, list[ItemLine]]:
+    """The invoice of one tenant, in the time zone of the tariff that is in force at the end of the month, and its items.
+
+    Args:
+        guarantees: the history of what the tenant was guaranteed. Its first entry is the creation of the tenant: tariffs
+            for all tenants commit it from the month of that moment on.
+        itemised: make the items; there are none otherwise.
+    """
+    zone_name, period = tenant_month(tenant, month, tariffs)
+    history = [
+        GuaranteeChange(at_us=round(at_s * SECOND_US), guarantee_milli=round(devices * 1000))
+        for at_s, devices in guarantees
+    ]
+    if history and history[0].at_us >= period.to_us and not len(usage.within(period)):
+        tariffs = [tariff for tariff in tariffs if tenant in tariff.tenants]
+    items: list[ItemLine] = []
+    if itemised:
+        lines, items = rate_itemised(usage, tenant=tenant, tariffs=tariffs, guarantees=history, period=period)
+    else:
+        lines = rate(usage, tenant=tenant, tariffs=tariffs, guarantees=history, period=period)
+    return invoice(lines, tenant=tenant, month=month, time_zone=zone_name, period=period), items
+
+
+def tenant_month(tenant: str, month: str, tariffs: Sequence[Tariff]) -> tuple[str, Period]:
+    """The name of the time zone of a tenant's invoice, and the month in it."""
+    zone_name = _zone(tenant, month, tariffs)
+    return zone_name, month_period(month, zone_of(zone_name))
+
+
+class MonthUsage:
+    """The usage records of a month, by tenant.
+
+    Args:
+        keys: tenant and line key of each number in the first column of ``rows``.
+        rows: columns of :meth:`Usage.of_columns`.
+        items: the item of each row; None: not numbered.
+    """
+
+    def __init__(self, keys: Sequence[_Key], rows: Column, items: Column | None) -> None:
+        self._rows, self._items = rows, items
+        self._lines = tuple(LineKey(project, model, mode, bool(late)) for _, project, model, mode, late in keys)
+        self._of_tenant: dict[str, list[int]] = defaultdict(list)
+        for index, (name, *_) in enumerate(keys):
+            self._of_tenant[name].append(index)
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """All tenants that have a record."""
+        return frozenset(self._of_tenant)
+
+    def of(self, tenant: str) -> Usage:
+        """The records of one tenant. Raises CalabashError for a record that ends before it begins."""
+        mine = np.array(self._of_tenant.get(tenant, []), dtype=np.int64)
+        chosen = np.isin(self._rows[:, 0], mine)
+        items = None if self._items is None else self._items[chosen]
+        return Usage.of_columns(self._lines, self._rows[chosen], items)
+
+
+def month_usage(
+    store: Store, month: str, *, tenant: str = "", items: Items | None = None, digests: UsageDigests | None = None
+) -> MonthUsage:
+    """All usage that may belong to the month in any time zone; records are numbered and digested where that is asked for."""
+    keys: dict[_Key, int] = {}
+    blocks, numbers = [], []
+    for rows in month_pages(store, month, tenant=tenant):
+        blocks.append(_columns(rows, keys))
+        if items is not None:
+            numbers.append(np.fromiter(items.number(rows), dtype=np.int64, count=len(rows)))
+        if digests is not None:
+            digests.add(rows)
+    found = np.concatenate(blocks) if blocks else np.empty((0, 7), dtype=np.int64)
+    return MonthUsage(tuple(keys), found, np.concatenate(numbers) if numbers else None)
+
+
+def month_pages(store: Store, month: str, *, tenant: str = "") -> Iterator[Sequence[Any]]:
+    """The usage records that may belong to the month in any time zone, page by page."""
+    period = month_period(month, zone_of("UTC"))
+    from_s, to_s = (period.from_us - ZONE_US) / SECOND_US, (period.to_us + ZONE_US) / SECOND_US
+    return store.usage_reader.pages(from_s=from_s, to_s=to_s, tenant=tenant)
+
+
+def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:
+    """Return a page of the table as the ledger's columns, of shape (rows, 7). No record is idle for longer than it lasts."""
+    columns = list(zip(*rows, strict=True))
+    index = [keys.setdefault(name, len(keys)) for name in zip(*columns[:5], strict=True)]  # the longest loop of all
+    found = np.empty((len(rows), 7), dtype=np.int64)
+    for column, values in enumerate((index, *columns[5:11])):
+        exact = np.array(values)
+        found[:, column] = np.rint(exact * SECOND_US) if column in {1, 2, 5, 6} else exact
+    found[:, 6] = np.minimum(found[:, 6], found[:, 2] - found[:, 1])
+    return found
+
+
+def _zone(tenant: str, month: str, tariffs: Sequence[Tariff]) -> str:
+    end_us = month_period(month, zone_of("UTC")).to_us
+    last = in_force(tariffs, tenant=tenant, at_us=end_us - ZONE_US)
+    mine = [tariff for tariff in tariffs if not tariff.tenants or tenant in tariff.tenants]
+    return last.time_zone if last else mine[-1].time_zone if mine else "UTC"
+
+
+def _seller(bill: Invoice, sellers: dict[str, list[str]]) -> list[str]:
+    return next((sellers[line.tariff] for line in reversed(bill.lines) if line.tariff), [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The ASGI application of a pool, whatever kind it is: its routes, and what an error is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from litestar import Litestar, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
+
+from calabash.adapters.host.failures import EXHAUSTED, FULL, failure
+from calabash.api import replies
+from calabash.model.errors import CalabashError, Reason
+from calabash.platform.context import Operations
+from calabash.platform.handlers.audit import AUDIT
+from calabash.platform.handlers.audit_middleware import audited
+from calabash.platform.handlers.billing import BILLING
+from calabash.platform.handlers.changes import CHANGES
+from calabash.platform.handlers.network_certificates import CERTIFICATES
+from calabash.platform.handlers.networks import NETWORKS
+from calabash.platform.handlers.notifications import NOTIFICATIONS
+from calabash.platform.handlers.request import Asked, caller_of, shown_to
+from calabash.platform.handlers.shutdown import told_when_cut_off
+from calabash.platform.handlers.tenancy import TENANCY
+from calabash.platform.http.server import Application, connection_of
+
+log = structlog.get_logger(__name__)
+
+OPERATING: tuple[HTTPRouteHandler, ...] = (
+    *AUDIT,
+    *TENANCY,
+    *BILLING,
+    *CHANGES,
+    *NOTIFICATIONS,
+    *NETWORKS,
+    *CERTIFICATES,
+)
+
+_STATUS = {
+    Reason.BAD_REQUEST: 400,
+    Reason.UNKNOWN_MODE: 400,
+    Reason.NOT_AUTHENTICATED: 401,
+    Reason.NOT_PERMITTED: 403,
+    Reason.NOT_FOUND: 404,
+    Reason.USER_LIMIT: 429,
+    Reason.POOL_DOWN: 503,
+    Reason.STORE_UNAVAILABLE: 503,
+    Reason.STORE_NEWER: 503,
+    Reason.STORE_DAMAGED: 503,
+    Reason.OVERLOADED: 503,
+    Reason.HOST_FAILED: 503,
+    Reason.DISK_FULL: 507,
+}
+
+
+def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
+    if isinstance(error, OSError) and error.errno in (EXHAUSTED | FULL):
+        error = failure(error, "the pool cannot answer now")
+    if isinstance(error, CalabashError):
+        status_code = _STATUS.get(error.reason, 409)
+        shown = shown_to(request)
+        content = replies.Failure(
+            reason=str(error.reason), message=shown(error.marked_message), hint=shown(error.marked_hint)
+        )
+    elif isinstance(error, HTTPException):
+        status_code = error.status_code
+        reason = {404: Reason.NOT_FOUND, 405: Reason.BAD_REQUEST}.get(status_code, Reason.BAD_REQUEST)
+        content = replies.Failure(reason=str(reason), message=error.detail, hint="see the API reference")
+    else:
+        log.error("a request failed unexpectedly", exc_info=error)
+        status_code = 500
+        content = replies.Failure(reason="internal", message="the pool failed unexpectedly", hint="see pool.log")
+    return Response(content=content, status_code=status_code, media_type="application/json")
+
+
+async def _known_where_it_must_be(request: Asked) -> None:
+    """What comes over the network shows a token that is good, whatever the route makes of it."""
+    if connection_of(request.scope).token_required:
+        caller_of(request)
+
+
+def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: dict[str, Any]) -> Application:
+    """The application with those routes, ``OPERATING`` among them; ``state`` is what they find in the application's."""
+    routes = Litestar(
+        route_handlers=list(handlers),
+        state=State({**state, "operations": operations}),
+        before_request=_known_where_it_must_be,
+        exception_handlers={Exception: _failure},
+        openapi_config=None,
+        request_max_body_size=None,  # bounded where it is read
+        logging_config=None,
+    )
+    return audited(operations.audit, told_when_cut_off(routes))

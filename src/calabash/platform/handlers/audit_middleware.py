@@ -1,0 +1,99 @@
+"""Every request that changes something, and every one that is refused, becomes a line of the audit log: here, and nowhere else.
+
+A change is answered when its line is written. Asking for slices and giving them back is not delayed by that; its lines are
+written within moments, and bounded for each user like refusals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from calabash.model.access import memberships
+from calabash.model.audit import AuditLine
+from calabash.model.errors import CalabashError
+from calabash.model.tenancy import Principal
+from calabash.platform.audit.trail import AuditTrail
+from calabash.platform.handlers.request import Asked, known_caller
+from calabash.platform.http.server import Application, Message, Receive, Send, connection_of
+
+WORDS_MAX = 200
+_LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
+_REFUSED = frozenset({401, 403})
+_RUNS = "/v1/allocations"
+_TENANTS = "/v1/tenants/"
+_CONCERNED = "calabash concerned"
+
+
+def audited(audit: AuditTrail, application: Application) -> Application:
+    """The application, with a line for what it did."""
+
+    async def ask(scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+                if scope["method"] not in _LOOKS or status in _REFUSED:
+                    await _write(audit, scope, status)
+            await send(message)
+
+        await application(scope, receive, answer)
+
+    return ask
+
+
+async def _write(audit: AuditTrail, scope: Any, status: int) -> None:
+    path = str(scope["path"])
+    runs = path.startswith(_RUNS)
+    done = audit.add(_line(scope, path, status), bounded=runs or status >= 400)
+    if not runs and status < 400:
+        try:
+            await asyncio.wrap_future(done)
+        except (CalabashError, OSError):
+            return  # it is in the pool's own log; what was done is done
+
+
+def _line(scope: Any, path: str, status: int) -> AuditLine:
+    connection: Any = connection_of(scope)
+    caller = known_caller(scope)
+    principal = caller.principal if caller is not None else Principal(user="")
+    peer = connection.caller.peer if connection.caller is not None else None
+    origin = f"uid {peer.uid} pid {peer.pid}" if peer is not None else ""
+    if connection.token_required:  # the gateway says for whom it asks
+        origin = f"address {_forwarded(scope)}"
+    concerned: tuple[str, str] = scope["state"].get(_CONCERNED, ("", ""))
+    return AuditLine(
+        at=0.0,
+        user=principal.user[:WORDS_MAX],
+        token=principal.token,
+        origin=origin,
+        tenant=(concerned[0] or _tenant(path, principal))[:WORDS_MAX],
+        action=str(scope["method"])[:16],
+        target=_plain(path + (f" {concerned[1]}" if concerned[1] else "")),
+        outcome=status,
+    )
+
+
+def concerns(request: Asked, what: str, *, tenant: str = "") -> None:
+    """Say what a request is about, where its path does not; ``tenant``: whose matter that is."""
+    request.scope["state"][_CONCERNED] = (tenant, what)
+
+
+def _tenant(path: str, principal: Principal) -> str:
+    """Whose matter it is: the tenant that the path names, or the only one that the user is in."""
+    if path.startswith(_TENANTS):
+        return _plain(path.removeprefix(_TENANTS).partition("/")[0])
+    mine = memberships(principal)
+    return mine[0] if len(mine) == 1 else principal.own
+
+
+def _forwarded(scope: Any) -> str:
+    given = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return _plain(given[-1].decode("latin-1").rpartition(",")[2].strip())[:64] if given else "unknown"
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:WORDS_MAX]

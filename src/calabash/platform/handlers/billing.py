@@ -1,0 +1,154 @@
+"""Routes of usage, tariffs and invoices."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from litestar import get, post, put
+
+from calabash.api import billing, requests
+from calabash.model import access
+from calabash.model.access import Action
+from calabash.model.errors import CalabashError, Reason
+from calabash.platform.handlers.audit_middleware import concerns
+from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sight:
+    """What one may see: all of ``tenants`` (None: of everybody), and what ``user`` did; ``drafts`` too."""
+
+    user: str
+    tenants: frozenset[str] | None
+    drafts: bool
+
+    def require(self, tenant: str, number: str, *, draft: bool) -> None:
+        """Raises NOT_FOUND for what belongs to others, as if it did not exist."""
+        if (draft and not self.drafts) or (self.tenants is not None and tenant not in self.tenants):
+            raise CalabashError(
+                f"there is no invoice {number[:80]!r}", reason=Reason.NOT_FOUND, hint="see `calabash invoice list`"
+            )
+
+
+def _sight(request: Asked) -> _Sight:
+    """Whoever sees the platform sees all; others the bills of tenants that they administer or that are their own, and what
+    they used themselves. A token that is not for looking sees nothing."""
+    who = caller_of(request).principal
+    if not access.in_scope(who, Action.SEE):
+        return _Sight(user="", tenants=frozenset(), drafts=False)
+    if access.may(who, Action.SEE_PLATFORM) and access.may(who, Action.SEE_BILLS):
+        return _Sight(user=who.user, tenants=None, drafts=True)
+    theirs = {role.tenant for role in who.roles if access.may(who, Action.SEE_BILLS, tenant=role.tenant)}
+    return _Sight(user=who.user, tenants=frozenset((theirs | {who.own}) - {""}), drafts=False)
+
+
+def _manager(request: Asked, what: str) -> str:
+    """Who asks, if that one may. Raises NOT_PERMITTED."""
+    who = caller_of(request).principal
+    operations_of(request).permission.require(who, Action.MANAGE_BILLS, what)
+    return who.user
+
+
+@get("/v1/usage")
+async def usage(request: Asked) -> billing.UsageSums:
+    sight = _sight(request)
+    asked = requests.decode_query(dict(request.query_params), billing.UsageQuestion)
+    return await work(request, operations_of(request).billing.usage, asked, tenants=sight.tenants, user=sight.user)
+
+
+@get("/v1/tariffs")
+async def list_tariffs(request: Asked) -> billing.TariffList:
+    who, sight = caller_of(request).principal, _sight(request)
+    mine = sight.tenants if sight.tenants is None else sight.tenants | set(access.memberships(who))
+    return billing.TariffList(items=await work(request, operations_of(request).billing.tariffs, tenants=mine))
+
+
+@put("/v1/tariffs")
+async def put_tariff(request: Asked) -> billing.TariffSettings:
+    _manager(request, "change tariffs")
+    settings = requests.decode(await body_of(request), billing.TariffSettings)
+    await work(request, operations_of(request).billing.put_tariff, settings)
+    return settings
+
+
+@get("/v1/invoices")
+async def list_invoices(request: Asked) -> billing.InvoiceList:
+    sight = _sight(request)
+    page = requests.decode_query(dict(request.query_params), billing.InvoicePage)
+    books = operations_of(request).billing
+    return await work(request, books.invoices, page, tenants=sight.tenants, drafts=sight.drafts)
+
+
+@post("/v1/invoices", status_code=201)
+async def draft_invoices(request: Asked) -> billing.InvoiceList:
+    _manager(request, "draft invoices")
+    order = requests.decode(await body_of(request), billing.InvoiceOrder)
+    # A process of its own does the work: no thread of the pool waits for it.
+    return await asyncio.wrap_future(operations_of(request).billing.draft(order))
+
+
+@get("/v1/invoices/{number:str}")
+async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
+    sight = _sight(request)
+    found = await work(request, operations_of(request).billing.invoice, number)
+    sight.require(found.tenant, number, draft=not found.number)
+    return await work(request, operations_of(request).billing.view, found)
+
+
+@get("/v1/invoices/{number:str}/items")
+async def invoice_items(request: Asked, number: str) -> billing.InvoiceItems:
+    sight, books = _sight(request), operations_of(request).billing
+    page = requests.decode_query(dict(request.query_params), billing.ItemPage)
+    found = await work(request, books.invoice, number)
+    sight.require(found.tenant, number, draft=not found.number)
+    return await work(request, books.items, found, page)
+
+
+@get("/v1/invoices/{number:str}/verify")
+async def verify_invoice(request: Asked, number: str) -> billing.InvoiceVerdict:
+    sight, books = _sight(request), operations_of(request).billing
+    if not sight.drafts:
+        _manager(request, "verify invoices")
+    found = await work(request, books.invoice, number)
+    # A process of its own does the work: no thread of the pool waits for it.
+    return await asyncio.wrap_future(books.verify(found.number or number))
+
+
+@post("/v1/invoices/{number:str}/issue", status_code=200)
+async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
+    by = _manager(request, "issue invoices")
+    requests.decode(await body_of(request), requests.Nothing)
+    return await work(request, operations_of(request).billing.issue, number, by=by)
+
+
+@post("/v1/invoices/{number:str}/credit", status_code=201)
+async def credit_invoice(request: Asked, number: str) -> billing.InvoiceView:
+    by = _manager(request, "credit invoices")
+    order, books = requests.decode(await body_of(request), billing.CreditOrder), operations_of(request).billing
+    concerns(request, f"{order.amount}: {order.reason}")
+    note = await work(request, books.credit, number, order, by=by)
+    concerns(request, f"{note.number} {note.net} {note.currency}: {note.reason}", tenant=note.tenant)
+    return note
+
+
+@post("/v1/invoices/{number:str}/void", status_code=200)
+async def void_invoice(request: Asked, number: str) -> billing.InvoiceView:
+    by = _manager(request, "take invoices back")
+    requests.decode(await body_of(request), requests.Nothing)
+    return await work(request, operations_of(request).billing.void, number, by=by)
+
+
+BILLING = (
+    usage,
+    list_tariffs,
+    put_tariff,
+    list_invoices,
+    draft_invoices,
+    show_invoice,
+    invoice_items,
+    verify_invoice,
+    issue_invoice,
+    credit_invoice,
+    void_invoice,
+)

@@ -1,0 +1,34 @@
+"""The route of changes: who may hear of what."""
+
+from __future__ import annotations
+
+from litestar import get
+
+from calabash.api import requests
+from calabash.api.changes import ChangeList, ChangePage
+from calabash.model.access import tenants_seen
+from calabash.platform.handlers.request import Asked, caller_of, operations_of
+from calabash.platform.http.change_feed import PoolChanges, Trace
+
+_KEPT = "calabash_changes"
+
+
+@get("/v1/changes")
+async def list_changes(request: Asked) -> ChangeList:
+    who, operations = caller_of(request).principal, operations_of(request)
+    page = requests.decode_query(dict(request.query_params), ChangePage)
+    seen = tenants_seen(who)
+
+    def visible(kind: str, trace: Trace) -> bool:
+        if seen is None or kind == "devices" or trace.tenant in seen:
+            return True
+        return kind == "allocations" and operations.permission.owns(who, uid=trace.uid, user=trace.user)
+
+    state = request.app.state
+    if _KEPT not in state:
+        state[_KEPT] = PoolChanges(operations.traces)
+    changes: PoolChanges = state[_KEPT]
+    return await changes.after(page.after, wait_s=page.wait_s, visible=visible)
+
+
+CHANGES = (list_changes,)

@@ -1,0 +1,48 @@
+"""Routes of certificates of load balancers. Keys come in a body and go to a process of this machine; they are nowhere else."""
+
+from __future__ import annotations
+
+from litestar import delete, get, put
+
+from calabash.api import networks as shapes
+from calabash.api import requests
+from calabash.api.replies import Named
+from calabash.platform.handlers.audit_middleware import concerns
+from calabash.platform.handlers.networks import certificates_of
+from calabash.platform.handlers.request import Asked, body_of, caller_of, work
+
+
+@get("/v1/networks/certificates")
+async def list_certificates(request: Asked) -> shapes.CertificateList:
+    who = caller_of(request).principal
+    return shapes.CertificateList(items=await work(request, certificates_of(request).seen, who))
+
+
+@put("/v1/networks/certificates")
+async def put_certificate(request: Asked) -> Named:
+    who, name = caller_of(request).principal, _name(request)
+    order = requests.decode(await body_of(request), shapes.CertificateOrder)
+    tenant = await work(request, certificates_of(request).put, who, name, order)
+    concerns(request, name, tenant=tenant)
+    return Named(name=name)
+
+
+@delete("/v1/networks/certificates", status_code=200)
+async def delete_certificate(request: Asked) -> Named:
+    who, name = caller_of(request).principal, _name(request)
+    tenant = await work(request, certificates_of(request).delete, who, name)
+    concerns(request, name, tenant=tenant)
+    return Named(name=name)
+
+
+@get("/v1/networks/certificates/key")
+async def certificate_key(request: Asked) -> shapes.CertificateSecret:
+    who = caller_of(request).principal
+    return await work(request, certificates_of(request).secret, who, _name(request))
+
+
+def _name(request: Asked) -> str:
+    return requests.decode_query(dict(request.query_params), shapes.NetworkName).name
+
+
+CERTIFICATES = (list_certificates, put_certificate, delete_certificate, certificate_key)

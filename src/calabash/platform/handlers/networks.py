@@ -1,0 +1,140 @@
+"""Routes of tenant networks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from litestar import delete, get, post, put
+
+from calabash.adapters.store.networks import StoredNetworkObject
+from calabash.api import networks as shapes
+from calabash.api import requests
+from calabash.api.replies import Named
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network_services import LoadBalancer
+from calabash.net.objects.specs import decode, kind_named
+from calabash.platform.handlers.audit_middleware import concerns
+from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
+from calabash.platform.networks import views
+from calabash.platform.networks.certificates import CertificateBook
+from calabash.platform.networks.files import apply_file, shown_changes
+from calabash.platform.networks.store import NetworkBook
+
+AUDITED_MAX = 5  # objects of a file that a line of the audit log names
+
+
+@get("/v1/networks/objects")
+async def list_objects(request: Asked) -> shapes.NetworkObjectList:
+    who, book = caller_of(request).principal, book_of(request)
+    page = requests.decode_query(dict(request.query_params), shapes.NetworkPage)
+    return await work(request, views.page, book.state(), book.rights, who, page)
+
+
+@get("/v1/networks/objects/{kind:str}")
+async def show_object(request: Asked, kind: str) -> shapes.NetworkObjectView:
+    who, book = caller_of(request).principal, book_of(request)
+    name = requests.decode_query(dict(request.query_params), shapes.NetworkName).name
+    return views.shown(book.rights.found(who, book.state().kept, kind_named(kind), name))
+
+
+@put("/v1/networks/objects")
+async def put_object(request: Asked) -> shapes.NetworkObjectView:
+    who, book = caller_of(request).principal, book_of(request)
+    order = requests.decode(await body_of(request), shapes.NetworkOrder)
+    concerns(request, f"{order.kind} {order.name}")
+    wanted = decode(order.kind, order.name, order.spec)
+    if isinstance(wanted, LoadBalancer) and wanted.certificate:
+        await work(request, certificates_of(request).require, who, wanted)
+    made = await work(request, book.put, who, wanted, new=order.new, generation=order.generation)
+    return views.shown(_noted(request, made))
+
+
+@delete("/v1/networks/objects/{kind:str}", status_code=200)
+async def remove_object(request: Asked, kind: str) -> Named:
+    who, book = caller_of(request).principal, book_of(request)
+    order = requests.decode_query(dict(request.query_params), shapes.NetworkRemoval)
+    found = kind_named(kind)
+    concerns(request, f"{found} {order.name}")
+    gone = await work(request, book.remove, who, found, order.name, cascade=order.cascade)
+    return Named(name=_noted(request, gone).name)
+
+
+@post("/v1/networks/apply", status_code=200)
+async def apply_objects(request: Asked) -> shapes.NetworkChanges:
+    who, book = caller_of(request).principal, book_of(request)
+    file = requests.decode(await body_of(request), shapes.NetworkFile)
+    certified = certificates_of(request).require_there
+    found, revision = await work(request, apply_file, book, who, file, certified=certified)
+    changed = [f"{one.kind} {one.name}" for one in found if one.word != "unchanged"]
+    concerns(request, f"{'tried' if file.dry_run else len(changed)}: {', '.join(changed[:AUDITED_MAX])}")
+    return await work(request, shown_changes, found, revision)
+
+
+@get("/v1/networks/snapshot")
+async def snapshot(request: Asked) -> shapes.NetworkSnapshot:
+    who, book = caller_of(request).principal, book_of(request)
+    book.rights.require_platform(who, "read the networks of all tenants")
+    since = requests.decode_query(dict(request.query_params), shapes.NetworkSince)
+    await _later(book, since.after, since.wait)
+    return await work(request, _snapshot, book, since)
+
+
+@put("/v1/networks/status")
+async def report(request: Asked) -> shapes.NetworkReported:
+    who, book = caller_of(request).principal, book_of(request)
+    book.rights.require_platform(who, "say how far networks have been carried out")
+    reports = requests.decode(await body_of(request), shapes.NetworkReports)
+    statuses = {(str(one.kind), one.name): msgspec.to_builtins(one.status) for one in reports.items}
+    partial = {(str(one.kind), one.name) for one in reports.items if one.partial}
+    return shapes.NetworkReported(known=await work(request, book.report, statuses, partial))
+
+
+def book_of(request: Asked) -> NetworkBook:
+    """The networks of what serves. Raises UNSUPPORTED."""
+    found = operations_of(request).networks
+    if found is None:
+        raise CalabashError(
+            "this pool has no networks", reason=Reason.UNSUPPORTED, hint="use those of the pool of a machine"
+        )
+    return found
+
+
+def certificates_of(request: Asked) -> CertificateBook:
+    """Those of the networks of what serves. Raises UNSUPPORTED."""
+    book_of(request)
+    found = operations_of(request).certificates
+    assert found is not None
+    return found
+
+
+async def _later(book: NetworkBook, revision: int, wait_s: float) -> None:
+    """Return when the networks are at another revision, that time is over, or the server ends."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    until_s = loop.time() + wait_s
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    with book.called(tell):
+        while book.state().revision == revision and not book.ending:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await changed.wait()
+            except TimeoutError:
+                return
+            changed.clear()
+
+
+def _snapshot(book: NetworkBook, since: shapes.NetworkSince) -> shapes.NetworkSnapshot:
+    state, changed = book.since(since.after)
+    return views.snapshot(state, changed if since.changes or not changed else None)
+
+
+def _noted(request: Asked, row: StoredNetworkObject) -> StoredNetworkObject:
+    """For the audit log."""
+    concerns(request, f"{row.kind} {row.name}", tenant=row.tenant)
+    return row
+
+
+NETWORKS = (list_objects, show_object, put_object, remove_object, apply_objects, snapshot, report)

@@ -1,0 +1,159 @@
+"""What every route asks of a request: who asks, what serves, the body, a thread to work in.
+
+Who asks is who the kernel says is at the other end of the socket, or whose token the request came with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+import structlog
+from litestar import Request
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from msgspec import UnsetType
+
+from calabash.api import requests
+from calabash.api.gateway import SESSION_HEADER
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import render
+from calabash.model.tenancy import Principal, TokenKind
+from calabash.platform.access.caller import Caller
+from calabash.platform.access.visibility import Sight
+from calabash.platform.context import Operations
+from calabash.platform.http.server import connection_of
+from calabash.platform.settings_changes import guarantee_warnings
+
+BODY_S = 10.0
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Asked = Request[Any, Any, Any]
+_CALLER = "calabash caller"
+
+
+def caller_of(request: Asked) -> Caller:
+    """Who asks. Raises NOT_PERMITTED when this pool does not serve that user, NOT_AUTHENTICATED for a token that is none."""
+    known: Caller | None = request.scope["state"].get(_CALLER)
+    if known is not None:
+        return known
+    caller = connection_of(request.scope).caller
+    if caller is None:
+        raise CalabashError("the connection has no peer", reason=Reason.NOT_PERMITTED)
+    principal = principal_of(request)
+    operations_of(request).permission.require_served(principal)
+    caller = replace(caller, principal=principal, process=caller.process if principal.local else None)
+    request.scope["state"][_CALLER] = caller
+    return caller
+
+
+def known_caller(scope: Any) -> Caller | None:
+    """Who asked, once ``caller_of`` has found it out."""
+    found: Caller | None = scope["state"].get(_CALLER)
+    return found
+
+
+def principal_of(request: Asked) -> Principal:
+    """Who a request's token says it is from; without a token the process at the other end, where that will do.
+
+    Raises NOT_AUTHENTICATED.
+    """
+    operations, connection = operations_of(request), connection_of(request.scope)
+    given = request.headers.getall("authorization", [])
+    if given:
+        kind, _, secret = given[0].partition(" ")
+        if len(given) > 1 or kind.lower() != "bearer":
+            raise CalabashError(
+                "the Authorization header is not understood",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="one header, `Authorization: Bearer TOKEN`",
+            )
+        token = operations.tokens.check(secret.strip())
+        if token.kind is TokenKind.GATEWAY and (session := request.headers.get(SESSION_HEADER, "")):
+            token = operations.tokens.session(session)
+        if token.kind is TokenKind.LOGIN:
+            raise CalabashError(
+                "a login code is no token",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="exchange it for a session: calabash login, or the console's page",
+            )
+        return operations.permission.of_token(token)
+    if connection.token_required or connection.caller is None:
+        raise CalabashError(
+            "no token came with the request",
+            reason=Reason.NOT_AUTHENTICATED,
+            hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
+        )
+    return operations.permission.of_peer(connection.caller.peer)
+
+
+def operations_of(request: Asked) -> Operations:
+    """What serves."""
+    found: Operations = request.app.state.operations
+    return found
+
+
+def sight_of(request: Asked) -> Sight:
+    """What whoever asks is shown. Raises as ``caller_of``."""
+    return operations_of(request).sight(caller_of(request).principal)
+
+
+def shown_to(request: Asked) -> Callable[[str], str]:
+    """A function that renders a text for the requesting user; before that user is known no mentioned name is shown."""
+    caller: Caller | None = request.scope["state"].get(_CALLER)
+
+    def told(text: str) -> str:
+        sight = None if caller is None else operations_of(request).sight(caller.principal)
+        return render(text, lambda _kind, _name: False) if sight is None else sight.text(text)
+
+    return told
+
+
+async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
+    """In a worker thread, when this user has not too many there already."""
+    caller: Caller | None = request.scope["state"].get(_CALLER) or connection_of(request.scope).caller
+    assert caller is not None
+    token = caller.principal.token
+    who: int | str = caller.principal.key if token else caller.peer.uid
+    with structlog.contextvars.bound_contextvars(uid=who, **({"token": token} if token else {})):
+        async with operations_of(request).fairness.work(who, reads=request.method == "GET"):
+            return await asyncio.to_thread(call, *given, **named)
+
+
+async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) -> list[str]:
+    """Return the warning that queues are guaranteed more devices than there are, if a change sets a guarantee.
+
+    Args:
+        guarantee: as the change says it; UNSET: it sets none.
+    """
+    if not guarantee:
+        return []
+    operations, sight = operations_of(request), sight_of(request)
+    return guarantee_warnings(await work(request, operations.queues, sight), operations.devices())
+
+
+async def body_of(request: Asked) -> bytes:
+    """The whole body, bounded in size and time."""
+    found, most = bytearray(), requests.body_bytes_max(request.scope["path"])
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in _chunks(request):
+                found += chunk
+                if len(found) > most:
+                    raise RequestEntityTooLarge(f"the request body is larger than {most} bytes")
+    except TimeoutError:
+        connection_of(request.scope).abort()
+        raise CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once") from None
+    return bytes(found)
+
+
+async def _chunks(request: Asked) -> AsyncIterator[bytes]:
+    while True:
+        message: Any = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+        yield bytes(message.get("body", b""))
+        if not message.get("more_body", False):
+            return

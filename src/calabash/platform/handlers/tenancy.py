@@ -1,0 +1,220 @@
+"""Routes of tenants, projects, users, members, tokens and sessions."""
+
+from __future__ import annotations
+
+from litestar import delete, get, post, put
+
+from calabash.api import requests
+from calabash.api import tenancy as shapes
+from calabash.api.replies import Named
+from calabash.model import access
+from calabash.model.access import Action
+from calabash.model.money import Money
+from calabash.platform.access.tokens import IssuedSecret
+from calabash.platform.handlers.request import (
+    Asked,
+    body_of,
+    caller_of,
+    guarantee_warnings_of,
+    operations_of,
+    sight_of,
+    work,
+)
+from calabash.platform.tenancy import views
+from calabash.platform.tenancy.store import missing
+
+
+@get("/v1/tenants")
+async def list_tenants(request: Asked) -> shapes.TenantList:
+    who, people = caller_of(request).principal, operations_of(request).tenancy.people()
+    return shapes.TenantList(items=[views.shown_tenant(people, t) for t in views.tenants(people, who)])
+
+
+@get("/v1/tenants/{tenant:str}")
+async def show_tenant(request: Asked, tenant: str) -> shapes.TenantView:
+    who, people = caller_of(request).principal, operations_of(request).tenancy.people()
+    return views.shown_tenant(people, views.tenant(people, who, tenant))
+
+
+@put("/v1/tenants/{tenant:str}")
+async def put_tenant(request: Asked, tenant: str) -> Named:
+    who, tenant = caller_of(request).principal, requests.checked_name(tenant, what="tenant")
+    body = requests.decode(await body_of(request), shapes.TenantSettings)
+    await work(request, operations_of(request).changes.put_tenant, who, tenant, body)
+    return Named(name=tenant, warnings=await guarantee_warnings_of(request, body.guarantee))
+
+
+@delete("/v1/tenants/{tenant:str}", status_code=200)
+async def delete_tenant(request: Asked, tenant: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, operations_of(request).settle)  # what has just ended is in the way no more
+    await work(request, operations_of(request).changes.delete_tenant, who, tenant)
+    return Named(name=tenant)
+
+
+@get("/v1/tenants/{tenant:str}/projects")
+async def list_projects(request: Asked, tenant: str) -> shapes.ProjectList:
+    who, people = caller_of(request).principal, operations_of(request).tenancy.people()
+    found = people.projects_of(views.tenant(people, who, tenant).name)
+    return shapes.ProjectList(items=[views.shown_project(p) for p in sorted(found, key=lambda p: p.name)])
+
+
+@get("/v1/tenants/{tenant:str}/projects/{project:str}")
+async def show_project(request: Asked, tenant: str, project: str) -> shapes.ProjectView:
+    who, people = caller_of(request).principal, operations_of(request).tenancy.people()
+    found = people.projects.get((views.tenant(people, who, tenant).name, project))
+    if found is None:
+        raise missing("project", f"{tenant}/{project}")
+    return views.shown_project(found)
+
+
+@put("/v1/tenants/{tenant:str}/projects/{project:str}")
+async def put_project(request: Asked, tenant: str, project: str) -> Named:
+    who, project = caller_of(request).principal, requests.checked_part(project, what="project")
+    body = requests.decode(await body_of(request), shapes.ProjectSettings)
+    await work(request, operations_of(request).changes.put_project, who, tenant, project, body)
+    return Named(name=f"{tenant}/{project}")
+
+
+@delete("/v1/tenants/{tenant:str}/projects/{project:str}", status_code=200)
+async def delete_project(request: Asked, tenant: str, project: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, operations_of(request).settle)
+    await work(request, operations_of(request).changes.delete_project, who, tenant, project)
+    return Named(name=f"{tenant}/{project}")
+
+
+@get("/v1/users")
+async def list_users(request: Asked) -> shapes.UserList:
+    who, people = caller_of(request).principal, operations_of(request).tenancy.people()
+    return shapes.UserList(items=views.users(people, who))
+
+
+@get("/v1/users/{user:str}")
+async def show_user(request: Asked, user: str) -> shapes.UserView:
+    who, people = caller_of(request).principal, operations_of(request).tenancy.people()
+    found = views.user(people, who, user)
+    if found is None:
+        raise missing("user", user[:128])
+    return found
+
+
+@put("/v1/users/{user:str}")
+async def put_user(request: Asked, user: str) -> Named:
+    who, user = caller_of(request).principal, requests.checked_login(user)
+    body = requests.decode(await body_of(request), shapes.UserSettings)
+    await work(request, operations_of(request).changes.put_user, who, user, body)
+    return Named(name=user)
+
+
+@delete("/v1/users/{user:str}", status_code=200)
+async def delete_user(request: Asked, user: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, operations_of(request).changes.delete_user, who, user)
+    return Named(name=user)
+
+
+@put("/v1/members")
+async def put_member(request: Asked) -> Named:
+    who = caller_of(request).principal
+    body = requests.decode(await body_of(request), shapes.MemberOrder)
+    await work(request, operations_of(request).changes.put_member, who, body)
+    return Named(name=body.user)
+
+
+@delete("/v1/members", status_code=200)
+async def delete_member(request: Asked) -> Named:
+    who = caller_of(request).principal
+    where = requests.decode_query(dict(request.query_params), shapes.MemberPlace)
+    await work(request, operations_of(request).changes.delete_member, who, where)
+    return Named(name=where.user)
+
+
+@get("/v1/tokens")
+async def list_tokens(request: Asked) -> shapes.TokenList:
+    who, operations = caller_of(request).principal, operations_of(request)
+    everybody = access.may(who, Action.MANAGE_USERS)
+    found = [t for t in operations.tokens.everybody() if everybody or t.user == who.user]
+    return shapes.TokenList(items=[views.shown_token(t, operations.tokens.now_s()) for t in found])
+
+
+@post("/v1/tokens", status_code=201)
+async def create_token(request: Asked) -> shapes.IssuedTokenReply:
+    who = caller_of(request).principal
+    body = requests.decode(await body_of(request), shapes.TokenOrder)
+    return _issued(await work(request, operations_of(request).changes.issue, who, body))
+
+
+@delete("/v1/tokens/{name:str}", status_code=200)
+async def revoke_token(request: Asked, name: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, operations_of(request).changes.revoke, who, name)
+    return Named(name=name)
+
+
+@post("/v1/sessions", status_code=201)
+async def begin_session(request: Asked) -> shapes.IssuedTokenReply:
+    who = caller_of(request).principal
+    body = requests.decode(await body_of(request), shapes.SessionOrder)
+    return _issued(await work(request, operations_of(request).changes.session, who, body))
+
+
+@delete("/v1/sessions/current", status_code=200)
+async def end_session(request: Asked) -> Named:
+    who = caller_of(request).principal
+    await work(request, operations_of(request).changes.revoke, who, who.token)
+    return Named(name=who.token)
+
+
+@get("/v1/quota")
+async def list_quota(request: Asked) -> shapes.QuotaList:
+    operations, sight = operations_of(request), sight_of(request)
+    queues = await work(request, operations.queues, sight)
+
+    def spent(tenant: str) -> Money | None:
+        found = operations.billing.spent(tenant)
+        return found.money if found is not None else None
+
+    return shapes.QuotaList(items=views.quota(operations.tenancy.people(), sight.who, queues, spent))
+
+
+@get("/v1/me")
+async def me(request: Asked) -> shapes.Me:
+    return views.me(caller_of(request).principal)
+
+
+def _issued(issued: IssuedSecret) -> shapes.IssuedTokenReply:
+    record = issued.record
+    return shapes.IssuedTokenReply(
+        id=record.id,
+        user=record.user,
+        kind=record.kind,
+        scopes=[str(scope) for scope in record.scopes],
+        expires_at=record.expires_at,
+        secret=issued.secret,
+    )
+
+
+TENANCY = (
+    list_tenants,
+    show_tenant,
+    put_tenant,
+    delete_tenant,
+    list_projects,
+    show_project,
+    put_project,
+    delete_project,
+    list_users,
+    show_user,
+    put_user,
+    delete_user,
+    put_member,
+    delete_member,
+    list_tokens,
+    create_token,
+    revoke_token,
+    begin_session,
+    end_session,
+    list_quota,
+    me,
+)

@@ -1,0 +1,1 @@
+"""The home directory of a pool: files, logs, backups and limits."""

@@ -1,0 +1,1 @@
+"""The HTTP server on Unix sockets, its limits, and the processes beside the pool."""

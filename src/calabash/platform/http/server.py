@@ -1,0 +1,397 @@
+"""HTTP/1.1 on a Unix socket whose other ends may mean harm: who connects is what the kernel says, and everything waits
+for a bounded time only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import select
+import socket
+import struct
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+import uvicorn
+
+from calabash.adapters.host.failures import EXHAUSTED
+from calabash.adapters.host.processes import identify, peer_of
+from calabash.adapters.host.readable import readable
+from calabash.api.gateway import SESSION_HEADER
+from calabash.model.errors import CalabashError, Reason
+from calabash.platform.access.caller import Caller
+from calabash.platform.http.per_user_pacing import CONNECTIONS_AT_ONCE, Turns
+from calabash.platform.http.request_limits import REPLY_S, Fairness
+from calabash.transport.uvicorn_http11 import StrictProtocol
+
+HEADER_S = 10.0
+DATE_S = 1.0  # the resolution of the header Date
+ACCEPTED_AT_ONCE = 16
+WATCHED = "/v1/changes"  # it waits for what is to be told, and then tells little
+DESCRIPTORS_KEPT = 128
+_REFUSED_AT_ONCE = 256
+_SO_PEERPIDFD = 77
+_SCOPE_KEY = "calabash"
+_CREDENTIALS = frozenset({b"authorization", SESSION_HEADER.encode()})
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Listener(socket.socket):
+    """A listening socket that hands on only connections of users who have not too many already.
+
+    Whoever has too many is told so and hung up on here, which costs a hundredth of a connection that is served. At most
+    ``ACCEPTED_AT_ONCE`` are handed on in a row, so that those who are served already are not held up by a crowd at the
+    door.
+
+    The last ``descriptors_kept`` descriptors of the process are never a connection's: the kernel gives the smallest free
+    number, so a connection with a number above the rest is answered 503 and closed. Requests that are being served can
+    therefore always open what they need. Where even accepting fails, a descriptor that is held in reserve makes room for one
+    connection at a time.
+    """
+
+    fairness: Fairness
+    _in_a_row = 0
+    _spare = -1
+    _numbers_end = sys.maxsize
+
+    def keep_descriptors(self, kept: int) -> None:
+        """Keep so many of the descriptors that this process may open for other things than connections."""
+        self._numbers_end = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - kept
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        super().close()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._in_a_row >= ACCEPTED_AT_ONCE:
+            self._in_a_row = 0
+            raise BlockingIOError
+        for _ in range(_REFUSED_AT_ONCE):
+            try:
+                connection, address = super().accept()
+            except BlockingIOError:
+                self._in_a_row = 0
+                raise
+            except OSError as error:
+                if error.errno not in EXHAUSTED or not self._refuse_one():
+                    raise
+                continue
+            if connection.fileno() >= self._numbers_end:
+                _hang_up(connection, _OVERLOADED)
+            elif self.fairness.connect(peer_of(connection).uid):
+                self._in_a_row += 1
+                return connection, address
+            else:
+                _hang_up(connection, _TOO_MANY)
+        raise BlockingIOError
+
+    def _refuse_one(self) -> bool:
+        """Answer one connection with the spare descriptor's number; False where no descriptor is kept in reserve."""
+        if self._spare < 0:
+            return False
+        os.close(self._spare)
+        self._spare = -1
+        try:
+            connection, _ = super().accept()
+            _hang_up(connection, _OVERLOADED)
+        finally:
+            with contextlib.suppress(OSError):  # another thread was faster; it is opened again at the next connection
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return True
+
+
+def _refusal(status: str, reason: Reason, message: str, hint: str) -> bytes:
+    body = json.dumps({"reason": reason, "message": message, "hint": hint})
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Content-Type: application/json\r\n\r\n{body}".encode()
+
+
+_TOO_MANY = _refusal(
+    "429 Too Many Requests",
+    Reason.USER_LIMIT,
+    "this user has too many connections to the pool",
+    "close some; an administrator may raise `connections` in pool.toml",
+)
+_OVERLOADED = _refusal(
+    "503 Service Unavailable",
+    Reason.OVERLOADED,
+    "the pool has no descriptors left for another connection",
+    "ask again later; an administrator may raise the limit of open files of the pool",
+)
+
+
+def _hang_up(connection: socket.socket, answer: bytes) -> None:
+    try:
+        connection.send(answer, socket.MSG_DONTWAIT)
+    except OSError:
+        pass
+    finally:
+        connection.close()
+
+
+class Protocol(StrictProtocol):
+    """uvicorn's HTTP/1.1 that knows the process at the other end and does not wait for it for ever."""
+
+    fairness: Fairness  # set on a subclass, one per pool, like the next
+    turns: Turns  # of connections
+    token_socket = ""  # where it is not enough to be a process of this machine
+    token_required = False
+    caller: Caller | None = None
+    _patience: asyncio.TimerHandle | None = None
+    _uid = -1
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        self._uid = peer_of(connection).uid
+        self.token_required = connection.getsockname() == self.token_socket
+        # Older Pythons begin to read after this call whatever is said in it, so reading is stopped right after that, before
+        # the first byte is looked for.
+        self.loop.call_soon(self._hold)
+        self._wait_for_request()
+        self.turns.begin(self._uid, self._begin)
+
+    def _hold(self) -> None:
+        if self.caller is None:
+            self.transport.pause_reading()
+
+    def _begin(self) -> None:
+        if self.transport.is_closing():
+            return
+        try:
+            self.caller = asker_of(self.transport.get_extra_info("socket"))
+        except CalabashError:  # this process has run out of something, so nothing is known of the requesting process
+            self.transport.write(_OVERLOADED)
+            self.transport.close()
+            return
+        self.client = (f"{self.caller.peer.uid}:{self.caller.peer.gid}", self.caller.peer.pid)
+        self.app_state = {**self.app_state, _SCOPE_KEY: self}
+        self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self.turns.begin(self._uid, lambda: self._end(exc))
+
+    def _end(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.fairness.disconnect(self._uid)
+
+    def request_begun(self) -> None:
+        """The head of a request is there."""
+        self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def hung_up(self) -> bool:
+        """Whether nobody is there any more to read a reply; found even where nothing is being read just now."""
+        if self.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+    def drop(self) -> None:
+        """There is nobody to reply to."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        self.abort()
+
+    def unsent_bytes(self) -> int:
+        return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Drop the connection with everything that is unsent."""
+        self.transport.abort()
+
+    def _wait_for_request(self) -> None:
+        self._stop_waiting()
+        self._patience = self.loop.call_later(HEADER_S, self.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def connection_of(scope: Any) -> Protocol:
+    """The connection that a request came on."""
+    found: Protocol = scope["state"][_SCOPE_KEY]
+    return found
+
+
+def asker_of(connection: socket.socket) -> Caller:
+    """Who connected, and as which process: its start time is read while the kernel still holds the process for us."""
+    peer = peer_of(connection)
+    process = identify(peer.pid)
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
+    except OSError:  # an older kernel: what is entered is compared by start time alone
+        return Caller(peer=peer, process=process)
+    (descriptor,) = struct.unpack("i", raw)
+    try:
+        return Caller(peer=peer, process=None if readable(descriptor, 0) else process)  # readable: it has ended
+    finally:
+        os.close(descriptor)
+
+
+class Fair:
+    """The application behind the bounds of ``fairness``."""
+
+    def __init__(self, application: Application, fairness: Fairness, turns: Turns) -> None:
+        self._application = application
+        self._fairness = fairness
+        self._turns = turns
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        connection = connection_of(scope)
+        assert connection.caller is not None
+        uid: int | str = connection.caller.peer.uid
+        connection.request_begun()
+        if connection.token_required:  # the gateway holds each token to its rate; here it stands for many users
+            uid = _shown_token(scope)
+        else:
+            admitted = await self._fairness.admit(connection.caller.peer.uid, gone=connection.hung_up)
+            await self._turns.turn(connection.caller.peer.uid, reads=scope["method"] == "GET")
+            if not admitted or connection.hung_up():
+                connection.drop()
+                return
+
+        async def send_read(message: Message) -> None:
+            """Give up on who does not read."""
+            try:
+                await asyncio.wait_for(send(message), REPLY_S)
+            except TimeoutError:
+                connection.abort()
+
+        if (
+            scope["method"] == "GET" and scope["path"] != WATCHED
+        ):  # these replies can be large: they are not even made before there is room for one
+            async with self._fairness.reply(uid):
+                await self._application(scope, receive, send_read)
+                await self._until_read(connection)
+        else:
+            await self._application(scope, receive, send_read)
+
+    async def _until_read(self, connection: Protocol) -> None:
+        """Small replies are in the kernel's buffer at once; for others wait, and give up on who does not read."""
+        deadline = asyncio.get_running_loop().time() + REPLY_S
+        while connection.unsent_bytes():
+            if asyncio.get_running_loop().time() > deadline:
+                connection.abort()
+                return
+            await asyncio.sleep(0.02)
+
+
+def _shown_token(scope: Any) -> str:
+    """Return a name for the credential that a request shows, not the credential itself."""
+    shown = b" ".join(value for name, value in scope["headers"] if name in _CREDENTIALS)
+    return "token " + hashlib.sha256(shown).hexdigest()
+
+
+class _EndingServer(uvicorn.Server):
+    """Says that it ends before it waits for requests that are under way, and sleeps until it is to end.
+
+    uvicorn's own loop wakes up ten times a second to see whether it is to end.
+    """
+
+    ending: Callable[[], None] = staticmethod(lambda: None)
+    _should_exit = False
+    _exits: asyncio.Event | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def should_exit(self) -> bool:
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._should_exit = value
+        if value and self._loop is not None and self._exits is not None:
+            self._loop.call_soon_threadsafe(self._exits.set)  # from a handler of a signal, too
+
+    async def main_loop(self) -> None:
+        self._exits, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        while not await self.on_tick(0):  # sets the header Date
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._exits.wait(), DATE_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.ending()
+        await super().shutdown(sockets)
+
+
+def descriptors_kept() -> int:
+    """The descriptors that connections leave to everything else; small where few may be opened at all."""
+    return min(DESCRIPTORS_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+
+class Server:
+    """Serves an application on its listeners until it is stopped or a signal comes.
+
+    Args:
+        token_socket: the path of the listener where every request must show a token.
+        ending: called when the server begins to end, so that who waits for news is answered.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        fairness: Fairness,
+        *,
+        token_socket: str = "",
+        ending: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ending = ending
+        self._listeners = listeners
+        self._fairness = fairness
+        self._token_socket = token_socket
+        self._server: uvicorn.Server | None = None
+        self._stopped = False
+        for listener in listeners:
+            listener.fairness = fairness
+            listener.keep_descriptors(descriptors_kept())
+
+    def run(self, application: Application) -> None:
+        turns = Turns(at_once=CONNECTIONS_AT_ONCE)
+        bounds = {"fairness": self._fairness, "turns": turns, "token_socket": self._token_socket}
+        config = uvicorn.Config(
+            Fair(application, self._fairness, Turns()),
+            http=type("PoolProtocol", (Protocol,), bounds),
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=16 * 1024,
+            timeout_graceful_shutdown=2,
+            backlog=1024,
+        )
+        self._server = _EndingServer(config)
+        self._server.ending = self._ending
+        self._server.should_exit = self._stopped
+        self._server.run(sockets=list(self._listeners))
+
+    def stop(self) -> None:
+        """Have ``run`` return, also one that has not begun."""
+        self._stopped = True
+        if self._server is not None:
+            self._server.should_exit = True

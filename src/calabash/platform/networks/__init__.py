@@ -1,0 +1,1 @@
+"""The stored objects of tenant networks, and who may change them."""

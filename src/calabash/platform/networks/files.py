@@ -1,0 +1,136 @@
+"""A file of objects on the book of networks: whose it may change, what it takes back, and what that comes to.
+
+What is pruned is the narrowest that serves: objects that an earlier file has made, in VPCs that are documents of this one, and
+that it does not name. VPCs and uplinks are never pruned, nor what somebody has made by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
+
+from calabash.adapters.store.networks import StoredNetworkObject
+from calabash.api import networks as shapes
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkKind, Vpc, kind_of, vpc_of
+from calabash.model.network_services import LoadBalancer
+from calabash.model.tenancy import Principal
+from calabash.net.objects.specs import decode, kind_named
+from calabash.net.store.apply_plan import (
+    Key,
+    NetworkChange,
+    WantedObject,
+    carried_out,
+    changes_between,
+    specs_of,
+)
+from calabash.net.store.networks import Networks
+from calabash.platform.networks.changes import NetworkState
+from calabash.platform.networks.rights import Kept, bounded
+from calabash.platform.networks.store import NetworkBook
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+
+def apply_file(
+    book: NetworkBook,
+    who: Principal,
+    file: shapes.NetworkFile,
+    *,
+    certified: Callable[[LoadBalancer], None] = lambda _: None,
+) -> tuple[list[NetworkChange], int]:
+    """Make the objects what the file says, all of them or none; what became of each, and the revision then.
+
+    Args:
+        certified: raises CalabashError where the certificate that a balancer names is not there.
+    """
+    wanted = read_wanted(file.documents)
+    named = frozenset((kind_of(one.item), one.item.name) for one in wanted)
+    found: list[NetworkChange] = []
+
+    def judged(state: NetworkState) -> Networks:
+        kept = _with_new_vpcs(book, who, state, wanted)
+        for one in wanted:
+            with_place(one.place, book.rights.require_put, who, kept, one.item, room=False)
+            if isinstance(one.item, LoadBalancer):
+                with_place(one.place, certified, one.item)
+        owned = [WantedObject(place=one.place, item=book.owned(who, state, one.item)) for one in wanted]
+        unwanted = [*_pruned(state, named)] if file.prune else []
+        for kind, name in unwanted:
+            book.rights.require_change(who, kept, kind, name)
+        after = carried_out(state.networks, owned, unwanted, platform=book.rights.platform(who))
+        found[:] = changes_between(state.networks, after, owned)
+        for tenant, (fresh, gone) in _counted(kept, found).items():
+            book.rights.require_room(who, state.kept, tenant, fresh, gone=gone)
+        return state.networks if file.dry_run else after
+
+    state = book.change(who, judged, applied=named)
+    return found, state.revision
+
+
+def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[WantedObject]:
+    """The nouns of documents. Raises CalabashError with the document's number."""
+    found = []
+    for number, document in enumerate(documents, start=1):
+        place = f"document {number}"
+        kind = with_place(place, kind_named, document.kind)
+        item = with_place(place, decode, kind, document.name, document.spec)
+        found.append(WantedObject(place=place, item=item))
+    return found
+
+
+def with_place(place: str, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
+    """What the call returns; its CalabashError says where."""
+    try:
+        return call(*given, **named)
+    except CalabashError as error:
+        raise CalabashError(f"{place}: {error.message}", reason=error.reason, hint=error.hint) from error
+
+
+def shown_changes(changes: Iterable[NetworkChange], revision: int) -> shapes.NetworkChanges:
+    """As the API tells them."""
+    views = []
+    for change in changes:
+        before, after = specs_of(change)
+        views.append(
+            shapes.NetworkChangeView(change=change.word, kind=change.kind, name=change.name, before=before, after=after)
+        )
+    return shapes.NetworkChanges(changes=views, revision=revision)
+
+
+def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wanted: Iterable[WantedObject]) -> Kept:
+    """What is kept, with the VPCs that the file brings along: what is in these may be said in the same file."""
+    kept = dict(state.kept)
+    for one in wanted:
+        key = (str(NetworkKind.VPC), one.item.name)
+        if isinstance(one.item, Vpc) and key not in kept:
+            tenant = with_place(one.place, book.rights.tenant_for, who, one.item.tenant)
+            kept[key] = StoredNetworkObject(kind=key[0], name=key[1], tenant=tenant, generation=0, spec={}, status={})
+    return kept
+
+
+def _counted(
+    kept: Kept, changes: Iterable[NetworkChange]
+) -> dict[str, tuple[Counter[NetworkKind], Counter[NetworkKind]]]:
+    """Of each tenant that gets new objects: how many of each kind, and how many go."""
+    fresh: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
+    gone: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
+    for change in changes:
+        if change.kind is NetworkKind.UPLINK or (change.before is None) == (change.after is None):
+            continue
+        if bounded(change.kind, change.name):
+            into = fresh if change.before is None else gone
+            into[kept[NetworkKind.VPC, vpc_of(change.name)].tenant][change.kind] += 1
+    return {tenant: (found, gone[tenant]) for tenant, found in fresh.items()}
+
+
+def _pruned(state: NetworkState, named: frozenset[Key]) -> Iterable[Key]:
+    vpcs = {name for kind, name in named if kind is NetworkKind.VPC}
+    for row in state.kept.values():
+        kind = NetworkKind(row.kind)
+        if kind in {NetworkKind.VPC, NetworkKind.UPLINK} or not row.applied:
+            continue
+        if vpc_of(row.name) in vpcs and (kind, row.name) not in named:
+            yield kind, row.name

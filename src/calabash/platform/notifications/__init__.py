@@ -1,0 +1,1 @@
+"""Notifications: rules, collection and delivery."""

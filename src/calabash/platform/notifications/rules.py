@@ -1,0 +1,207 @@
+"""Notifications as people set them: whose they are, what may be set, and sending a test."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+from msgspec import UNSET, UnsetType
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.notify import new_secret
+from calabash.adapters.notify.mail import checked_address
+from calabash.adapters.store.notices import NoticeTables
+from calabash.api import notifications as shapes
+from calabash.model.access import Action, may
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.notices import Delivery, Notice, NoticeChannel, NoticeKind, Notification, NotificationState
+from calabash.model.tenancy import Principal
+from calabash.platform.access.permission import Permission
+from calabash.platform.notifications.settings import NotificationSettings
+from calabash.platform.settings_changes import require_presence
+from calabash.platform.tenancy.store import TenancyBook, missing
+from calabash.transport.web.client import checked_url
+
+log = structlog.get_logger(__name__)
+
+
+class NoticeBook:
+    """Safe for threads. Methods that somebody asks for raise CalabashError where that one may not or it cannot be.
+
+    Args:
+        changed: called when a notification was set, or a notice posted.
+    """
+
+    def __init__(
+        self,
+        tables: NoticeTables,
+        settings: NotificationSettings,
+        *,
+        permission: Permission,
+        tenancy: TenancyBook,
+        clock: Clock,
+    ) -> None:
+        self._tables, self._settings = tables, settings
+        self._permission, self._tenancy, self._clock = permission, tenancy, clock
+        self._rule = settings.rule()
+        self._webhooks, self._mails = settings.webhooks(), settings.mails()
+        self.changed: Callable[[], None] = lambda: None
+        self.any = bool(tables.notifications())  # whether anybody wants anything
+
+    def seen(self, who: Principal) -> list[shapes.NotificationView]:
+        """Those that one administers."""
+        found = self._tables.notifications()
+        return [_shown(one, state) for one, state in found if may(who, Action.MANAGE_NOTICES, tenant=one.tenant)]
+
+    def show(self, who: Principal, name: str, tenant: str | None) -> shapes.NotificationView:
+        """One of them."""
+        return _shown(*self._find(name, self._place(who, tenant)))
+
+    def put(
+        self, who: Principal, name: str, tenant: str | None, order: shapes.NotificationOrder
+    ) -> shapes.NotificationReply:
+        """Create a notification or change what is said; the secret of a webhook is in this reply only."""
+        place = self._place(who, tenant)
+        before = next((n for n, _ in self._tables.notifications() if (n.tenant, n.name) == (place, name)), None)
+        require_presence("notification", name, exists=before is not None, new=order.new, command="notify")
+        if before is not None and order.webhook is UNSET and order.email is UNSET:
+            channel, target = before.channel, before.target
+        else:
+            channel, target = self._target(order.webhook or "", order.email or "")
+        known_kinds = before.kinds if before is not None else ()
+        if before is None:
+            self._require_room(place)
+        secret = ""
+        if channel is NoticeChannel.WEBHOOK:
+            known = before.secret if before and before.channel is channel and not order.new_secret else ""
+            secret = known or new_secret()
+        made = Notification(
+            tenant=place,
+            name=name,
+            channel=channel,
+            target=target,
+            kinds=known_kinds if isinstance(order.kinds, UnsetType) else tuple(dict.fromkeys(order.kinds)),
+            secret=secret,
+            created_at=before.created_at if before else self._clock.now_s(),
+        )
+        if self._tables.cursor() < 0 or not self.any:
+            self._tables.post((), cursor=self._tables.newest_event())  # what was before is not told
+        self._tables.put(made)
+        self.any = True
+        self.changed()
+        fresh = before is None or before.secret != secret
+        return shapes.NotificationReply(name=name, tenant=place, secret=secret if fresh else "")
+
+    def delete(self, who: Principal, name: str, tenant: str | None) -> None:
+        """With what waits for its receiver."""
+        place = self._place(who, tenant)
+        if not self._tables.delete(place, name):
+            raise missing("notification", name)
+        self.any = bool(self._tables.notifications())
+
+    def test(self, who: Principal, name: str, tenant: str | None) -> shapes.NotificationTested:
+        """Send a notice at once, and say what came of it."""
+        one, _ = self._find(name, self._place(who, tenant))
+        now_s = self._clock.now_s()
+        message = f"{who.user} has sent this to see whether it arrives."
+        notice = Notice(id="", kind=NoticeKind.TEST, at=now_s, tenant=one.tenant, about=name, message=message)
+        number = f"msg_{secrets.token_hex(20)}"
+        try:
+            self.send(one, Delivery(id=number, tenant=one.tenant, name=name, at=now_s, notice=notice))
+        except CalabashError as error:
+            return shapes.NotificationTested(name=name, passed=False, why=error.message)
+        return shapes.NotificationTested(name=name, passed=True, why="")
+
+    def send(self, to: Notification, delivery: Delivery) -> None:
+        """One try. Raises CalabashError, RefusedForGoodError."""
+        if to.channel is NoticeChannel.WEBHOOK:
+            self._webhooks.send(to.target, to.secret, delivery, now_s=self._clock.now_s())
+        elif self._mails is None:
+            raise CalabashError("no mail server is named", reason=Reason.UNREACHABLE, hint="see [notifications.mail]")
+        else:
+            self._mails.send(to.target, delivery)
+
+    def post(self, notices: Sequence[Notice], *, cursor: int | None = None) -> None:
+        """Have them sent to whoever wants them. Never raises and never waits for a receiver."""
+        if not self.any:
+            return
+        try:
+            made = self._tables.post(notices, cursor=cursor)
+        except CalabashError as error:
+            log.warning("a notice cannot be kept now", error=error.message)
+            return
+        if made:
+            self.changed()
+
+    def _target(self, webhook: str, email: str) -> tuple[NoticeChannel, str]:
+        if bool(webhook) == bool(email):
+            raise CalabashError("a notification goes to a web server or to a mail address", hint="give one of them")
+        if email:
+            domains = [domain.lower() for domain in self._settings.mail.domains]
+            if domains and checked_address(email).rpartition("@")[2].lower() not in domains:
+                raise CalabashError(
+                    f"mail may not go to {email}",
+                    reason=Reason.NOT_PERMITTED,
+                    hint=f"it goes to {', '.join(domains)}",
+                )
+            return NoticeChannel.EMAIL, checked_address(email)
+        parts = checked_url(webhook)
+        try:
+            address = ipaddress.ip_address(parts.hostname or "")
+        except ValueError:
+            address = None
+        permitted = parts.scheme == "https" or bool(self._settings.allow)
+        if address is not None:
+            permitted = self._rule.permits(address) if parts.scheme == "https" else self._rule.named(address)
+        if not permitted:
+            raise CalabashError(
+                f"{parts.hostname} may not be reached{'' if parts.scheme == 'https' else ' without TLS'}",
+                reason=Reason.NOT_PERMITTED,
+                hint="ask an administrator of the platform to name it in `allow` of [notifications] in pool.toml",
+            )
+        return NoticeChannel.WEBHOOK, webhook
+
+    def _place(self, who: Principal, tenant: str | None) -> str:
+        """Whose notification is meant. Raises NOT_PERMITTED, NOT_FOUND."""
+        if tenant is None:
+            mine = sorted({r.tenant for r in who.roles if may(who, Action.MANAGE_NOTICES, tenant=r.tenant)})
+            tenant = "" if may(who, Action.MANAGE_NOTICES) or len(mine) != 1 else mine[0]
+        if tenant and (tenant not in self._tenancy.people().tenants or not may(who, Action.SEE, tenant=tenant)):
+            raise missing("tenant", tenant)
+        self._permission.require(who, Action.MANAGE_NOTICES, "set notifications", tenant=tenant)
+        return tenant
+
+    def _require_room(self, place: str) -> None:
+        count = sum(n.tenant == place for n, _ in self._tables.notifications())
+        if count >= self._settings.per_tenant:
+            raise CalabashError(
+                f"there are {count} notifications, the most that one tenant can have",
+                reason=Reason.USER_LIMIT,
+                hint="delete one with `calabash notify delete`",
+            )
+
+    def _find(self, name: str, tenant: str) -> tuple[Notification, NotificationState]:
+        for one, state in self._tables.notifications():
+            if (one.tenant, one.name) == (tenant, name):
+                return one, state
+        raise missing("notification", name)
+
+
+def _shown(one: Notification, state: NotificationState) -> shapes.NotificationView:
+    one = replace(one, secret="")
+    return shapes.NotificationView(
+        name=one.name,
+        tenant=one.tenant,
+        channel=one.channel.value,
+        target=one.target,
+        kinds=[kind.value for kind in one.kinds],
+        waiting=state.waiting,
+        delivered=state.delivered,
+        failed=state.failed,
+        dropped=state.dropped,
+        last_at=state.last_at,
+        last_error=state.last_error,
+    )

@@ -1,0 +1,41 @@
+"""Everything that notices take, put together and started: the book of notifications, what collects, what carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.store import Store
+from calabash.platform.access.permission import Permission
+from calabash.platform.access.tokens import Tokens
+from calabash.platform.notifications.collector import NoticeCollector, WaitingLong
+from calabash.platform.notifications.delivery import Courier
+from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.settings import NotificationSettings
+from calabash.platform.tenancy.store import TenancyBook
+
+
+def notifying(
+    settings: NotificationSettings,
+    stack: ExitStack,
+    *,
+    store: Store,
+    permission: Permission,
+    tenancy: TenancyBook,
+    tokens: Tokens,
+    waiting: Callable[[], Iterable[WaitingLong]],
+    clock: Clock,
+) -> NoticeBook:
+    """The book of notifications; what it takes is stopped with the stack. Raises CalabashError(BAD_FILE)."""
+    book = NoticeBook(store.notices, settings, permission=permission, tenancy=tenancy, clock=clock)
+    courier = Courier(store.notices, book.send, clock)
+    book.changed = courier.wake
+    collector = NoticeCollector(
+        book, settings, store=store, tokens=tokens, people=tenancy.people, waiting=waiting, clock=clock
+    )
+    courier.start()
+    stack.callback(courier.stop)
+    collector.start()
+    stack.callback(collector.stop)
+    return book

@@ -1,0 +1,1 @@
+"""Tenants, projects, users and their membership."""

@@ -1,0 +1,241 @@
+"""Changes of tenants, projects, users, members and tokens: who may ask for them, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from calabash.api import tenancy as shapes
+from calabash.model import access
+from calabash.model.access import Action
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.money import parse_money
+from calabash.model.tenancy import (
+    DEFAULT_PROJECT,
+    Member,
+    Principal,
+    Project,
+    Role,
+    Tenant,
+    TokenKind,
+    TokenScope,
+    User,
+)
+from calabash.platform.access.permission import Permission
+from calabash.platform.access.tokens import IssuedSecret, Tokens
+from calabash.platform.settings_changes import changed_names, require_presence
+from calabash.platform.tenancy.identities import Identities, VouchedIdentity
+from calabash.platform.tenancy.store import TenancyBook, missing
+from calabash.sharing.registry import mode_named
+
+TENANT_CHARACTERS_MAX = 63
+
+
+class TenancyChanges:
+    """Every method raises CalabashError where the principal may not or it cannot be; then nothing changes."""
+
+    def __init__(self, *, tenancy: TenancyBook, tokens: Tokens, permission: Permission) -> None:
+        self._tenancy = tenancy
+        self._tokens = tokens
+        self._permission = permission
+        self.identities = Identities(tenancy)
+        self.tenant_leaves: Callable[[str], None] = lambda _: None  # raises where something of a tenant is in the way
+
+    # -- tenants and projects ----------------------------------------------------------------------------------
+
+    def put_tenant(self, who: Principal, name: str, wanted: shapes.TenantSettings) -> None:
+        """Create a tenant or change what is said."""
+        self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
+        people = self._tenancy.people()
+        known = people.tenants.get(name)
+        require_presence("tenant", name, exists=known is not None, new=wanted.new)
+        if known is None and (len(name) > TENANT_CHARACTERS_MAX or "/" in name):
+            raise CalabashError(
+                f"tenant name {name[:80]!r} is not usable",
+                hint=f"at most {TENANT_CHARACTERS_MAX} characters, without /",
+            )
+        before = known or Tenant(name=name)
+        said = _said(wanted)
+        users = None
+        if wanted.users is not msgspec.UNSET or wanted.add_users or wanted.remove_users:
+            members = sorted(m.user for m in people.of_tenant(name) if m.role is Role.MEMBER and not m.project)
+            users = [
+                *changed_names(
+                    f"the members of tenant {name}", members, wanted.users, wanted.add_users, wanted.remove_users
+                )
+            ]
+        said["groups"] = changed_names(
+            f"the groups of tenant {name}", before.groups, wanted.groups, wanted.add_groups, wanted.remove_groups
+        )
+        least = said.pop("priority_min", before.priorities[0])
+        most = said.pop("priority_max", before.priorities[1])
+        if "budget" in said:
+            said["budget"] = parse_money(said["budget"]) if said["budget"] else None
+        for mode in said.get("modes", ()):
+            mode_named(mode)
+        said |= {key: tuple(said[key]) for key in ("modes", "models") if key in said}
+        if "networks" in said:
+            said["networks"] = tuple(sorted(said["networks"].items()))
+        tenant = _changed(before, said | {"priorities": (least, most)})
+        self._tenancy.put_tenant(tenant, members=users)
+
+    def delete_tenant(self, who: Principal, name: str) -> None:
+        """A tenant without requests and without networks."""
+        self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
+        self.tenant_leaves(name)
+        self._tenancy.delete_tenant(name)
+
+    def put_project(self, who: Principal, tenant: str, name: str, wanted: shapes.ProjectSettings) -> None:
+        """Create a project or change what is said."""
+        self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
+        known = self._tenancy.people().projects.get((tenant, name))
+        require_presence("project", name, tenant=tenant, exists=known is not None, new=wanted.new)
+        self._tenancy.put_project(_changed(known or Project(tenant=tenant, name=name), _said(wanted)))
+
+    def delete_project(self, who: Principal, tenant: str, name: str) -> None:
+        """A project without requests."""
+        self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
+        if name == DEFAULT_PROJECT and (tenant, name) not in self._tenancy.people().projects:
+            raise CalabashError(
+                f"project {DEFAULT_PROJECT} of tenant {tenant} cannot be deleted",
+                reason=Reason.CONFLICT,
+                hint="it is where requests go that name no project",
+            )
+        self._tenancy.delete_project(tenant, name)
+
+    # -- people ------------------------------------------------------------------------------------------------
+
+    def put_user(self, who: Principal, name: str, wanted: shapes.UserSettings) -> None:
+        """Create a user or change what is said."""
+        self._permission.require(who, Action.MANAGE_USERS, "change users")
+        known = self._tenancy.people().users.get(name)
+        require_presence("user", name, exists=known is not None, new=wanted.new)
+        user = _changed(known or User(name=name), _said(wanted))
+        uid = self._permission.account_of(user.login)
+        if user.login and uid < 0:
+            raise CalabashError(f"there is no account {user.login} on this machine", hint="see `getent passwd`")
+        if name != user.login and self._permission.account_of(name) >= 0:
+            raise CalabashError(
+                f"user {name} is an account of this machine, and would not be that one",
+                reason=Reason.CONFLICT,
+                hint=f"say --login {name}, or choose another name",
+            )
+        self._tenancy.put_user(user)
+
+    def delete_user(self, who: Principal, name: str) -> None:
+        """A user, its roles and its tokens."""
+        self._permission.require(who, Action.MANAGE_USERS, "change users")
+        self._tenancy.delete_user(name)
+        self._tokens.forget_user(name)
+
+    def put_member(self, who: Principal, wanted: shapes.MemberOrder) -> None:
+        """Give a user a role."""
+        self._require_place(who, wanted.tenant)
+        self._require_user(wanted.user)
+        member = Member(user=wanted.user, role=wanted.role, tenant=wanted.tenant, project=wanted.project)
+        self._tenancy.put_member(member)
+
+    def delete_member(self, who: Principal, where: shapes.MemberPlace) -> None:
+        """Take a user's role there."""
+        self._require_place(who, where.tenant)
+        self._tenancy.delete_member(user=where.user, tenant=where.tenant, project=where.project)
+
+    # -- tokens ------------------------------------------------------------------------------------------------
+
+    def issue(self, who: Principal, wanted: shapes.TokenOrder) -> IssuedSecret:
+        """A token that may no more than whoever asks for it, unless that is an administrator of users."""
+        user = wanted.user or who.user
+        scopes = tuple(dict.fromkeys(wanted.scopes))
+        life_s = wanted.life_s
+        if user != who.user:
+            self._permission.require(who, Action.MANAGE_USERS, "make tokens of others")
+            self._require_user(user)
+        elif not access.in_scope(who, Action.MANAGE_USERS):
+            raise CalabashError(
+                f"a token with scopes {', '.join(who.scopes) or 'none'} may not make tokens",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"use one with scope {TokenScope.MANAGE}",
+            )
+        if who.scopes and not set(scopes or tuple(TokenScope)) <= set(who.scopes):
+            raise CalabashError(
+                f"a token with scopes {', '.join(who.scopes)} may not make one for more",
+                reason=Reason.NOT_PERMITTED,
+                hint="name scopes that it has",
+            )
+        if wanted.login and (who.scopes or scopes):
+            raise CalabashError("a login code has no scopes", hint="leave them out, and use a token without any")
+        kind = TokenKind.LOGIN if wanted.login else TokenKind.API
+        return self._tokens.issue(user=user, kind=kind, life_s=life_s, scopes=scopes, note=wanted.note)
+
+    def revoke(self, who: Principal, token: str) -> None:
+        """Nobody comes in with it from now on. Raises NOT_FOUND for those of others, too."""
+        record = self._tokens.find(token)
+        mine = record is not None and record.user == who.user
+        if record is None or not (mine or access.may(who, Action.MANAGE_USERS)):
+            raise missing("token", token[:40])
+        if not self._tokens.revoke(token):
+            raise CalabashError(
+                f"token {token} was revoked before", reason=Reason.CONFLICT, hint="see `calabash token list`"
+            )
+
+    def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:
+        """Return a session for a login code, or for the subject that the gateway vouches for.
+
+        The gateway alone begins sessions of the console, which have no secret; without it a login code gives a token.
+        """
+        if bool(wanted.code) == bool(wanted.subject):
+            raise CalabashError("a session is for a login code or for a subject", hint="give one of them")
+        if wanted.console and who.kind is not TokenKind.GATEWAY:
+            raise CalabashError(
+                "only the gateway may begin a session of the console",
+                reason=Reason.NOT_PERMITTED,
+                hint="leave out `console`",
+            )
+        if wanted.code:
+            user = self._tokens.use_up(wanted.code).user
+        else:
+            if who.kind is not TokenKind.GATEWAY:
+                raise CalabashError(
+                    "only the gateway may vouch for others", reason=Reason.NOT_PERMITTED, hint="use a login code"
+                )
+            user = self.identities.user(
+                VouchedIdentity(
+                    subject=wanted.subject, name=wanted.name, email=wanted.email, groups=tuple(wanted.groups)
+                )
+            )
+        if wanted.console:
+            return self._tokens.begin_session(user)
+        return self._tokens.issue(user=user, kind=TokenKind.SESSION)
+
+    def _require_user(self, name: str) -> None:
+        """Raise NOT_FOUND if there is neither a user nor an account of that name."""
+        if name not in self._tenancy.people().users and self._permission.account_of(name) < 0:
+            raise missing("user", name)
+
+    def _require_place(self, who: Principal, tenant: str) -> None:
+        if tenant:
+            self._require_tenant(who, Action.MANAGE_MEMBERS, tenant, "change its members")
+        else:
+            self._permission.require(who, Action.MANAGE_USERS, "change roles for the platform")
+
+    def _require_tenant(self, who: Principal, action: Action, tenant: str, what: str) -> None:
+        """Of tenants that it may not see, nobody hears whether they are there."""
+        if tenant not in self._tenancy.people().tenants or not access.may(who, Action.SEE, tenant=tenant):
+            raise missing("tenant", tenant)
+        self._permission.require(who, action, what, tenant=tenant)
+
+
+_OF_THE_REQUEST = frozenset({"new", "users", "groups", "add_users", "remove_users", "add_groups", "remove_groups"})
+
+
+def _said(wanted: msgspec.Struct) -> dict[str, Any]:
+    """Return the settings that a request names, without those that say how lists and the object itself change."""
+    settings = msgspec.structs.asdict(wanted)
+    return {k: v for k, v in settings.items() if v is not msgspec.UNSET and k not in _OF_THE_REQUEST}
+
+
+def _changed(before: Any, said: dict[str, Any]) -> Any:
+    return replace(before, **said)

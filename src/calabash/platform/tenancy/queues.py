@@ -1,0 +1,115 @@
+"""Tenants as queues, and what a tenant's requests may say. Pure.
+
+A tenant's queue has its guarantee and limit; below it stand a queue for each project and one, ``default``, for requests that
+name none. What the projects leave of the guarantee is that queue's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from calabash.model import access
+from calabash.model.allocation import QueueRecord
+from calabash.model.device import Device
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE, GpuRequest
+from calabash.model.tenancy import DEFAULT_PROJECT, Principal, Tenant, project_of, project_queue
+from calabash.platform.tenancy.directory import People
+from calabash.sharing.registry import mode_for
+
+SHOWN_MAX = 8
+
+
+def tenant_queues(people: People, explicit: Collection[str]) -> dict[str, QueueRecord]:
+    """The queues of all tenants by name, but of those whose name an administrator has given to a queue before."""
+    found: dict[str, QueueRecord] = {}
+    for tenant in people.tenants.values():
+        if tenant.name in explicit:
+            continue
+        found[tenant.name] = QueueRecord(
+            name=tenant.name, deserved=tenant.guarantee, limit=tenant.limit, weight=tenant.weight
+        )
+        projects = people.projects_of(tenant.name)
+        left = max(0.0, tenant.guarantee - sum(p.guarantee for p in projects))
+        first = project_queue(tenant.name)
+        found[first] = QueueRecord(name=first, parent=tenant.name, deserved=left)
+        for p in projects:
+            found[p.queue] = QueueRecord(
+                name=p.queue, parent=tenant.name, deserved=p.guarantee, limit=p.limit, weight=p.weight
+            )
+    return found
+
+
+def queue_of(
+    people: People, explicit: Collection[str], who: Principal, tenant: str, *, queue: str, project: str
+) -> tuple[str, str]:
+    """The queue of a request on that tenant's account, and its project; "" for none.
+
+    Raises NOT_FOUND for a project that is none. A queue that is nobody's here is the caller's to judge.
+    """
+    if tenant not in people.tenants:
+        if project:
+            raise CalabashError(f"{tenant} has no projects", reason=Reason.NOT_FOUND, hint="leave the project out")
+        return queue or DEFAULT_QUEUE, ""
+    if tenant in explicit and queue in {"", DEFAULT_QUEUE, tenant} and not project:
+        return tenant, ""
+    named = project or project_of(tenant, queue) or _only_project(who, tenant)
+    if not project and queue not in {"", DEFAULT_QUEUE, tenant} and not project_of(tenant, queue):
+        return queue, ""
+    named = named or DEFAULT_PROJECT
+    if named != DEFAULT_PROJECT and (tenant, named) not in people.projects:
+        there = ", ".join(sorted(p.name for p in people.projects_of(tenant))) or DEFAULT_PROJECT
+        raise CalabashError(
+            f"there is no project {named} of tenant {tenant}", reason=Reason.NOT_FOUND, hint=f"one of: {there}"
+        )
+    return project_queue(tenant, named), named
+
+
+def within(request: GpuRequest, tenant: Tenant, devices: Sequence[Device]) -> GpuRequest:
+    """The request with the tenant's bounds in it. Raises NOT_PERMITTED with the numbers where it is past them."""
+    least, most = tenant.priorities
+    if not least <= request.priority <= most:
+        raise _past(tenant, f"asks with priority {least} to {most}, not {request.priority}", "leave --priority out")
+    mode = request.mode or mode_for(request).name
+    if tenant.modes and mode not in tenant.modes:
+        raise _past(tenant, f"may ask for mode {', '.join(tenant.modes)}, not {mode}", f"say --mode {tenant.modes[0]}")
+    if tenant.run_s_max:
+        if request.run_time_s > tenant.run_s_max:
+            raise _past(
+                tenant,
+                f"runs {tenant.run_s_max:g}s at most, not {request.run_time_s:g}s",
+                "split the work, or save it before the end and ask again",
+            )
+        request = replace(request, run_time_s=request.run_time_s or tenant.run_s_max)
+    if tenant.models:
+        request = _only_models(request, tenant, devices)
+    return request
+
+
+def _only_models(request: GpuRequest, tenant: Tenant, devices: Sequence[Device]) -> GpuRequest:
+    wanted = [m.casefold() for m in request.selector.models]
+    others = [d for d in devices if not any(m.casefold() in d.model.casefold() for m in tenant.models)]
+    out = {d.uuid for d in others}
+    left = [d for d in devices if d.uuid not in out and (not wanted or any(m in d.model.casefold() for m in wanted))]
+    if not left:
+        asked = ", ".join(request.selector.models[:SHOWN_MAX]) or "any"
+        raise _past(
+            tenant,
+            f"may use models {', '.join(tenant.models[:SHOWN_MAX])}, asked {asked}",
+            "name a model that it may use",
+        )
+    excluded = tuple(dict.fromkeys((*request.selector.uuids_excluded, *(d.uuid for d in others))))
+    return replace(request, selector=replace(request.selector, uuids_excluded=excluded))
+
+
+def _only_project(who: Principal, tenant: str) -> str:
+    """The project that it is a member of, where it is one of no more of the tenant than that."""
+    if access.may(who, access.Action.RUN, tenant=tenant):
+        return ""
+    found = {role.project for role in who.roles if role.tenant == tenant and role.project}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _past(tenant: Tenant, what: str, hint: str) -> CalabashError:
+    return CalabashError(f"tenant {tenant.name} {what}", reason=Reason.NOT_PERMITTED, hint=hint)

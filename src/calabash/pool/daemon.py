@@ -1,0 +1,315 @@
+"""``python -I -m calabash.pool.daemon``: builds the seams, starts the threads, serves, and stops in reverse.
+
+It stays in the foreground. What cannot start says why in two lines on stderr, ``error [reason]: ...`` and
+``hint: ...``, and ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from calabash.adapters.clock import SystemClock
+from calabash.adapters.gpu.library import shim_library, simulated_environment
+from calabash.adapters.gpu.protocol import DriverOptions
+from calabash.adapters.gpu.vendors import open_present
+from calabash.adapters.host.children import end_urgency
+from calabash.adapters.pool.client import socket_path
+from calabash.adapters.store import Store, absolute_url, open_store
+from calabash.api.gateway import ConsoleSettings
+from calabash.model.errors import CalabashError
+from calabash.node.agent import NodeAgent
+from calabash.node.devices.inventory import no_devices
+from calabash.node.membership.protocol import group_name
+from calabash.node.ports.host_ports import HostNetwork
+from calabash.node.ports.network_file import host_switch
+from calabash.node.ports.port_facts import BookedPorts
+from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.slots.names import SlotNames
+from calabash.platform.access.permission import Permission
+from calabash.platform.audit.trail import AuditTrail
+from calabash.platform.home.directory import DATABASE_FILE, own_home, require_room
+from calabash.platform.home.housekeeping import Housekeeper
+from calabash.platform.home.limits import Limits
+from calabash.platform.home.logs import LOG_FILE, STARTING, configure
+from calabash.platform.http.gateway_supervisor import OFF, ConsoleDoor, gateway_socket
+from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.server import Listener, Server
+from calabash.platform.http.sockets import listening
+from calabash.platform.networks.certificates import CertificateBook
+from calabash.platform.networks.controller_supervisor import NetworkKeeper
+from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.wiring import networking
+from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.tenancy.identities import Identities
+from calabash.platform.tenancy.store import TenancyBook
+from calabash.pool.handlers.application import application
+from calabash.pool.handlers.asked import Context
+from calabash.pool.jobs.service import Jobs
+from calabash.pool.networks.listening_ports import PlaceJournal, ServerPlaces
+from calabash.pool.networks.ports import TenantPorts
+from calabash.pool.notice_sources import over_use_told, pool_notices
+from calabash.pool.overuse.watcher import OverUseWatch
+from calabash.pool.pool import Pool
+from calabash.pool.requests.run_times import RunTimes
+from calabash.pool.settings import Settings, read_settings
+
+SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
+
+log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    """Run the pool until it is told to stop."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    faulthandler.register(signal.SIGUSR2)  # for whoever looks for the cause when a pool does not answer
+    os.umask(0o022)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every waiting request is a connection
+    parser = argparse.ArgumentParser(prog="calabash pool")
+    parser.add_argument("--home", type=Path, required=True, help="directory of the pool's state")
+    parser.add_argument("--sim", metavar="NAME", default="", help="use the simulated node of that name")
+    parser.add_argument("--db", metavar="URL", default="", help="journal; - reads the URL from standard input")
+    parser.add_argument(
+        "--strangers",
+        choices=[policy.value for policy in StrangerPolicy],
+        default=StrangerPolicy.TELL.value,
+        help="what happens to processes that are on a card without a slice",
+    )
+    parser.add_argument(
+        "--console",
+        metavar="HOST:PORT",
+        default=OFF,
+        help="where to serve the console and the API over TCP; `default`: as pool.toml says",
+    )
+    parser.add_argument("--insecure", action="store_true", help="serve it without TLS where others can reach it")
+    arguments = parser.parse_args()
+    configure()
+    try:
+        with ExitStack() as stack:
+            _run(arguments, _database(arguments), stack)
+    except CalabashError as error:
+        print(f"error [{error.reason}]: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _database(arguments: argparse.Namespace) -> str:
+    url: str = arguments.db
+    if url == "-":
+        url = sys.stdin.readline().strip()
+    return absolute_url(url) if url else f"sqlite:///{arguments.home.absolute() / DATABASE_FILE}"
+
+
+def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
+    home, sim = arguments.home.absolute(), arguments.sim
+    address = Path(socket_path(home))
+    stack.enter_context(own_home(home))
+    settings = read_settings(home)
+    require_room(home)
+    store = _journal(url, stack)
+    state_file = home / "sim" / sim / "node.state" if sim else None
+    simulation = {} if state_file is None else simulated_environment(state_file)
+    _starting("drivers and cards")
+    drivers = open_present(DriverOptions(sim_state=state_file))
+    for driver in drivers:
+        stack.callback(driver.close)
+    if not any(driver.devices() for driver in drivers):
+        raise no_devices()
+    network, booked, journal = _host_network(home, names := SlotNames())
+    agent = NodeAgent(
+        home=home,
+        store=store,
+        clock=SystemClock(),
+        drivers=drivers,
+        library=shim_library(),
+        environment=simulation,
+        one_process=settings.devices.one_process,
+        settings=settings.devices.cards(),
+        strangers=StrangerPolicy(arguments.strangers),
+        workers=settings.workers.users(),
+        network=network,
+        names=names,
+    )
+    end_urgency()  # threads and processes that begin from here on have the usual priority
+    agent.start(_starting)
+    stack.callback(agent.stop)
+    everybody = agent.membership == "kernel"
+    _starting("scheduler and API")
+    tenancy = TenancyBook(store.tenancy)
+    permission = Permission(os.geteuid(), everybody=everybody, people=tenancy.people)
+    pool = _pool(agent, store, permission, tenancy, settings)
+    stack.callback(pool.billing.close)
+    fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
+    door = stack.enter_context(_console(arguments, settings.console))
+    context = Context(
+        home=home,
+        sim=sim,
+        simulation=simulation,
+        driver=", ".join(f"{d.vendor} {d.driver_version()}" for d in drivers),
+        arbiter_pid=agent.arbiter_pid,
+        console=door.url,
+        console_failure=door.failure,
+    )
+    listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    listening(address, listener)
+    stack.callback(address.unlink, missing_ok=True)  # ours from here on, and never what stood there before
+    audit = _audit_trail(home, store, stack)
+    listeners, token_socket = [listener], ""
+    if door.listener is not None:
+        listeners.append(stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)))
+        token_socket = str(gateway_socket(home))
+        listening(Path(token_socket), listeners[1], mode=0o600)
+        stack.callback(Path(token_socket).unlink, missing_ok=True)
+        door.serve(token_socket, credential=pool.tokens.gateway().secret)
+    notices = _watch_over_use(pool, settings, audit, stack)
+    networks, certificates = _networks(pool, store, network=network, booked=booked, journal=journal, home=home)
+    keeper = Housekeeper(
+        store=store,
+        clock=SystemClock(),
+        kept=settings.journal.retention(),
+        log_file=home / LOG_FILE,
+        look=lambda: _end_overdue(pool),
+        learned="scipy.optimize",  # by the scheduler's tables
+    )
+    keeper.start()
+    stack.callback(keeper.stop)
+    _keep_run_times(agent, tenancy, stack)
+    stack.enter_context(NetworkKeeper(home, fabric=settings.fabric.run))
+    log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.membership)
+    # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    server = Server(listeners, fairness, token_socket=token_socket, ending=networks.end)
+    server.run(
+        application(
+            pool,
+            context,
+            audit=audit,
+            fairness=fairness,
+            jobs=Jobs(pool, home=home, settings=settings.jobs),
+            notices=notices,
+            networks=networks,
+            certificates=certificates,
+            stop=server.stop,
+        )
+    )
+    log.info("pool is down")
+
+
+def _starting(step: str) -> None:
+    """Report the step of the start that begins now; ``calabash up`` waits as long as such reports come."""
+    log.info(STARTING, step=step)
+
+
+def _journal(url: str, stack: ExitStack) -> Store:
+    _starting("journal")
+    store = open_store(url)
+    stack.callback(store.close)
+    store.check_writable()
+    return store
+
+
+def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: TenancyBook, settings: Settings) -> Pool:
+    pool = Pool(
+        agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
+    )
+    pool.fabric.hold = settings.fabric.hold
+    pool.changes.identities = Identities(tenancy, settings.console.oidc)
+    return pool
+
+
+def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, BookedPorts, PlaceJournal]:
+    """The ports of this host; what servers hold is known before anything is swept."""
+    booked, journal = BookedPorts(), PlaceJournal(home)
+    network = HostNetwork(home=home, pool=group_name(home), switch=lambda: host_switch(home), book=booked, names=names)
+    network.places = journal.held
+    return network, booked, journal
+
+
+def _networks(
+    pool: Pool, store: Store, *, network: HostNetwork, booked: BookedPorts, journal: PlaceJournal, home: Path
+) -> tuple[NetworkBook, CertificateBook]:
+    """The book of networks and the certificates of their balancers; from now on programs may have ports."""
+    book, certificates = networking(
+        store.networks, permission=pool.permission, tenancy=pool.tenancy, changes=pool.changes, clock=SystemClock()
+    )
+    booked.networks = lambda: book.state().networks
+    places = ServerPlaces(
+        journal, network=network, book=book, agent=pool.agent, permission=pool.permission, clock=SystemClock()
+    )
+    pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent, places=places)
+    pool.entry.require_ports = pool.ports.require
+    return book, certificates
+
+
+def _end_overdue(pool: Pool) -> None:
+    """Take back what stands, and what servers hold, of which nobody has spoken for too long."""
+    pool.keeps.end_overdue()
+    if pool.ports is not None:
+        pool.ports.places.end_overdue()
+
+
+def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:
+    """What the command line says goes before the file."""
+    listen = settings.listen if arguments.console == "default" else arguments.console
+    wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
+    return ConsoleDoor(wanted)
+
+
+def _audit_trail(home: Path, store: Store, stack: ExitStack) -> AuditTrail:
+    audit = AuditTrail(home, store.audit, SystemClock())
+    audit.start()
+    stack.callback(audit.stop)
+    return audit
+
+
+def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) -> None:
+    run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
+    run_times.start()
+    stack.callback(run_times.stop)
+
+
+def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> NoticeBook:
+    """Look for over-use, and tell whoever wants to know; who that is, is returned."""
+    notices = pool_notices(pool, settings.notifications, SystemClock(), stack)
+    watch = OverUseWatch(
+        agent=pool.agent,
+        binder=pool.binder,
+        people=pool.tenancy.people,
+        policy_of=settings.over_use_policy,
+        spent=pool.billing.spent,
+        audit=audit,
+        clock=SystemClock(),
+        told=over_use_told(notices, SystemClock()),
+    )
+    pool.require_within = watch.require_within
+    watch.start()
+    stack.callback(watch.stop)
+    return notices
+
+
+def _possible(limits: Limits) -> Limits:
+    """One user's connections never take more than half of the descriptors that this process may open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    return msgspec.structs.replace(limits, connections=max(16, min(limits.connections, most)))
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

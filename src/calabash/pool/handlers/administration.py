@@ -1,0 +1,46 @@
+"""Routes of queues."""
+
+from __future__ import annotations
+
+from litestar import delete, get, put
+
+from calabash.api import replies, requests
+from calabash.model.access import Action
+from calabash.platform.handlers.request import (
+    Asked,
+    body_of,
+    caller_of,
+    guarantee_warnings_of,
+    sight_of,
+    work,
+)
+from calabash.pool.handlers.asked import pool_of
+
+
+@get("/v1/queues")
+async def list_queues(request: Asked) -> replies.QueueList:
+    pool, sight = pool_of(request), sight_of(request)
+    found = await work(request, pool.queues.shown, pool.binder, sight.queue)
+    return replies.QueueList(items=[sight.shown_queue(q) for q in found])
+
+
+@put("/v1/queues/{name:path}")
+async def put_queue(request: Asked, name: str) -> replies.Named:
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.OPERATE, "change queues")
+    name = requests.checked_name(name.removeprefix("/"), what="queue")
+    body = requests.decode(await body_of(request), requests.QueueSettings)
+    await work(request, pool.queues.put_queue, name, body, pool.binder)
+    await work(request, pool.binder.schedule)
+    return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.deserved))
+
+
+@delete("/v1/queues/{name:path}", status_code=200)
+async def delete_queue(request: Asked, name: str) -> replies.Named:
+    pool, caller, name = pool_of(request), caller_of(request), name.removeprefix("/")
+    pool.permission.require(caller.principal, Action.OPERATE, "change queues")
+    await work(request, pool.queues.delete_queue, name, pool.binder)
+    return replies.Named(name=name)
+
+
+ADMINISTRATION = (list_queues, put_queue, delete_queue)

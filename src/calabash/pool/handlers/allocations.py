@@ -1,0 +1,195 @@
+"""Routes of allocations: asked for, waited for, entered, given back, explained."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+from litestar import delete, get, post, put
+from litestar.datastructures import State
+
+from calabash.api import replies, requests
+from calabash.binder.local.requests import WaitingRequest
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.node.agent import Grant
+from calabash.platform.access.caller import Caller
+from calabash.platform.access.permission import not_found
+from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_of, work
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.ready import until_nothing_lacks
+from calabash.pool.pool import Pool
+from calabash.pool.requests.queue_moves import move
+from calabash.pool.views import resources as views_resources
+
+EVICTION_WAIT_S = 10.0
+LEAVING_WAIT_S = 1.0  # a program has ended, and the driver is asked whether it has let go of everything
+RELEASE_S = 8.0  # SIGKILL comes after 5
+POLL_S = 0.02
+
+
+@get("/v1/allocations")
+async def list_allocations(request: Asked) -> replies.AllocationList:
+    sight = sight_of(request)
+    page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
+    process = caller_of(request).process
+    pid = (process.pid if process else -1) if page.mine else 0
+    return await work(request, views_resources.allocations, pool_of(request), page, sight, pid)
+
+
+@post("/v1/allocations", status_code=201)
+async def allocate(state: State, request: Asked) -> replies.GrantReply:
+    pool, caller = pool_of(request), caller_of(request)
+    wanted = requests.decode(await body_of(request), requests.AllocationRequest)
+    if not wanted.standing or wanted.enter:  # what stands has no program that would have to be here
+        pool.permission.require_process(caller.principal, "be granted a slice for a program")
+    waiting = await work(request, pool.submit, wanted, caller)
+    granted = await _granted(request, waiting, wanted.wait_s)
+    shown, door = granted.record.state, ""
+    if pool.ports is not None and granted.record.request.ports:
+        try:
+            await until_nothing_lacks(request, partial(pool.ports.lacks, granted))
+        except BaseException:
+            pool.give_back(waiting, why="its ports do not work")
+            raise
+    if wanted.enter and pool.ports is not None and granted.record.request.ports:
+        try:
+            door = await work(request, pool.ports.door, granted)
+        except BaseException:
+            pool.give_back(waiting, why="the way to its ports could not be opened")
+            raise
+    elif wanted.enter and state.membership == "kernel" and not granted.edits.worker_socket:
+        try:
+            shown = (await work(request, pool.enter, waiting.id, caller.process)).state
+        except BaseException:
+            pool.give_back(waiting, why="the program could not enter")
+            raise
+    return views_resources.granted(granted, state.context.simulation, sight_of(request), state=shown, door=door)
+
+
+async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
+    """The grant; the request is withdrawn when the time is over or its caller hangs up."""
+    pool = pool_of(request)
+    # A request that others are just being evicted for is worth those seconds even to one who does not wait.
+    wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.bound(waiting) else wait_s
+    try:
+        return await _answer(waiting, request, wait_s or LEAVING_WAIT_S)
+    except TimeoutError:
+        if wait_s <= 0:
+            await work(request, pool.refuse, waiting)
+        why = await work(request, pool.explanations.why, waiting.id)
+        if await work(request, pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
+            raise CalabashError(
+                f"no room within {wait_s:g}s: {why.explanation}",
+                reason=Reason.TIMEOUT,
+                hint="wait longer with --wait, or ask for less; see `calabash smi`",
+            ) from None
+        return await asyncio.wrap_future(waiting.answer)
+    except (_GoneError, asyncio.CancelledError) as error:
+        ending = isinstance(
+            error, asyncio.CancelledError
+        )  # a server that ends waits for nobody, and its callers are there
+        why_gone = "the pool is going down" if ending else "the caller went away"
+        if not await work(request, pool.cancel, waiting, why=why_gone):
+            pool.give_back(waiting, why=why_gone)
+        reason, hint = (Reason.POOL_DOWN, "ask again when it is up") if ending else (Reason.CONFLICT, "")
+        raise CalabashError(why_gone, reason=reason, hint=hint) from None
+
+
+class _GoneError(Exception):
+    pass
+
+
+async def _answer(waiting: WaitingRequest, request: Asked, wait_s: float) -> Grant:
+    """The grant, unless the time is over (TimeoutError) or the client hangs up first."""
+    answer = asyncio.wrap_future(waiting.answer)
+    if answer.done() or waiting.answer.done():
+        return await answer
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        both: set[asyncio.Future[Any]] = {answer, gone}
+        done, _ = await asyncio.wait(both, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+    if answer in done:
+        return answer.result()
+    if gone in done:
+        raise _GoneError
+    raise TimeoutError
+
+
+async def _disconnected(request: Asked) -> None:
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+
+
+@post("/v1/allocations/{allocation:str}/started", status_code=200)
+async def started(request: Asked, allocation: str) -> replies.StateReply:
+    caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
+    body = requests.decode(await body_of(request), requests.StartedReport)
+    record = await work(request, pool_of(request).started, name, pid=body.pid, caller=caller)
+    return replies.StateReply(id=record.id, state=record.state)
+
+
+@post("/v1/allocations/{allocation:str}/keep", status_code=200)
+async def keep(request: Asked, allocation: str) -> replies.KeptReply:
+    caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
+    requests.decode(await body_of(request), requests.Nothing)
+    return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).keep, name, caller=caller))
+
+
+@put("/v1/allocations/{allocation:str}/queue/{name:path}")
+async def change_queue(request: Asked, allocation: str, name: str) -> replies.MovedReply:
+    pool, caller, moved = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
+    wanted = requests.checked_name(name.removeprefix("/"), what="queue")
+    return replies.MovedReply(id=moved, queue=await work(request, move, pool, moved, wanted, caller))
+
+
+@delete("/v1/allocations/{allocation:str}", status_code=200)
+async def release(request: Asked, allocation: str) -> replies.StateReply:
+    """Forced, it answers when the devices are free again."""
+    pool, caller, name = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
+    how = requests.decode_query(dict(request.query_params), requests.Release)
+    shown = await work(request, pool.release, name, caller=caller, force=how.force)
+    deadline = time.monotonic() + (RELEASE_S if how.force else 0.0)
+    while shown == "ending" and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+        shown = "ending" if pool.agent.record(name) is not None else "released"
+    if shown == "ending" and how.force:
+        raise await work(request, pool.what_holds, name)
+    return replies.StateReply(id=name, state=shown)
+
+
+@get("/v1/allocations/{allocation:str}/environment")
+async def environment(state: State, request: Asked, allocation: str) -> replies.GrantReply:
+    caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
+    granted = await work(request, _granted_before, pool_of(request), name, caller)
+    return views_resources.granted(granted, state.context.simulation, sight_of(request), state=granted.record.state)
+
+
+def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Grant:
+    # Before anything is looked up: whether there is such an allocation is told to those who may see it.
+    pool.permission.require_process(caller.principal, "have what a program of this machine needs")
+    record = pool.agent.record(allocation)
+    if record is None:
+        raise not_found(allocation)
+    request = record.request
+    pool.permission.require_owner(
+        caller.principal, record.id, uid=record.uid, user=record.user, tenant=request.tenant, queue=request.queue
+    )
+    return pool.agent.grant(record)  # once more, which changes nothing
+
+
+@get("/v1/allocations/{allocation:str}/why")
+async def why(request: Asked, allocation: str) -> replies.WhyReply:
+    sight, name = sight_of(request), AllocationId(requests.checked_id(allocation))
+    if not await work(request, sight.allocation, name):
+        raise not_found(name)
+    return await work(request, lambda: sight.shown_why(pool_of(request).explanations.why(name)))
+
+
+ALLOCATIONS = (list_allocations, allocate, started, keep, change_queue, release, environment, why)

@@ -1,0 +1,89 @@
+"""The routes of the pool of one machine, and what they stand on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from calabash.platform.audit.trail import AuditTrail
+from calabash.platform.context import Operations
+from calabash.platform.handlers.application import OPERATING, served
+from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.server import Application
+from calabash.platform.networks.certificates import CertificateBook
+from calabash.platform.networks.store import NetworkBook
+from calabash.platform.notifications.rules import NoticeBook
+from calabash.pool.handlers.administration import ADMINISTRATION
+from calabash.pool.handlers.allocations import ALLOCATIONS
+from calabash.pool.handlers.asked import Context
+from calabash.pool.handlers.counters import COUNTERS
+from calabash.pool.handlers.devices import DEVICES
+from calabash.pool.handlers.fabric import FABRIC
+from calabash.pool.handlers.jobs import JOBS
+from calabash.pool.handlers.machine import MACHINE
+from calabash.pool.handlers.mig import MIG
+from calabash.pool.handlers.overview import OVERVIEW
+from calabash.pool.handlers.places import PLACES
+from calabash.pool.handlers.simulator import SIMULATOR
+from calabash.pool.jobs.service import Jobs
+from calabash.pool.pool import Pool
+from calabash.pool.views.change_traces import traces
+
+HANDLERS = (
+    *OPERATING,
+    *MACHINE,
+    *COUNTERS,
+    *DEVICES,
+    *ALLOCATIONS,
+    *ADMINISTRATION,
+    *MIG,
+    *OVERVIEW,
+    *SIMULATOR,
+    *JOBS,
+    *FABRIC,
+    *PLACES,
+)
+
+
+def application(
+    pool: Pool,
+    context: Context,
+    *,
+    audit: AuditTrail,
+    fairness: Fairness,
+    jobs: Jobs,
+    notices: NoticeBook,
+    networks: NetworkBook,
+    certificates: CertificateBook,
+    stop: Callable[[], None],
+) -> Application:
+    """The ASGI application."""
+    operations = Operations(
+        permission=pool.permission,
+        tokens=pool.tokens,
+        tenancy=pool.tenancy,
+        changes=pool.changes,
+        billing=pool.billing,
+        store=pool.store,
+        audit=audit,
+        fairness=fairness,
+        sight=pool.sight,
+        queues=lambda sight: pool.queues.shown(pool.binder, sight.queue),
+        devices=lambda: len(pool.agent.devices()),
+        settle=pool.binder.schedule,
+        traces=lambda: traces(pool),
+        notices=notices,
+        networks=networks,
+        certificates=certificates,
+    )
+    state = {
+        "pool": pool,
+        "context": context,
+        "jobs": jobs,
+        "stop": stop,
+        "pid": os.getpid(),
+        "started_at": time.time(),
+        "membership": pool.agent.membership,
+    }
+    return served(operations, HANDLERS, state)

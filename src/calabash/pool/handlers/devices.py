@@ -1,0 +1,99 @@
+"""Routes of one card: shown to everybody, changed by administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from litestar import get, post
+
+from calabash.api import devices as device_requests
+from calabash.api import replies, requests
+from calabash.model.access import Action
+from calabash.node.devices.settings import Wanted
+from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_of, work
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.pool import Pool
+from calabash.pool.views import resources as views_resources
+
+
+@get("/v1/devices/{name:str}")
+async def show_device(request: Asked, name: str) -> replies.DeviceDetail:
+    return await work(request, views_resources.device, pool_of(request).agent, name, sight_of(request))
+
+
+async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> Any:
+    """The answer of a change, which only administrators may ask for."""
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.OPERATE, what)
+    return await work(request, change, pool)
+
+
+@post("/v1/devices/{name:str}/drain", status_code=200)
+async def drain(request: Asked, name: str) -> replies.DeviceDetail:
+    body = requests.decode(await body_of(request), device_requests.DrainOrder)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        care = pool.agent.care
+        care.drain(care.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None)
+        return views_resources.device(pool.agent, name, sight_of(request))
+
+    detail: replies.DeviceDetail = await _changed(request, "drain devices", change)
+    return detail
+
+
+@post("/v1/devices/{name:str}/undrain", status_code=200)
+async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
+    requests.decode(await body_of(request), requests.Nothing)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.care.undrain(pool.agent.care.find(name))
+        return views_resources.device(pool.agent, name, sight_of(request))
+
+    detail: replies.DeviceDetail = await _changed(request, "put devices back", change)
+    return detail
+
+
+@post("/v1/devices/{name:str}/settings", status_code=200)
+async def set_device(request: Asked, name: str) -> replies.DeviceDetail:
+    body = requests.decode(await body_of(request), device_requests.DeviceSettings)
+    wanted = Wanted(replicas=body.replicas, interval=body.interval, spill=body.spill)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.care.set(pool.agent.care.find(name), wanted)
+        return views_resources.device(pool.agent, name, sight_of(request))
+
+    detail: replies.DeviceDetail = await _changed(request, "set devices", change)
+    return detail
+
+
+@post("/v1/devices/{name:str}/test", status_code=200)
+async def test(request: Asked, name: str) -> replies.TestReply:
+    requests.decode(await body_of(request), requests.Nothing)
+
+    def change(pool: Pool) -> replies.TestReply:
+        probed = pool.agent.care.test(pool.agent.care.find(name))
+        return replies.TestReply(
+            passed=probed.passed,
+            why=probed.why,
+            figures=dict(probed.figures),
+            device=views_resources.device(pool.agent, name, sight_of(request)),
+        )
+
+    answer: replies.TestReply = await _changed(request, "test devices", change)
+    return answer
+
+
+@post("/v1/devices/{name:str}/reset", status_code=200)
+async def reset(request: Asked, name: str) -> replies.DeviceDetail:
+    requests.decode(await body_of(request), requests.Nothing)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.care.reset(pool.agent.care.find(name))
+        return views_resources.device(pool.agent, name, sight_of(request))
+
+    detail: replies.DeviceDetail = await _changed(request, "reset devices", change)
+    return detail
+
+
+DEVICES = (show_device, drain, undrain, set_device, test, reset)

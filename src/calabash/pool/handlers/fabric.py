@@ -1,0 +1,77 @@
+"""Routes of fabrics for RDMA."""
+
+from __future__ import annotations
+
+import time
+
+from litestar import get, put
+
+from calabash.api import fabric as shapes
+from calabash.api import requests
+from calabash.model.access import Action
+from calabash.model.device import DeviceUuid
+from calabash.model.fabric import FabricCondition
+from calabash.platform.handlers.request import Asked, body_of, caller_of, work
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.networks.fabric import FabricHolds
+
+
+@get(shapes.PATH)
+async def list_cards(request: Asked) -> shapes.FabricList:
+    return _shown(_holds(request, "see fabrics"))
+
+
+@get(f"{shapes.PATH}/uses")
+async def list_uses(request: Asked) -> shapes.FabricUses:
+    moment = await work(request, _holds(request, "see who has which card").moment)
+    uses = [shapes.FabricUseView(device=use.device, tenant=use.tenant) for use in moment.uses]
+    return shapes.FabricUses(pool=moment.pool, number=moment.number, uses=uses)
+
+
+@put(f"{shapes.PATH}/status")
+async def report(request: Asked) -> shapes.FabricList:
+    holds = _holds(request, "say what fabrics are like")
+    told = requests.decode(await body_of(request), shapes.FabricReport)
+    found = [
+        FabricCondition(
+            plane=card.plane,
+            device=DeviceUuid(card.device),
+            state=card.state,
+            standing=None if card.standing is None else tuple(card.standing),
+            tenant=card.tenant,
+            number=card.number,
+            message=card.message,
+        )
+        for card in told.cards
+    ]
+
+    def tell() -> None:
+        holds.report(told.pool, told.number, found, now_s=time.time())
+
+    await work(request, tell)
+    return _shown(holds)
+
+
+def _holds(request: Asked, what: str) -> FabricHolds:
+    pool = pool_of(request)
+    pool.permission.require(caller_of(request).principal, Action.MANAGE_UPLINKS, what)
+    return pool.fabric
+
+
+def _shown(holds: FabricHolds) -> shapes.FabricList:
+    items = [
+        shapes.FabricCardView(
+            plane=one.plane,
+            device=one.device,
+            state=one.state,
+            standing=None if one.standing is None else list(one.standing),
+            tenant=one.tenant,
+            number=one.number,
+            message=one.message,
+        )
+        for one in holds.conditions()
+    ]
+    return shapes.FabricList(items=items, hold=holds.hold, told_at=holds.told_at)
+
+
+FABRIC = (list_cards, list_uses, report)

@@ -1,0 +1,112 @@
+"""Routes of the machine and its pool: status, devices, what happened, the pool as a scenario, going down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from litestar import get, post
+from litestar.datastructures import State
+
+import calabash
+from calabash.adapters.store import public_url
+from calabash.api import replies, requests
+from calabash.model.access import Action
+from calabash.model.allocation import AllocationState
+from calabash.platform.access.visibility import Sight
+from calabash.platform.handlers.request import Asked, body_of, caller_of, principal_of, sight_of, work
+from calabash.pool.handlers.allocations import POLL_S, RELEASE_S
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.pool import Pool
+from calabash.pool.views import resources as views_resources
+
+SETTLE_S = 2.0
+
+
+@get("/v1/status")
+async def status(state: State, request: Asked) -> replies.Status:
+    """Whom it serves is said to everybody of the machine, also to those whom it does not."""
+    pool, context = state.pool, state.context
+    sight = pool.sight(principal_of(request))
+    held, waiting = await work(request, _counts, pool, sight)
+    return replies.Status(
+        version=calabash.__version__,
+        pid=state.pid,
+        home=str(context.home),
+        node=pool.agent.node,
+        sim=context.sim,
+        db=public_url(pool.store.url) if sight.all else "",
+        started_at=state.started_at,
+        uptime_s=round(time.time() - state.started_at, 3),
+        devices=len(pool.agent.devices()),
+        allocations=held,
+        pending=waiting,
+        driver=context.driver,
+        arbiter_pid=context.arbiter_pid(),
+        membership=state.membership,
+        serves=pool.permission.serves(),
+        console=context.console,
+        console_failure=context.console_failure,
+    )
+
+
+def _counts(pool: Pool, sight: Sight) -> tuple[int, int]:
+    """What is held and what waits, as far as it is seen."""
+    held = sum(sight.record(record) for record in pool.agent.records())
+    return held, sum(views_resources.seen(w, sight) for w in pool.binder.waiting())
+
+
+@get("/v1/devices")
+async def list_devices(request: Asked) -> replies.DeviceList:
+    return await work(request, views_resources.devices, pool_of(request).agent, sight_of(request))
+
+
+@get("/v1/scenario")
+async def scenario(request: Asked) -> replies.ScenarioText:
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.SEE_PLATFORM, "see what the scheduler knows of everybody")
+    return replies.ScenarioText(scenario=await work(request, pool.scenario))
+
+
+@get("/v1/events")
+async def list_events(request: Asked) -> replies.EventList:
+    sight = sight_of(request)
+    page = requests.decode_query(dict(request.query_params), requests.EventPage)
+    return await work(request, views_resources.events, pool_of(request).store, page, sight)
+
+
+@post("/v1/shutdown", status_code=200)
+async def shutdown(state: State, request: Asked) -> replies.Stopping:
+    pool, caller = pool_of(request), caller_of(request)
+    body = requests.decode(await body_of(request), requests.Shutdown)
+    pool.permission.require(caller.principal, Action.SHUT_DOWN, "take the pool down")
+    if not body.force:
+        await _until_settled(pool)
+    await asyncio.to_thread(pool.close, force=body.force)
+    await _until_empty(pool)
+    asyncio.get_running_loop().call_later(0.05, state.stop)
+    return replies.Stopping(pid=state.pid)
+
+
+async def _until_settled(pool: Pool) -> None:
+    """Whose programs have ended is released in a moment; only what is in use is in the way of going down."""
+    deadline = time.monotonic() + SETTLE_S
+    while pool.agent.records() and time.monotonic() < deadline:
+        if await asyncio.to_thread(_in_use, pool):
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _in_use(pool: Pool) -> bool:
+    found = pool.agent.snapshot(processes=True).allocations
+    return any(a.processes or a.record.state is AllocationState.GRANTED for a in found)
+
+
+async def _until_empty(pool: Pool) -> None:
+    """Give programs that were told to end the time to do so."""
+    deadline = time.monotonic() + RELEASE_S
+    while pool.agent.records() and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+
+
+MACHINE = (status, list_devices, scenario, list_events, shutdown)

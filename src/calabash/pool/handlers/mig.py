@@ -1,0 +1,70 @@
+"""Routes of cards that MIG can cut: how they are, what would be, and how they are to stay."""
+
+from __future__ import annotations
+
+from litestar import get, post
+
+from calabash.api import devices as device_requests
+from calabash.api import mig as mig_messages
+from calabash.api import replies, requests
+from calabash.model.access import Action
+from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_of, work
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.pool import Pool
+from calabash.pool.views import mig as views_mig
+from calabash.pool.views import resources as views_resources
+
+
+@get("/v1/mig")
+async def list_cards(request: Asked) -> mig_messages.MigCards:
+    sight = sight_of(request)
+
+    def shown(pool: Pool) -> mig_messages.MigCards:
+        cards = views_mig.mig_cards(pool.agent.cutting.cards())
+        return mig_messages.MigCards(items=[sight.shown_card(card) for card in cards.items])
+
+    return await work(request, shown, pool_of(request))
+
+
+@post("/v1/mig/plan", status_code=200)
+async def plan(request: Asked) -> mig_messages.MigPlaces:
+    caller_of(request)
+    asked = requests.decode(await body_of(request), mig_messages.MigQuestion)
+
+    def answer(pool: Pool) -> mig_messages.MigPlaces:
+        return views_mig.mig_places(pool.agent.cutting.plan(asked.profiles))
+
+    return await work(request, answer, pool_of(request))
+
+
+@post("/v1/mig/apply", status_code=200)
+async def apply(request: Asked) -> mig_messages.MigPlaces:
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.OPERATE, "cut devices")
+    asked = requests.decode(await body_of(request), mig_messages.MigLayout)
+
+    def change(pool: Pool) -> mig_messages.MigPlaces:
+        agent = pool.agent
+        wanted = [(agent.care.find(c.device), [(i.profile, i.start) for i in c.instances]) for c in asked.cards]
+        complete = [(device, agent.cutting.checked(device, places)) for device, places in wanted]
+        if not asked.check:
+            agent.cutting.apply(complete)
+        return views_mig.mig_layout(complete)
+
+    return await work(request, change, pool)
+
+
+@post("/v1/devices/{name:str}/mode", status_code=200)
+async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.OPERATE, "set the mode of devices")
+    asked = requests.decode(await body_of(request), device_requests.DeviceMode)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.cutting.keep(pool.agent.care.find(name), asked.mode)
+        return views_resources.device(pool.agent, name, sight_of(request))
+
+    return await work(request, change, pool)
+
+
+MIG = (list_cards, plan, apply, keep_mode)

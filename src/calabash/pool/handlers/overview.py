@@ -1,0 +1,50 @@
+"""The route of the front page: everything at a glance, in one reply."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from litestar import get
+
+from calabash.api import replies
+from calabash.api.overview import OverviewReply
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.platform.access.visibility import Sight
+from calabash.platform.handlers.request import Asked, sight_of, work
+from calabash.platform.overview import overview
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.pool import Pool
+from calabash.pool.views import resources as views_resources
+
+UNKNOWN = "unknown"
+
+
+@get("/v1/overview")
+async def show_overview(request: Asked) -> OverviewReply:
+    return await work(request, _overview, pool_of(request), sight_of(request))
+
+
+def _overview(pool: Pool, sight: Sight) -> OverviewReply:
+    waiting = [w for w in pool.binder.waiting() if views_resources.seen(w, sight)]
+    states = pool.agent.devices()
+    return overview(
+        views_resources.shown_devices(states, sight),
+        views_resources.held(pool.agent, sight),
+        pending=len(waiting),
+        reasons=[reason for w in waiting[: views_resources.EXPLAINED_MAX] if (reason := _reason(pool, w.id, states))],
+        at_s=time.time(),
+    )
+
+
+def _reason(pool: Pool, name: AllocationId, states: Sequence[DeviceSnapshot]) -> str:
+    try:
+        why: replies.WhyReply = pool.explanations.why(name, states)
+    except CalabashError:
+        return ""  # answered in the meantime
+    return why.reason or UNKNOWN if why.state == "pending" else ""
+
+
+OVERVIEW = (show_overview,)

@@ -1,0 +1,69 @@
+"""Routes of places: ports that servers of this machine listen at."""
+
+from __future__ import annotations
+
+from litestar import delete, get, post
+
+from calabash.api import places as shapes
+from calabash.api import requests
+from calabash.api.replies import Named
+from calabash.model.errors import CalabashError, Reason
+from calabash.platform.handlers.audit_middleware import concerns
+from calabash.platform.handlers.request import Asked, body_of, caller_of, work
+from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.ready import until_nothing_lacks
+from calabash.pool.networks.listening_ports import OpenedPlace, ServerPlaces
+
+
+@get(shapes.PATH)
+async def list_places(request: Asked) -> shapes.PlaceList:
+    found = await work(request, _places(request).views, caller_of(request).principal)
+    return shapes.PlaceList(items=[_shown(one) for one in found])
+
+
+@post(shapes.PATH, status_code=200)
+async def open_place(request: Asked) -> shapes.PlaceView:
+    who, places = caller_of(request).principal, _places(request)
+    order = requests.decode(await body_of(request), shapes.PlaceOrder)
+    concerns(request, f"port {order.port}")
+    new = places.free(order.port)
+    opened = await work(request, places.open, who, port=order.port, holder=order.holder, keep_s=order.keep_s)
+    concerns(request, f"port {order.port}", tenant=opened.entry.tenant)
+    if new:
+        try:
+            await until_nothing_lacks(request, lambda: places.lacks(opened))
+        except BaseException:
+            places.close(who, order.port)
+            raise
+    return _shown(opened)
+
+
+@delete(shapes.PATH, status_code=200)
+async def close_place(request: Asked) -> Named:
+    who, places = caller_of(request).principal, _places(request)
+    port = requests.decode_query(dict(request.query_params), shapes.PlaceName).port
+    concerns(request, f"port {port}")
+    gone = await work(request, places.close, who, port)
+    concerns(request, f"port {port}", tenant=gone.tenant)
+    return Named(name=gone.port)
+
+
+def _places(request: Asked) -> ServerPlaces:
+    ports = pool_of(request).ports
+    if ports is None:
+        raise CalabashError("this pool has no networks", reason=Reason.UNSUPPORTED)
+    return ports.places
+
+
+def _shown(one: OpenedPlace) -> shapes.PlaceView:
+    return shapes.PlaceView(
+        port=one.entry.port,
+        tenant=one.entry.tenant,
+        holder=one.entry.holder,
+        keep_s=one.entry.keep_s,
+        addresses=list(one.addresses),
+        namespace=str(one.place.namespace),
+    )
+
+
+PLACES = (list_places, open_place, close_place)

@@ -1,0 +1,24 @@
+"""Waiting for ports until they work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.ports.protocol import READY_WITHIN_S
+from calabash.platform.handlers.request import Asked, work
+
+POLL_S = 0.02
+
+
+async def until_nothing_lacks(request: Asked, lacks: Callable[[], str]) -> None:
+    """No thread waits: others' requests, and what carries ports out, go on meanwhile. Raises UNREACHABLE."""
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while what := await work(request, lacks):
+        if time.monotonic() > deadline_s:
+            raise CalabashError(
+                f"{what}, after {READY_WITHIN_S:g} s", reason=Reason.UNREACHABLE, hint="see `calabash net doctor`"
+            )
+        await asyncio.sleep(POLL_S)

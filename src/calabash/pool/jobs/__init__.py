@@ -1,0 +1,1 @@
+"""Jobs: commands that the pool runs for users of its machine."""

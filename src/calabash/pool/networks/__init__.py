@@ -1,0 +1,1 @@
+"""Ports of tenant networks and partitions of fabrics of a pool."""

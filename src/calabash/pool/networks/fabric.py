@@ -1,0 +1,157 @@
+"""Which cards still are in somebody's partition of a fabric, as far as the pool knows; a card is not granted over that.
+
+Theory of operation. Partitions are changed by another process, which asks who has which card (a *moment*, numbered) and tells
+afterwards what it saw on the fabrics. A tenant may be in a card's partition from the instant in which it is granted the card
+until something that was seen *for a moment after it had left* says otherwise: what was seen for an earlier one may be from
+before it joined. Moments of an earlier pool count for nothing, so until the first word a card is held for everybody.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from calabash.binder.local.binder import Binder
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.fabric import FabricCondition, FabricUse
+from calabash.model.mentions import Mentioned, mentions
+from calabash.model.request import DEFAULT_TENANT
+from calabash.net.fabric_partitions import may_grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricMoment:
+    """Who had which card; ``pool`` is another word for every process that serves."""
+
+    pool: str
+    number: int
+    uses: tuple[FabricUse, ...]
+
+
+class FabricHolds:
+    """Safe for threads.
+
+    Args:
+        records: everything that is held now.
+        binder: whose grants are judged, and which tries again after each report.
+
+    ``hold`` says whether cards are held at all; else it is only told how they are.
+    """
+
+    def __init__(self, records: Callable[[], Sequence[AllocationRecord]], binder: Binder | None = None) -> None:
+        self._records, self._binder, self.hold = records, binder, False
+        if binder is not None:
+            binder.granting = self.granting
+        self._lock = threading.Lock()
+        self._pool = secrets.token_hex(8)
+        self._number = 1
+        self._uses: frozenset[FabricUse] = frozenset()
+        self._left: dict[FabricUse, int] = {}  # the first moment without it
+        self._promised: Counter[FabricUse] = Counter()
+        self._told: dict[DeviceUuid, set[str] | None] | None = None
+        self._conditions: tuple[FabricCondition, ...] = ()
+        self.told_at = 0.0
+
+    def moment(self) -> FabricMoment:
+        """Who has which card now."""
+        with self._lock:
+            self._look()
+            uses = self._uses | set(self._promised)
+            return FabricMoment(pool=self._pool, number=self._number, uses=tuple(sorted(uses)))
+
+    def conditions(self) -> tuple[FabricCondition, ...]:
+        """What was told last."""
+        return self._conditions
+
+    def report(self, pool: str, number: int, conditions: Iterable[FabricCondition], *, now_s: float) -> None:
+        """What was seen on the fabrics for that moment. Raises CONFLICT for a moment that is not this pool's."""
+        found = tuple(conditions)
+        with self._lock:
+            self._look()
+            if pool != self._pool or not 0 < number <= self._number:
+                raise CalabashError(
+                    "that moment is not of this pool", reason=Reason.CONFLICT, hint="ask who has the cards again"
+                )
+            self._told = _standing(found)
+            self._conditions, self.told_at = found, now_s
+            self._left = {use: gone for use, gone in self._left.items() if gone > number}
+        if self._binder is not None:
+            self._binder.room_may_have_appeared()
+
+    @contextmanager
+    def granting(self, record: AllocationRecord) -> Iterator[None]:
+        """While a grant is being made. Raises FABRIC_HELD for a card that is or may be in another's partition."""
+        wanted = _uses([record])
+        with self._lock:
+            self._look()
+            if self.hold:
+                for use in wanted:
+                    self._require(use)
+            self._promised.update(wanted)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._promised -= Counter(wanted)
+                self._look()
+                for use in wanted - self._uses:
+                    self._left[use] = self._next()
+
+    def _require(self, use: FabricUse) -> None:
+        if self._told is None:
+            raise CalabashError(
+                f"{use.device} is held until its fabrics are known: their controller has told nothing yet",
+                reason=Reason.FABRIC_HELD,
+                hint="start it: calabash net fabric run",
+            )
+        told = self._told.get(use.device, set())
+        others = {*self._uses, *self._left, *self._promised}
+        standing = None if told is None else told | {u.tenant for u in others if u.device == use.device}
+        if use.device in self._told and not may_grant(use.tenant, standing):
+            found = "not known" if standing is None else mentions(Mentioned.TENANT, sorted(standing - {use.tenant}))
+            raise CalabashError(
+                f"{use.device} may still be in a partition of another tenant's on its fabric: {found}",
+                reason=Reason.FABRIC_HELD,
+                hint="it is granted as soon as it is seen to have left; see `calabash net fabric list`",
+            )
+
+    def _look(self) -> None:
+        """Take what is held as it is now."""
+        uses = _uses(self._records())
+        if uses == self._uses:
+            return
+        gone = self._uses - uses
+        self._uses = uses
+        number = self._next()
+        for use in gone - set(self._promised):
+            self._left[use] = number
+        for use in uses:
+            self._left.pop(use, None)
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+
+def _uses(records: Iterable[AllocationRecord]) -> frozenset[FabricUse]:
+    return frozenset(
+        FabricUse(device=part.device, tenant=record.request.tenant or DEFAULT_TENANT)
+        for record in records
+        for part in record.placement.slices
+    )
+
+
+def _standing(conditions: Iterable[FabricCondition]) -> dict[DeviceUuid, set[str] | None]:
+    """Of each card that is on a fabric: the tenants in whose partitions it was seen on any plane; None: not known on one."""
+    found: dict[DeviceUuid, set[str] | None] = {}
+    for one in conditions:
+        known: Mapping[DeviceUuid, set[str] | None] = found
+        before = known.get(one.device, set())
+        found[one.device] = None if before is None or one.standing is None else before | set(one.standing)
+    return found

@@ -1,0 +1,233 @@
+"""Ports that servers of this host listen at: held by a server, not by an allocation, and kept while it says so.
+
+A **place** is what a port is on a host (namespace, interfaces, port of the switch) with no program in it. Its entry is on disk
+before anything of it is made and goes when it is given back, so a pool that was killed takes up what is held. A server that
+is started again asks for the same port under the same name and gets the same place, in which everything goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.host.files import disk_full_is_a_reason, write_durably
+from calabash.binder.local.requests import new_id
+from calabash.model.access import Action
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import NodeName
+from calabash.model.errors import CalabashError, Reason, cause
+from calabash.model.network import Port, Vpc, vpc_of
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
+from calabash.model.tenancy import Principal
+from calabash.node.agent import NodeAgent
+from calabash.node.ports.protocol import HeldPlace, HostPorts, Place, require_free
+from calabash.platform.access.permission import Permission
+from calabash.platform.networks.store import NetworkBook
+
+JOURNAL_FILE = "places.json"
+PLACES_MAX = 256
+
+
+class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One line of the journal. ``keep_s``: how long it is kept without a word from its holder."""
+
+    id: str
+    port: str
+    tenant: str
+    holder: str
+    keep_s: float
+
+    @property
+    def record(self) -> AllocationRecord:
+        """As the host's side of networks knows what has ports."""
+        return AllocationRecord(
+            id=AllocationId(self.id),
+            state=AllocationState.RUNNING,
+            request=GpuRequest(ports=(self.port,), tenant=self.tenant),
+            placement=Placement(node=NodeName(""), mode=ModeName(""), slices=()),
+        )
+
+
+class PlaceJournal:
+    """The places of a pool on disk; one thread at a time may write. It is read before anything of networks is swept."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / JOURNAL_FILE
+        self.entries: tuple[PlaceEntry, ...] = self._read()
+
+    def held(self) -> Sequence[HeldPlace]:
+        """Every place, for the host that keeps ports."""
+        return [HeldPlace(record=entry.record, holder=entry.holder) for entry in self.entries]
+
+    def of(self, port: str) -> PlaceEntry | None:
+        return next((entry for entry in self.entries if entry.port == port), None)
+
+    def put(self, entry: PlaceEntry) -> None:
+        self._write((*(other for other in self.entries if other.id != entry.id), entry))
+
+    def remove(self, entry: PlaceEntry) -> None:
+        self._write(tuple(other for other in self.entries if other.id != entry.id))
+
+    def _write(self, entries: tuple[PlaceEntry, ...]) -> None:
+        with disk_full_is_a_reason(f"cannot write {self._path}"):
+            write_durably(self._path, msgspec.json.encode(entries) + b"\n")
+        self.entries = entries
+
+    def _read(self) -> tuple[PlaceEntry, ...]:
+        if not self._path.exists():
+            return ()
+        try:
+            return tuple(msgspec.json.decode(self._path.read_bytes(), type=list[PlaceEntry]))
+        except msgspec.MsgspecError as error:
+            raise CalabashError(
+                f"{self._path} is damaged: {cause(error)}",
+                reason=Reason.BAD_FILE,
+                hint="move it away: servers with ports take them anew",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedPlace:
+    """A place that is held: where it is, and what addresses its port has."""
+
+    entry: PlaceEntry
+    place: Place
+    addresses: tuple[str, ...]
+
+
+class ServerPlaces:
+    """The places of one pool. Safe for threads."""
+
+    def __init__(
+        self,
+        journal: PlaceJournal,
+        *,
+        network: HostPorts,
+        book: NetworkBook,
+        agent: NodeAgent,
+        permission: Permission,
+        clock: Clock,
+    ) -> None:
+        self._journal = journal
+        self._network = network
+        self._book = book
+        self._agent = agent
+        self._permission = permission
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until_ns = {entry.id: self._after(entry) for entry in journal.entries}
+
+    def open(self, who: Principal, *, port: str, holder: str, keep_s: float) -> OpenedPlace:
+        """Hold that port for ``holder``, or go on holding it; ``lacks`` says when it works.
+
+        Raises CalabashError: CONFLICT for a port that another has, NOT_FOUND, NOT_PERMITTED, UNREACHABLE.
+        """
+        self._require_may(who, f"keep port {port} for a server")
+        found = self._book.usable_port(who, port)
+        vpc = self._book.state().networks.find(Vpc, vpc_of(port))
+        entry, new = self._entered(port, vpc.tenant if vpc else "", holder, keep_s)
+        record = entry.record
+        try:
+            self._network.require(record.request)
+            require_free(record.request.ports, self._agent.records())
+            self._network.attach(record)
+        except BaseException:
+            if new:
+                self._forget(entry)
+            raise
+        return self._view(entry, found)
+
+    def free(self, port: str) -> bool:
+        """Whether no server holds it."""
+        return self._journal.of(port) is None
+
+    def lacks(self, view: OpenedPlace) -> str:
+        """What of its port does not work yet, "" when all does. Raises CalabashError."""
+        return self._network.lacks(view.entry.record)
+
+    def close(self, who: Principal, port: str) -> PlaceEntry:
+        """Give a port back; who is connected through it is cut off. Raises NOT_FOUND."""
+        self._require_may(who, f"take port {port[:128]} from a server")
+        entry = self._journal.of(port)
+        if entry is None:
+            raise CalabashError(
+                f"no server holds port {port[:128]}", reason=Reason.NOT_FOUND, hint="see `calabash server status`"
+            )
+        self._forget(entry)
+        return entry
+
+    def views(self, who: Principal) -> list[OpenedPlace]:
+        """All of them, for administrators."""
+        self._permission.require(who, Action.OPERATE, "see the ports of servers")
+        networks = self._book.state().networks
+        return [self._view(entry, networks.find(Port, entry.port)) for entry in self._journal.entries]
+
+    def close_all(self, *, force: bool) -> None:
+        """The pool goes down. Raises CONFLICT while a server holds a port and ``force`` is not given."""
+        held = self._journal.entries
+        if held and not force:
+            raise CalabashError(
+                f"port {held[0].port} is held by {held[0].holder}",
+                reason=Reason.CONFLICT,
+                hint="stop that server with `calabash server down`, or `calabash down --force` takes the port",
+            )
+        for entry in self._journal.entries:
+            self._forget(entry)
+
+    def end_overdue(self) -> None:
+        """Give back what nobody has spoken of for too long."""
+        now_ns = self._clock.monotonic_ns()
+        for entry in [e for e in self._journal.entries if self._until_ns.get(e.id, now_ns) < now_ns]:
+            self._agent.event("released", message=f"port {entry.port} was kept for {entry.holder}, which is silent")
+            self._forget(entry)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _require_may(self, who: Principal, what: str) -> None:
+        self._permission.require(who, Action.OPERATE, what)
+        self._permission.require_process(who, what)
+
+    def _entered(self, port: str, tenant: str, holder: str, keep_s: float) -> tuple[PlaceEntry, bool]:
+        """Its entry, written; whether it was not there before."""
+        with self._lock:
+            known = self._journal.of(port)
+            if known is not None and known.holder != holder:
+                raise CalabashError(
+                    f"port {port} is held by {known.holder}, and by one at a time",
+                    reason=Reason.CONFLICT,
+                    hint="stop that server, or create another port: calabash port create",
+                )
+            if known is None and len(self._journal.entries) >= PLACES_MAX:
+                raise CalabashError(
+                    f"servers of this host hold {PLACES_MAX} ports, which is all it has",
+                    reason=Reason.NO_CAPACITY,
+                    hint="stop one: calabash server down",
+                )
+            entry = PlaceEntry(
+                id=known.id if known else new_id(), port=port, tenant=tenant, holder=holder, keep_s=keep_s
+            )
+            self._until_ns[entry.id] = self._after(entry)
+            if entry != known:
+                self._journal.put(entry)
+            return entry, known is None
+
+    def _forget(self, entry: PlaceEntry) -> None:
+        """What is there of it goes when its entry has gone: a crash in between leaves what the next round removes."""
+        with self._lock:
+            self._journal.remove(entry)
+            self._until_ns.pop(entry.id, None)
+        self._network.leave(entry.record)
+
+    def _view(self, entry: PlaceEntry, port: Port | None) -> OpenedPlace:
+        place = self._network.place(entry.record)
+        assert place is not None
+        addresses = tuple(str(address) for address in port.addresses) if port else ()
+        return OpenedPlace(entry=entry, place=place, addresses=addresses)
+
+    def _after(self, entry: PlaceEntry) -> int:
+        return self._clock.monotonic_ns() + int(entry.keep_s * 1e9)

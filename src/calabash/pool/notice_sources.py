@@ -1,0 +1,55 @@
+"""What the pool of one machine adds to its notices: over-use, and requests that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+
+from calabash.adapters.clock import Clock
+from calabash.binder.local.binder import Binder
+from calabash.model.errors import Reason
+from calabash.model.notices import Notice, NoticeKind
+from calabash.platform.notifications.collector import WaitingLong
+from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.settings import NotificationSettings
+from calabash.platform.notifications.wiring import notifying
+from calabash.pool.overuse.policy import OverUseFinding
+from calabash.pool.pool import Pool
+
+
+def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack: ExitStack) -> NoticeBook:
+    """The pool's book of notifications, with what carries notices started. Raises CalabashError(BAD_FILE)."""
+    return notifying(
+        settings,
+        stack,
+        store=pool.store,
+        permission=pool.permission,
+        tenancy=pool.tenancy,
+        tokens=pool.tokens,
+        waiting=lambda: _waiting(pool.binder),
+        clock=clock,
+    )
+
+
+def over_use_told(book: NoticeBook, clock: Clock) -> Callable[[str, OverUseFinding], None]:
+    """What the watch over over-use calls. What was taken back is told when it is back."""
+
+    def told(kind: str, finding: OverUseFinding) -> None:
+        if kind == "over_use":
+            now_s = clock.now_s()
+            spent = finding.reason is Reason.BUDGET_SPENT
+            notice = Notice(
+                id=f"{finding.key} {now_s:.3f}",
+                kind=NoticeKind.BUDGET if spent else NoticeKind.OVER_USE,
+                at=now_s,
+                tenant=finding.tenant,
+                about=finding.allocation or finding.tenant,
+                message=finding.message,
+            )
+            book.post([notice])
+
+    return told
+
+
+def _waiting(binder: Binder) -> Iterable[WaitingLong]:
+    return [WaitingLong(id=w.id, tenant=w.request.tenant, since_s=w.created_at) for w in binder.waiting()]

@@ -1,0 +1,1 @@
+"""Detection of use beyond what was agreed, and its consequences."""

@@ -1,0 +1,264 @@
+"""The pool: requests in, allocations out, and who may touch what.
+
+Which request goes where is the scheduler's decision, and the binder carries it out. Here is what stands before both:
+permission, limits per user, and what people are told. Everything is synchronous and safe for threads; the HTTP layer
+calls it from worker threads and awaits the future of a waiting request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from calabash.adapters.clock import Clock
+from calabash.adapters.host.processes import Process, identify, owner, user_name
+from calabash.adapters.store import Store
+from calabash.api import requests
+from calabash.binder.local.binder import Binder
+from calabash.binder.local.requests import Requester, WaitingRequest
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
+from calabash.model.request import AllocationId
+from calabash.model.tenancy import Principal
+from calabash.node.agent import NodeAgent
+from calabash.platform.access.caller import Caller
+from calabash.platform.access.permission import Permission, not_found
+from calabash.platform.access.tokens import Tokens
+from calabash.platform.access.visibility import Held, Sight
+from calabash.platform.billing.service import Billing
+from calabash.platform.home.limits import Limits
+from calabash.platform.tenancy.changes import TenancyChanges
+from calabash.platform.tenancy.owners import AllocationOwners
+from calabash.platform.tenancy.store import TenancyBook
+from calabash.pool.kept_allocations import Keeps
+from calabash.pool.networks.fabric import FabricHolds
+from calabash.pool.networks.ports import TenantPorts
+from calabash.pool.queues import Queues
+from calabash.pool.requests.entry import EntryBounds
+from calabash.pool.requests.explanations import Explanations
+from calabash.scenario import dump_scenario
+from calabash.sched import CycleLimit
+
+
+class Pool:
+    """The pool of this machine."""
+
+    def __init__(
+        self,
+        *,
+        agent: NodeAgent,
+        store: Store,
+        clock: Clock,
+        permission: Permission,
+        tenancy: TenancyBook,
+        limits: Limits | None = None,
+    ) -> None:
+        self.agent, self.store, self.permission, self.tenancy = agent, store, permission, tenancy
+        self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
+        self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
+        self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock, agent.open_usage)
+        self.binder = Binder(
+            agent=agent, queues=self.queues.specs, clock=clock, limit=CycleLimit(clock=time.thread_time)
+        )
+        self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
+        self.keeps, self.fabric = Keeps(agent, clock), FabricHolds(agent.records, self.binder)
+        self.entry = EntryBounds(
+            permission=permission,
+            tenancy=tenancy,
+            queues=self.queues,
+            agent=agent,
+            binder=self.binder,
+            limits=limits or Limits(),
+        )
+        tenancy.prepare = lambda people: self.queues.reformed(self.binder, people)
+        self.ports: TenantPorts | None = None  # this pool has no networks
+        self.require_within: Callable[[str], None] = lambda _: None  # whether a tenant gets new slices
+        agent.subscribe(self.binder.room_may_have_appeared)
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def submit(self, wanted: requests.AllocationRequest, caller: Caller) -> WaitingRequest:
+        """Join the queue and try at once.
+
+        Raises CalabashError when the caller may not, when it can never be granted, or when it cannot be granted now
+        and does not want to wait. While somebody is just leaving, the answer to such a one is left open: see ``refuse``.
+        """
+        who = caller.principal
+        request = self.entry.judged(wanted, who)
+        self.require_within(request.tenant)
+        requester = Requester(uid=who.uid, user=who.user, process=caller.process)
+        with self.entry.joining(request, who):
+            waiting = self.binder.submit(
+                request, requester=requester, command=tuple(wanted.command), wait=wanted.wait_s > 0
+            )
+        waiting.answer.add_done_callback(lambda _: self.entry.left(request, who))
+        if waiting.answer.done() or self.binder.bound(waiting):
+            return waiting
+        try:
+            told = self.explanations.refusal(waiting)
+        except CalabashError:  # it was granted in this moment
+            return waiting
+        if told.overtaken and wanted.wait_s <= 0:
+            self.binder.schedule()
+            if waiting.answer.done() or self.binder.bound(waiting):
+                return waiting
+        if wanted.wait_s <= 0:
+            if not self.agent.is_anybody_leaving():
+                self.refuse(waiting)
+            return waiting
+        self.agent.event("pending", reason=told.reason, allocation=waiting.id, message=told.message)
+        return waiting
+
+    def refuse(self, waiting: WaitingRequest) -> None:
+        """Withdraw a request that does not want to wait, and raise why; nothing when it was granted in this moment."""
+        try:
+            told = self.explanations.refusal(waiting)
+        except CalabashError:
+            return
+        if self.binder.withdraw(waiting, why="it did not want to wait"):
+            raise told.error()
+
+    def cancel(self, waiting: WaitingRequest, *, why: str) -> bool:
+        """The caller is gone or tired of waiting. False when it has been answered already."""
+        if not self.binder.withdraw(waiting, why=why):
+            return False
+        self.agent.event("cancelled", allocation=waiting.id, message=why)
+        return True
+
+    def give_back(self, waiting: WaitingRequest, *, why: str) -> None:
+        """Nobody is there to take what it was granted."""
+        self.agent.end(waiting.id, reason="cancelled", explanation=why)
+
+    # -- holding -----------------------------------------------------------------------------------------------
+
+    def enter(self, allocation: AllocationId, process: Process | None) -> AllocationRecord:
+        """Make the asking process itself the program. Raises CalabashError when it has gone meanwhile."""
+        if process is None:
+            raise CalabashError("the asking process cannot be seen from here", reason=Reason.NOT_FOUND)
+        return self.agent.enter(allocation, process)
+
+    def started(self, allocation: AllocationId, *, pid: int, caller: Caller) -> AllocationRecord:
+        """The program of an allocation is about to run; only one of the caller's own processes can be it."""
+        self.permission.require_process(caller.principal, "start the program of an allocation")
+        self._require_owner(caller, self._held(allocation))
+        program = identify(pid)
+        if program is None:
+            raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
+        if owner(program) != caller.peer.uid and caller.peer.uid != 0:
+            message = f"process {pid} does not belong to {user_name(caller.peer.uid)}"
+            raise CalabashError(message, reason=Reason.NOT_PERMITTED)
+        return self.agent.enter(allocation, program)
+
+    def keep(self, allocation: AllocationId, *, caller: Caller) -> float:
+        """One that stands is still needed: for how many seconds it is kept now; 0: until it is given back."""
+        self._require_owner(caller, record := self._held(allocation))
+        return self.keeps.renew(record)
+
+    def release(self, allocation: AllocationId, *, caller: Caller, force: bool) -> str:
+        """Give it back, or withdraw the request; the state that it is in then: ``ending`` or ``released``.
+
+        Raises CONFLICT when its programs run and ``force`` is not given.
+        """
+        who = caller.principal
+        waiting = self.binder.find(allocation)
+        if waiting is not None:
+            asker, request = waiting.requester, waiting.request
+            self.permission.require_owner(
+                who, allocation, uid=asker.uid, user=asker.user, tenant=request.tenant, queue=request.queue
+            )
+            message = f"request {allocation} was cancelled by {mention(Mentioned.USER, who.user)}"
+            error = CalabashError(message, reason=Reason.CONFLICT, hint="ask again")
+            if self.binder.withdraw(waiting, why=message, error=error):
+                return "released"
+        self._require_owner(caller, self._held(allocation))
+        itself = caller.peer.pid if who.local else 0
+        others = [p for p in processes_of(self.agent, allocation) if p.pid != itself]
+        if others and not force:
+            raise CalabashError(
+                f"{allocation} is used by {_named(others)}",
+                reason=Reason.CONFLICT,
+                hint="end them, or release it with force",
+            )
+        # A program that gives its own slice back is not to be killed for it.
+        by = f"released by {mention(Mentioned.USER, who.user)}"
+        self.agent.end(allocation, reason="released", explanation=by, gently=not others and not force)
+        return "ending" if self.agent.record(allocation) is not None else "released"
+
+    def what_holds(self, allocation: AllocationId) -> CalabashError:
+        """Why an allocation that was to end is still there: who holds it."""
+        found = processes_of(self.agent, allocation)
+        holders = f" by {_named(found)}" if found else ", by nobody that can be seen from here"
+        return CalabashError(
+            f"{allocation} is still held{holders}",
+            reason=Reason.CONFLICT,
+            hint="it is freed as soon as they are gone: end them, or ask root to",
+        )
+
+    def close(self, *, force: bool) -> None:
+        """Take no more requests. Raises CONFLICT while programs run and ``force`` is not given."""
+        running = self.agent.records()
+        if running and not force:
+            held = "1 allocation is" if len(running) == 1 else f"{len(running)} allocations are"
+            raise CalabashError(
+                f"{held} held: {', '.join(r.id for r in running[:5])}",
+                reason=Reason.CONFLICT,
+                hint="wait for them, or `calabash down --force` ends them",
+            )
+        if self.ports is not None:
+            self.ports.places.close_all(force=force)
+        for waiting in self.binder.close():
+            waiting.resolve(CalabashError("the pool went down", reason=Reason.POOL_DOWN, hint="start it: calabash up"))
+        for record in self.agent.records():
+            self.agent.end(record.id, reason="shutdown", explanation="the pool was taken down with force")
+
+    def _require_owner(self, caller: Caller, record: AllocationRecord) -> None:
+        request = record.request
+        self.permission.require_owner(
+            caller.principal, record.id, uid=record.uid, user=record.user, tenant=request.tenant, queue=request.queue
+        )
+
+    def _held(self, allocation: AllocationId) -> AllocationRecord:
+        record = self.agent.record(allocation)
+        if record is None:
+            raise not_found(allocation)
+        return record
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def sight(self, who: Principal) -> Sight:
+        """What that principal is shown."""
+        return Sight(
+            who,
+            people=self.tenancy.people(),
+            live=lambda: _live(self.agent, self.binder),
+            queues=self.queues.records(),
+            owner=self._owners.of,
+            listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
+        )
+
+    def scenario(self) -> str:
+        """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
+        with self.binder.reading() as scheduler:
+            snapshot = scheduler.scheduler.snapshot()
+        return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
+
+
+def processes_of(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
+    """Return the processes of one allocation. Those of others are not looked up: a pool may hold hundreds."""
+    found = agent.snapshot(processes=True, only=[allocation]).allocations
+    return next((list(a.processes) for a in found if a.record.id == allocation), [])
+
+
+def _live(agent: NodeAgent, binder: Binder) -> list[Held]:
+    """Everything that is held or waits."""
+    held: list[Held] = [(r.id, r.request, r.uid, r.user) for r in agent.records()]
+    held += [(w.id, w.request, w.requester.uid, w.requester.user) for w in binder.waiting()]
+    return held
+
+
+def _named(processes: list[Process]) -> str:
+    """``2 processes (pid 4711 of ann, pid 4712 of ann)``."""
+    some = ", ".join(f"pid {p.pid} of {user_name(owner(p))}" for p in processes[:5])
+    more = ", ..." if len(processes) > 5 else ""
+    return f"{len(processes)} process{'es' if len(processes) != 1 else ''} ({some}{more})"

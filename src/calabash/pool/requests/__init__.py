@@ -1,0 +1,1 @@
+"""Requests before they are granted: admission, limits, explanations and run times."""

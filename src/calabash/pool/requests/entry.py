@@ -1,0 +1,124 @@
+"""What stands before the queue: on whose account a request is, in which queue, and whether it is within all bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from calabash.api import requests
+from calabash.binder.local.binder import Binder
+from calabash.model.access import Action
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import GpuRequest
+from calabash.model.tenancy import Principal, Tenant
+from calabash.node.agent import NodeAgent
+from calabash.platform.access.permission import Permission
+from calabash.platform.home.limits import Limits
+from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.queues import queue_of, within
+from calabash.platform.tenancy.store import TenancyBook
+from calabash.pool.queues import Queues
+from calabash.pool.requests.waiting_limit import OneByOne, WaitingLimit
+
+
+class EntryBounds:
+    """The bounds of users and tenants. Safe for threads."""
+
+    def __init__(
+        self,
+        *,
+        permission: Permission,
+        tenancy: TenancyBook,
+        queues: Queues,
+        agent: NodeAgent,
+        binder: Binder,
+        limits: Limits,
+    ) -> None:
+        self._permission = permission
+        self._tenancy = tenancy
+        self._queues = queues
+        self._agent = agent
+        self._binder = binder
+        self._users = WaitingLimit(limits.waiting)
+        self._tenants = WaitingLimit(limits.waiting_of_tenant, what="tenant", setting="waiting_of_tenant")
+        self._turns = OneByOne()
+        self.require_ports: Callable[[GpuRequest, Principal], None] = lambda _, __: None  # whether it may have those
+
+    def judged(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
+        """The request as the core knows it. Raises CalabashError where the principal may not ask for this."""
+        if who.uid < 0:
+            raise CalabashError(
+                f"user {who.user} has no account on this machine that programs could run as",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"ask an administrator for: calabash user set {who.user} --login NAME",
+            )
+        people = self._tenancy.people()
+        tenant = self._permission.tenant(who, wanted.tenant)
+        if not wanted.standing:  # a broker accounts for users of other machines, who are known to their servers only
+            self._require_account(people, who, tenant)
+        queue, project = queue_of(
+            people, self._queues.explicit(), who, tenant, queue=wanted.queue, project=wanted.project
+        )
+        if wanted.standing:
+            self._permission.require(who, Action.OPERATE, "keep devices for virtual machines")
+        if project:
+            self._permission.require(
+                who, Action.RUN, f"ask for slices of project {project}", tenant=tenant, project=project
+            )
+        else:
+            record = self._queues.queue(queue)
+            self._permission.require_queue(who, queue, record.users, record.groups)
+            self._queues.require_explicit(queue)
+        request = wanted.request(tenant=tenant, queue=queue)
+        self.require_ports(request, who)
+        bounds = people.tenants.get(tenant)
+        return within(request, bounds, [state.device for state in self._agent.devices()]) if bounds else request
+
+    @contextmanager
+    def joining(self, request: GpuRequest, who: Principal) -> Iterator[None]:
+        """While the request joins the line. Raises USER_LIMIT when it is one too many; see ``left``."""
+        exempt = self._permission.administrator(who)
+        bounds = self._tenancy.people().tenants.get(request.tenant)
+        counted = bounds is not None and bounds.slices_per_user > 0 and not exempt
+        with self._turns.turn(request.tenant, who.key) if counted else nullcontext():
+            if bounds is not None and counted:
+                self._require_slices(request, bounds, who)
+            self._users.join(who.user, exempt=exempt)
+            try:
+                self._tenants.join(request.tenant, exempt=exempt)
+            except CalabashError:
+                self._users.leave(who.user)
+                raise
+            try:
+                yield
+            except BaseException:
+                self.left(request, who)
+                raise
+
+    def _require_account(self, people: People, who: Principal, tenant: str) -> None:
+        """Raise NOT_FOUND if there is neither a tenant of that name nor a user whose own tenant it would be."""
+        if tenant in people.tenants or tenant == who.own or tenant in people.users:
+            return
+        if self._permission.account_of(tenant) < 0:
+            raise CalabashError(
+                f"there is no tenant {tenant}",
+                reason=Reason.NOT_FOUND,
+                hint=f"see `calabash tenant list`, or create it with `calabash tenant create {tenant}`",
+            )
+
+    def left(self, request: GpuRequest, who: Principal) -> None:
+        """It waits no more."""
+        self._users.leave(who.user)
+        self._tenants.leave(request.tenant)
+
+    def _require_slices(self, request: GpuRequest, tenant: Tenant, who: Principal) -> None:
+        mine = {r.id: r.request for r in self._agent.records() if r.uid == who.uid}
+        mine |= {w.id: w.request for w in self._binder.waiting() if w.requester.uid == who.uid}
+        has = sum(r.count for r in mine.values() if r.tenant == tenant.name)
+        if has + request.count > tenant.slices_per_user:
+            raise CalabashError(
+                f"user {who.user} of tenant {tenant.name} has {has} slices and asks for {request.count},"
+                f" at most {tenant.slices_per_user}",
+                reason=Reason.USER_LIMIT,
+                hint="give some back first; see `calabash ps`",
+            )

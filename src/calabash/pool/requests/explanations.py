@@ -1,0 +1,99 @@
+"""What people are told about a request: why it waits, where it was placed and why there, what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from calabash.adapters.store import Store
+from calabash.api import replies
+from calabash.binder.local.binder import Binder
+from calabash.binder.local.requests import WaitingRequest
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Health
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId, Slice
+from calabash.node.agent import NodeAgent
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.platform.access.permission import not_found
+from calabash.pool.requests.refusals import Refusal, refusal
+
+HAPPENINGS_SHOWN = 5
+ENDED_BY_S = 2.0  # a fault may end a program before it is found
+
+
+class Explanations:
+    """Asks binder, agent and journal, in this order."""
+
+    def __init__(self, *, binder: Binder, agent: NodeAgent, store: Store) -> None:
+        self._binder = binder
+        self._agent = agent
+        self._store = store
+
+    def refusal(self, waiting: WaitingRequest, devices: Sequence[DeviceSnapshot] | None = None) -> Refusal:
+        """Why it waits, beside what is on the ``devices``: those of now. Raises CalabashError when it does not."""
+        told = self._binder.why(waiting)
+        return refusal(told, self._agent.devices() if devices is None else devices, waiting.request)
+
+    def why(self, allocation: AllocationId, devices: Sequence[DeviceSnapshot] | None = None) -> replies.WhyReply:
+        """Why a request waits, where it was placed and why there, or what became of it. ``devices``: as ``refusal`` has it."""
+        waiting = self._binder.find(allocation)
+        if waiting is not None:
+            try:
+                told = self.refusal(waiting, devices)
+            except CalabashError:  # answered in this moment
+                pass
+            else:
+                return replies.WhyReply(
+                    id=allocation,
+                    state="pending",
+                    reason=told.reason,
+                    explanation=told.message,
+                    details=list(told.details),
+                    suggestions=list(told.suggestions),
+                )
+        record = self._agent.record(allocation) or self._store.allocation(allocation)
+        if record is None:
+            raise not_found(allocation)
+        placed = [
+            f"{part.device}: {_memory(part)}, {part.core_percent}% in mode {record.placement.mode}"
+            for part in record.placement.slices
+        ]
+        ill, happened = self._of_devices(record)
+        return replies.WhyReply(
+            id=allocation,
+            state=record.state,
+            reason=record.reason or ("unhealthy" if ill else ""),
+            explanation=ill or record.explanation or f"{record.state} in mode {record.placement.mode}",
+            details=[
+                *([record.explanation] if ill and record.explanation else []),
+                *placed,
+                *happened,
+                *self._agent.notes(record),
+            ],
+        )
+
+    def _of_devices(self, record: AllocationRecord) -> tuple[str, list[str]]:
+        """What is wrong with its devices, and what has happened to them in its time."""
+        wanted = {part.device for part in record.placement.slices}
+        until = record.ended_at + ENDED_BY_S if record.ended_at else float("inf")
+        ill = ""
+        told: list[str] = []
+        for state in self._agent.devices():
+            device = state.device
+            if device.uuid not in wanted:
+                continue
+            if device.health is not Health.HEALTHY and not record.ended_at:
+                ill = ill or f"device {device.index} is {device.health}: {state.cause}"
+            since = [h for h in self._agent.care.entry(device).history if record.created_at <= h.at <= until]
+            told += [
+                f"{time.strftime('%H:%M:%S', time.localtime(h.at))} device {device.index} {h.health}: {h.cause}"
+                for h in since[-HAPPENINGS_SHOWN:]
+            ]
+        return ill, told
+
+
+def _memory(part: Slice) -> str:
+    """The cap, and what of it is promised on the card."""
+    promised = f", {part.resident_mib} MiB of them promised on the card" if part.spill_mib else ""
+    return f"{part.memory_mib or 'all'} MiB{promised}"

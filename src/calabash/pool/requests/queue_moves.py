@@ -1,0 +1,77 @@
+"""A request that waits goes to another queue of its tenant's, or to one that an administrator has made."""
+
+from __future__ import annotations
+
+from calabash.binder.local.requests import WaitingRequest
+from calabash.model import access
+from calabash.model.access import Action
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import Mentioned, mention
+from calabash.model.request import AllocationId
+from calabash.model.tenancy import project_of
+from calabash.platform.access.caller import Caller
+from calabash.platform.access.permission import not_found
+from calabash.platform.tenancy.queues import queue_of
+from calabash.pool.pool import Pool
+
+
+def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> str:
+    """The queue that it waits in then; the account it is on stays. It keeps its age, and its gang goes with it.
+
+    Raises NOT_FOUND, NOT_PERMITTED for a request or a queue that the caller may not touch, CONFLICT when it waits no more.
+    """
+    waiting = pool.binder.find(allocation)
+    if waiting is None:
+        if pool.agent.record(allocation) is not None and pool.sight(caller.principal).allocation(allocation):
+            raise CalabashError(
+                f"{allocation} has its place already", reason=Reason.CONFLICT, hint="only what waits can be moved"
+            )
+        raise not_found(allocation)
+    asker, request = waiting.requester, waiting.request
+    pool.permission.require_owner(
+        caller.principal, allocation, uid=asker.uid, user=asker.user, tenant=request.tenant, queue=request.queue
+    )
+    wanted = _permitted(pool, waiting, queue, caller)
+    if wanted == request.queue:
+        return wanted
+    before = request.queue
+    for moved in pool.binder.move(waiting, wanted):
+        message = (
+            f"{moved.id} was moved from queue {before} to {wanted} by {mention(Mentioned.USER, caller.principal.user)}"
+        )
+        pool.agent.event("moved", allocation=moved.id, message=message)
+    pool.binder.room_may_have_appeared()
+    return wanted
+
+
+def _permitted(pool: Pool, waiting: WaitingRequest, queue: str, caller: Caller) -> str:
+    """The full name of the queue. Raises NOT_FOUND, NOT_PERMITTED where the caller may not put that request into it."""
+    who, tenant = caller.principal, waiting.request.tenant
+    people, explicit = pool.tenancy.people(), pool.queues.explicit()
+    other = queue.partition("/")[0]
+    if other in people.tenants and other != tenant and queue not in explicit:
+        if not access.may(who, Action.SEE, tenant=other):
+            pool.queues.require_explicit(queue)  # to whoever does not see that tenant there is no such queue
+        raise CalabashError(
+            f"queue {queue} is on the account of tenant {other}, {waiting.id} on that of {tenant}",
+            reason=Reason.NOT_PERMITTED,
+            hint=f"withdraw it, and ask again with --tenant {other}",
+        )
+    found, _ = queue_of(people, explicit, who, tenant, queue=queue, project="")
+    project = project_of(tenant, found) if tenant in people.tenants and found not in explicit else ""
+    if access.may(who, Action.OPERATE):
+        if not project:
+            pool.queues.require_explicit(found)
+    elif project:
+        pool.permission.require(
+            who, Action.RUN, f"use project {project} of tenant {tenant}", tenant=tenant, project=project
+        )
+    else:
+        record = pool.queues.queue(found)
+        pool.permission.require_queue(who, found, record.users, record.groups)
+        pool.queues.require_explicit(found)
+        if not pool.permission.owns(who, uid=waiting.requester.uid, user=waiting.requester.user):
+            pool.permission.require(
+                who, Action.OPERATE, f"put a request of {waiting.requester.user} into queue {found}"
+            )
+    return found

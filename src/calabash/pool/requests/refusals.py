@@ -1,0 +1,79 @@
+"""Why a request is not placed, in words that whoever asks can act on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import GpuRequest
+from calabash.node.snapshot import DeviceSnapshot
+from calabash.sched import Explanation
+from calabash.sharing.protocol import Misfit
+from calabash.sharing.registry import fits
+
+DETAILS_MAX = 8
+
+# The scheduler counts nodes, and this machine is one: for these reasons every device is asked instead.
+_ABOUT_DEVICES = {
+    Reason.NO_MEMORY,
+    Reason.NO_CORES,
+    Reason.NO_CAPACITY,
+    Reason.MODE_CONFLICT,
+    Reason.UNHEALTHY,
+    Reason.TOO_LARGE,
+    Reason.SELECTOR_MISMATCH,
+    Reason.NO_DEVICES,
+}
+_HINTS = {
+    Reason.TOO_LARGE: "ask for less: no device of this pool could ever hold it",
+    Reason.NO_DEVICES: "ask for fewer devices",
+    Reason.SELECTOR_MISMATCH: "see `calabash smi` for the models there are",
+    Reason.MODE_CONFLICT: "wait until the device is idle with --wait, or ask for the mode it is in",
+    Reason.UNHEALTHY: "see `calabash smi` and `calabash doctor`",
+    Reason.GANG_INCOMPLETE: "start the other members too, each with --wait",
+    Reason.RESERVED: "wait behind it with --wait, or say with --time how long it runs: what delays nobody may pass",
+    Reason.USER_LIMIT: "wait for your own earlier requests; see `calabash ps`",
+    Reason.QUEUE_OVER_LIMIT: "wait for the queue's other programs with --wait; see `calabash queue list`",
+}
+# What the scheduler says of nodes, said of the one node that there is.
+_ABOUT_THE_MACHINE = {
+    Reason.RESERVED: "what is free is reserved for an earlier request that needs several devices and still waits",
+}
+_HINT = "wait for room with --wait 60s, or ask for less; see `calabash smi`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The reason, one line with the numbers, what each device says, and what would change it.
+
+    ``overtaken``: by now there are devices enough; what was in the way left after the decision.
+    """
+
+    reason: Reason
+    message: str
+    details: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    overtaken: bool = False
+
+    def error(self) -> CalabashError:
+        """For a requester that does not wait."""
+        return CalabashError(self.message, reason=self.reason, hint=self.suggestions[0] if self.suggestions else "")
+
+
+def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuRequest) -> Refusal:
+    """The scheduler's explanation with this machine's devices in it."""
+    suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
+    if told.reason not in _ABOUT_DEVICES:
+        details = (*(cause.text for cause in told.causes), *(f"reserved for {whom}" for whom in told.reserved))
+        message = _ABOUT_THE_MACHINE.get(told.reason, told.summary)
+        if told.reserved:
+            message += f": {'; '.join(told.reserved)}"
+        return Refusal(reason=told.reason, message=message, details=details, suggestions=suggestions)
+    answers = [(s.device.index, fits(s.device, s.mode, s.held, request)) for s in states]
+    said = tuple(f"device {index}: {answer.message}" for index, answer in answers if isinstance(answer, Misfit))
+    room = len(answers) - len(said)
+    shown = "; ".join(said[:DETAILS_MAX]) + (f"; and {len(said) - DETAILS_MAX} more" if len(said) > DETAILS_MAX else "")
+    message = f"{room} of {len(answers)} devices have room, asked {request.count}" + (f": {shown}" if shown else "")
+    overtaken = room >= request.count
+    return Refusal(reason=told.reason, message=message, details=said, suggestions=suggestions, overtaken=overtaken)

@@ -1,0 +1,92 @@
+"""The longest run time of tenants: who comes near it is told, who is past it is ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from calabash.adapters.clock import Clock
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.model.tenancy import Tenant
+from calabash.model.units import format_duration
+from calabash.node.agent import NodeAgent
+from calabash.platform.tenancy.store import TenancyBook
+
+PERIOD_S = 1.0
+NOTICE_S = 60.0  # before the end, and never more than a tenth of the time that there is
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """What is left of the time of one allocation."""
+
+    id: AllocationId
+    tenant: str
+    most_s: float
+    left_s: float
+
+    @property
+    def near(self) -> bool:
+        return self.left_s <= min(NOTICE_S, self.most_s / 10)
+
+
+def run_times(
+    records: Iterable[AllocationRecord], tenants: Mapping[str, Tenant], *, now_s: float
+) -> tuple[RunTime, ...]:
+    """Of all whose tenant bounds it; counted from the grant, since from then on nobody else has the devices."""
+    found = []
+    for record in records:
+        tenant = tenants.get(record.request.tenant)
+        if tenant is not None and tenant.run_s_max > 0:
+            left_s = record.granted_at + tenant.run_s_max - now_s
+            found.append(RunTime(id=record.id, tenant=tenant.name, most_s=tenant.run_s_max, left_s=left_s))
+    return tuple(found)
+
+
+class RunTimes:
+    """A thread that keeps them."""
+
+    def __init__(self, *, agent: NodeAgent, tenancy: TenancyBook, clock: Clock) -> None:
+        self._agent = agent
+        self._tenancy = tenancy
+        self._clock = clock
+        self._told: set[AllocationId] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="run times", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def keep(self) -> None:
+        """Look once at everything that is held."""
+        found = run_times(self._agent.records(), self._tenancy.people().tenants, now_s=self._clock.now_s())
+        self._told &= {one.id for one in found}
+        for one in found:
+            if one.left_s <= 0:
+                most = f"the {format_duration(one.most_s)} that tenant {one.tenant} runs at most are over"
+                self._agent.end(one.id, reason=Reason.RUN_TIME, explanation=most)
+            elif one.near and one.id not in self._told:
+                self._told.add(one.id)
+                left = f"it is ended in {format_duration(one.left_s)}: tenant {one.tenant} runs"
+                message = f"{left} {format_duration(one.most_s)} at most"
+                self._agent.event("run_time_notice", reason=Reason.RUN_TIME, allocation=one.id, message=message)
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD_S):
+            try:
+                self.keep()
+            except CalabashError as error:
+                log.warning("run times cannot be kept now", error=error.message)
+            except Exception:
+                log.exception("keeping run times failed once and goes on")

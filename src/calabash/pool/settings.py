@@ -1,0 +1,144 @@
+"""``pool.toml`` in the pool's home: bounds that an administrator may change. Read at the start; nothing is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from calabash.adapters.host.memory import memory_mib
+from calabash.api.gateway import ConsoleSettings
+from calabash.model.device import REPLICAS, REPLICAS_MAX
+from calabash.model.errors import CalabashError, Reason
+from calabash.node.devices.settings import CardSettings
+from calabash.node.modes.protocol import WorkerUsers
+from calabash.platform.home.directory import SETTINGS_FILE
+from calabash.platform.home.limits import Kept, Limits
+from calabash.platform.notifications.settings import NotificationSettings
+from calabash.pool.overuse.policy import OverUseAnswer, OverUsePolicy
+
+
+class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How cards are given out.
+
+    ``one_process``: a card that is given out exclusively takes one process only (the driver's compute mode
+    EXCLUSIVE_PROCESS); programs of several processes then fail.
+    ``spill``: slices may have memory beyond their cards (``calabash run --spill``), up to ``spill_mib_max`` of host memory
+    for all of them together; 0 is half of what the machine has.
+    ``replicas``: how many tenants use a card in turns (mode ``timeslice``); ``interval``: how long their turns are:
+    ``default``, ``short``, ``medium`` or ``long``; empty leaves that to the driver.
+    ``calabash device set`` says otherwise of one card.
+    """
+
+    one_process: bool = False
+    spill: bool = False
+    spill_mib_max: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    replicas: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] = REPLICAS
+    interval: Literal["", "default", "short", "medium", "long"] = ""
+
+    def spilled_mib(self) -> int:
+        """Host memory for what is spilled, where that is allowed."""
+        return self.spill_mib_max or memory_mib() // 2
+
+    def cards(self) -> CardSettings:
+        """For all cards."""
+        return CardSettings(
+            spill_mib=self.spilled_mib(), spill=self.spill, replicas=self.replicas, interval=self.interval
+        )
+
+
+class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """As whom workers of isolation ``brokered`` run, in a pool of root: users that nobody else is, one for each allocation.
+    Those that have a name on this machine are left out."""
+
+    first_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 64_000
+    last_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 65_533
+
+    def users(self) -> WorkerUsers:
+        return WorkerUsers(first=self.first_user, last=max(self.first_user, self.last_user))
+
+
+class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Commands that the pool runs for users who ask for it (``calabash job``, the console).
+
+    ``enabled``: whether it does. ``least_user``: accounts with smaller numbers, which are the system's, are nobody's to run as;
+    root never is. ``per_user``: how many of one user wait and run at a time; ``kept``: how many that are over are remembered.
+    """
+
+    enabled: bool = True
+    least_user: Annotated[int, Meta(ge=1, le=1 << 31)] = 1000
+    per_user: Annotated[int, Meta(ge=1, le=1000)] = 16
+    kept: Annotated[int, Meta(ge=1, le=1000)] = 50
+
+
+class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Fabrics for RDMA (``fabric.toml`` names them). ``hold``: a card is granted only when it was seen to have left the
+    partitions of all other tenants; until ``calabash net fabric run`` has told so, it waits. ``run``: the pool keeps that
+    program running itself while ``fabric.toml`` is in its home."""
+
+    hold: bool = False
+    run: bool = False
+
+
+class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices), ``lower``
+    (and its shares are best-effort meanwhile) or ``return`` (and slices are taken back after ``notice_minutes``).
+
+    ``budget``: when the tenant's budget of the month is spent; from ``budget_warn_percent`` of it on it is told.
+    ``limit``: when more is held than the tenant's limit, which was lowered meanwhile; the newest slices go back.
+    ``idle``: when a slice has had no GPU time for ``idle_minutes``.
+    """
+
+    budget: Literal["off", "tell", "hold", "lower", "return"] = "hold"
+    budget_warn_percent: Annotated[float, Meta(gt=0, le=100)] = 80
+    limit: Literal["off", "tell", "hold", "lower", "return"] = "tell"
+    idle: Literal["off", "tell", "return"] = "off"
+    idle_minutes: Annotated[float, Meta(gt=0, le=525_600)] = 30
+    notice_minutes: Annotated[float, Meta(ge=0, le=10_080)] = 5
+
+    def policy(self) -> OverUsePolicy:
+        return OverUsePolicy(
+            budget=OverUseAnswer(self.budget),
+            budget_warn_ratio=self.budget_warn_percent / 100,
+            limit=OverUseAnswer(self.limit),
+            idle=OverUseAnswer(self.idle),
+            idle_s=self.idle_minutes * 60,
+            notice_s=self.notice_minutes * 60,
+        )
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]``,
+    ``[notifications]``, ``[fabric]`` and ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
+
+    user: Limits = Limits()
+    journal: Kept = Kept()
+    devices: Devices = Devices()
+    workers: Workers = Workers()
+    console: ConsoleSettings = ConsoleSettings()
+    jobs: JobSettings = JobSettings()
+    notifications: NotificationSettings = NotificationSettings()
+    over_use: OverUseSettings = OverUseSettings()
+    fabric: FabricHoldSettings = FabricHoldSettings()
+    tenants: dict[str, OverUseSettings] = {}
+
+    def over_use_policy(self, tenant: str) -> OverUsePolicy:
+        """One tenant's."""
+        return self.tenants.get(tenant, self.over_use).policy()
+
+
+def read_settings(home: Path) -> Settings:
+    """The settings of the home. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    path = home / SETTINGS_FILE
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Settings)
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise CalabashError(
+            f"{path} is not understood: {error}",
+            reason=Reason.BAD_FILE,
+            hint=f"sections {', '.join(f'[{name}]' for name in Settings.__struct_fields__)}; see the API reference",
+        ) from None

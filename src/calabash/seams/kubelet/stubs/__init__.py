@@ -1,1 +1,0 @@
-"""Messages of the kubelet's interfaces, generated from ``proto/``; only ``seams.kubelet`` imports them."""

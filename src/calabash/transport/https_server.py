@@ -1,0 +1,155 @@
+"""A small HTTPS server for one kind of question: a bounded POST that is answered from memory.
+
+Connections are bounded by ``transport.connections``: no client holds more than its share of them, and the longest idle one is
+closed for a new one. Each step of a connection has a short limit of time of its own: handshake, first byte, head, body,
+reply. The bodies of all requests together are bounded as well; one too many is answered with 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from socket import socket
+from typing import Any
+
+from calabash.transport.connections import Activity, Connection, Connections
+from calabash.transport.http1 import (
+    Bounds,
+    HttpQuestion,
+    HttpReply,
+    RefusedError,
+    read_first,
+    read_head,
+    read_question,
+    write_reply,
+)
+from calabash.transport.listening import Acceptor
+
+BOUNDS = Bounds(body_bytes=8 << 20)  # twice what an API server takes for one object, for reviews carry two
+ENDING_S = 2.0
+
+Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
+Admits = Callable[[Mapping[str, Any] | None], bool]
+
+
+class HttpsServer:
+    """Serves a listening socket from a thread of its own until it is stopped.
+
+    Args:
+        listener: bound and listening; it is closed at the end.
+        context: the certificate; None speaks plain HTTP, for probes and tests.
+        handler: called for one request after the other of a connection; what it raises is answered with 500.
+        report: told of faults of the handler.
+        bounds: limits of connections, sizes and times.
+        admits: returns True if the client with this certificate, as ``ssl`` decodes it, is answered.
+    """
+
+    def __init__(
+        self,
+        listener: socket,
+        context: ssl.SSLContext | None,
+        handler: Handler,
+        *,
+        report: Callable[[Exception], None] | None = None,
+        bounds: Bounds = BOUNDS,
+        admits: Admits | None = None,
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._handler = handler
+        self._report = report
+        self._bounds = bounds
+        self._admits = admits
+        self._connections = Connections(
+            most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
+        )
+        self._acceptor = Acceptor(
+            listener, self._converse, self._connections, context=lambda: self._context, limit=bounds.head_bytes
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="https", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Port of the listening socket."""
+        return int(self._listener.getsockname()[1])
+
+    def start(self) -> None:
+        """Begin; returns when questions are taken."""
+        self._thread.start()
+        self._started.wait(10)
+
+    def stop(self, within_s: float = 5.0) -> None:
+        """Take no more questions, let those that are being answered finish, end."""
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread.ident is not None:
+            self._thread.join(within_s)
+        else:
+            self._listener.close()
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Use this context for new connections; from any thread. A context is never changed while it is used, so that no
+        handshake sees half of a change."""
+        self._context = context
+
+    def open_connections(self) -> int:
+        """Count the open connections, those in their handshake included."""
+        return len(self._connections)
+
+    async def _serve(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        accepting = asyncio.create_task(self._acceptor.run())
+        self._started.set()
+        await self._stopping.wait()
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        self._listener.close()
+        await self._acceptor.end(ENDING_S)
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
+    ) -> None:
+        if self._admits is not None:
+            if not self._admits(writer.get_extra_info("peercert")):
+                return
+            connection.proven = True
+        wait_s = self._bounds.first_s
+        while self._stopping is not None and not self._stopping.is_set():
+            first = await read_first(reader, wait_s)
+            if not await self._one(first, reader, writer, connection):
+                return
+            self._connections.set_activity(connection, Activity.IDLE)
+            wait_s = self._bounds.idle_s
+
+    async def _one(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
+    ) -> bool:
+        """Answer one request; returns True if the connection is kept."""
+        table, bounds = self._connections, self._bounds
+        table.set_activity(connection, Activity.ASKING)
+        try:
+            head = await read_head(first, reader, bounds)
+            question, keep = await read_question(head, reader, bounds, lambda count: table.take(connection, count))
+            table.set_activity(connection, Activity.BUSY)
+            reply = await self._reply(question)
+        except RefusedError as refused:
+            reply, keep = refused.reply, False
+        table.release(connection)
+        await write_reply(writer, reply, bounds, keep=keep)
+        return keep
+
+    async def _reply(self, question: HttpQuestion) -> HttpReply:
+        try:
+            return await self._handler(question)
+        except Exception as error:
+            if self._report is not None:
+                self._report(error)
+            return HttpReply(status=HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,0 +1,1 @@
+"""Test doubles of external systems: not part of the installed product."""

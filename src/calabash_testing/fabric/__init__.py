@@ -1,0 +1,1 @@
+"""Simulated managers of network fabrics."""
