@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.contract.fake_kubelet import FakeKubelet
-from tests.unit.kubernetes.node.cards_world import CARDS, TOKENS, Cards
+from tests.unit.kubernetes.node_plugin.cards_world import CARDS, TOKENS, Cards
 
 from calabash.adapters.kubelet import Allocated, DevicePluginServer, PluginDevice
 from calabash.kubernetes.dialects.nvidia import GPU

@@ -22,7 +22,7 @@ from tests.daemons.remote import RemoteSite
 from tests.daemons.users import ANN, open_way
 from tests.daemons.world import World, until
 from tests.listening import MACHINE, OTHERS, ListenerRow, rows
-from tests.unit.agent.port_world import PortHost, held, may
+from tests.unit.node.port_world import PortHost, held, may
 
 from calabash.node.ports.entry_sockets import Doors
 

@@ -16,7 +16,7 @@ import pytest
 from tests.daemons.remote import HELD, RemoteSite
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
-from tests.unit.remote.test_hello import hello
+from tests.unit.broker.server.test_first_record import hello
 
 from calabash.broker.client.account import RemoteAccount
 from calabash.broker.server.serve import PER_PEER_MAX

@@ -14,7 +14,7 @@ from tests.kube import charts
 from tests.kube.api import Api, RefusedError
 from tests.kube.charts import CHART, NAMESPACE, need_helm, one, render
 from tests.kube.cluster import Cluster
-from tests.unit.networks.people import pool_networks
+from tests.unit.platform.networks.people import pool_networks
 
 from calabash.adapters.kube import EvictedAs, KubeClient, KubeError, Mirror, load_client
 from calabash.adapters.kube.objects.core import NAMESPACE as NAMESPACES

@@ -1,0 +1,171 @@
+"""A node that prepares claims without a kubelet, cards or an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import structs
+from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card
+from tests.unit.kubernetes.node_plugin.node_world import Agent
+
+from calabash.adapters.cdi import ContainerEdits, list_specs
+from calabash.adapters.clock import VirtualClock
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.claims import ClaimConsumer, ResourceClaim
+from calabash.adapters.kube.objects.core import Pod
+from calabash.adapters.kubelet import ClaimRef
+from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
+from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
+from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
+from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.node.agent import Grant
+from calabash.node.membership.container import claim_allocation
+
+CLAIM_UID = "11111111-2222-3333-4444-555555555555"
+REF = ClaimRef(namespace="ml", uid=CLAIM_UID, name="c")
+POD_UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+@dataclass(frozen=True)
+class State:
+    """As much of a card's state as is asked for."""
+
+    device: Device
+    cause: str = ""
+
+
+class ClaimAgent(Agent):
+    """Has cards, and takes back what it gave when it is looked at often enough."""
+
+    node = NODE
+
+    def __init__(self, *cards: Device) -> None:
+        super().__init__()
+        self.cards = cards
+        self.grants = 0
+        self.ending: dict[AllocationId, int] = {}
+        self.looks_to_end = 3
+
+    def devices(self) -> list[State]:
+        return [State(one) for one in self.cards]
+
+    def record(self, allocation: AllocationId) -> Any:
+        if allocation in self.ending:
+            self.ending[allocation] -= 1
+            if self.ending[allocation] <= 0:
+                del self.ending[allocation]
+                self.held.pop(allocation, None)
+        return super().record(allocation)
+
+    def grant(self, record: Any, *, instead_of: Any = frozenset()) -> Grant:
+        self.grants += 1
+        return super().grant(record, instead_of=instead_of)
+
+    def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
+        if allocation not in self.held:
+            return False
+        self.ending[allocation] = self.looks_to_end
+        return True
+
+
+class Edits:
+    """Tells by a variable what it was asked for."""
+
+    def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
+        return ContainerEdits(env=(("SLOT", grant.record.id), ("CARDS", ",".join(wanted or ()))))
+
+    def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
+        return ContainerEdits(env=(("SEES", ",".join(wanted)),))
+
+
+class Desk:
+    """The node; ``claims`` are what the API server has."""
+
+    def __init__(self, home: Path, *cards: Device) -> None:
+        self.home = home
+        self.agent = ClaimAgent(*(cards or (card(0), card(1))))
+        self.claims: dict[tuple[str, str], ResourceClaim] = {}
+        self.refusal: CalabashError | None = None
+        self.prepared: list[ResourceClaim] = []
+        self.clock = VirtualClock()
+        self.start()
+
+    def start(self) -> None:
+        """A new process over the same disk."""
+        self.book = ClaimBook()
+        self.pods = NodePods(lambda namespace, name: None, users=self.book.users, plan_wait_s=0.0)
+        self.pods.synced = True
+        self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), book=self.book, specs=self.home / "cdi")
+        self.preparer = ClaimPreparer(
+            cast("Any", self.agent),
+            self.pods,
+            self.desk,
+            self.clock,
+            fetch=lambda namespace, name: self.claims.get((namespace, name)),
+            edits=Edits(),
+            refuse=self._refuse,
+            changed=self.prepared.append,
+            pause=self.clock.advance,
+        )
+
+    def allocate(self, *results: dict[str, Any], uses: tuple[str, ...] = (POD_UID,), **changes: Any) -> ResourceClaim:
+        """The API server has a claim with these results, reserved for pods of these UIDs."""
+        claim = allocated(*results, configs=changes.pop("configs", ()))
+        reserved = tuple(ClaimConsumer(resource="pods", name=f"p{n}", uid=uid) for n, uid in enumerate(uses))
+        claim = structs.replace(
+            claim,
+            metadata=structs.replace(claim.metadata, **changes),
+            status=structs.replace(claim.status, reserved_for=reserved),
+        )
+        self.claims[claim.metadata.namespace, claim.metadata.name] = claim
+        return claim
+
+    def see(self, pod: Pod) -> None:
+        self.pods.changed(MirrorChange(before=None, after=pod))
+
+    def go(self, pod: Pod) -> None:
+        """It is gone from the API server."""
+        self.pods.changed(MirrorChange(before=pod, after=None))
+
+    @property
+    def held(self) -> Any:
+        """What the claim ``c`` has."""
+        return self.agent.held.get(claim_allocation(CLAIM_UID))
+
+    def specs(self) -> dict[str, dict[str, str]]:
+        """CDI device -> its variables, of all files."""
+        found: dict[str, dict[str, str]] = {}
+        for file in list_specs(self.home / "cdi", CLAIM_PREFIX):
+            text = msgspec.json.decode((self.home / "cdi" / f"{file.name}.json").read_bytes())
+            for device in text["devices"]:
+                env = device["containerEdits"]["env"]
+                found[device["name"]] = dict(one.split("=", 1) for one in env)
+        return found
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+def pod_with(*containers: dict[str, list[dict[str, str]]], uid: str = POD_UID, **claims: str) -> Pod:
+    """A pod whose containers use claims; ``claims``: the pod's names of them, and the objects'."""
+    value = {
+        "metadata": {"name": "p0", "namespace": "ml", "uid": uid},
+        "spec": {
+            "nodeName": NODE,
+            "containers": [
+                {"name": name, "resources": {"claims": used}} for one in containers for name, used in one.items()
+            ],
+            "resourceClaims": [{"name": name, "resourceClaimTemplateName": "t"} for name in claims],
+        },
+        "status": {"resourceClaimStatuses": [{"name": n, "resourceClaimName": c} for n, c in claims.items()]},
+    }
+    return msgspec.convert(value, Pod)

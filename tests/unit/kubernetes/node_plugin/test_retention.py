@@ -1,0 +1,114 @@
+"""What a pod holds is kept as long as one of its containers may run again, and not longer."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID, planned, pod
+
+from calabash.adapters.host.processes import Process, identify
+from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.retention import PodTenure
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import NodeName
+from calabash.model.request import GpuRequest, ModeName, Placement
+from calabash.node.membership.container import container_allocation
+
+
+class World:
+    def __init__(self, *known: Pod) -> None:
+        self.pods = NodePods(lambda namespace, name: None)
+        self.since_s = 0.0
+        self.tenure = PodTenure(self.pods, lambda _uid: self.since_s)
+        for one in known:
+            self.see(one)
+        self.pods.synced = True
+
+    def see(self, after: Pod) -> None:
+        self.pods.changed(MirrorChange(before=None, after=after))
+
+    def holds(self, container: str, uid: str = UID) -> bool:
+        return self.tenure.holds(record(container, uid), 10**12)
+
+
+def record(container: str, uid: str = UID, sandbox: Process | None = None) -> AllocationRecord:
+    """What a container of a pod has; ``sandbox``: it was given for what runs beside that."""
+    return AllocationRecord(
+        id=container_allocation(uid, container),
+        state=AllocationState.RUNNING,
+        request=GpuRequest(),
+        placement=Placement(node=NodeName("n1"), mode=ModeName("vgpu"), slices=()),
+        client_pid=sandbox.pid if sandbox is not None else 0,
+        client_start_time=sandbox.start_time if sandbox is not None else 0,
+    )
+
+
+def test_a_pod_keeps_what_it_has_until_it_has_ended_or_is_gone() -> None:
+    world = World(pod(planned("main"), phase="Running"))
+    assert world.holds("main")
+    assert not world.holds("main", OTHER)
+    world.see(pod(planned("main"), phase="Succeeded"))
+    assert not world.holds("main")
+    world = World(pod(planned("main"), phase="Running"))
+    world.pods.changed(MirrorChange(before=pod(planned("main")), after=None))
+    assert not world.holds("main")
+
+
+def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended() -> None:
+    world = World(pod(planned("main"), phase="Running"))
+    here = identify(os.getpid())
+    assert here is not None
+    gone = Process(pid=here.pid, start_time=here.start_time + 1)
+    assert not world.tenure.over(record("main"))
+    assert not world.tenure.over(record("main", sandbox=here))
+    assert world.tenure.over(record("main", sandbox=gone)), "before the API server has heard of it"
+    assert world.holds("main"), "its room is kept, for the pod starts again"
+    world.see(pod(planned("main"), phase="Failed"))
+    assert world.tenure.over(record("main", sandbox=here))
+
+
+def test_before_the_pods_are_known_everything_is_kept() -> None:
+    world = World()
+    world.pods.synced = False
+    assert world.holds("main")
+    world.pods.synced = True
+    assert not world.holds("main")
+
+
+def test_an_init_container_gives_back_when_it_has_ended_well_or_the_main_one_runs() -> None:
+    both = (planned("first"), planned("main"))
+    world = World(pod(*both, init=("first",)))
+    assert world.holds("first")
+    world.see(pod(*both, init=("first",), ended=("first",)))
+    assert not world.holds("first")
+    assert world.holds("main")
+    world.see(pod(*both, init=("first",), running=("main",)))
+    assert not world.holds("first")
+
+
+def test_a_sidecar_keeps_what_it_has_while_the_main_container_runs() -> None:
+    world = World(pod(planned("side"), planned("main"), sidecars=("side",), running=("main",)))
+    assert world.holds("side")
+
+
+def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_known() -> None:
+    world = World(pod(planned("main"), phase="Running"))
+    assert world.pods.may_start(UID)
+    assert not world.pods.may_start(OTHER)
+    world.pods.synced = False
+    assert world.pods.may_start(OTHER)
+    world.pods.synced = True
+    world.see(pod(planned("main"), phase="Succeeded"))
+    assert not world.pods.may_start(UID)
+
+
+def test_an_init_container_of_an_earlier_sandbox_runs_again_and_keeps_what_it_has() -> None:
+    both = (planned("first"), planned("main"))
+    world = World(pod(*both, init=("first",), ended=("first",), running=("main",), at="2026-11-22T03:00:00Z"))
+    world.since_s = datetime.fromisoformat("2026-11-22T02:59:59Z").timestamp()
+    assert not world.holds("first")
+    world.since_s = datetime.fromisoformat("2026-11-22T03:00:30Z").timestamp()
+    assert world.holds("first")

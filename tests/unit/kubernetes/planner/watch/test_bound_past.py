@@ -1,0 +1,230 @@
+"""Limits, queues and isolation hold for pods however they were bound, and none of these pods is evicted again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from tests.unit.kubernetes.planner.decide.test_unplanned_pods import Affinity
+from tests.unit.kubernetes.planner.virtual import asked
+
+from calabash.adapters.kube.objects.core import Namespace, Pod
+from calabash.adapters.kube.objects.meta import ObjectMeta, OwnerReference
+from calabash.kubernetes.planner.state.facts import NamespaceSeen, QueueSeen
+from calabash.kubernetes.planner.watch.facts_from_objects import namespace_facts, pod_facts
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest, ModeName
+
+WHOLE = GpuRequest()
+HALF = GpuRequest(memory_mib=8192, core_percent=50)
+DAEMON: dict[str, Any] = {"gated": False, "tied": True, "remade": True, "owner": "daemon"}
+
+
+class Tenants(Affinity):
+    """A cluster on which owners make their pods again: a DaemonSet on the same node, others anywhere."""
+
+    def __init__(self, nodes: dict[str, int], queues: list[QueueSeen], **more: Any) -> None:
+        self.remade: Counter[str] = Counter()
+        super().__init__(nodes, queues, **more)
+
+    def daemon(self, node: str, request: GpuRequest = WHOLE, *, by: str = "affinity", **more: Any) -> str:
+        """A pod of a DaemonSet: bound by another scheduler, which its affinity has confined to its node."""
+        confined = (node,) if by == "affinity" else ()
+        return self.create(request, node=node, confined=confined, **{**DAEMON, **more})
+
+    def make_again(self) -> None:
+        """Controllers make new pods for those that were evicted."""
+        for uid in [p.uid for p in self.pods.values() if p.leaving]:
+            pod = self.pods[uid]
+            self.end(uid)
+            if pod.remade:
+                self.remade[pod.owner] += 1
+                node = pod.node if pod.tied else ""
+                more: dict[str, Any] = {"gated": not pod.tied, "confined": pod.confined if pod.tied else ()}
+                assert pod.request is not None
+                self.create(pod.request, node=node, tied=pod.tied, owner=pod.owner, namespace=pod.namespace, **more)
+
+    def settle(self, rounds: int = 20) -> None:
+        for _ in range(rounds):
+            self.decide()
+            while self.todo:
+                self.carry_out(self.todo.pop(0))
+            self.make_again()
+
+    def held(self, namespace: str) -> int:
+        """Whole devices that plans give to the pods of a namespace."""
+        plans = [p.plan for p in self.pods.values() if p.namespace == namespace and p.plan is not None]
+        return sum(len(c.slices) for plan in plans for c in plan.containers)
+
+
+@pytest.mark.parametrize("by", ["affinity", "name"])
+def test_pods_of_daemon_sets_keep_to_the_limit_of_their_queue(by: str) -> None:
+    cluster = Tenants({"a": 2}, [QueueSeen(name="none", limit=0.0)])
+    cluster.core.namespace(NamespaceSeen(name="team", queue="none"))
+    pods = [cluster.daemon("a", by=by) for _ in range(3)]
+    cluster.settle()
+    assert cluster.held("team") == 0
+    for uid in pods:
+        reason, text = cluster.core.book.entries[uid].told
+        assert reason is Reason.QUEUE_OVER_LIMIT
+        assert "queue none has 0 of at most 0 devices in use" in text
+    assert not cluster.evictions
+
+
+@pytest.mark.parametrize("by", ["affinity", "name"])
+def test_pod_of_a_daemon_set_without_room_waits_and_is_not_evicted(by: str) -> None:
+    cluster = Tenants({"a": 2}, [])
+    pods = [cluster.daemon("a", by=by) for _ in range(3)]
+    cluster.settle()
+    for _ in range(20):
+        cluster.now_s += 15
+        cluster.settle(2)
+    assert cluster.held("team") == 2
+    assert not cluster.evictions
+    waiting = next(uid for uid in pods if cluster.pods[uid].plan is None)
+    assert cluster.core.book.entries[waiting].told[0] is Reason.NO_CAPACITY
+    cluster.end(next(uid for uid in pods if uid != waiting))
+    cluster.settle()
+    assert cluster.pods[waiting].plan is not None, "it starts when there is room"
+
+
+def test_pod_of_a_daemon_set_that_kube_scheduler_refuses_is_not_evicted() -> None:
+    cluster = Tenants({"a": 1}, [])
+    uid = cluster.create(WHOLE, confined=("a",), refused=True, **DAEMON)
+    for _ in range(30):
+        cluster.now_s += 20
+        cluster.settle(2)
+    assert not cluster.evictions
+    assert uid in cluster.pods
+
+
+def test_pods_of_an_owner_that_find_no_room_are_evicted_at_growing_intervals() -> None:
+    """The owner is one whose pods are confined and bound past the planner each time."""
+    cluster = Affinity({"a": 1}, [])
+    cluster.create(WHOLE, gated=False, node="a")
+    cluster.settle()
+    evicted = 0
+    for _ in range(100):  # twenty seconds
+        cluster.now_s += 0.2
+        cluster.create(WHOLE, gated=False, node="a", confined=("a",), owner="set", remade=True)
+        cluster.settle(2)
+        evicted, before = len(cluster.evictions), evicted
+        assert evicted - before <= 1
+    assert evicted <= 3
+
+
+def test_pod_bound_past_the_planner_may_not_use_the_queue_of_others() -> None:
+    queues = [QueueSeen(name="none", limit=0.0), QueueSeen(name="rich", tenant="rich")]
+    cluster = Tenants({"a": 2}, queues)
+    team = NamespaceSeen(name="team", queue="none")
+    cluster.core.namespace(team)
+    asked_for = [("rich", Reason.NOT_PERMITTED), ("absent", Reason.NOT_PERMITTED)]
+    pods = []
+    for queue, _ in asked_for:
+        pods.append(cluster.create(asked(WHOLE, queue=queue), node="a", confined=("a",), **DAEMON))
+    cluster.settle()
+    assert cluster.held("team") == 0
+    for uid, (_, reason) in zip(pods, asked_for, strict=True):
+        assert cluster.core.book.entries[uid].told[0] is reason
+    cluster.core.namespace(replace(team, allowed=frozenset(("*",))))
+    cluster.core.set_queues([QueueSeen(name="none", limit=0.0), QueueSeen(name="rich")])
+    cluster.settle()
+    assert cluster.held("team") == 1, "it is tried again when its namespace or its queue changes"
+
+
+def test_pod_bound_past_the_planner_has_the_isolation_of_its_namespace() -> None:
+    cluster = Tenants({"a": 2}, [])
+    cluster.core.namespace(NamespaceSeen(name="team", isolation="brokered"))
+    uid = cluster.daemon("a", HALF)
+    cluster.settle()
+    plan = cluster.pods[uid].plan
+    assert plan is not None
+    assert [c.mode for c in plan.containers] == ["brokered"]
+    unfit = cluster.daemon("a", replace(HALF, mode=ModeName("vgpu")))
+    cluster.settle()
+    assert cluster.pods[unfit].plan is None
+    assert "namespace team demands isolation brokered" in cluster.core.book.entries[unfit].told[1]
+
+
+def test_running_pod_keeps_the_level_that_it_was_given_when_its_namespace_demands_more() -> None:
+    cluster = Tenants({"a": 2}, [])
+    uid = cluster.daemon("a", HALF)
+    cluster.settle()
+    cluster.namespaces = [NamespaceSeen(name="team", isolation="hardware")]
+    cluster.restarted()
+    cluster.settle()
+    assert cluster.core.book.scheduler.holds(cluster.core.book.entries[uid].id)
+    assert not cluster.evictions
+
+
+def test_namespace_label_and_kind_of_owner_are_read() -> None:
+    namespace = Namespace(metadata=ObjectMeta(name="team", labels={"calabash.dev/isolation": "hardware"}))
+    assert namespace_facts(namespace).isolation == "hardware"
+    for kind, tied in (("DaemonSet", True), ("Node", True), ("ReplicaSet", False)):
+        owner = OwnerReference(api_version="v1", kind=kind, name="o", uid="u", controller=True)
+        limits = {"calabash.dev/gpus": "1"}
+        meta = ObjectMeta(name="p", namespace="team", uid="p", owner_references=(owner,))
+        pod = Pod(metadata=meta)
+        found = pod_facts(
+            replace_spec(pod, limits),
+        )
+        assert found is not None
+        assert found.tied is tied
+
+
+def replace_spec(pod: Pod, limits: dict[str, str]) -> Pod:
+    import msgspec
+
+    spec = {"containers": [{"name": "c", "resources": {"limits": limits}}]}
+    return msgspec.convert(msgspec.to_builtins(pod) | {"spec": spec}, Pod)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_way_of_binding_gives_a_queue_more_than_its_limit(seed: int) -> None:  # noqa: PLR0912  one case per way
+    """Pods come by every way, limits are raised and lowered, planners restart: nothing new starts above a limit."""
+    rng = Random(seed)
+    limits = {"one": 1.0, "two": 2.0}
+    queues = [QueueSeen(name=name, limit=limit) for name, limit in limits.items()]
+    namespaces = [NamespaceSeen(name="team", queue="one"), NamespaceSeen(name="other", queue="two")]
+    cluster = Tenants({"a": 3, "b": 3}, queues, namespaces=namespaces)
+    most: dict[str, float] = dict(limits)
+    before = {"one": 0.0, "two": 0.0}
+    for _ in range(25):
+        cluster.now_s += rng.choice((0.1, 3.0, 60.0))
+        node = rng.choice("ab")
+        namespace = rng.choice(("team", "other"))
+        match rng.randrange(9):
+            case 0:
+                cluster.daemon(node, namespace=namespace)
+            case 1:
+                cluster.daemon(node, by="name", namespace=namespace)
+            case 2:
+                cluster.create(WHOLE, gated=False, node=node, remade=False, namespace=namespace)  # spec.nodeName
+            case 3:
+                cluster.create(WHOLE, namespace=namespace)  # by the planner
+            case 4:
+                cluster.create(WHOLE, gated=False, confined=("a", "b"), namespace=namespace)
+            case 5:
+                for pod in list(cluster.pods.values()):
+                    if pod.confined and not (pod.node or pod.leaving):
+                        cluster.give(pod.uid, rng.choice(pod.confined))
+            case 6:
+                name = rng.choice(tuple(limits))
+                most[name] = rng.choice((0.0, 1.0, 2.0))
+                cluster.queues = [QueueSeen(name=name, limit=limit) for name, limit in most.items()]
+                cluster.core.set_queues(cluster.queues)
+            case 7:
+                cluster.restarted()
+            case _:
+                if cluster.pods:
+                    cluster.end(rng.choice(tuple(cluster.pods)))
+        cluster.settle(3)
+        for space, queue in (("team", "one"), ("other", "two")):
+            now = cluster.core.book.scheduler.scheduler.tree.used(queue).gpu_milli / 1000
+            assert cluster.held(space) <= now <= max(before[queue], most[queue]), (space, now, most)
+            before[queue] = now
+    assert not [owner for owner, times in cluster.remade.items() if owner == "daemon" and times]
+    cluster.check()

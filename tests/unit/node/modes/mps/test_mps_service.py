@@ -1,0 +1,319 @@
+"""One multi-process service over a control daemon that is only pretended: its daemon, its turns, its watch, its end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.node.mps_world import BOUND_S, ONE, SERVED, TWO, Pretended, Sleepers, Told
+
+from calabash.adapters.host.processes import identify
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mentions import plain
+from calabash.node.health.conditions import HealthEvent
+from calabash.node.modes.mps import daemon as mps_daemon
+from calabash.node.modes.mps import service as mps_service
+from calabash.node.modes.mps import watchdog
+from calabash.node.modes.mps.notices import WELL_AGAIN
+from calabash.node.modes.mps.service import CardService
+from calabash.node.modes.mps.shares import Share
+
+
+class Card:
+    """A service that two allocations hold: 60% and 30%."""
+
+    def __init__(self, home: Path, sleepers: Sleepers, patch: pytest.MonkeyPatch) -> None:
+        self.control = Pretended(home / "0", sleepers)
+        patch.setattr(mps_service, "MpsControl", lambda *_: self.control)
+        self.told = Told()
+        self.sleepers = sleepers
+        self.service = CardService(SERVED, home / "0", self.told.tools)
+        self.service.hold(ONE, Share(percent=60, memory_mib=4096))
+        self.service.hold(TWO, Share(percent=30, memory_mib=8192))
+        self.daemon = self.service._daemon
+        self.turns = self.service._turns
+
+    def client(self, owner: object = None) -> int:
+        """A program that has joined."""
+        pid = self.sleepers.one().pid
+        self.control.clients.append(pid)
+        if owner in (ONE, TWO):
+            self.told.owners[pid] = owner  # type: ignore[assignment]
+        return pid
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + BOUND_S
+        while not condition():
+            assert time.monotonic() < deadline
+            self.service.look()
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    sleepers = Sleepers()
+    made = Card(tmp_path, sleepers, monkeypatch)
+    made.service.ensure()
+    yield made
+    made.service.release()
+    sleepers.close()
+
+
+# -- daemon ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_service_at_rest_gives_the_least_share_and_so_does_its_next_server(card: Card) -> None:
+    assert card.service.serves
+    assert card.control.gives == ("30", "4096M")
+    assert card.control.defaults == ("30", "4096M")
+    assert card.service.door.exists()
+
+
+def test_one_that_serves_already_is_asked_one_question(card: Card) -> None:
+    before = card.control.asked
+    card.service.ensure()
+    assert card.control.asked == before + 1
+    card.service.hold(TWO, Share(percent=20, memory_mib=8192))
+    card.service.ensure()
+    assert card.control.asked == before + 3
+    assert card.control.gives == ("20", "4096M")
+
+
+def test_a_daemon_that_ends_at_once_is_told_with_its_log_and_leaves_nothing(card: Card) -> None:
+    card.daemon.end()
+    card.control.refuses_to_start = True
+    with pytest.raises(CalabashError, match="the MPS daemon of device 0 does not start") as told:
+        card.service.ensure()
+    assert "control.log" in told.value.hint
+    assert card.service.daemon is None
+    assert not card.service.serves
+
+
+def test_a_server_that_does_not_come_up_is_not_waited_for_for_ever(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps_daemon, "START_S", 0.05)
+    card.control.server_dies()
+    card.control.has_no_servers = True
+    with pytest.raises(CalabashError, match="does not come up") as told:
+        card.service.ensure()
+    assert told.value.reason is Reason.TIMEOUT
+
+
+@pytest.mark.parametrize("dies", ["short_lived", "leaves"])
+def test_what_dies_while_it_comes_up_is_started_again_without_the_start_timeout(
+    card: Card, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    monkeypatch.setattr(mps_daemon, "START_S", 3600.0)  # nothing that waits for it ends within the limit of a test
+    card.control.server_dies()
+    setattr(card.control, dies, 2)
+    card.service.ensure()
+    assert getattr(card.control, dies) == 0
+    assert card.service.serves
+    assert card.control.gives == ("30", "4096M")
+
+
+def test_another_server_is_told_anew_what_to_give(card: Card) -> None:
+    card.control.server_dies()
+    card.control.given.clear()
+    card.service.ensure()
+    assert card.control.given == [("30", "4096M")]
+
+
+def test_daemon_and_server_end_together(card: Card) -> None:
+    server, daemon = card.control.server, card.control.daemon
+    card.daemon.end()
+    assert server is not None
+    assert daemon is not None
+    assert server.wait(BOUND_S) != 0
+    assert daemon.wait(BOUND_S) != 0
+    assert card.daemon.server_pid == 0
+
+
+# -- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_is_let_in_has_its_own_share_while_it_joins_and_nobody_after_it(card: Card) -> None:
+    with card.turns.admitted(ONE, os.getpid()) as admitted:
+        assert admitted
+        assert card.control.gives == ("60", "4096M")
+        assert card.control.defaults == ("30", "4096M")  # a server that comes meanwhile gives the least
+    assert card.control.gives == ("30", "4096M")
+    assert card.told.events == []
+
+
+def test_who_holds_nothing_is_not_let_in_and_changes_nothing(card: Card) -> None:
+    card.service.leave(TWO)
+    before = card.control.asked
+    with card.turns.admitted(TWO, os.getpid()) as admitted:
+        assert not admitted
+    assert card.control.asked == before
+
+
+def test_whoever_slips_in_on_anothers_share_is_parted_from_the_card_and_told(card: Card) -> None:
+    with card.turns.admitted(ONE, os.getpid()):
+        bare, stranger = card.client(TWO), card.client()
+        own = card.client(ONE)
+    assert sorted(card.control.terminated) == sorted([bare, stranger])
+    assert own not in card.control.terminated
+    told = card.told.of("mps_slipped_in")
+    assert {allocation for allocation, _ in told} == {TWO, ""}
+    assert all("the share of allocation one was set" in plain(message) for _, message in told)
+
+
+def test_who_may_have_more_than_that_share_anyway_stays(card: Card) -> None:
+    card.service.hold(TWO, Share(percent=90, memory_mib=9000))
+    with card.turns.admitted(ONE, os.getpid()):
+        card.client(TWO)
+    assert card.control.terminated == []
+
+
+@pytest.mark.parametrize(
+    ("sees", "wrong"), [(60, False), (58, False), (62, False), (57, True), (100, True), (0, False)]
+)
+def test_what_a_program_sees_of_the_card_is_compared_with_its_share(card: Card, sees: int, wrong: bool) -> None:
+    card.turns.joined(ONE, 4711, sees)
+    assert bool(card.told.of("mps_unverified")) is wrong
+    assert (ONE in card.told.notes) is wrong
+
+
+# -- watch -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_is_told_to_all_whom_it_hit_and_programs_are_served_when_they_have_gone(card: Card) -> None:
+    culprit, victim = card.client(ONE), card.client(TWO)
+    card.service.look()
+    card.control.status, card.control.by = "FAULT", culprit
+    card.service.look()
+    told = dict(card.told.of("mps_fault"))
+    assert set(told) == {ONE, TWO}
+    assert f"allocation one (process {culprit})" in plain(told[TWO])
+    assert str(victim) in told[TWO]
+    assert not card.service.serves
+    assert [(event, tenants) for event, _, tenants in card.told.health] == [
+        (HealthEvent.APP_FAULT, frozenset({ONE, TWO}))
+    ]
+    card.control.status = "ACTIVE"
+    card.control.clients.clear()
+    card.service.look()
+    assert "serves again" in card.told.of("mps_back")[0][1]
+    assert card.service.serves
+    assert tuple(event for event, *_ in card.told.health[1:]) == WELL_AGAIN
+
+
+def test_a_fault_is_told_though_the_server_does_not_say_whose_it_was(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "NAMED_WITHIN_S", 0.02)
+    card.client(TWO)
+    card.service.look()
+    card.control.status = "FAULT"
+    card.until(lambda: card.told.of("mps_fault"))
+    ((allocation, message),) = card.told.of("mps_fault")
+    assert allocation == TWO
+    assert message.startswith("a fatal fault of a client on device 0")
+
+
+def test_those_that_a_fault_hit_and_that_stay_are_parted_from_the_card_by_force(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "PART_AFTER_S", 0.05)
+    before = card.control.server
+    culprit = card.client(ONE)
+    card.service.look()
+    card.control.status, card.control.by = "FAULT", culprit
+    card.until(lambda: card.told.of("mps_back"))
+    assert card.control.server is not before
+    assert len(card.told.of("mps_fault")) == 1
+    assert card.told.of("mps_server_died") == []
+    assert card.service.serves
+
+
+@pytest.mark.parametrize("dies", ["daemon", "server"])
+def test_what_dies_is_told_to_its_clients_and_to_the_health_of_the_card_and_runs_again(card: Card, dies: str) -> None:
+    card.client(TWO)
+    card.service.look()
+    if dies == "server":
+        card.control.server_dies()
+    else:
+        assert card.control.daemon is not None
+        card.control.daemon.kill()
+        card.control.daemon.wait()
+    card.until(lambda: [event for event, *_ in card.told.health][1:] == list(WELL_AGAIN))
+    ((allocation, message),) = card.told.of(f"mps_{dies}_died")
+    assert allocation == TWO
+    assert f"the MPS {dies} died on device 0" in message
+    assert card.told.health[0][0] is HealthEvent.NEEDS_RESET
+    assert card.told.health[0][2] == {TWO}
+    assert "runs again" in card.told.of("mps_back")[0][1]
+    assert card.control.gives == ("30", "4096M")
+
+
+def test_what_does_not_come_back_is_tried_again_ever_less_often_and_told_once(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "RETRY_MAX_S", 4.0)
+    card.control.refuses_to_start = True
+    assert card.control.daemon is not None
+    card.control.daemon.kill()
+    card.control.daemon.wait()
+    watch = card.service._watch
+    for wanted_s in (2.0, 4.0, 4.0):
+        watch._retry_at = 0.0
+        card.service.look()
+        deadline = time.monotonic() + BOUND_S
+        while watch._retry_at == 0.0 or watch._retry_s != wanted_s:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    assert len(card.told.of("mps_daemon_died")) == 1
+    assert not card.service.serves
+    card.control.refuses_to_start = False
+    watch._retry_at = 0.0
+    card.until(lambda: card.told.of("mps_back"))
+    assert watch._retry_s == watchdog.RETRY_S
+
+
+def test_what_somebody_has_set_is_set_back_and_told_and_what_we_have_not_yet_told_it_is_not(card: Card) -> None:
+    assert card.service.verify() == []
+    card.control.gives = ("100", "unlimited")
+    (mended,) = card.service.verify()
+    assert mended == (
+        "the MPS server of device 0 gave 100% and 0 MiB to whoever comes and was told 30% and 4096 MiB again"
+    )
+    assert card.control.gives == ("30", "4096M")
+    card.service.leave(TWO)
+    assert card.service.verify() == []
+    assert card.control.gives == ("60", "4096M")
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_service_that_nobody_needs_ends_with_all_that_it_had_and_tells_of_a_fault_that_nobody_saw(card: Card) -> None:
+    client = card.client(ONE)
+    card.service.look()
+    card.service.leave(ONE)
+    card.service.leave(TWO)
+    card.control.by = client
+    card.service.stop()
+    assert card.service.idle
+    assert card.service.daemon is None
+    assert not card.service.door.exists()
+    assert card.told.of("mps_fault")[0][0] == ONE
+
+
+def test_a_pool_that_stops_leaves_daemon_and_server_to_the_next_one(card: Card) -> None:
+    card.service.release()
+    assert not card.service.door.exists()
+    daemon = card.control.daemon
+    assert daemon is not None
+    assert daemon.poll() is None
+    process = identify(daemon.pid)
+    assert process is not None
+    card.daemon.process = card.daemon.server = None
+    card.service.adopt(process)
+    card.service.ensure()
+    assert card.service.daemon == process
+    assert card.control.daemon is daemon
+    assert card.service.serves

@@ -1,0 +1,95 @@
+"""Generated reference pages are current."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import click
+from tools import reference, reference_http
+from tools.reference_glossary import glossary_page
+from tools.reference_metrics import metrics_page
+from tools.reference_networks import networks_page
+
+from calabash.api.requests import AllocationRequest
+from calabash.api.routes import ROUTES
+from calabash.cli.commands import cli
+from calabash.exporter.catalogue import CATALOGUE
+from calabash.model.errors import Reason
+from calabash.model.network import NetworkKind
+
+PAGES = Path(__file__).resolve().parents[3] / "docs" / "reference"
+
+
+def test_the_pages_are_what_the_product_says_now() -> None:
+    assert (PAGES / "cli.md").read_text() == reference.cli_page(), "run: make docs"
+    assert (PAGES / "reasons.md").read_text() == reference.reasons_page(), "run: make docs"
+
+
+def test_the_page_of_metrics_is_what_the_catalogue_says_now() -> None:
+    page = (PAGES / "metrics.md").read_text()
+    assert page == f"{reference._GENERATED}{metrics_page()}", "run: make docs"
+    assert all(f"| `{spec.name}` |" in page for spec in CATALOGUE)
+
+
+def test_the_page_of_network_objects_is_what_the_nouns_say_now() -> None:
+    page = (PAGES / "network-objects.md").read_text()
+    assert page == f"{reference._GENERATED}{networks_page()}", "run: make docs"
+    assert all(f"\n## {kind}\n" in page for kind in NetworkKind)
+
+
+def test_glossary_page_is_generated_from_the_table_that_the_check_reads() -> None:
+    page = (PAGES / "glossary.md").read_text()
+    assert page == f"{reference._GENERATED}{glossary_page()}", "run: make docs"
+
+
+def test_the_pages_of_the_http_api_are_what_its_shapes_say_now() -> None:
+    for path, text in reference_http.pages(PAGES):
+        assert path.read_text() == text, f"{path.name} is not current; run: make docs"
+
+
+def test_the_openapi_document_refers_only_to_what_it_has() -> None:
+    document = json.loads((PAGES / "openapi.json").read_text())
+    assert document["openapi"].startswith("3.1")
+    names = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))
+    assert len(set(names)) > 20
+    assert set(names) <= set(document["components"]["schemas"])
+    operations = [o["operationId"] for path in document["paths"].values() for o in path.values()]
+    assert len(operations) == len(set(operations)) == len(ROUTES)
+
+
+def test_every_field_of_a_request_for_a_slice_has_a_meaning() -> None:
+    section = (PAGES / "pool-api.md").read_text().partition("## Asking for a slice")[2].partition("## What")[0]
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section, re.MULTILINE)
+    assert {name for name, meaning in rows if meaning.strip()} == set(AllocationRequest.__struct_fields__)
+
+
+def test_every_command_has_a_heading_and_every_reason_a_row() -> None:
+    page = (PAGES / "cli.md").read_text()
+    paths = [" ".join(path) for path, _ in reference.commands(cli, ("calabash",))]
+    assert len(paths) > 20
+    assert all(f"\n## {path}\n" in page for path in paths)
+    reasons = (PAGES / "reasons.md").read_text()
+    assert all(f"| `{reason}` |" in reasons for reason in Reason)
+
+
+def test_every_command_says_what_it_does() -> None:
+    for path, command in reference.commands(cli, ("calabash",)):
+        assert command.help, path
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.name == "version" or parameter.help or parameter.metavar or parameter.default, path
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((PAGES.parents[1] / "pyproject.toml").read_text())
+    named = [
+        *project["project"]["dependencies"],
+        *(d for group in project["dependency-groups"].values() for d in group if isinstance(d, str)),
+    ]
+    page = (PAGES / "dependencies.md").read_text()
+    for requirement in named:
+        package = requirement.split("[")[0].split(">")[0].split("=")[0].split("~")[0].strip()
+        assert package in page, f"{package} is not in docs/reference/dependencies.md"
