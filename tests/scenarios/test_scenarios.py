@@ -1,4 +1,4 @@
-"""Every scenario file is a test: its name is its rule, its decisions are exactly those that it expects."""
+"""Run every scenario file as a test: the file is named after its rule, and its decisions are exactly the expected ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_scenario(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_a_file_is_named_by_its_rule(path: Path) -> None:
+def test_scenario_file_is_named_after_its_rule(path: Path) -> None:
     rule = parse_scenario(path.read_text(), path=path.name).rule
     assert path.stem == re.sub(r"[^a-z0-9]+", "_", rule.lower()).strip("_")
 
 
-def test_there_are_at_least_sixty_rules() -> None:
+def test_at_least_sixty_rules_exist() -> None:
     assert len(FILES) >= 60
 
 
@@ -37,26 +37,26 @@ def run(text: str) -> ScenarioResult:
     return run_scenario(parse_scenario(HEAD + text))
 
 
-def test_an_unexpected_decision_fails_and_is_shown() -> None:
+def test_unexpected_decision_fails_and_is_shown() -> None:
     result = run("asks team/a: 1 gpu\nthen nothing\n")
     assert not result.passed
     assert "+ bind team/a -> gpu-1:0" in result.text()
 
 
-def test_a_missing_decision_fails_and_is_shown() -> None:
+def test_missing_decision_fails_and_is_shown() -> None:
     result = run("asks team/a: 1 gpu\nthen bind team/a -> gpu-1\n bind team/b -> gpu-1\n")
     assert not result.passed
     assert "- bind team/b -> gpu-1" in result.text()
 
 
-def test_a_wrong_reason_or_number_in_an_explanation_fails() -> None:
+def test_wrong_reason_or_number_in_an_explanation_fails() -> None:
     requests = "asks team/a: 3 gpu\n"
     assert run(requests + 'then pending team/a\nwhy team/a: too_large "asked 3"\n').passed
     assert not run(requests + "then pending team/a\nwhy team/a: no_cpu\n").passed
     assert not run(requests + 'then pending team/a\nwhy team/a: too_large "asked 4"\n').passed
 
 
-def test_a_wrong_share_fails() -> None:
+def test_wrong_share_fails() -> None:
     assert run("asks team/a: 1 gpu\nshares team waiting=1\n").passed
     assert not run("asks team/a: 1 gpu\nshares team waiting=2\n").passed
 
@@ -85,13 +85,13 @@ def test_a_wrong_share_fails() -> None:
         ("asks team/a: 0.5 gpu 4000\n", ":4:", "has no unit"),
     ],
 )
-def test_a_broken_file_is_refused_with_its_line(text: str, where: str, what: str) -> None:
+def test_invalid_scenario_file_is_refused_with_its_line(text: str, where: str, what: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         run(text)
     assert where in str(caught.value)
     assert what in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_unreadable_scenario_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot be read"):
         run_file(tmp_path / "none.scenario")

@@ -1,4 +1,4 @@
-"""One rule for what a request's amounts mean for its compute, held by every front end."""
+"""Tests of compute defaults: all front ends derive the same compute share and policy from the amounts of a request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STEP_MIB = 128  # claims are rounded up to whole steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """Amounts that a user gives."""
+    """Amounts, mode and policy that a user gives."""
 
     memory_mib: int | None = None
     cores: int | None = None
@@ -189,32 +189,30 @@ def _given(front_end: Callable[[Named], GpuRequest], named: Named) -> tuple[int,
 @example(Named(policy=BURST, cores=100))
 @example(Named(policy=BEST_EFFORT))
 @example(Named(memory_mib=1024, policy=FIXED))
-def test_all_front_ends_understand_the_same_amounts_alike(named: Named) -> None:
+def test_all_front_ends_give_the_same_compute_for_the_same_amounts(named: Named) -> None:
     for front_end in FRONT_ENDS:
         assert _given(front_end, named) == expected(named), front_end.__name__
 
 
 @given(named_amounts.filter(lambda named: named.memory_mib is not None))
-def test_a_claim_for_a_slice_is_understood_as_the_same_amounts_elsewhere(named: Named) -> None:
+def test_claim_for_a_slice_gives_the_same_compute_as_other_front_ends(named: Named) -> None:
     slice_ = Named(memory_mib=named.memory_mib, cores=named.cores, policy=named.policy, mode="vgpu")
     assert _given(of_a_claim, slice_) == expected(slice_)
 
 
 @given(st.none() | st.integers(1, 40_000), st.none() | st.integers(1, 100))
-def test_a_run_on_another_machine_is_understood_as_the_same_amounts_here(
-    memory_mib: int | None, cores: int | None
-) -> None:
+def test_remote_run_gives_the_same_compute_as_a_local_run(memory_mib: int | None, cores: int | None) -> None:
     named = Named(memory_mib=memory_mib, cores=cores)
     assert _given(of_a_remote_run, named) == expected(named)
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "mig", "mps", "timeslice", "passthrough"])
-def test_modes_that_share_no_compute_by_policy_keep_all_of_it_for_memory_alone(mode: str) -> None:
+def test_memory_without_cores_gets_all_compute_in_modes_that_do_not_share_it_by_policy(mode: str) -> None:
     found = with_compute(GpuRequest(memory_mib=1024, mode=ModeName(mode)), core_percent=None, policy=None)
     assert (found.core_percent, found.policy) == (100, FIXED)
 
 
-def test_isolation_by_hardware_keeps_all_of_the_compute_for_memory_alone() -> None:
+def test_memory_without_cores_gets_all_compute_at_isolation_level_hardware() -> None:
     asked = GpuRequest(memory_mib=1024, isolation=Isolation.HARDWARE)
     assert with_compute(asked, core_percent=None, policy=None).policy is FIXED
     pod = pod_of(
@@ -229,14 +227,14 @@ def test_isolation_by_hardware_keeps_all_of_the_compute_for_memory_alone() -> No
     assert (part.request.policy, part.request.core_percent) == (FIXED, 100)
 
 
-def test_a_profile_says_the_amounts_so_a_policy_needs_none_beside_it() -> None:
+def test_policy_with_a_mig_profile_needs_no_amounts() -> None:
     for policy in ComputePolicy:
         assert with_compute(GpuRequest(mig="1g.10gb"), core_percent=None, policy=policy).policy is policy
     assert with_compute(GpuRequest(mig="1g.10gb"), core_percent=None, policy=None).policy is FIXED
 
 
 @given(named_amounts)
-def test_a_mode_and_a_policy_that_are_named_later_count_as_if_named_at_once(named: Named) -> None:
+def test_mode_and_policy_set_later_have_the_same_result_as_set_at_once(named: Named) -> None:
     amounts = GpuRequest(memory_mib=named.memory_mib, mode=ModeName(named.mode))
     before = with_compute(GpuRequest(memory_mib=named.memory_mib), core_percent=named.cores, policy=None)
     before = replace(before, mode=amounts.mode)
@@ -251,7 +249,7 @@ def test_a_mode_and_a_policy_that_are_named_later_count_as_if_named_at_once(name
             assert with_policy(before, policy) == at_once
 
 
-def test_requests_that_are_stored_by_an_earlier_version_keep_their_meaning() -> None:
+def test_stored_request_of_an_earlier_version_keeps_its_meaning() -> None:
     """An earlier version wrote the defaults of that time, all of the compute and ``fixed``, or left them out of a pod's
     annotation."""
     order = b'{"command":["true"],"memory_mib":1024,"cores":100,"policy":"fixed"}'
@@ -262,13 +260,13 @@ def test_requests_that_are_stored_by_an_earlier_version_keep_their_meaning() -> 
     assert (part.request.core_percent, part.request.policy) == (100, FIXED)
 
 
-def test_the_command_line_leaves_to_the_pool_what_was_not_named() -> None:
+def test_command_line_sends_only_options_that_were_given() -> None:
     body = run_options.request({"--memory": ["1GiB"]}, shlex.split("python3 train.py"))
     assert not body.keys() & {"cores", "policy"}
     assert run_options.request({"--cores": ["30"]}, ["true"])["cores"] == 30
 
 
-def test_a_trace_and_a_scenario_ask_best_effort_compute_by_memory_alone(tmp_path: Path) -> None:
+def test_memory_without_compute_in_traces_and_scenarios_is_best_effort(tmp_path: Path) -> None:
     nodes, requests = tmp_path / "nodes.csv", tmp_path / "requests.csv"
     nodes.write_text("name,cpu_milli,memory_mib,gpu_count,gpu_model,gpu_memory_mib\nn,1000,1024,1,T4,15360\n")
     requests.write_text(

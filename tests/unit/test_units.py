@@ -1,4 +1,4 @@
-"""Amounts that users type, parsed in one place."""
+"""Tests of parsers and formatters of memory sizes, percentages and durations, and of the bounds of requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from calabash.model.units import (
         (" 8 GiB ", 8192),
     ],
 )
-def test_memory_is_read_with_its_unit_and_rounded_up_to_mib(text: str, mib: int) -> None:
+def test_memory_size_is_parsed_with_its_unit_and_rounded_up_to_mib(text: str, mib: int) -> None:
     assert parse_memory_mib(text) == mib
 
 
@@ -61,31 +61,31 @@ def test_memory_is_read_with_its_unit_and_rounded_up_to_mib(text: str, mib: int)
         "9" * 5000 + "B",
     ],
 )
-def test_memory_that_is_no_size_is_refused_with_a_hint(text: str) -> None:
+def test_invalid_memory_size_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(CalabashError) as caught:
         parse_memory_mib(text)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["8", "512", "1.5", "0"])
-def test_memory_without_a_unit_is_asked_for_one(text: str) -> None:
+def test_memory_size_without_a_unit_is_refused_with_possible_units(text: str) -> None:
     with pytest.raises(CalabashError, match="has no unit") as caught:
         parse_memory_mib(text)
     assert f"{text}GiB" in caught.value.hint
 
 
 @given(st.integers(1, 1 << 30))
-def test_whole_mib_survive_being_written_and_read(mib: int) -> None:
+def test_formatted_mib_parse_to_the_same_number(mib: int) -> None:
     assert parse_memory_mib(f"{mib}MiB") == mib
 
 
 @pytest.mark.parametrize(("text", "percent"), [("30", 30), ("30%", 30), (" 100 ", 100), ("1", 1)])
-def test_percent(text: str, percent: int) -> None:
+def test_percentage_is_parsed(text: str, percent: int) -> None:
     assert parse_percent(text) == percent
 
 
 @pytest.mark.parametrize("text", ["0", "101", "-3", "thirty", "", "30.5"])
-def test_percent_out_of_range_is_refused(text: str) -> None:
+def test_percentage_out_of_range_is_refused(text: str) -> None:
     with pytest.raises(CalabashError):
         parse_percent(text)
 
@@ -93,41 +93,41 @@ def test_percent_out_of_range_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("250ms", 0.25), ("0", 0), ("0.0", 0), ("2d", 172800)]
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_duration_is_parsed_to_seconds(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
 
 
-def test_duration_without_a_unit_is_refused_with_the_units_that_it_can_have() -> None:
+def test_duration_without_a_unit_is_refused_with_possible_units() -> None:
     with pytest.raises(CalabashError, match="duration '12' has no unit") as refused:
         parse_duration_s("12")
     assert "12s, 12m or 12h" in (refused.value.hint or "")
 
 
-def test_plain_number_of_a_scenario_file_is_seconds() -> None:
+def test_number_without_a_unit_in_a_scenario_file_is_seconds() -> None:
     assert [parse_seconds(text) for text in ("30.0", "45", "1h", "0")] == [30, 45, 3600, 0]
     with pytest.raises(CalabashError, match="is not a duration"):
         parse_seconds("soon")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0"), (43200, "12h"), (5400, "1h30m"), (90061.5, "1d1h1m1.5s")])
-def test_exact_duration_is_read_as_the_same_number(seconds: float, text: str) -> None:
+def test_exact_duration_parses_to_the_same_number(seconds: float, text: str) -> None:
     assert exact_duration(seconds) == text
     assert parse_duration_s(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "10x", "-5s", "1h 30m", "5m!", "45", "0.5", "1e3"])
-def test_durations_that_are_none_are_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(CalabashError):
         parse_duration_s(text)
 
 
 @pytest.mark.parametrize(("mib", "text"), [(512, "512MiB"), (8192, "8GiB"), (40345, "39.4GiB")])
-def test_memory_is_written_for_people(mib: int, text: str) -> None:
+def test_memory_size_is_formatted_for_people(mib: int, text: str) -> None:
     assert format_mib(mib) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(12, "12s"), (190, "3m10s"), (7500, "2h5m"), (356400, "4d3h")])
-def test_durations_are_written_for_people(seconds: float, text: str) -> None:
+def test_duration_is_formatted_for_people(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
@@ -143,6 +143,6 @@ def test_durations_are_written_for_people(seconds: float, text: str) -> None:
         {"run_time_s": -1},
     ],
 )
-def test_a_request_out_of_range_cannot_be_made(wrong: dict[str, int]) -> None:
+def test_request_out_of_range_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(CalabashError):
         GpuRequest(**wrong)  # type: ignore[arg-type]

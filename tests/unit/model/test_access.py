@@ -1,4 +1,4 @@
-"""Table of roles and actions: allowed actions, and those that no combination of roles and scopes may allow."""
+"""Tests of authorization: allowed actions, and those that no combination of roles and scopes allows."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ def principal(*roles: Member, **more: object) -> Principal:
 
 
 @given(roles=st.lists(of_tenant | of_project), action=actions)
-def test_no_role_within_one_tenant_reaches_another_or_the_platform(roles: list[Member], action: Action) -> None:
+def test_role_of_one_tenant_allows_nothing_in_another_tenant_or_on_the_platform(
+    roles: list[Member], action: Action
+) -> None:
     mine = principal(*(r for r in roles if r.tenant == "vision"))
     assert not may(mine, action, tenant="speech")
     assert not may(mine, action)
 
 
 @given(role=of_platform | of_tenant | of_project, action=actions, scopes=scopes, tenant=st.sampled_from(("", *TENANTS)))
-def test_a_token_never_widens_what_its_user_may(
+def test_token_never_extends_the_rights_of_its_user(
     role: Member, action: Action, scopes: tuple[TokenScope, ...], tenant: str
 ) -> None:
     narrowed = principal(role, token="t", kind=TokenKind.API, scopes=scopes)
@@ -65,14 +67,16 @@ def test_a_token_never_widens_what_its_user_may(
 
 
 @given(roles=st.lists(of_platform | of_tenant), action=actions, tenant=st.sampled_from(("", *TENANTS)))
-def test_login_codes_gateways_and_nobody_may_nothing(roles: list[Member], action: Action, tenant: str) -> None:
+def test_login_code_gateway_token_and_unauthenticated_requester_may_do_nothing(
+    roles: list[Member], action: Action, tenant: str
+) -> None:
     for kind in (TokenKind.LOGIN, TokenKind.GATEWAY):
         assert not may(principal(*roles, token="t", kind=kind), action, tenant=tenant, owner="user ann")
     assert not may(NOBODY, action, tenant=tenant, owner=NOBODY.key)
 
 
 @given(roles=st.lists(of_platform | of_tenant | of_project), more=of_platform | of_tenant, action=actions)
-def test_one_role_more_takes_nothing_away(roles: list[Member], more: Member, action: Action) -> None:
+def test_additional_role_removes_no_right(roles: list[Member], more: Member, action: Action) -> None:
     for tenant in ("", *TENANTS):
         if may(principal(*roles), action, tenant=tenant):
             assert may(principal(*roles, more), action, tenant=tenant)
@@ -86,12 +90,12 @@ def test_one_role_more_takes_nothing_away(roles: list[Member], more: Member, act
         (Role.VIEWER, READS),
     ],
 )
-def test_roles_of_the_platform_reach_every_tenant(role: Role, allowed: set[Action]) -> None:
+def test_role_of_the_platform_applies_to_every_tenant(role: Role, allowed: set[Action]) -> None:
     who = principal(Member(user="ann", role=role))
     assert set(access.actions(who)) == set(access.actions(who, tenant="speech")) == allowed
 
 
-def test_a_member_of_a_project_asks_for_slices_there_and_nowhere_else() -> None:
+def test_member_of_a_project_may_request_slices_in_that_project_only() -> None:
     who = principal(Member(user="ann", role=Role.MEMBER, tenant="vision", project="train"))
     assert may(who, Action.RUN, tenant="vision", project="train")
     assert not may(who, Action.RUN, tenant="vision", project="serve")
@@ -100,7 +104,7 @@ def test_a_member_of_a_project_asks_for_slices_there_and_nowhere_else() -> None:
     assert access.memberships(who) == ("vision",)
 
 
-def test_what_is_ones_own_can_be_stopped_and_only_that() -> None:
+def test_user_may_stop_own_allocations_only() -> None:
     who = Principal(user="ann", uid=1001)
     assert may(who, Action.STOP, tenant="vision", owner="1001")
     assert not may(who, Action.STOP, tenant="vision", owner="1002")
@@ -108,7 +112,7 @@ def test_what_is_ones_own_can_be_stopped_and_only_that() -> None:
     assert not may(Principal(user="ann", uid=1001, scopes=(TokenScope.READ,)), Action.STOP, owner="1001")
 
 
-def test_the_tenant_of_ones_own_needs_no_role() -> None:
+def test_personal_tenant_needs_no_role() -> None:
     who = Principal(user="ann", uid=1001, own="ann")
     assert access.actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP, Action.MANAGE_NETWORKS)
     assert access.tenants_seen(who) == frozenset({"ann"})
@@ -125,13 +129,13 @@ def test_the_tenant_of_ones_own_needs_no_role() -> None:
         {"role": Role.VIEWER, "project": "train"},
     ],
 )
-def test_a_role_is_refused_where_it_means_nothing(given: dict[str, object]) -> None:
+def test_role_with_invalid_tenant_or_project_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(CalabashError) as caught:
         Member(user="ann", **given)  # type: ignore[arg-type]
     assert caught.value.hint
 
 
-def test_amounts_of_tenants_are_checked_and_say_their_numbers() -> None:
+def test_invalid_amounts_of_tenants_are_refused_with_their_numbers() -> None:
     with pytest.raises(CalabashError, match="guarantee of 4 devices is above its limit of 2"):
         Tenant(name="vision", guarantee=4, limit=2)
     with pytest.raises(CalabashError, match="weight nan"):
@@ -140,13 +144,13 @@ def test_amounts_of_tenants_are_checked_and_say_their_numbers() -> None:
         Tenant(name="vision", priorities=(5, 1))
 
 
-def test_the_queue_of_a_project_names_it_and_its_tenant() -> None:
+def test_queue_of_a_project_is_named_after_tenant_and_project() -> None:
     assert project_queue("vision") == "vision/default"
     assert project_of("vision", project_queue("vision", "train")) == "train"
     assert project_of("vis", "vision/train") == project_of("", "/x") == ""
 
 
-def test_money_is_read_exactly() -> None:
+def test_money_is_parsed_exactly() -> None:
     assert str(parse_money("5000EUR")) == "5000EUR"
     assert parse_money("0.10 USD") == Money(amount=parse_money("0.1USD").amount, currency="USD")
     for text in ("5000", "EUR", "1e3EUR", "-1EUR", "5000eur", "1.23456EUR", ""):

@@ -1,4 +1,4 @@
-"""Nominal memory of devices, with which all filters by memory compare."""
+"""Tests of the nominal memory size, with which all filters by memory compare."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ REPORTED = [
 
 
 @pytest.mark.parametrize(("model", "reported_mib", "gib"), REPORTED)
-def test_the_nominal_size_is_what_the_model_is_sold_with(model: str, reported_mib: int, gib: int) -> None:
+def test_nominal_size_is_the_size_under_which_the_model_is_sold(model: str, reported_mib: int, gib: int) -> None:
     assert nominal_memory_mib(reported_mib, model) == gib * 1024
 
 
 @given(st.integers(1, 1 << 20), st.sampled_from(["", "A100-SXM4-40GB", "H100 80GB HBM3", "card of 0GB"]))
-def test_the_nominal_size_is_never_less_than_reported_nor_much_more(reported_mib: int, model: str) -> None:
+def test_nominal_size_is_never_below_the_reported_size_nor_far_above_it(reported_mib: int, model: str) -> None:
     nominal_mib = nominal_memory_mib(reported_mib, model)
     assert reported_mib <= nominal_mib <= reported_mib / (1 - MISSING_MAX)
     assert nominal_memory_mib(nominal_mib, model) == nominal_mib
@@ -126,7 +126,7 @@ def test_size_of_a_card_in_the_scheduler_is_the_nominal_one(least_mib: int, most
     assert bool(CompiledShape(cluster, shape).fitting()[0]) is accepted
 
 
-def test_devices_of_claims_tell_their_nominal_size_in_every_mode() -> None:
+def test_devices_of_claims_publish_their_nominal_size_in_every_mode() -> None:
     device = card(0)
     for found in claim_devices([device]):
         told = slice_device(found, OfferedCard(name="card"), taints=(), counters=False).attributes["memoryGiB"].int_
