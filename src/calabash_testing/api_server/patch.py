@@ -108,8 +108,15 @@ def _operate(target: Any, path: list[str], op: str, value: Any) -> None:
 
 
 def apply(old: Any, before: Any, wanted: Any) -> Any:
-    """Server-side apply of one manager: what it applied ``before`` and no longer wants goes, what it wants is set. Lists are
-    replaced, unless they are of ``_KEYS``.
+    """Return an object after a server-side apply by one manager.
+
+    Fields of ``before`` that ``wanted`` no longer names are removed, fields of ``wanted`` are set. Lists are replaced, unless
+    their key is in ``_KEYS``.
+
+    Args:
+        old: the object.
+        before: what the manager applied last.
+        wanted: what it applies now.
     """
     out = dict(old) if isinstance(old, Mapping) else {}
     for key in before if isinstance(before, Mapping) else ():

@@ -183,7 +183,7 @@ def start_supervisor(lab: Lab) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Process of the supervisor: ``python -I -m calabash.controllers.lab.supervisor --prefix PREFIX``. Returns the exit status."""
+    """Run ``python -I -m calabash.controllers.lab.supervisor --prefix PREFIX``. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -I -m calabash.controllers.lab.supervisor", description=__doc__)
     parser.add_argument("--prefix", required=True, help="prefix of the lab")
     arguments = parser.parse_args(words)
