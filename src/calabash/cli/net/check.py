@@ -15,8 +15,8 @@ from calabash.cli import output
 from calabash.cli.home import client, home
 from calabash.cli.output import Column
 from calabash.controllers.checks.probe_ports import ProbePlaces, hosts_of, pool_networks
-from calabash.controllers.checks.result import PromiseTried
-from calabash.controllers.checks.vpc import try_promises
+from calabash.controllers.checks.result import ConnectivityResult
+from calabash.controllers.checks.vpc import check_connectivity
 from calabash.controllers.lab import programs
 from calabash.controllers.networks.settings import read_connection
 from calabash.model.errors import CalabashError, Reason
@@ -46,7 +46,7 @@ def check(vpc: str, fmt: str) -> None:
     pool = client()
     networks = pool_networks(pool)
     with _quiet(), ProbePlaces(pool, hosts_of(home())).open() as places:
-        tried = list(try_promises(networks, vpc, places, _trace()))
+        tried = list(check_connectivity(networks, vpc, places, _trace()))
     rows = [{"result": _word(t), "promise": t.promise, "detail": t.detail} for t in tried]
     output.emit("NetworkPromiseList", rows, COLUMNS, fmt, name="promise")
     if any(t.held is False for t in tried):
@@ -64,7 +64,7 @@ def _quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def _word(tried: PromiseTried) -> str:
+def _word(tried: ConnectivityResult) -> str:
     return {True: "ok", False: "FAILS", None: "not tried"}[tried.held]
 
 

@@ -65,28 +65,28 @@ def _card(text: str) -> tuple[str, str]:
 
 def _of_files(files: tuple[str, ...]) -> NetworkObjects:
     from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
-    from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
-    from calabash.net.store.apply_plan import WantedObject, carried_out  # noqa: PLC0415
+    from calabash.net.objects.specs import decode, parse_kind  # noqa: PLC0415
+    from calabash.net.store.apply_plan import DesiredObject, apply_objects  # noqa: PLC0415
     from calabash.net.store.networks import Networks  # noqa: PLC0415
 
     wanted = []
     for file in files:
         for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file):
             try:
-                item = decode(kind_named(one.kind), one.name, one.spec)
+                item = decode(parse_kind(one.kind), one.name, one.spec)
             except CalabashError as error:
                 raise CalabashError(f"{one.place}: {error.message}", reason=error.reason, hint=error.hint) from None
-            wanted.append(WantedObject(place=one.place, item=item))
-    return carried_out(Networks(), wanted, ())
+            wanted.append(DesiredObject(place=one.place, item=item))
+    return apply_objects(Networks(), wanted, ())
 
 
 def _of_the_pool() -> NetworkObjects:
     from calabash.net.objects.collection import NetworkObjects  # noqa: PLC0415
-    from calabash.net.objects.specs import decode, kind_named  # noqa: PLC0415
+    from calabash.net.objects.specs import decode, parse_kind  # noqa: PLC0415
 
     rows: list[dict[str, Any]] = client().items(f"{PATH}/objects")
     return NetworkObjects.from_objects(
-        (decode(kind_named(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0
+        (decode(parse_kind(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0
     )
 
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from calabash.controllers.checks.probes import Probe
-from calabash.controllers.checks.result import PromiseTried
+from calabash.controllers.checks.result import ConnectivityResult
 from calabash.model.addresses import Address
 from calabash.model.errors import CalabashError
 from calabash.model.network import (
@@ -50,7 +50,7 @@ _OVER = 1.2  # tolerance of a meter, which counts whole packets
 _NO_BACKEND = "no backend responds: check that they run and that their group admits the VPC"
 
 
-def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
+def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[ConnectivityResult]:
     """Yield the results of all checks except rate limits."""
     yield from gateways(networks, vpc, probe)
     yield from translations(networks, vpc, probe)
@@ -59,18 +59,18 @@ def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> I
     yield from lines(networks, vpc, probe)
 
 
-def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
     """Check gateways."""
     for gateway in networks.of_vpc(vpc).all(NetworkGateway).values():
         uplink = networks.find(Uplink, gateway.uplink)
         promise = f"gateway {gateway.name} leads to the outside"
         if uplink is None or not gateway.snat or probe.address.version != uplink.gateway.version:
-            yield PromiseTried(promise=promise, held=None, detail="it has no SNAT for this range")
+            yield ConnectivityResult(promise=promise, held=None, detail="it has no SNAT for this range")
         else:
-            yield PromiseTried(promise=promise, held=probe.pings(uplink.gateway), detail=f"ping {uplink.gateway}")
+            yield ConnectivityResult(promise=promise, held=probe.pings(uplink.gateway), detail=f"ping {uplink.gateway}")
 
 
-def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
     """Check NAT rules, which apply to traffic from inside the VPC as well."""
     own = networks.of_vpc(vpc)
     outside = {eip.name: eip.address for eip in own.all(Eip).values()}
@@ -84,19 +84,19 @@ def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[P
         inside = next((one for one in port.addresses if address is not None and one.version == address.version), None)
         admitted = _admits_all(networks, port, _ICMP if is_floating else rule.protocol, rule.inside_number)
         if address is None or inside is None:
-            yield PromiseTried(promise=promise, held=None, detail="it has no address on one side")
+            yield ConnectivityResult(promise=promise, held=None, detail="it has no address on one side")
         elif address.version != probe.address.version:
-            yield PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
+            yield ConnectivityResult(promise=promise, held=None, detail=_OWN_VERSION)
         elif programs:
-            yield PromiseTried(
+            yield ConnectivityResult(
                 promise=promise, held=None, detail="an NFV gateway does not apply the rule to traffic from inside"
             )
         elif not is_floating and rule.protocol is not _TCP:
-            yield PromiseTried(
+            yield ConnectivityResult(
                 promise=promise, held=None, detail=f"a program with protocol {rule.protocol} need not respond"
             )
         elif not admitted:
-            yield PromiseTried(
+            yield ConnectivityResult(
                 promise=promise, held=None, detail=f"no security group of {rule.port} admits traffic from outside"
             )
         elif is_floating:
@@ -109,7 +109,7 @@ def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[P
             yield _result_if_port_responds(promise, held, directly, rule.port)
 
 
-def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
     """Check load balancers, and endpoints of load balancers of other VPCs."""
     own = networks.of_vpc(vpc)
     for balancer in own.all(LoadBalancer).values():
@@ -118,17 +118,17 @@ def services(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Promi
         source = offered_balancer(networks, endpoint.source, vpc)
         if source is None or endpoint.vip is None or not endpoint_accepted(networks, endpoint):
             detail = f"{endpoint.source} is not offered to {vpc}"
-            yield PromiseTried(promise=f"endpoint {endpoint.name} answers", held=None, detail=detail)
+            yield ConnectivityResult(promise=f"endpoint {endpoint.name} answers", held=None, detail=detail)
         else:
             yield _service(f"endpoint {endpoint.name}", source, endpoint.vip, probe)
 
 
-def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[PromiseTried]:
+def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[ConnectivityResult]:
     """Check accepted peerings, with a probe in the first reachable subnet of the peer."""
     for item in networks.of_vpc(vpc).all(Peering).values():
         if not peering_accepted(networks, item):
             detail = "the other VPC has not requested it"
-            yield PromiseTried(promise=f"peering {item.name} leads there", held=None, detail=detail)
+            yield ConnectivityResult(promise=f"peering {item.name} leads there", held=None, detail=detail)
     for item, other in accepted_peerings(networks, vpc):
         promise, ranges = f"peering {item.name} leads there", peering_ranges(item, other)
         found = (
@@ -138,29 +138,29 @@ def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> It
         )
         subnet = next(found, None)
         if subnet is None:
-            yield PromiseTried(promise=promise, held=None, detail="no subnet of the peer is within its routes")
+            yield ConnectivityResult(promise=promise, held=None, detail="no subnet of the peer is within its routes")
             continue
         try:
             other_end = far(subnet, probe)
         except CalabashError as error:
-            yield PromiseTried(promise=promise, held=False, detail=error.message)
+            yield ConnectivityResult(promise=promise, held=False, detail=error.message)
             continue
-        yield PromiseTried(promise=promise, held=probe.reaches(other_end), detail=f"to {other_end.address}")
+        yield ConnectivityResult(promise=promise, held=probe.reaches(other_end), detail=f"to {other_end.address}")
 
 
-def lines(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[PromiseTried]:
+def lines(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
     """Check the peers of dedicated lines."""
     for line in networks.of_vpc(vpc).all(DedicatedLine).values():
         promise = f"line {line.name} leads to {line.peer}"
         if line.peer.version != probe.address.version:
-            yield PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
+            yield ConnectivityResult(promise=promise, held=None, detail=_OWN_VERSION)
         else:
             held = probe.pings(line.peer)
             detail = "" if held else "the peer does not respond to ping: check its route to the VPC"
-            yield PromiseTried(promise=promise, held=held, detail=detail)
+            yield ConnectivityResult(promise=promise, held=held, detail=detail)
 
 
-def rates(policy: QosPolicy, bound: Probe, free: Probe) -> Iterator[PromiseTried]:
+def rates(policy: QosPolicy, bound: Probe, free: Probe) -> Iterator[ConnectivityResult]:
     """Check that a probe with a QoS policy sends and receives at most the configured rates."""
     for verb, bits_per_s, ends in (
         ("sends", policy.egress_bits_per_s, (bound, free)),
@@ -173,29 +173,31 @@ def rates(policy: QosPolicy, bound: Probe, free: Probe) -> Iterator[PromiseTried
         most = bits_per_s * (lasted_s + 1.0) * _OVER  # a burst of one second is permitted
         if sent < 2 * most:
             detail = f"this machine sends only {sent / lasted_s / 1e6:.0f} Mbit/s, too little for a result"
-            yield PromiseTried(promise=promise, held=None, detail=detail)
+            yield ConnectivityResult(promise=promise, held=None, detail=detail)
         else:
             detail = f"{received_bits / lasted_s / 1e6:.1f} Mbit/s of {sent / lasted_s / 1e6:.0f} came"
-            yield PromiseTried(promise=promise, held=0 < received_bits <= most, detail=detail)
+            yield ConnectivityResult(promise=promise, held=0 < received_bits <= most, detail=detail)
 
 
-def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> PromiseTried:
+def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> ConnectivityResult:
     promise = f"{what} answers at {vip}:{balancer.vip_number}"
     if balancer.protocol is not _TCP:
-        return PromiseTried(
+        return ConnectivityResult(
             promise=promise, held=None, detail=f"a program with protocol {balancer.protocol.value} need not respond"
         )
     if vip.version != probe.address.version:
-        return PromiseTried(promise=promise, held=None, detail=_OWN_VERSION)
+        return ConnectivityResult(promise=promise, held=None, detail=_OWN_VERSION)
     held = probe.connects(vip, balancer.vip_number)
-    return PromiseTried(promise=promise, held=held, detail="" if held else _NO_BACKEND)
+    return ConnectivityResult(promise=promise, held=held, detail="" if held else _NO_BACKEND)
 
 
-def _result_if_port_responds(promise: str, held: bool, directly: Callable[[], bool], port: str) -> PromiseTried:
+def _result_if_port_responds(promise: str, held: bool, directly: Callable[[], bool], port: str) -> ConnectivityResult:
     """Return the result; failed only if the port responds directly at its own address."""
     if held or directly():
-        return PromiseTried(promise=promise, held=held, detail="" if held else f"{port} responds at its own address")
-    return PromiseTried(promise=promise, held=None, detail=f"{port} does not respond at its own address either")
+        return ConnectivityResult(
+            promise=promise, held=held, detail="" if held else f"{port} responds at its own address"
+        )
+    return ConnectivityResult(promise=promise, held=None, detail=f"{port} does not respond at its own address either")
 
 
 def _admits_all(networks: NetworkObjects, port: Port, protocol: TransportProtocol, number: int) -> bool:

@@ -10,7 +10,7 @@ from calabash.adapters.host.children import run_program
 from calabash.controllers.checks.external import beyond, rates
 from calabash.controllers.checks.probe_ports import PER_SUBNET, ProbePlaces
 from calabash.controllers.checks.probes import Probe
-from calabash.controllers.checks.result import PromiseTried
+from calabash.controllers.checks.result import ConnectivityResult
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import Direction, Peering, Port, QosPolicy, SecurityGroup, Subnet, Vpc, vpc_of
 from calabash.model.network_services import ServiceEndpoint, TransportProtocol
@@ -23,7 +23,9 @@ TRACE_S = 30.0
 _OUTPUT = re.compile(r'output(?:_port)?\("?([^")]+)"?\)|output to "([^"]+)"')
 
 
-def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Sequence[str]) -> Iterator[PromiseTried]:
+def check_connectivity(
+    networks: Networks, vpc: str, places: ProbePlaces, trace: Sequence[str]
+) -> Iterator[ConnectivityResult]:
     """Run all checks and yield their results.
 
     Args:
@@ -37,7 +39,7 @@ def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Seque
         raise CalabashError(f"VPC {vpc[:80]} does not exist", reason=Reason.NOT_FOUND, hint="see `calabash vpc list`")
     subnets = list(networks.vpcs[vpc].all(Subnet).values())
     if not subnets:
-        yield PromiseTried(
+        yield ConnectivityResult(
             promise=f"{vpc} has a subnet", held=None, detail="it has none; create one with calabash subnet create"
         )
         return
@@ -48,10 +50,10 @@ def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Seque
             try:
                 probe = places.place(port, number)
             except CalabashError as error:
-                yield PromiseTried(promise=f"a port of {subnet.name} works", held=False, detail=error.message)
+                yield ConnectivityResult(promise=f"a port of {subnet.name} works", held=False, detail=error.message)
                 continue
             probes.setdefault(subnet.name, []).append(probe)
-            yield PromiseTried(promise=f"a port of {subnet.name} works on {probe.host}", held=True)
+            yield ConnectivityResult(promise=f"a port of {subnet.name} works on {probe.host}", held=True)
     yield from _check_subnets(networks, vpc, subnets, probes)
     for some in probes.values():
         yield from beyond(networks, vpc, some[0], places.place_far)
@@ -62,7 +64,7 @@ def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Seque
 
 def _check_subnets(
     networks: Networks, vpc: str, subnets: Sequence[Subnet], probes: Mapping[str, Sequence[Probe]]
-) -> Iterator[PromiseTried]:
+) -> Iterator[ConnectivityResult]:
     permitted = _default_group_permits(networks, vpc)
     for subnet in subnets:
         pair = probes.get(subnet.name, ())
@@ -72,54 +74,54 @@ def _check_subnets(
         if subnet.dns:
             label = one.facts.name.rpartition("/")[2]
             name = f"{label}.{one.facts.domain}"
-            yield PromiseTried(promise=f"DNS of {subnet.name} knows {name}", held=_resolved(other, name, one))
+            yield ConnectivityResult(promise=f"DNS of {subnet.name} knows {name}", held=_resolved(other, name, one))
         if subnet.dhcp and one.address.version == 4:
             offered, own = one.dhcp_offer(), str(one.address)
             detail = "" if offered == own else f"DHCP offers {offered or 'nothing'}"
             promise = f"DHCP of {subnet.name} offers a port its address"
-            yield PromiseTried(promise=promise, held=offered == own, detail=detail)
+            yield ConnectivityResult(promise=promise, held=offered == own, detail=detail)
         between = f"{subnet.name}: {one.host} to {other.host}"
         if not permitted:
-            yield PromiseTried(
+            yield ConnectivityResult(
                 promise=between, held=None, detail="the default group does not permit traffic between its ports"
             )
             continue
-        yield PromiseTried(promise=between, held=one.reaches(other))
+        yield ConnectivityResult(promise=between, held=one.reaches(other))
         whole = one.facts.mtu_bytes
-        yield PromiseTried(promise=f"{between}, {whole} bytes whole", held=one.reaches(other, size_bytes=whole))
+        yield ConnectivityResult(promise=f"{between}, {whole} bytes whole", held=one.reaches(other, size_bytes=whole))
         if one.address.version == 4:
             foreign = str(one.facts.gateways[0])
             for what, kept in (
                 ("a foreign MAC", one.is_forgery_dropped(other, mac="0a:fe:fe:fe:fe:fe")),
                 ("a foreign address", one.is_forgery_dropped(other, address=foreign)),
             ):
-                yield PromiseTried(promise=f"{subnet.name}: {what} is dropped", held=kept)
+                yield ConnectivityResult(promise=f"{subnet.name}: {what} is dropped", held=kept)
     if permitted:
         for here, there in pairwise(s.name for s in subnets if probes.get(s.name)):
             one, other = probes[here][0], probes[there][-1]
             if one.address.version == other.address.version:
-                yield PromiseTried(promise=f"{here} to {there}", held=one.reaches(other))
+                yield ConnectivityResult(promise=f"{here} to {there}", held=one.reaches(other))
 
 
 def _check_rates(
     networks: Networks, vpc: str, places: ProbePlaces, probes: Mapping[str, Sequence[Probe]]
-) -> Iterator[PromiseTried]:
+) -> Iterator[ConnectivityResult]:
     """Check rate limits with one additional probe for each QoS policy, at most POLICIES_MAX."""
     free = next((some[-1] for some in probes.values()), None)
     for number, policy in enumerate(networks.vpcs[vpc].all(QosPolicy).values(), PER_SUBNET + 1):
         promise = f"a port with {policy.name} is bounded"
         if free is None or not _default_group_permits(networks, vpc):
-            yield PromiseTried(
+            yield ConnectivityResult(
                 promise=promise, held=None, detail="the default group does not permit traffic between its ports"
             )
         elif number > PER_SUBNET + POLICIES_MAX:
-            yield PromiseTried(promise=promise, held=None, detail=f"only {POLICIES_MAX} policies are checked")
+            yield ConnectivityResult(promise=promise, held=None, detail=f"only {POLICIES_MAX} policies are checked")
         else:
             subnet = free.facts.name.rpartition("/")[0]
             try:
                 bound = places.place(places.put_port(subnet, number, qos=policy.name), number)
             except CalabashError as error:
-                yield PromiseTried(promise=promise, held=False, detail=error.message)
+                yield ConnectivityResult(promise=promise, held=False, detail=error.message)
                 continue
             yield from rates(policy, bound, free)
 
@@ -147,7 +149,7 @@ def _default_group_permits(networks: Networks, vpc: str) -> bool:
 
 def _check_isolation(
     networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequence[str]
-) -> Iterator[PromiseTried]:
+) -> Iterator[ConnectivityResult]:
     """Check with ovn-trace that packets to ports of other VPCs do not leave the VPC, except where both sides accepted it."""
     related = {p.name.partition("/")[2] for p in networks.vpcs[vpc].all(Peering).values()}
     related |= {vpc_of(e.source) for e in networks.vpcs[vpc].all(ServiceEndpoint).values()}
@@ -159,13 +161,15 @@ def _check_isolation(
     ][:TRACES_MAX]
     promise = f"nothing of {vpc} gets into {len(others)} other VPC{'' if len(others) == 1 else 's'}"
     if not others or not probes or not trace:
-        yield PromiseTried(promise=promise, held=None, detail="ovn-trace is not installed" if others and probes else "")
+        yield ConnectivityResult(
+            promise=promise, held=None, detail="ovn-trace is not installed" if others and probes else ""
+        )
         return
     leaks: list[str] = []
     for port in others:
         for probe in probes:
             leaks += _leaks_to(probe, port, trace, vpc)
-    yield PromiseTried(promise=promise, held=not leaks, detail=", ".join(leaks[:3]))
+    yield ConnectivityResult(promise=promise, held=not leaks, detail=", ".join(leaks[:3]))
 
 
 def _leaks_to(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[str]:

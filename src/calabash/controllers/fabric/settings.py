@@ -47,7 +47,7 @@ class SwitchedSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
     last_number: _Number = 4094
 
 
-class CardSettingsOnFabrics(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class DeviceFabricAddresses(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Addresses of one device on each plane, and its NVLink domain."""
 
     device: Annotated[str, Meta(min_length=1, max_length=96)]
@@ -66,7 +66,7 @@ class FabricSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     infiniband: InfinibandSettings | None = None
     roce: SwitchedSettings | None = None
     nvlink: SwitchedSettings | None = None
-    card: tuple[CardSettingsOnFabrics, ...] = ()
+    card: tuple[DeviceFabricAddresses, ...] = ()
     every_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
 
     def endpoints(self) -> tuple[FabricEndpoint, ...]:

@@ -27,7 +27,7 @@ _MISSING = object()
 _ADDRESSES: dict[Any, Any] = {Address: parse_address, Network: parse_network}
 
 
-def kind_named(word: object) -> NetworkKind:
+def parse_kind(word: object) -> NetworkKind:
     """Return the kind with that word. Raises CalabashError if there is none."""
     try:
         return NetworkKind(str(word))

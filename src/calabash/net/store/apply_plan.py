@@ -46,7 +46,7 @@ Key = tuple[NetworkKind, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedObject:
+class DesiredObject:
     """Desired state of an object in a file.
 
     Args:
@@ -76,8 +76,8 @@ class NetworkChange:
         return "unchanged" if self.before == self.after else "changed"
 
 
-def carried_out(
-    networks: Networks, wanted: Sequence[WantedObject], unwanted: Iterable[Key], *, platform: bool = False
+def apply_objects(
+    networks: Networks, wanted: Sequence[DesiredObject], unwanted: Iterable[Key], *, platform: bool = False
 ) -> Networks:
     """Return the store with all wanted objects and without the unwanted ones.
 
@@ -106,7 +106,7 @@ def carried_out(
     raise error
 
 
-def changes_between(before: Networks, after: Networks, wanted: Iterable[WantedObject]) -> list[NetworkChange]:
+def changes_between(before: Networks, after: Networks, wanted: Iterable[DesiredObject]) -> list[NetworkChange]:
     """Return the changes in the order in which they are made, including wanted objects that are unchanged."""
     changed, removed = after.changes_since(before)
     named = {(kind_of(item), item.name) for item in changed} | {(kind_of(one.item), one.item.name) for one in wanted}
@@ -148,7 +148,7 @@ def _value_text(value: Any) -> str:
     return str(value) if value != "" else '""'
 
 
-def _check_duplicates(wanted: Iterable[WantedObject]) -> None:
+def _check_duplicates(wanted: Iterable[DesiredObject]) -> None:
     seen: dict[Key, str] = {}
     for one in wanted:
         key = (kind_of(one.item), one.item.name)
@@ -159,17 +159,17 @@ def _check_duplicates(wanted: Iterable[WantedObject]) -> None:
         seen[key] = one.place
 
 
-def _groups_without_rules(networks: Networks, wanted: Iterable[WantedObject]) -> Iterator[WantedObject]:
+def _groups_without_rules(networks: Networks, wanted: Iterable[DesiredObject]) -> Iterator[DesiredObject]:
     for one in wanted:
         if isinstance(one.item, SecurityGroup) and networks.find(SecurityGroup, one.item.name) is None:
-            yield WantedObject(place=one.place, item=SecurityGroup(name=one.item.name), early=True)
+            yield DesiredObject(place=one.place, item=SecurityGroup(name=one.item.name), early=True)
 
 
 def _put(
-    networks: Networks, wanted: Sequence[WantedObject], *, platform: bool
-) -> tuple[Networks, list[WantedObject], CalabashError | None]:
+    networks: Networks, wanted: Sequence[DesiredObject], *, platform: bool
+) -> tuple[Networks, list[DesiredObject], CalabashError | None]:
     """Return the store, the objects that could not be put, and the error of the first of them."""
-    left: list[WantedObject] = []
+    left: list[DesiredObject] = []
     first: CalabashError | None = None
     ordered = [one for one in wanted if not getattr(one.item, "virtual_parents", ())]
     for one in (*ordered, *(one for one in wanted if getattr(one.item, "virtual_parents", ()))):

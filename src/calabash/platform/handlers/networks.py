@@ -13,7 +13,7 @@ from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network_services import LoadBalancer
-from calabash.net.objects.specs import decode, kind_named
+from calabash.net.objects.specs import decode, parse_kind
 from calabash.platform.handlers.audit_middleware import concerns
 from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
 from calabash.platform.networks import views
@@ -35,7 +35,7 @@ async def list_objects(request: Asked) -> shapes.NetworkObjectList:
 async def show_object(request: Asked, kind: str) -> shapes.NetworkObjectView:
     who, book = caller_of(request).principal, book_of(request)
     name = requests.decode_query(dict(request.query_params), shapes.NetworkName).name
-    return views.shown(book.rights.found(who, book.state().kept, kind_named(kind), name))
+    return views.shown(book.rights.found(who, book.state().kept, parse_kind(kind), name))
 
 
 @put("/v1/networks/objects")
@@ -54,7 +54,7 @@ async def put_object(request: Asked) -> shapes.NetworkObjectView:
 async def remove_object(request: Asked, kind: str) -> Named:
     who, book = caller_of(request).principal, book_of(request)
     order = requests.decode_query(dict(request.query_params), shapes.NetworkRemoval)
-    found = kind_named(kind)
+    found = parse_kind(kind)
     concerns(request, f"{found} {order.name}")
     gone = await work(request, book.remove, who, found, order.name, cascade=order.cascade)
     return Named(name=_noted(request, gone).name)

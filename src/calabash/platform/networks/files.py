@@ -16,12 +16,12 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
 from calabash.model.tenancy import Principal
-from calabash.net.objects.specs import decode, kind_named
+from calabash.net.objects.specs import decode, parse_kind
 from calabash.net.store.apply_plan import (
+    DesiredObject,
     Key,
     NetworkChange,
-    WantedObject,
-    carried_out,
+    apply_objects,
     changes_between,
     specs_of,
 )
@@ -56,11 +56,11 @@ def apply_file(
             with_place(one.place, book.rights.require_put, who, kept, one.item, room=False)
             if isinstance(one.item, LoadBalancer):
                 with_place(one.place, certified, one.item)
-        owned = [WantedObject(place=one.place, item=book.owned(who, state, one.item)) for one in wanted]
+        owned = [DesiredObject(place=one.place, item=book.owned(who, state, one.item)) for one in wanted]
         unwanted = [*_pruned(state, named)] if file.prune else []
         for kind, name in unwanted:
             book.rights.require_change(who, kept, kind, name)
-        after = carried_out(state.networks, owned, unwanted, platform=book.rights.platform(who))
+        after = apply_objects(state.networks, owned, unwanted, platform=book.rights.platform(who))
         found[:] = changes_between(state.networks, after, owned)
         for tenant, (fresh, gone) in _counted(kept, found).items():
             book.rights.require_room(who, state.kept, tenant, fresh, gone=gone)
@@ -70,14 +70,14 @@ def apply_file(
     return found, state.revision
 
 
-def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[WantedObject]:
+def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[DesiredObject]:
     """The nouns of documents. Raises CalabashError with the document's number."""
     found = []
     for number, document in enumerate(documents, start=1):
         place = f"document {number}"
-        kind = with_place(place, kind_named, document.kind)
+        kind = with_place(place, parse_kind, document.kind)
         item = with_place(place, decode, kind, document.name, document.spec)
-        found.append(WantedObject(place=place, item=item))
+        found.append(DesiredObject(place=place, item=item))
     return found
 
 
@@ -100,7 +100,7 @@ def shown_changes(changes: Iterable[NetworkChange], revision: int) -> shapes.Net
     return shapes.NetworkChanges(changes=views, revision=revision)
 
 
-def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wanted: Iterable[WantedObject]) -> Kept:
+def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wanted: Iterable[DesiredObject]) -> Kept:
     """What is kept, with the VPCs that the file brings along: what is in these may be said in the same file."""
     kept = dict(state.kept)
     for one in wanted:

@@ -10,7 +10,7 @@ from calabash.adapters.store import Store
 from calabash.adapters.store.networks import StoredNetworkObject
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant
-from calabash.net.objects.specs import decode, kind_named
+from calabash.net.objects.specs import decode, parse_kind
 from calabash.platform.access.permission import Permission
 from calabash.platform.networks.rights import NetworkRights
 from calabash.platform.networks.store import NetworkBook
@@ -30,7 +30,7 @@ def pool_networks(store: Store) -> NetworkBook:
 
 
 def put(networks: NetworkBook, who: Principal, kind: str, name: str, /, **spec: Any) -> StoredNetworkObject:
-    return networks.put(who, decode(kind_named(kind), name, spec))
+    return networks.put(who, decode(parse_kind(kind), name, spec))
 
 
 def red(networks: NetworkBook, who: Principal = ANN) -> None:

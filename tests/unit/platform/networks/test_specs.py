@@ -43,7 +43,7 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
-from calabash.net.objects.specs import decode, encode, kind_named
+from calabash.net.objects.specs import decode, encode, parse_kind
 
 RANGE, ADDRESS = parse_network("10.0.0.0/16"), parse_address("10.0.1.11")
 SIX = parse_network("fd00::/64")
@@ -118,7 +118,7 @@ SAID: tuple[tuple[str, Any, str], ...] = (
 def test_invalid_field_is_named_with_a_hint(kind: str, spec: Any, message: str) -> None:
     name = {"vpc": "red", "port": "red/a/b"}.get(kind, "red/a")
     with pytest.raises(CalabashError) as told:
-        decode(kind_named(kind), name, spec)
+        decode(parse_kind(kind), name, spec)
     assert told.value.message.startswith(message)
     assert told.value.reason is Reason.BAD_REQUEST
     assert told.value.hint
@@ -127,7 +127,7 @@ def test_invalid_field_is_named_with_a_hint(kind: str, spec: Any, message: str) 
 
 def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
     with pytest.raises(CalabashError, match="kind 'pod' is unknown") as told:
-        kind_named("pod")
+        parse_kind("pod")
     assert "subnet" in told.value.hint
 
 
