@@ -1,8 +1,9 @@
-"""An API server in memory: ``KubeClient`` without a network, for tests and for what runs without a cluster.
+"""Kubernetes API server in memory, with the interface ``KubeClient``.
 
-It is held to the same contract test as the real one. It knows resource versions, conflicts, watches with selectors and
-bookmarks, all four styles of patch, status as a path of its own, grace and finalizers, bindings and disruption budgets. It
-does not validate objects, schedule, or run controllers: a test sets what a controller would.
+The contract tests of ``KubeClient`` run against it and against a real API server. It implements resource versions, conflicts,
+watches with selectors and bookmarks, all four patch types, the status subresource, grace periods and finalizers, bindings and
+disruption budgets. It does not validate objects, does not schedule pods and runs no controllers: a test writes the objects that
+these would write.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PAGE = 500
 
 
 class MemoryFaults:
-    """What a test can make happen to an API server in memory."""
+    """Faults that a test injects into an API server in memory."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -46,12 +47,12 @@ class MemoryFaults:
         self.mute = 0  # so many bindings are done and the answer is lost
         self.watches: set[MemoryWatch[Any]] = set()
 
-    def forget(self) -> None:
-        """Compact: versions before now are too old. Open watches go on."""
-        self._store.forget()
+    def compact_events(self) -> None:
+        """Drop all events: a watch from an earlier resource version gets 410. Open watches continue."""
+        self._store.compact_events()
 
     def break_watches(self) -> None:
-        """Cut the line of all open watches."""
+        """Close the connections of all open watches."""
         with self._store.changed:
             for watch in self.watches:
                 watch.broken = True
@@ -70,19 +71,19 @@ class MemoryFaults:
             self._store.remove(POD, self._store.find(POD, name, namespace))
 
     def check(self) -> None:
-        """Raise what a call meets."""
+        """Raise the error of the fault that is set, if any."""
         if self.down:
             raise KubeError("the API server is down", reason=Reason.API_DOWN)
 
     def answer(self) -> None:
-        """Raise what a binding meets that was done."""
+        """Raise a lost-answer error if ``mute`` says so for a binding that was carried out."""
         if self.mute:
             self.mute -= 1
             raise KubeError("the connection was closed", reason=Reason.API_DOWN)
 
 
 class MemoryKube:
-    """``KubeClient`` on objects in memory; ``faults`` makes things go wrong."""
+    """``KubeClient`` on objects in memory; ``faults`` injects faults."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
@@ -100,7 +101,7 @@ class MemoryKube:
     def get(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         self.faults.check()
         with self._store.changed:
-            found = self._store.of(kind).get((namespace if kind.namespaced else "", name))
+            found = self._store.objects_of(kind).get((namespace if kind.namespaced else "", name))
             return None if found is None else _typed(kind, found)
 
     def list(
@@ -112,7 +113,7 @@ class MemoryKube:
                 raise refused(404, "NotFound", "the server could not find the requested resource", Reason.NOT_FOUND)
             chosen = [
                 obj
-                for key, obj in sorted(self._store.of(kind).items())
+                for key, obj in sorted(self._store.objects_of(kind).items())
                 if namespace in {"", key[0]} and matches(obj, label_selector, field_selector)
             ]
             version = str(self._store.version)
@@ -197,7 +198,7 @@ class MemoryKube:
     ) -> bool:
         self.faults.check()
         with self._store.changed:
-            before = self._store.of(kind).get((namespace if kind.namespaced else "", name))
+            before = self._store.objects_of(kind).get((namespace if kind.namespaced else "", name))
             if before is None or (uid and uid != before["metadata"]["uid"]):
                 return False
             self._take(kind, before, grace_s)
@@ -215,7 +216,7 @@ class MemoryKube:
     def evict(self, namespace: str, name: str, uid: str, *, grace_s: int | None = None) -> Evicted:
         self.faults.check()
         with self._store.changed:
-            pod = self._store.of(POD).get((namespace, name))
+            pod = self._store.objects_of(POD).get((namespace, name))
             if pod is None:
                 return Evicted(as_=EvictedAs.GONE, message=f'pods "{name}" not found')
             budget = self._budget(pod)
@@ -232,14 +233,14 @@ class MemoryKube:
             return Evicted(as_=EvictedAs.OK)
 
     def _budget(self, pod: Json) -> Json | None:
-        """The budget that protects a pod; one that is not yet bound needs no protection."""
+        """Return the disruption budget that protects a pod; a pod that is not bound has none."""
         leaving = "deletionTimestamp" in pod["metadata"]
         if leaving or pod.get("status", {}).get("phase") in {"Succeeded", "Failed", "Pending"}:
             return None
         labels = pod["metadata"].get("labels", {})
         found = [
             budget
-            for (namespace, _name), budget in self._store.of(PDB).items()
+            for (namespace, _name), budget in self._store.objects_of(PDB).items()
             if namespace == pod["metadata"]["namespace"] and selected(budget.get("spec", {}).get("selector"), labels)
         ]
         if len(found) > 1:
@@ -268,7 +269,7 @@ class MemoryKube:
         if not manager:
             raise refused(400, "BadRequest", "fieldManager is required for apply patch", Reason.BAD_REQUEST)
         key = (namespace if kind.namespaced else "", name)
-        if key not in self._store.of(kind):
+        if key not in self._store.objects_of(kind):
             self._store.add(kind, created(kind, {"metadata": {"name": name}}), key[0])
         before = self._store.find(kind, name, namespace)
         preconditions(kind, before, value.get("metadata", {}))
@@ -345,7 +346,7 @@ def _typed(kind: Kind[T], obj: Json) -> T:
 
 
 def _read(kind: Kind[T], obj: Json) -> T | SkippedObject:
-    """As a real client reads an object of a list or an event."""
+    """Decode an object of a list or an event as the real client does."""
     try:
         return _typed(kind, obj)
     except (msgspec.ValidationError, RecursionError):

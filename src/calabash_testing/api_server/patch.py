@@ -1,4 +1,4 @@
-"""Patches as the API server applies them, for the API server in memory: merge, strategic, JSON and apply, on JSON values."""
+"""Merge, strategic merge, JSON and apply patches on JSON values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS = {
 
 
 def merge(old: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Return an object after a JSON merge patch (RFC 7396)."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     out = dict(old) if isinstance(old, Mapping) else {}
@@ -36,7 +36,10 @@ def merge(old: Any, patch: Any) -> Any:
 
 
 def strategic(old: Any, patch: Any, field: str = "") -> Any:
-    """As ``merge``, but lists of ``_KEYS`` are merged by their key; an entry with ``$patch: delete`` is removed."""
+    """Return an object after a strategic merge patch.
+
+    Lists of ``_KEYS`` are merged by their key; an entry with ``$patch: delete`` is removed.
+    """
     if isinstance(patch, list) and field in _KEYS:
         return _by_key(list(old or []), patch, _KEYS[field])
     if not isinstance(patch, Mapping):
@@ -67,7 +70,11 @@ def _by_key(old: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(old: Any, operations: list[Mapping[str, Any]]) -> Any:
-    """RFC 6902: test, add, replace, remove. Raises KubeError(BAD_REQUEST) when one does not apply."""
+    """Return an object after a JSON patch (RFC 6902) of ``test``, ``add``, ``replace`` and ``remove``.
+
+    Raises:
+        KubeError: BAD_REQUEST, if an operation does not apply.
+    """
     out = copy.deepcopy(old)
     for operation in operations:
         path = [part.replace("~1", "/").replace("~0", "~") for part in str(operation["path"]).split("/")[1:]]

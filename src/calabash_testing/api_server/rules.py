@@ -1,4 +1,4 @@
-"""What the API server demands of a change beyond its form, for the API server in memory: the rules that the product meets."""
+"""Rules of the API server for creations and changes, as far as the product depends on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IDENTITY = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp
 
 
 def preconditions(kind: Kind[Any], before: Json, meta: Mapping[str, Any]) -> None:
-    """A version or uid named in a change must be the object's."""
+    """Raise CONFLICT if a change names another resource version or UID than the object has."""
     have = before["metadata"]
     version = meta.get("resourceVersion")
     if version and version != have["resourceVersion"]:
@@ -28,7 +28,7 @@ def preconditions(kind: Kind[Any], before: Json, meta: Mapping[str, Any]) -> Non
 
 
 def changed(kind: Kind[Any], before: Json, after: Json, subresource: str) -> Json:
-    """The object's next form: what may not change here is as before."""
+    """Return the object to store for a change; fields that this path may not change keep their values."""
     if subresource == "status":
         out = before | {"status": after.get("status", {})}
         out["metadata"] = dict(before["metadata"])
@@ -49,7 +49,7 @@ def changed(kind: Kind[Any], before: Json, after: Json, subresource: str) -> Jso
 
 
 def created(kind: Kind[Any], obj: Json) -> Json:
-    """The object's first form."""
+    """Return the object to store for a creation."""
     if kind.plural == "pods":
         spec = dict(obj.get("spec", {}))
         spec.setdefault("schedulerName", "default-scheduler")
@@ -72,7 +72,7 @@ def _pod(before: Json, after: Json) -> None:
 
 
 def bound(pod: Json, uid: str, node: str, annotations: Mapping[str, str]) -> Json:
-    """The pod with its node."""
+    """Return the pod with its node set."""
     preconditions_uid(pod, uid)
     spec = pod.get("spec", {})
     name = pod["metadata"]["name"]
@@ -90,14 +90,14 @@ def bound(pod: Json, uid: str, node: str, annotations: Mapping[str, str]) -> Jso
 
 
 def preconditions_uid(pod: Json, uid: str) -> None:
-    """A uid that was named must be the pod's."""
+    """Raise CONFLICT if a UID is given that is not the pod's."""
     if uid and uid != pod["metadata"]["uid"]:
         text = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
         raise refused(409, "Conflict", text, Reason.CONFLICT)
 
 
 def selected(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector of an object matches; None matches nothing."""
+    """Return True if a label selector of an object matches the labels; None matches nothing."""
     if selector is None:
         return False
     if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):

@@ -1,4 +1,4 @@
-"""Label and field selectors, for the API server in memory."""
+"""Label and field selectors of list and watch requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ _FIELDS = frozenset(
 
 
 def matches(obj: Mapping[str, Any], label_selector: str, field_selector: str) -> bool:
-    """Whether an object is selected. Raises KubeError(BAD_REQUEST) for a selector that the API server refuses as well."""
+    """Return True if both selectors match the object.
+
+    Raises:
+        KubeError: BAD_REQUEST, for a selector that the API server refuses as well.
+    """
     labels = obj["metadata"].get("labels", {})
     return all(_label(labels, term) for term in _terms(label_selector)) and all(
         _field(obj, term) for term in field_selector.split(",") if term

@@ -106,7 +106,7 @@ def test_a_delete_while_the_watch_was_away_and_its_past_forgotten_is_told(
         kube.delete(CONFIG_MAP, "a", "ns")
         kube.delete(CONFIG_MAP, "b", "ns")
         add(kube, "b")
-        kube.faults.forget()
+        kube.faults.compact_events()
     until(lambda: same(kube, book, mirror))
     assert book.wrong == []
     assert sorted(book.told[3:]) == [("a", "del"), ("b", "add"), ("b", "del")]
@@ -136,7 +136,7 @@ def test_bookmarks_move_a_quiet_watch_past_what_is_forgotten(
     mirror.start()
     assert mirror.synced(WAIT_S)
     until(lambda: bool(kube.faults.watches))
-    kube.faults.forget()
+    kube.faults.compact_events()
     kube.faults.bookmark()
     until(lambda: mirror._version == str(kube._store.version))
     kube.faults.break_watches()
@@ -239,7 +239,7 @@ def _change(kube: MemoryKube, chance: random.Random) -> None:
 def _break(kube: MemoryKube, chance: random.Random) -> None:
     what = chance.randrange(4)
     if what == 0:
-        kube.faults.forget()
+        kube.faults.compact_events()
     elif what == 1:
         kube.faults.down = not kube.faults.down
     kube.faults.break_watches()
