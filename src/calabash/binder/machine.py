@@ -36,7 +36,7 @@ from calabash.sched import (
     Shape,
     set_mig_instances,
 )
-from calabash.sharing.foreign import beside_foreign
+from calabash.sharing.foreign import with_unmanaged_memory
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_of_device, mode_on
 
@@ -271,7 +271,7 @@ class LocalScheduler:
                 if s.device == uuid and name != but:
                     mode = mode_of_device(placement.mode)
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
-        mode, counted = beside_foreign(uuid, mode, held, self.foreign.memory_mib(uuid))
+        mode, counted = with_unmanaged_memory(uuid, mode, held, self.foreign.memory_mib(uuid))
         return mode, list(counted)
 
 

@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on, selected
+from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on, selector_misfit
 
 MODELS_SHOWN_MAX = 8
 
@@ -63,7 +63,7 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 
     Raises CalabashError: unknown mode, no mode that isolates enough, no device selected, too large for every device.
     """
-    chosen = [d for d in devices if selected(d, request.selector) is None]
+    chosen = [d for d in devices if selector_misfit(d, request.selector) is None]
     fitting, misfits = [], []
     for device in chosen:
         answer = fits(replace(device, health=Health.HEALTHY, mig_instances=()), None, (), request)

@@ -24,7 +24,7 @@ class Health(StrEnum):
     LOST = "lost"
 
 
-ILL = frozenset({Health.DRAINING, Health.RECOVERING, Health.LOST})
+OUT_OF_SERVICE = frozenset({Health.DRAINING, Health.RECOVERING, Health.LOST})
 """States of devices that are out of service. A SUSPECT device may still answer the next query."""
 
 

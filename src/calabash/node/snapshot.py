@@ -10,7 +10,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.processes.unmanaged import Stranger
-from calabash.sharing.foreign import beside_foreign
+from calabash.sharing.foreign import with_unmanaged_memory
 from calabash.sharing.protocol import HeldSlice
 
 
@@ -69,7 +69,7 @@ class DeviceSnapshot:
         held = self.held
         if but:
             held = tuple(h for h, name in zip(self.held, self.allocations, strict=True) if name not in but)
-        return beside_foreign(self.device.uuid, self.mode if held else None, held, self.foreign_mib)
+        return with_unmanaged_memory(self.device.uuid, self.mode if held else None, held, self.foreign_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from calabash.adapters.host.processes import Process, alive
 from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import ILL, Device, NodeName
+from calabash.model.device import OUT_OF_SERVICE, Device, NodeName
 from calabash.model.request import AllocationId, Isolation
 from calabash.node.allocations.table import DeviceHeld
 from calabash.node.processes.unmanaged import StrangerPolicy
@@ -28,7 +28,7 @@ def ill_parts(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
     """Slices, by their place in their allocation, that are a part of a card, such as a MIG device, and that part is ill."""
     health = parts.inventory.health
     entries = (health.entry(device.uuid) for device in parts.inventory.devices())
-    ill = {part for entry in entries for part, facts in entry.parts.items() if facts.health in ILL}
+    ill = {part for entry in entries for part, facts in entry.parts.items() if facts.health in OUT_OF_SERVICE}
     found: dict[AllocationId, frozenset[int]] = {}
     for keeping in parts.ledgers.opened() if ill else ():
         places = frozenset(i for i, uuid in enumerate(keeping.limits.uuids) if uuid in ill)

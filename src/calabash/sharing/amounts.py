@@ -6,10 +6,10 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import DeviceDivision, Misfit
+from calabash.sharing.protocol import DeviceOccupancy, Misfit
 
 
-def wanted_memory_mib(device: Device, request: GpuRequest, *, reserve_mib: int) -> int:
+def requested_memory_mib(device: Device, request: GpuRequest, *, reserve_mib: int) -> int:
     """Return the requested memory on this device in MiB.
 
     A request without an amount of memory gets the same fraction of the memory as of the compute. A fraction includes
@@ -21,9 +21,9 @@ def wanted_memory_mib(device: Device, request: GpuRequest, *, reserve_mib: int) 
     return max(1, device.memory_mib * milli // 1000 - reserve_mib)
 
 
-def not_left(
+def amounts_misfit(
     device: Device,
-    division: DeviceDivision,
+    occupancy: DeviceOccupancy,
     *,
     memory_mib: int,
     core_percent: int,
@@ -33,7 +33,7 @@ def not_left(
     """Return the first reason for which the amounts cannot be granted on the device, or None if they can.
 
     Args:
-        division: the current division of the device.
+        occupancy: the current occupancy of the device.
         memory_mib, core_percent: requested amounts.
         reserve_mib: memory that the mode reserves for each slice.
         slices_max: most slices of the mode on the device, for the message.
@@ -44,17 +44,17 @@ def not_left(
             reason=Reason.TOO_LARGE,
             message=f"{device.model} can give one slice {format_mib(usable_mib)}, asked {format_mib(memory_mib)}",
         )
-    if division.slots_free == 0:
-        return Misfit(reason=Reason.NO_CAPACITY, message=f"{division.slices} of {slices_max} slices are used")
-    if memory_mib > division.memory_free_mib:
+    if occupancy.slots_free == 0:
+        return Misfit(reason=Reason.NO_CAPACITY, message=f"{occupancy.slices} of {slices_max} slices are used")
+    if memory_mib > occupancy.memory_free_mib:
         return Misfit(
             reason=Reason.NO_MEMORY,
-            message=f"{format_mib(division.memory_free_mib)} of {format_mib(device.memory_mib)} is free,"
+            message=f"{format_mib(occupancy.memory_free_mib)} of {format_mib(device.memory_mib)} is free,"
             f" asked {format_mib(memory_mib)}",
         )
-    if core_percent > division.core_free_percent:
+    if core_percent > occupancy.core_free_percent:
         return Misfit(
             reason=Reason.NO_CORES,
-            message=f"{division.core_free_percent}% of compute is free, asked {core_percent}%",
+            message=f"{occupancy.core_free_percent}% of compute is free, asked {core_percent}%",
         )
     return None

@@ -16,7 +16,7 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.sharing import vgpu
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit
 
 
 class Brokered:
@@ -41,8 +41,8 @@ class Brokered:
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
         return vgpu.MODE.charge(device, part, policy)
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
-        return vgpu.MODE.division(device, held)
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
+        return vgpu.MODE.occupancy(device, held)
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
         """Return no edits: the node adds the socket of the worker."""

@@ -8,7 +8,7 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit, shim_environment
 
 
 class Exclusive:
@@ -37,9 +37,9 @@ class Exclusive:
         del device, part, policy
         return Charge(core_milli=1000)
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
         taken = bool(held)
-        return DeviceDivision(
+        return DeviceOccupancy(
             device=device.uuid,
             mode=self.name,
             slices=len(held),

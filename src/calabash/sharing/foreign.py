@@ -11,7 +11,7 @@ from calabash.sharing.protocol import HeldSlice
 FOREIGN_MODE = ModeName("vgpu")  # mode of a device that only unmanaged processes use
 
 
-def beside_foreign(
+def with_unmanaged_memory(
     uuid: DeviceUuid, mode: ModeName | None, held: Sequence[HeldSlice], foreign_mib: int
 ) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
     """Return the mode and the slices of a device with unmanaged processes counted as a best-effort slice of mode vgpu.

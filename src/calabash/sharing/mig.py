@@ -20,7 +20,7 @@ from calabash.model.mig import MigGeometry, MigProfile, MigState
 from calabash.model.mig_plan import choose, plan, standing
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit, shim_environment
 
 # Before a whole device, for requests for less than a device at isolation level hardware.
 _RANK = 50
@@ -66,10 +66,10 @@ class Mig:
         del device, policy
         return Charge(core_milli=10 * part.core_percent, memory_mib=part.memory_mib)
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
         memory_mib = sum(h.slice.memory_mib for h in held)
         core_percent = sum(h.slice.core_percent for h in held)
-        return DeviceDivision(
+        return DeviceOccupancy(
             device=device.uuid,
             mode=self.name,
             slices=len(held),

@@ -23,8 +23,8 @@ from calabash.model.errors import Reason
 from calabash.model.mig import MigGeometry, MigInstance
 from calabash.model.request import MPS_MODE, ComputePolicy, GpuRequest, Isolation, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.amounts import not_left, wanted_memory_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
+from calabash.sharing.amounts import amounts_misfit, requested_memory_mib
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 64
 CLIENTS_MAX = 48  # clients of one server; every process of a tenant is a client
@@ -44,11 +44,11 @@ class Mps:
         refused = _unsupported(request)
         if refused is not None:
             return refused
-        wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
+        wanted_mib = requested_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
         wanted = Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=request.core_percent)
-        misfit = not_left(
+        misfit = amounts_misfit(
             device,
-            self.division(device, held),
+            self.occupancy(device, held),
             memory_mib=wanted_mib,
             core_percent=request.core_percent,
             reserve_mib=SLICE_RESERVE_MIB,
@@ -65,10 +65,10 @@ class Mps:
             core_milli=10 * part.core_percent, memory_mib=part.memory_mib + SLICE_RESERVE_MIB, slices_max=CLIENTS_MAX
         )
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
         memory_mib = sum(h.slice.memory_mib for h in held)
         core_percent = sum(h.slice.core_percent for h in held)
-        return DeviceDivision(
+        return DeviceOccupancy(
             device=device.uuid,
             mode=self.name,
             slices=len(held),
@@ -83,17 +83,17 @@ class Mps:
         return Edits(environment=shim_environment(slices, library=library, slot=slot))
 
 
-def part_name(profile: str, start: int) -> str:
+def service_name(profile: str, start: int) -> str:
     """Return the name of an MPS service of a device in health events; ``profile`` is "" for the whole device."""
     return f"{MPS_MODE} {profile} at {start}" if profile else MPS_MODE
 
 
-def is_part(name: str) -> bool:
+def is_service_name(name: str) -> bool:
     """Return True if the text is the name of an MPS service."""
     return name == MPS_MODE or name.startswith(f"{MPS_MODE} ")
 
 
-def percent_of_card(geometry: MigGeometry, profile: str) -> int:
+def percent_of_device(geometry: MigGeometry, profile: str) -> int:
     """Return the percentage of the device's compute that a GPU instance has, rounded up: 43% for three of seven slices.
 
     Returns 0 if the device does not have the profile.
@@ -137,7 +137,7 @@ def _free_amounts(device: Device, held: Sequence[HeldSlice]) -> Iterator[tuple[M
             continue  # unmanaged processes use it, or all clients of its server are used
         yield (
             instance,
-            percent_of_card(device.mig, instance.profile) - sum(s.core_percent for s in inside),
+            percent_of_device(device.mig, instance.profile) - sum(s.core_percent for s in inside),
             known.memory_mib - sum(s.memory_mib + SLICE_RESERVE_MIB for s in inside),
         )
 

@@ -14,7 +14,7 @@ from calabash.model.device import Device, VfProfile
 from calabash.model.errors import Reason
 from calabash.model.request import VF_MODE, ComputePolicy, GpuRequest, Isolation, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit
 
 RESOURCE = "calabash.dev/gpus"  # device name in KubeVirt virtual machines
 _GROUP_SAFE_DRIVERS = frozenset({"pcieport", "pci-stub"})  # host drivers that allow the group to be assigned
@@ -37,7 +37,7 @@ class GroupMember:
     vfio: bool = False
 
 
-def companions(members: Sequence[GroupMember], address: str) -> tuple[str, ...]:
+def card_functions(members: Sequence[GroupMember], address: str) -> tuple[str, ...]:
     """Return the other PCI functions of the same card in the group, such as audio. They are assigned together with it."""
     card = address.rpartition(".")[0]
     return tuple(
@@ -45,7 +45,7 @@ def companions(members: Sequence[GroupMember], address: str) -> tuple[str, ...]:
     )
 
 
-def not_viable(members: Sequence[GroupMember], ours: Collection[str]) -> str:
+def iommu_group_obstacle(members: Sequence[GroupMember], ours: Collection[str]) -> str:
     """Return the reason for which an IOMMU group cannot be assigned to a virtual machine; "" if it can.
 
     Every member must be in ``ours``, or be a bridge, or have no driver, or have a driver of ``_GROUP_SAFE_DRIVERS``. Another
@@ -106,7 +106,7 @@ class Passthrough:
         return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
 
     def _virtual_function(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        profile = profile_named(device, request.vf)
+        profile = vf_profile(device, request.vf)
         if profile is None:
             offered = ", ".join(p.name for p in device.vf_profiles) or "none"
             return Misfit(
@@ -128,21 +128,21 @@ class Passthrough:
         del policy
         if not part.vf:
             return Charge(core_milli=1000)
-        profile = profile_named(device, part.vf)
+        profile = vf_profile(device, part.vf)
         return Charge(
             core_milli=part.core_percent * 10,
             memory_mib=part.memory_mib,
             slices_max=profile.count if profile is not None else 0,
         )
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
         parts = [h.slice for h in held]
         whole = any(not part.vf for part in parts)
-        profile = profile_named(device, parts[0].vf) if parts and not whole else None
+        profile = vf_profile(device, parts[0].vf) if parts and not whole else None
         left = profile.count - len(parts) if profile is not None else 0 if parts else 1
         memory_mib = min(device.memory_mib, sum(part.memory_mib for part in parts))
         percent = min(100, sum(part.core_percent for part in parts))
-        return DeviceDivision(
+        return DeviceOccupancy(
             device=device.uuid,
             mode=self.name,
             slices=len(parts),
@@ -159,7 +159,7 @@ class Passthrough:
         return Edits(environment=(("CALABASH_SLOT", slot), ("NVIDIA_VISIBLE_DEVICES", "void")))
 
 
-def profile_named(device: Device, name: str) -> VfProfile | None:
+def vf_profile(device: Device, name: str) -> VfProfile | None:
     """Return the virtual function profile of the device by its name, without regard to case; None if there is none."""
     return next((p for p in device.vf_profiles if p.name.lower() == name.lower()), None)
 

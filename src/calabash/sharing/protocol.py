@@ -28,7 +28,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDivision:
+class DeviceOccupancy:
     """Division of a device: granted amounts and free amounts.
 
     Args:
@@ -125,8 +125,8 @@ class SharingMode(Protocol):
         """Return the amounts that the scheduler charges for a slice. A request that fits by charges also fits by ``fits``."""
         ...
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
-        """Return the division of the device with the slices ``held``."""
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
+        """Return the occupancy of the device with the slices ``held``."""
         ...
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:

@@ -108,7 +108,7 @@ def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> li
     return [mode for _, _, mode in sorted(ranked, key=lambda entry: entry[:2])]
 
 
-def selected(device: Device, selector: Selector) -> Misfit | None:
+def selector_misfit(device: Device, selector: Selector) -> Misfit | None:
     """Return the reason for which the selector does not accept the device; None if it accepts it."""
     model = device.model.lower()
     if selector.models and not any(wanted.lower() in model for wanted in selector.models):
@@ -174,7 +174,7 @@ def fits(
     mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:
         return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
-    mismatch = selected(device, request.selector) or _mode_misfit(device, mode)
+    mismatch = selector_misfit(device, request.selector) or _mode_misfit(device, mode)
     if mismatch is not None:
         return mismatch
     if place is not None and place.start >= 0 and device.mig is not None:

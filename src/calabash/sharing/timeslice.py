@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from calabash.model.device import REPLICAS_MAX, Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
-from calabash.sharing.amounts import not_left, wanted_memory_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
+from calabash.sharing.amounts import amounts_misfit, requested_memory_mib
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 32
 
 
-def sharers_of(device: Device) -> int:
+def replicas_of(device: Device) -> int:
     """Return the number of allocations that may time-slice the device."""
     return max(1, min(device.replicas, REPLICAS_MAX))
 
@@ -44,32 +44,32 @@ class TimeSlice:
         if request.core_percent != 100:
             message = f"mode timeslice does not divide compute, asked {request.core_percent}%"
             return Misfit(reason=Reason.MODE_CONFLICT, message=message)
-        if len(held) >= sharers_of(device):
-            message = f"{len(held)} of {sharers_of(device)} replicas are used"
+        if len(held) >= replicas_of(device):
+            message = f"{len(held)} of {replicas_of(device)} replicas are used"
             return Misfit(reason=Reason.NO_CAPACITY, message=message)
         if request.memory_mib is None and request.memory_milli is None:
             return Slice(device=device.uuid, memory_mib=0, core_percent=0)
-        wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
-        misfit = not_left(
+        wanted_mib = requested_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
+        misfit = amounts_misfit(
             device,
-            self.division(device, held),
+            self.occupancy(device, held),
             memory_mib=wanted_mib,
             core_percent=0,
             reserve_mib=SLICE_RESERVE_MIB,
-            slices_max=sharers_of(device),
+            slices_max=replicas_of(device),
         )
         return misfit or Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=0)
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
         del policy
-        core_milli = 1000 // sharers_of(device)
+        core_milli = 1000 // replicas_of(device)
         if core_milli == 1000:
             return Charge(core_milli=core_milli)  # the only slice: charge the whole device
-        return Charge(core_milli=core_milli, memory_mib=charged_memory_mib(part), slices_max=sharers_of(device))
+        return Charge(core_milli=core_milli, memory_mib=charged_memory_mib(part), slices_max=replicas_of(device))
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
         taken_mib = sum(charged_memory_mib(h.slice) for h in held)
-        return DeviceDivision(
+        return DeviceOccupancy(
             device=device.uuid,
             mode=self.name,
             slices=len(held),
@@ -77,7 +77,7 @@ class TimeSlice:
             memory_free_mib=max(0, device.memory_mib - taken_mib - SLICE_RESERVE_MIB),
             core_percent=0,
             core_free_percent=100,
-            slots_free=max(0, sharers_of(device) - len(held)),
+            slots_free=max(0, replicas_of(device) - len(held)),
         )
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:

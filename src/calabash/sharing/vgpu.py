@@ -27,8 +27,8 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.amounts import not_left, wanted_memory_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
+from calabash.sharing.amounts import amounts_misfit, requested_memory_mib
+from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 32
 SLICES_MAX = 64
@@ -65,13 +65,13 @@ class Vgpu:
         return 10
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
+        wanted_mib = requested_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
         if request.spill_mib > device.spill_mib:
             return _spill_misfit(device, request)
         wanted_mib -= request.spill_mib
-        misfit = not_left(
+        misfit = amounts_misfit(
             device,
-            self.division(device, held),
+            self.occupancy(device, held),
             memory_mib=wanted_mib,
             core_percent=guaranteed_percent(request.core_percent, request.policy),
             reserve_mib=SLICE_RESERVE_MIB,
@@ -95,11 +95,11 @@ class Vgpu:
             slices_max=SLICES_MAX,
         )
 
-    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+    def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
         memory_mib = sum(h.slice.resident_mib for h in held)
         core_percent = sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held)
         reserved_mib = SLICE_RESERVE_MIB * (len(held) + 1)
-        return DeviceDivision(
+        return DeviceOccupancy(
             device=device.uuid,
             mode=self.name,
             slices=len(held),

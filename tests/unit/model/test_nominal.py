@@ -20,7 +20,7 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
-from calabash.sharing.registry import selected
+from calabash.sharing.registry import selector_misfit
 
 # Memory in MiB as the vendor's tool shows it, and the size in GiB that the model is sold with.
 REPORTED = [
@@ -112,7 +112,7 @@ def test_filter_of_remote_cards_compares_with_the_nominal_size(text: str, accept
     ],
 )
 def test_selector_of_a_request_compares_with_the_nominal_size(selector: Selector, accepted: bool) -> None:
-    assert (selected(A100, selector) is None) is accepted
+    assert (selector_misfit(A100, selector) is None) is accepted
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_brokered_slice_is_charged_like_a_vgpu_slice(policy: ComputePolicy) -> N
     part = Slice(device=CARD.uuid, memory_mib=8192, core_percent=50)
     assert brokered.MODE.charge(CARD, part, policy) == vgpu.MODE.charge(CARD, part, policy)
     held = [HeldSlice(slice=part, policy=policy)]
-    assert brokered.MODE.division(CARD, held) == vgpu.MODE.division(CARD, held)
+    assert brokered.MODE.occupancy(CARD, held) == vgpu.MODE.occupancy(CARD, held)
 
 
 def test_attribute_beside_names_an_existing_mode() -> None:

@@ -60,8 +60,8 @@ def test_instances_fill_a_device_until_a_profile_is_refused() -> None:
     assert isinstance(refused, Misfit)
     assert refused.reason is Reason.NO_CAPACITY
     assert "3g.40gb at" in refused.message
-    division = MODE.division(H100, held)
-    assert (division.slices, division.slots_free) == (4, 0)
+    occupancy = MODE.occupancy(H100, held)
+    assert (occupancy.slices, occupancy.slots_free) == (4, 0)
 
 
 def test_given_start_is_used_or_refused() -> None:

@@ -71,8 +71,8 @@ def test_compute_instance_is_charged_its_compute_and_a_proportional_share_of_the
     whole = profile_of("3g.40gb")
     assert sum(part.memory_mib for part in parts) == whole.memory_mib // 3 * 3
     assert [part.core_percent for part in parts] == [14, 14, 14]
-    division = MODE.division(H100, held)
-    assert (division.slices, division.memory_mib) == (3, whole.memory_mib // 3 * 3)
+    occupancy = MODE.occupancy(H100, held)
+    assert (occupancy.slices, occupancy.memory_mib) == (3, whole.memory_mib // 3 * 3)
 
 
 def test_compute_instance_with_all_compute_slices_is_the_gpu_instance() -> None:

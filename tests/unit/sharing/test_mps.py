@@ -12,7 +12,7 @@ from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import Reason
 from calabash.model.mig import MigGeometry, MigInstance, MigProfile
 from calabash.model.request import ComputePolicy, GpuRequest, ModeName, Slice
-from calabash.sharing.mps import CLIENTS_MAX, MODE, SLICE_RESERVE_MIB, is_part, part_name, percent_of_card
+from calabash.sharing.mps import CLIENTS_MAX, MODE, SLICE_RESERVE_MIB, is_service_name, percent_of_device, service_name
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
@@ -120,7 +120,7 @@ def test_gpu_instance_of_a_layout_is_never_overcommitted(asks: list[tuple[int, i
             held.append(HeldSlice(slice=answer))
     for instance in CUT.mig_instances:
         inside = [h.slice for h in held if (h.slice.profile, h.slice.start) == instance.place]
-        assert sum(s.core_percent for s in inside) <= percent_of_card(GEOMETRY, instance.profile)
+        assert sum(s.core_percent for s in inside) <= percent_of_device(GEOMETRY, instance.profile)
         assert sum(s.memory_mib + SLICE_RESERVE_MIB for s in inside) <= 20_096
     assert sum(MODE.charge(CUT, h.slice, h.policy).core_milli for h in held) <= 1000
 
@@ -173,6 +173,6 @@ def test_layout_is_used_by_mode_mps_only_if_the_device_is_pinned_to_it(pinned: s
 
 
 def test_mps_services_of_a_device_have_different_names() -> None:
-    assert (part_name("", -1), part_name("3g.20gb", 4)) == ("mps", "mps 3g.20gb at 4")
-    assert all(is_part(name) for name in ("mps", "mps 3g.20gb at 4"))
-    assert not any(is_part(name) for name in ("MIG-1", "mpsx", ""))
+    assert (service_name("", -1), service_name("3g.20gb", 4)) == ("mps", "mps 3g.20gb at 4")
+    assert all(is_service_name(name) for name in ("mps", "mps 3g.20gb at 4"))
+    assert not any(is_service_name(name) for name in ("MIG-1", "mpsx", ""))

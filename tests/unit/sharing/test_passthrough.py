@@ -15,9 +15,9 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 from calabash.sharing.passthrough import (
     MODE,
     GroupMember,
-    companions,
+    card_functions,
+    iommu_group_obstacle,
     kubevirt_variable,
-    not_viable,
     vendor_resource,
 )
 from calabash.sharing.protocol import HeldSlice, Misfit
@@ -60,8 +60,8 @@ def test_whole_device_has_one_slice() -> None:
     second = fits(CARD, NAME, _held(part), WHOLE)
     assert isinstance(second, Misfit)
     assert second.reason is Reason.NO_CAPACITY
-    division = MODE.division(CARD, _held(part))
-    assert (division.slots_free, division.memory_free_mib, division.core_percent) == (0, 0, 100)
+    occupancy = MODE.occupancy(CARD, _held(part))
+    assert (occupancy.slots_free, occupancy.memory_free_mib, occupancy.core_percent) == (0, 0, 100)
 
 
 def test_device_that_is_too_small_or_has_mig_instances_is_refused() -> None:
@@ -88,8 +88,8 @@ def test_virtual_functions_of_one_profile_fill_a_device_and_exclude_other_profil
         assert isinstance(answer, Misfit)
         assert word in answer.message
     assert isinstance(fits(CARD, NAME, held[:1], WHOLE), Misfit)
-    assert MODE.division(CARD, held[:1]).slots_free == 1
-    assert MODE.division(CARD, []).slots_free == 1
+    assert MODE.occupancy(CARD, held[:1]).slots_free == 1
+    assert MODE.occupancy(CARD, []).slots_free == 1
 
 
 def test_unknown_virtual_function_is_refused_with_the_existing_profiles() -> None:
@@ -134,16 +134,16 @@ def _member(address: str, driver: str = "", **more: bool) -> GroupMember:
 def test_iommu_group_can_be_assigned_if_neither_the_host_nor_another_machine_uses_it(
     others: list[GroupMember], word: str
 ) -> None:
-    why = not_viable([_member(A, "nvidia"), *others], {A})
+    why = iommu_group_obstacle([_member(A, "nvidia"), *others], {A})
     assert (why == "") is (word == "")
     assert word in why
 
 
 def test_other_functions_of_the_card_do_not_prevent_the_assignment() -> None:
     members = [_member(A, "nvidia"), _member(SOUND, "snd_hda_intel"), _member(BRIDGE, "pcieport", bridge=True)]
-    assert companions(members, A) == (SOUND,)
-    assert not_viable(members, {A, *companions(members, A)}) == ""
-    assert companions([*members, _member(OTHER, "nvidia")], A) == (SOUND,)
+    assert card_functions(members, A) == (SOUND,)
+    assert iommu_group_obstacle(members, {A, *card_functions(members, A)}) == ""
+    assert card_functions([*members, _member(OTHER, "nvidia")], A) == (SOUND,)
 
 
 def test_kubevirt_variables_and_resources_have_the_names_that_kubevirt_uses() -> None:

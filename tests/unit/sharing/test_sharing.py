@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector, Slice
 from calabash.sharing import registry
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named, selected
+from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named, selector_misfit
 from calabash.sharing.timeslice import charged_memory_mib
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
 
@@ -73,13 +73,13 @@ def test_amounts_of_the_division_add_up_to_the_device(asks: list[GpuRequest]) ->
         answer = fits(CARD, ModeName("vgpu") if held else None, held, ask)
         if isinstance(answer, Slice) and mode_for(ask).name == "vgpu":
             held.append(HeldSlice(slice=answer, policy=ask.policy))
-    division = SHARING_MODES[ModeName("vgpu")].division(CARD, held)
-    assert division.slices == len(held)
-    assert division.core_percent + division.core_free_percent == 100
-    assert division.memory_mib + division.memory_free_mib <= CARD.memory_mib
-    if division.memory_free_mib and division.slots_free:
+    occupancy = SHARING_MODES[ModeName("vgpu")].occupancy(CARD, held)
+    assert occupancy.slices == len(held)
+    assert occupancy.core_percent + occupancy.core_free_percent == 100
+    assert occupancy.memory_mib + occupancy.memory_free_mib <= CARD.memory_mib
+    if occupancy.memory_free_mib and occupancy.slots_free:
         best_effort = GpuRequest(
-            memory_mib=division.memory_free_mib, mode=ModeName("vgpu"), policy=ComputePolicy.BEST_EFFORT
+            memory_mib=occupancy.memory_free_mib, mode=ModeName("vgpu"), policy=ComputePolicy.BEST_EFFORT
         )
         assert isinstance(fits(CARD, ModeName("vgpu"), held, best_effort), Slice)
 
@@ -119,13 +119,13 @@ def test_request_with_memory_amount_and_memory_fraction_is_refused() -> None:
 
 def test_excluded_device_is_refused_even_if_other_filters_match() -> None:
     by_model = Selector(models=("a100",), models_excluded=("SXM4-40GB",))
-    refused = selected(CARD, by_model)
+    refused = selector_misfit(CARD, by_model)
     assert refused is not None
     assert refused.reason is Reason.SELECTOR_MISMATCH
     assert "SXM4-40GB" in refused.message
     by_uuid = Selector(uuids=(CARD.uuid,), uuids_excluded=(CARD.uuid,))
-    assert selected(CARD, by_uuid) is not None
-    assert selected(CARD, Selector(models_excluded=("H100",), uuids_excluded=(DeviceUuid("GPU-9"),))) is None
+    assert selector_misfit(CARD, by_uuid) is not None
+    assert selector_misfit(CARD, Selector(models_excluded=("H100",), uuids_excluded=(DeviceUuid("GPU-9"),))) is None
 
 
 def test_best_effort_slice_fits_on_a_device_without_free_compute() -> None:

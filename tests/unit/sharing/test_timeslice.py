@@ -41,7 +41,7 @@ def test_device_accepts_as_many_slices_as_replicas(replicas: int) -> None:
     assert len(held) == replicas
     assert refused.reason is Reason.NO_CAPACITY
     assert f"{replicas} of {replicas} replicas" in refused.message
-    assert MODE.division(card, held).slots_free == 0
+    assert MODE.occupancy(card, held).slots_free == 0
 
 
 @pytest.mark.parametrize("replicas", range(1, REPLICAS_MAX + 1))
@@ -84,8 +84,8 @@ def test_replicas_and_memory_are_never_overcommitted_and_charges_agree(
         assert sum(charged_memory_mib(h.slice) for h in held) <= card.memory_mib
         assert sum(c.core_milli for c in charges) <= 1000
         assert sum(c.memory_mib for c in charges) <= card.memory_mib
-        division = MODE.division(card, held)
-        assert division.memory_mib + division.memory_free_mib <= card.memory_mib
+        occupancy = MODE.occupancy(card, held)
+        assert occupancy.memory_mib + occupancy.memory_free_mib <= card.memory_mib
         if number < len(releases) and held:
             held.pop(releases[number] % len(held))
 

@@ -12,7 +12,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ModeName
 from calabash.sched import Shape
 from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import selected
+from calabash.sharing.registry import selector_misfit
 
 SHAPES_KEPT_MAX = 16_384
 _LIST = re.compile(r"\(([^()]*)\)")
@@ -127,7 +127,7 @@ class Kinds:
         if bundle.request.selector.uuids or bundle.request.selector.uuids_excluded:
             return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be named one by one")
         reached = {k: s for k, s in self._samples.items() if s.door == wish.door or not (s.door and wish.door)}
-        kinds = [(k, s) for k, s in reached.items() if selected(s.device, bundle.request.selector) is None]
+        kinds = [(k, s) for k, s in reached.items() if selector_misfit(s.device, bundle.request.selector) is None]
         chosen: dict[Layout, list[str]] = {}
         misfit = self._none(reached, wish.door)
         for kind, sample in kinds:

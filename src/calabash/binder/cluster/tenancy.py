@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from calabash.binder.cluster.bundle import Bundle, Held, Views, phases_on
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName, Placement
-from calabash.sharing.foreign import beside_foreign
+from calabash.sharing.foreign import with_unmanaged_memory
 from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import mode_of_device
 from calabash.sharing.vgpu import guaranteed_percent
@@ -68,7 +68,7 @@ class Tenancy:
                 tuple(h for _, phases in there.values() for h in max(phases, key=weight))
                 for weight in (_memory, _cores, len)
             ]
-        beside = [beside_foreign(place[1], mode, view, foreign_mib) for view in views]
+        beside = [with_unmanaged_memory(place[1], mode, view, foreign_mib) for view in views]
         return beside[0][0], tuple(view for _, view in beside)
 
 

@@ -30,7 +30,7 @@ def reserve_mib(mode: ModeName) -> int:
 
 def turns_mib(device: Device) -> int:
     """Memory that caps of those who use a card in turns may sum up to."""
-    return max(0, device.memory_mib - timeslice.SLICE_RESERVE_MIB * timeslice.sharers_of(device))
+    return max(0, device.memory_mib - timeslice.SLICE_RESERVE_MIB * timeslice.replicas_of(device))
 
 
 def consumed(written: str | None, *, what: str) -> int:

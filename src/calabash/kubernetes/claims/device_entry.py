@@ -33,7 +33,7 @@ from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.mps import CLIENTS_MAX
 from calabash.sharing.timeslice import MODE as TIMESLICE
-from calabash.sharing.timeslice import sharers_of
+from calabash.sharing.timeslice import replicas_of
 from calabash.sharing.vgpu import SLICES_MAX
 
 NVIDIA = "gpu.nvidia.com"
@@ -150,7 +150,7 @@ def _capacity(found: ClaimDevice) -> dict[str, DeviceCapacity]:
     memory_mib, places = device.memory_mib, SLICES_MAX
     if found.mode == TIMESLICE.name:
         turns = {MEMORY: _memory(turns_mib(device), least_mib=0, default_mib=0)}
-        return turns | {SLICES: _one_of(sharers_of(device))}
+        return turns | {SLICES: _one_of(replicas_of(device))}
     if found.mode == MPS_MODE:
         places, cores = CLIENTS_MAX, 1
         if profile is not None and device.mig is not None:

@@ -15,7 +15,7 @@ import structlog
 from calabash.adapters.clock import Clock
 from calabash.adapters.store import Store
 from calabash.model.allocation import EventRecord
-from calabash.model.device import ILL
+from calabash.model.device import OUT_OF_SERVICE
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import plain
 from calabash.model.notices import Notice, NoticeKind
@@ -90,7 +90,7 @@ class NoticeCollector:
         self._rounds += 1
 
     def _of_event(self, event: EventRecord) -> Iterator[Notice]:
-        if event.kind == "health" and event.reason in ILL:
+        if event.kind == "health" and event.reason in OUT_OF_SERVICE:
             message = f"device {event.device} is {event.reason}: {plain(event.message)}"
             yield self._notice(event, NoticeKind.DEVICE_FAILED, tenant="", about=event.device, message=message)
         if event.kind != "released" or event.reason not in RETURNED | EVICTED:

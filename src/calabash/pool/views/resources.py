@@ -28,7 +28,7 @@ LOOKED_AT_ONCE = 256  # of what is held: its processes are looked up
 
 
 def devices(agent: NodeAgent, sight: Sight) -> replies.DeviceList:
-    """Every device with its reading and its division."""
+    """Every device with its reading and its occupancy."""
     return replies.DeviceList(items=shown_devices(agent.devices(), sight))
 
 
@@ -61,7 +61,7 @@ def device(agent: NodeAgent, name: str, sight: Sight) -> replies.DeviceDetail:
 def _device(state: DeviceSnapshot) -> replies.DeviceView:
     device, reading = state.device, state.reading
     mode = SHARING_MODES.get(state.mode) if state.mode else None
-    division = mode.division(device, state.held) if mode else None
+    occupancy = mode.occupancy(device, state.held) if mode else None
     return replies.DeviceView(
         uuid=device.uuid,
         index=device.index,
@@ -70,9 +70,9 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         compute_capability=".".join(map(str, device.compute_capability)) if any(device.compute_capability) else "",
         memory_mib=device.memory_mib,
         memory_used_mib=reading.memory_used_mib if reading else 0,
-        memory_allocated_mib=division.memory_mib if division else 0,
-        memory_free_mib=max(0, (division.memory_free_mib if division else device.memory_mib) - state.foreign_mib),
-        core_allocated_percent=division.core_percent if division else 0,
+        memory_allocated_mib=occupancy.memory_mib if occupancy else 0,
+        memory_free_mib=max(0, (occupancy.memory_free_mib if occupancy else device.memory_mib) - state.foreign_mib),
+        core_allocated_percent=occupancy.core_percent if occupancy else 0,
         utilization_percent=reading.utilization_percent if reading else 0,
         temperature_c=reading.temperature_c if reading else 0,
         power_w=reading.power_w if reading else 0.0,

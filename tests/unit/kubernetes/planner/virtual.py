@@ -30,7 +30,7 @@ from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sched import Options
 from calabash.sched.cluster.shape import parse_expression
 from calabash.sharing.protocol import HeldSlice
-from calabash.sharing.registry import fits, selected
+from calabash.sharing.registry import fits, selector_misfit
 
 MODEL, MEMORY_MIB = "NVIDIA A100-SXM4-40GB", 40960
 
@@ -289,7 +289,7 @@ class Cluster:
             assert self.accepts(pod, node), (uid, node)
             for request in self.requests(pod):
                 for found in self.nodes[node][1].devices:
-                    assert selected(found.device, request.selector) is None, (uid, node)
+                    assert selector_misfit(found.device, request.selector) is None, (uid, node)
 
     def check_nobody_is_forgotten(self, begin_anew: Callable[[], object]) -> None:
         """In the end nobody waits for whom a planner that begins anew finds room without stopping others. Where room is held

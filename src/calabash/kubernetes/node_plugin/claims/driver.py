@@ -21,7 +21,7 @@ from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
-from calabash.model.device import ILL, DeviceUuid
+from calabash.model.device import OUT_OF_SERVICE, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import redacted
 from calabash.node.agent import NodeAgent
@@ -171,9 +171,9 @@ def device_health(snapshot: NodeSnapshot, pool: str) -> list[DeviceHealth]:
         DeviceHealth(
             pool=pool,
             device=one.name,
-            state=DeviceState.UNHEALTHY if one.device.health in ILL else DeviceState.HEALTHY,
+            state=DeviceState.UNHEALTHY if one.device.health in OUT_OF_SERVICE else DeviceState.HEALTHY,
             message=(redacted(states[one.device.uuid].cause) or one.device.health.value)
-            if one.device.health in ILL
+            if one.device.health in OUT_OF_SERVICE
             else "",
         )
         for one in claim_devices([state.device for state in snapshot.devices])

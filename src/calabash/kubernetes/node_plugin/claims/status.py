@@ -10,7 +10,7 @@ from calabash.adapters.kube.objects.claims import AllocatedDeviceStatus, Resourc
 from calabash.kubernetes.claims.allocated import ClaimPlan
 from calabash.kubernetes.claims.device_names import DRIVER, claim_devices
 from calabash.kubernetes.objects.plan import PlannedSlice
-from calabash.model.device import ILL, Device, DeviceUuid
+from calabash.model.device import OUT_OF_SERVICE, Device, DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
 
 READY = "Ready"
@@ -71,7 +71,7 @@ def _readiness(
     card: Device | None, part: PlannedSlice, plan: ClaimPlan, causes: Mapping[DeviceUuid, str]
 ) -> tuple[bool, str]:
     uuid = DeviceUuid(part.device)
-    if card is None or card.health in ILL:
+    if card is None or card.health in OUT_OF_SERVICE:
         return False, causes.get(uuid) or ("the card is gone" if card is None else f"the card is {card.health.value}")
     if plan.admin_access:
         return True, "it may look at the card"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.node_plugin.containers.device_ids import token_ids
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import ILL, Device, DeviceUuid
+from calabash.model.device import OUT_OF_SERVICE, Device, DeviceUuid
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation
 from calabash.sharing.vgpu import SLICES_MAX
@@ -53,7 +53,7 @@ def held_tokens(
 
 def any_ill(devices: Iterable[Device]) -> bool:
     """Whether tokens differ in health, so that it must be known whose they are."""
-    return any(device.health in ILL for device in devices)
+    return any(device.health in OUT_OF_SERVICE for device in devices)
 
 
 def token_health(
@@ -67,7 +67,7 @@ def token_health(
         gives: whether the node gives out anything new.
         apart: cards that tokens do not give, as those that claims have.
     """
-    ill = {device.uuid for device in devices if device.health in ILL}
+    ill = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
     taken: set[str] = set()
     sick: set[str] = set()
     for one in held:

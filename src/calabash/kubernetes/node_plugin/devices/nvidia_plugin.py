@@ -18,7 +18,7 @@ import structlog
 from calabash.adapters.kubelet import DevicePluginServer, PluginDevice
 from calabash.kubernetes.node_plugin.containers.device_ids import card_ids
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens
-from calabash.model.device import ILL, DeviceUuid
+from calabash.model.device import OUT_OF_SERVICE, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.node.snapshot import DeviceSnapshot
 
@@ -84,7 +84,7 @@ def card_tokens(states: Sequence[DeviceSnapshot], held: Iterable[HeldTokens], sp
         held: tokens in use.
         spare: how many cards may be given.
     """
-    ill = {state.device.uuid for state in states if state.device.health in ILL}
+    ill = {state.device.uuid for state in states if state.device.health in OUT_OF_SERVICE}
     taken: dict[str, DeviceUuid | None] = {}
     for one in held:
         for token, device in itertools.zip_longest(sorted(one.tokens), one.devices[: len(one.tokens)]):

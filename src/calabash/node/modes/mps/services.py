@@ -124,7 +124,7 @@ class Services:
         health = self._tools.inventory.health
         for device in self._tools.inventory.devices():
             for part, facts in health.entry(device.uuid).parts.items():
-                if mps.is_part(part) and facts.need is not Need.NOTHING and well.get((device.uuid, part), True):
+                if mps.is_service_name(part) and facts.need is not Need.NOTHING and well.get((device.uuid, part), True):
                     for event in WELL_AGAIN:
                         self._tools.part_happened(device.uuid, part, event, "it serves, or nobody needs it", ())
 

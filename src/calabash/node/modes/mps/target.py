@@ -68,7 +68,7 @@ def served_at(place: Place, tools: NodeTools) -> Served:
     device = next((d for d in tools.inventory.devices() if d.uuid == uuid), None)
     if device is None:
         raise CalabashError(f"device {uuid} is not on this node", reason=Reason.NO_DEVICES)
-    name, part = f"device {device.index}", mps.part_name(profile, start)
+    name, part = f"device {device.index}", mps.service_name(profile, start)
     if not profile:
         return Served(
             place=place, uuid=uuid, name=name, part=part, directory=str(device.index),
@@ -91,7 +91,7 @@ def _instance(place: Place, device: Device, tools: NodeTools, *, name: str, part
         part=part,
         directory=f"{device.index}-{start}",
         multiprocessors=driver.multiprocessors(device.uuid, whole.uuid),
-        percent_of_card=mps.percent_of_card(device.mig, profile),
+        percent_of_card=mps.percent_of_device(device.mig, profile),
         nodes=_nodes(tools.device_root, tools.environment, device, found.id, whole.id),
     )
 

@@ -18,7 +18,7 @@ from calabash.adapters.host.processes import Process, command_name, device_users
 from calabash.adapters.host.sysfs_writer import HelperWriter, KernelWriter
 from calabash.model.device import Device, VfProfile
 from calabash.model.errors import CalabashError, Reason
-from calabash.sharing.passthrough import GroupMember, companions, not_viable
+from calabash.sharing.passthrough import GroupMember, card_functions, iommu_group_obstacle
 
 PLAIN = "vf"  # the profile of a function that has no types: an even part of the card
 _SIMULATED_FUNCTIONS = 16
@@ -75,8 +75,8 @@ class Machine:
             GroupMember(address=m.address, driver=m.driver, bridge=m.bridge, vfio=is_vfio(m.driver))
             for m in self.tree.members(device.group)
         ]
-        beside = companions(members, address) if not device.physical else ()
-        why = not_viable(members, {address, *beside, *ours})
+        beside = card_functions(members, address) if not device.physical else ()
+        why = iommu_group_obstacle(members, {address, *beside, *ours})
         if why:
             raise CalabashError(
                 f"IOMMU group {device.group} of {address} is not viable: {why}",

@@ -18,7 +18,7 @@ from calabash.kubernetes.node_plugin.devices.offering import Giving
 from calabash.kubernetes.node_plugin.devices.other_plugins import QUIET_S, ForeignPlugins, gives_cards
 from calabash.kubernetes.objects.names import GPUS
 from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import ILL, Device, DeviceUuid, Health, NodeName
+from calabash.model.device import OUT_OF_SERVICE, Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.membership.container import container_allocation
@@ -144,7 +144,7 @@ def test_schedulers_find_as_much_room_as_the_healthy_cards_have(
         for i, d in taken
         if i < len(names)
     ]
-    ill = {device.uuid for device in devices if device.health in ILL}
+    ill = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
     on_ill = [one for one in held if ill.intersection(one.devices)]
     told = healthy(token_health(devices, held))
     well = len(devices) - len(ill)

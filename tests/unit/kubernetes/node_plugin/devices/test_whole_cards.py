@@ -32,7 +32,7 @@ from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames, c
 from calabash.kubernetes.node_plugin.devices.whole_devices import WholeCards, choose_whole, spare_cards
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.objects.names import GPUS, SCHEDULER
-from calabash.model.device import ILL, DeviceUuid, Health
+from calabash.model.device import OUT_OF_SERVICE, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation
@@ -305,7 +305,7 @@ def test_schedulers_find_as_many_cards_as_nobody_has(health: list[Health], taken
     spare = sum(not yes and h is Health.HEALTHY for yes, h in zip(taken, health, strict=True))
     told = healthy(card_tokens(agent.devices(), held, spare))
     found = len(told) - len(held)
-    ill = sum(yes and h in ILL for yes, h in zip(taken, health, strict=True))
+    ill = sum(yes and h in OUT_OF_SERVICE for yes, h in zip(taken, health, strict=True))
     assert found == (spare - coming if spare > coming else -ill)
 
 
