@@ -14,9 +14,9 @@ CHART = Path(__file__).resolve().parent.parent / "charts" / "calabash"
 
 _INTRODUCTION = """# Values of the chart
 
-Set with `--set NAME=VALUE` or in a file, `--values FILE`. Helm refuses a name or a value that is not here.
+Set values with `--set NAME=VALUE` or in a file, `--values FILE`. Helm refuses unknown names and invalid values.
 
-| value | meaning | unless set |
+| value | meaning | default |
 |---|---|---|
 """
 

@@ -16,38 +16,39 @@ from calabash.sharing.registry import mode_for
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "kube" / "dialects"
 
-_INTRODUCTION = """# Pods in other systems' words
+_INTRODUCTION = """# Kubernetes dialects
 
-A pod that was written for another system runs here unchanged: admission reads its words, and writes what it understood
-into the pod. The words of one system stand in one container; different containers may use different ones. Limits and
-requests must agree. Amounts are kept to the byte; percentages and fractions of memory are taken of the card that is
-chosen, rounded down to whole thousandths.
+Pods that were written for other systems run on Calabash unchanged: admission reads the resource names and annotations of these
+systems and writes the request, as understood, into the pod. A container may use the names of one system only; different
+containers may use different systems. Limits and requests must be equal. Amounts are exact to the byte. Percentages and
+fractions of memory refer to the card that is chosen, rounded down to whole thousandths.
 
-Where a system does not limit compute, or the pod does not ask for any, the slice has the policy `best-effort`: it is
-promised no compute and runs in what others leave, in proportion to their memory. A fraction of a card, in systems that know
-one number for all of it, is that part of the memory and `burst` for the same part of the compute: guaranteed, and idle
-time is lent. An annotation `calabash.dev/policy` or `calabash.dev/mode` says otherwise, in any dialect.
+If a system does not limit compute, or the pod does not request any, the slice has the policy `best-effort`: it is
+promised no compute and uses what others leave, in proportion to its memory. In systems with one number for a fraction of a
+card, the slice gets that part of the memory, and policy `burst` with the same part of the compute: guaranteed, and idle
+time can be used as well. The annotations `calabash.dev/policy` and `calabash.dev/mode` override this in every dialect.
 """
 _FACTS = """
-## What a pod says besides its amounts, in any dialect
+## Other settings of a pod, in every dialect
 
-The first that is found counts.
+Of several sources, the first one that is present counts.
 
-* **queue**: label or annotation `calabash.dev/queue`; the one that another system's label or annotation names
+* **queue**: label or annotation `calabash.dev/queue`; the label or annotation of another system
   (QUEUES); else the queue of the namespace.
 * **gang**: annotations `calabash.dev/gang` with `calabash.dev/gang-size`; `spec.schedulingGroup.podGroupName`; label
   `scheduling.x-k8s.io/pod-group` or `pod-group.scheduling.sigs.k8s.io`; Volcano's annotation
-  `scheduling.k8s.io/group-name`. Where a PodGroup is named, the size of the gang is the PodGroup's.
-  Whoever makes the pods has to make all of them at once: of a StatefulSet that is
-  `podManagementPolicy: Parallel`. The Jobs of a JobSet are one gang when the templates of all name it.
-* **priority**: `spec.priority`, as the PriorityClass gives it.
+  `scheduling.k8s.io/group-name`. If a PodGroup is named, it sets the size of the gang.
+  The controller must create all pods at once: in a StatefulSet, set
+  `podManagementPolicy: Parallel`. The Jobs of a JobSet form one gang if all their templates name it.
+* **priority**: `spec.priority`, set by the PriorityClass.
 * **mode, policy, isolation, models**: annotations `calabash.dev/mode`, `calabash.dev/policy`, `calabash.dev/isolation`,
-  `calabash.dev/models` (with commas). The label `calabash.dev/isolation` of the namespace is the least level of its pods.
+  `calabash.dev/models` (separated by commas). The label `calabash.dev/isolation` of the namespace is the minimum level of its
+  pods.
 * **memory beyond the card**: annotation `calabash.dev/spill`, in bytes (`30Gi`): the part of the memory of each device that
-  need not lie on it ([how](../how-to/spill.md#in-a-cluster)). It is of every container of the pod that asks for devices,
-  each by an amount of memory.
-* **run time, movable**: annotations `calabash.dev/run-time` (`1h30m`), `calabash.dev/movable` (`true`, of
-  pods whose owner makes them again: see [moving pods](../concepts/planner.md#move-pods-to-make-room)).
+  may be outside the card ([details](../how-to/spill.md#in-a-cluster)). It applies to every container of the pod that requests
+  devices with an amount of memory.
+* **run time, movable**: annotations `calabash.dev/run-time` (`1h30m`), `calabash.dev/movable` (`true`, for
+  pods whose owner recreates them: see [moving pods](../concepts/planner.md#move-pods-to-make-room)).
 """
 
 
@@ -55,11 +56,12 @@ def dialects_page() -> str:
     """Return the page."""
     parts = [_INTRODUCTION]
     for dialect in DIALECTS:
-        parts.append(f"\n## {dialect.system} (`{dialect.name}`)\n\n| word | meaning |\n|---|---|\n")
+        parts.append(f"\n## {dialect.system} (`{dialect.name}`)\n\n| name | meaning |\n|---|---|\n")
         parts += [f"| `{name}` | {meaning} |\n" for name, meaning in dialect.resources.items()]
         parts += [f"| `{name}` (of the pod) | {meaning} |\n" for name, meaning in dialect.annotations.items()]
     parts.append(
-        "\n## Examples\n\nEach is a file in `examples/kube/dialects`.\n\n| file | asks | is given |\n|---|---|---|\n"
+        "\n## Examples\n\nEach example is a file in `examples/kube/dialects`.\n\n"
+        "| file | request | understood as |\n|---|---|---|\n"
     )
     for path in sorted(EXAMPLES.glob("*.yaml")):
         text = path.read_text()
@@ -87,7 +89,7 @@ def _shown(request: GpuRequest) -> str:
             f"{request.memory_mib} MiB" if request.memory_mib else f"{(request.memory_milli or 0) / 10:g} % of memory"
         )
         share = f"{request.core_percent} % of compute"
-        words.append("compute of what others leave" if request.policy is ComputePolicy.BEST_EFFORT else share)
+        words.append("best-effort compute" if request.policy is ComputePolicy.BEST_EFFORT else share)
         if request.policy is ComputePolicy.BURST:
             words.append("burst")
     return ", ".join(words)

@@ -14,17 +14,17 @@ from calabash.exporter.panels import BOARDS
 _HEAD = """\
 # Metrics
 
-`calabash exporter` serves them at `/metrics`, in Prometheus' text format. Units are base units and stand last in
-the name; a ratio is 0 to 1. All figures are read from the pool at the scrape; scrapes within a second share one reading.
+`calabash exporter` serves these metrics at `/metrics`, in Prometheus' text format. Names end with the base unit; a ratio is
+0 to 1. Values are read from the pool at each scrape; scrapes within a second share one reading.
 """
 _SERIES = """\
-## How many series
+## Number of series
 
 | one series | metrics |
 |---|---|
 {rows}
 
-A node of 8 devices with 40 slices and 5 queues has {example} series of ours. Labels that describe (model, user, policy, cause)
+A node with 8 devices, 40 slices and 5 queues has {example} series. Labels that describe (model, user, policy, cause)
 are on `_info` series only: `metric * on (node, device_uuid) group_left (device_model) calabash_device_info` joins them.
 """
 
@@ -44,16 +44,16 @@ def metrics_page() -> str:
     example = counts[Scope.POOL] + 8 * counts[Scope.DEVICE] + 40 * counts[Scope.SLICE] + 5 * counts[Scope.QUEUE]
     example += 5 * 2 * (len(BOUNDS_S) + 3)
     lines.append(_SERIES.format(rows=rows, example=f"about {example}"))
-    lines += ["## Names of others\n", "`--compatible dcgm`: " + ", ".join(f"`{name}`" for name in FIELDS) + ".", ""]
+    lines += ["## Compatible names\n", "`--compatible dcgm`: " + ", ".join(f"`{name}`" for name in FIELDS) + ".", ""]
     lines.append(
         "`--compatible hami`: the `hami_gpu_*`, `hami_vgpu_*` and `hami_container_device_utilization_ratio` series"
     )
-    lines += ["that a pool knows; the tenant stands for the namespace, the allocation for the pod.", ""]
+    lines += ["for which a pool has data; the label namespace contains the tenant, the label pod the allocation.", ""]
     lines += [
         "## Programs of a cluster\n",
-        "Each program of a cluster serves `/metrics`, without a credential and without a name of any tenant's object: the",
+        "Each program of a cluster serves `/metrics` without a credential. No label names an object of a tenant. Ports: the",
         "planner at port 7071, admission and the adapter for autoscalers at their `probePort` (8081), the agent at 7072,",
-        "the server at 7073. [Monitor a cluster](../how-to/monitor-a-cluster.md) has them scraped.\n",
+        "the server at 7073. [Monitor a cluster](../how-to/monitor-a-cluster.md) configures Prometheus.\n",
         "| metric | served by | type | labels | meaning |",
         "|---|---|---|---|---|",
     ]
@@ -63,8 +63,8 @@ def metrics_page() -> str:
     lines.append("")
     lines += [
         "## Dashboards and alerts\n",
-        "`calabash dashboards export DIR` writes them. They count a pool once that two exporters or two jobs scrape.",
-        "`CalabashPoolDown` fires for each exporter: one that reaches no pool does not know which pool it would be.\n",
+        "`calabash dashboards export DIR` writes them. A pool that two exporters or two jobs scrape is counted once.",
+        "`CalabashPoolDown` fires for each exporter, because an exporter without a connection does not know its pool.\n",
         "| dashboard | panels |",
         "|---|---|",
     ]

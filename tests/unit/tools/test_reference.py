@@ -61,7 +61,7 @@ def test_the_openapi_document_refers_only_to_what_it_has() -> None:
 
 
 def test_every_field_of_a_request_for_a_slice_has_a_meaning() -> None:
-    section = (PAGES / "pool-api.md").read_text().partition("## Asking for a slice")[2].partition("## What")[0]
+    section = (PAGES / "pool-api.md").read_text().partition("## Request a slice")[2].partition("## Request types")[0]
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section, re.MULTILINE)
     assert {name for name, meaning in rows if meaning.strip()} == set(AllocationRequest.__struct_fields__)
 
