@@ -35,7 +35,7 @@ from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.record import register
 from calabash.controllers.lab.station import Station
-from calabash.controllers.networks.network_source import NetworkUpdate
+from calabash.controllers.sources.network_source import NetworkUpdate
 from calabash.model.network import NetworkKind, Port
 from calabash.net.store.networks import Networks
 

@@ -21,8 +21,8 @@ from tests.net.web import Web
 
 from bench._report import Report, run
 from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.links import INTERNET_ADDRESS
 from calabash.controllers.lab.record import register
-from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc
 from calabash.model.network_services import Backend, Layer, LoadBalancer
 

@@ -16,7 +16,7 @@ from tests.daemons.world import World, until
 
 from calabash.adapters.pool.client import PoolClient
 from calabash.cli.commands import cli
-from calabash.controllers.networks.network_source import PoolNetworks
+from calabash.controllers.sources.network_source import PoolNetworks
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Role
 

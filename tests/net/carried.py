@@ -14,8 +14,8 @@ from calabash.adapters.links import namespaces
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.appliances import processes
 from calabash.controllers.appliances import programs as appliances_programs
-from calabash.controllers.appliances.health import ReplicaState
 from calabash.controllers.appliances.host_appliances import ApplianceHost, Appliances
+from calabash.controllers.appliances.replica_state import ReplicaState
 from calabash.controllers.appliances.switch import HostSwitch
 from calabash.controllers.lab import namespaces as lab_namespaces
 from calabash.controllers.lab.host import CARDS

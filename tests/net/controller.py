@@ -13,8 +13,8 @@ from tests.daemons.world import until
 
 from calabash.api.networks import NetworkReport, NetworkSnapshot, SnapshotObject
 from calabash.controllers.networks.desired_rows import owner_rows
-from calabash.controllers.networks.network_source import Key, NetworkUpdate
 from calabash.controllers.networks.reconciler import Reconciler
+from calabash.controllers.sources.network_source import Key, NetworkUpdate
 from calabash.model.addresses import parse_network
 from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc, kind_of
 from calabash.model.network_status import ConditionKind

@@ -12,7 +12,7 @@ from tests.net.servers import ovn_programs
 
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.lab.central import LabCentral
-from calabash.controllers.lab.control import ask
+from calabash.controllers.lab.daemon_control import ask
 from calabash.controllers.lab.daemons import LabDaemon, kill_all
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM

@@ -19,8 +19,8 @@ from tests.net.talking import Banner, asked
 
 from calabash.controllers.lab import namespaces
 from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.links import INTERNET_ADDRESS
 from calabash.controllers.lab.record import register
-from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc, kind_of
 from calabash.model.network_services import Backend, Layer, LoadBalancer
 from calabash.net.objects.specs import encode

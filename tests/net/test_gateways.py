@@ -13,8 +13,8 @@ from tests.net.flows import Echoes, Probe, Streams
 from tests.net.talking import Banner, asked
 
 from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.links import INTERNET_ADDRESS
 from calabash.controllers.lab.station import Station
-from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
 

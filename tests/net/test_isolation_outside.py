@@ -14,8 +14,8 @@ from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
 
 from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.links import INTERNET_ADDRESS
 from calabash.controllers.lab.station import Station
-from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
 from calabash.net.ovn.northbound import naming
 from calabash.net.ovn.northbound.rows import Ref

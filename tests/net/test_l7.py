@@ -21,7 +21,7 @@ from tests.net.flows import Background, Calls
 from tests.net.web import Web
 
 from calabash.adapters.links import namespaces
-from calabash.controllers.appliances.health import ready_condition
+from calabash.controllers.appliances.replica_state import ready_condition
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.station import Station
 from calabash.model.network import NetworkKind, Port, Subnet, Vpc

@@ -16,8 +16,8 @@ from calabash.adapters.links import namespaces
 from calabash.controllers.appliances import processes
 from calabash.controllers.lab import namespaces as lab_namespaces
 from calabash.controllers.lab.lab import Lab
+from calabash.controllers.lab.links import INTERNET_ADDRESS
 from calabash.controllers.lab.station import Station
-from calabash.controllers.lab.wiring import INTERNET_ADDRESS
 from calabash.model.network import (
     Direction,
     Eip,

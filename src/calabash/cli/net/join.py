@@ -11,7 +11,7 @@ from calabash.api.networks import PATH
 from calabash.cli.home import client
 from calabash.controllers.lab.host import MANAGEMENT, UNDERLAY
 from calabash.controllers.lab.lab import Lab
-from calabash.controllers.lab.wiring import WORLD_ADDRESSES
+from calabash.controllers.lab.links import WORLD_ADDRESSES
 from calabash.controllers.networks.settings import (
     NetworkConnection,
     read_connection,

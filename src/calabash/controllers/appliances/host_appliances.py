@@ -13,11 +13,11 @@ from typing import Protocol
 
 from calabash.adapters.links import interfaces, namespaces
 from calabash.adapters.links.interfaces import LinkEnd
-from calabash.controllers.appliances import health as appliances_health
 from calabash.controllers.appliances import processes
-from calabash.controllers.appliances.appliance import ReplicaManager, ReplicaPlace
-from calabash.controllers.appliances.health import ReplicaState
+from calabash.controllers.appliances import replica_state as appliances_health
 from calabash.controllers.appliances.programs import ApplianceTools
+from calabash.controllers.appliances.replica import ReplicaManager, ReplicaPlace
+from calabash.controllers.appliances.replica_state import ReplicaState
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway, kind_of
 from calabash.model.network_services import LoadBalancer

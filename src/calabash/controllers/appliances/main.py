@@ -27,13 +27,13 @@ from calabash.adapters.links import namespaces
 from calabash.adapters.pool.client import PoolClient, quoted
 from calabash.controllers.appliances import programs as tools
 from calabash.controllers.appliances.host_appliances import ApplianceHost, Appliances
-from calabash.controllers.appliances.status_reports import ApplianceReporter
+from calabash.controllers.appliances.reporter import ApplianceReporter
 from calabash.controllers.appliances.switch import HostSwitch
 from calabash.controllers.lab import record
 from calabash.controllers.lab.lab import Lab
-from calabash.controllers.networks.network_source import NetworksFile, NetworkSource, PoolNetworks
-from calabash.controllers.networks.network_store import KnownNetworks
 from calabash.controllers.networks.settings import read_connection
+from calabash.controllers.sources.network_source import NetworksFile, NetworkSource, PoolNetworks
+from calabash.controllers.sources.network_store import KnownNetworks
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import GatewayKind, NetworkGateway
 from calabash.model.network_services import Layer, LoadBalancer

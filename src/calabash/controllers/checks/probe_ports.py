@@ -19,7 +19,7 @@ from calabash.adapters.pool.client import ApiClient, quoted
 from calabash.controllers.checks.probes import Probe
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.record import registered
-from calabash.controllers.networks.network_source import PoolNetworks
+from calabash.controllers.sources.network_source import PoolNetworks
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason

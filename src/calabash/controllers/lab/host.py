@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.adapters.links import queues
-from calabash.controllers.lab import control, namespaces
+from calabash.controllers.lab import daemon_control as control
+from calabash.controllers.lab import namespaces
 from calabash.controllers.lab.central import ADDRESS, SOUTHBOUND_PORT, create_database, program_output, rundirs
 from calabash.controllers.lab.certificates import AUTHORITY
 from calabash.controllers.lab.daemons import LabDaemon

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from calabash.controllers.lab import daemons, namespaces, programs, starting, station, wiring
+from calabash.controllers.lab import daemons, namespaces, programs, starting, station
+from calabash.controllers.lab import links as wiring
 from calabash.controllers.lab.central import DAEMONS, LabCentral
 from calabash.controllers.lab.host import HOST_DAEMONS, LabHost
 from calabash.controllers.lab.record import LabRecord, exclusive, mark_going_down, register

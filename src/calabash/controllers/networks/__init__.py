@@ -1,1 +1,1 @@
-"""The controller that keeps OVN equal to the stored networks."""
+"""Network controller: reconciles the rows of OVN with the networks of a pool."""

@@ -1,12 +1,17 @@
-"""Desired rows of one owner: a VPC, or the platform."""
+"""Desired rows of one owner (a VPC, or the platform), and the order in which changes of rows are made.
+
+northd processes the rows of a new port incrementally, within milliseconds. A change of a DNS row makes it recompute all
+networks, which takes more than a second for a thousand of them. DNS changes are therefore delayed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calabash.model.addresses import Network
 from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends
-from calabash.net.ovn.northbound.rows import PLATFORM, Rows
+from calabash.net.ovn.northbound.rows import PLATFORM, Change, Rows, Update
 from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
 from calabash.net.ovn.translation.vpc import vpc_rows
@@ -32,3 +37,11 @@ def owner_rows(networks: Networks, owner: str, around: Surroundings) -> Rows:
     if owner == PLATFORM:
         return platform_rows(networks, protected=around.protected, hosts=around.hosts)
     return vpc_rows(networks, owner, hosts=around.hosts, closed=around.closed)
+
+
+def without_dns_updates(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Return the changes to make now: all except updates of DNS, unless there are only such updates."""
+    names = [isinstance(change, Update) and change.row.table == "DNS" for change in changes]
+    if all(names) or not any(names):
+        return tuple(changes)
+    return tuple(change for change, name in zip(changes, names, strict=True) if not name)

@@ -19,9 +19,9 @@ from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.supervisor import LOG_FILE, read_restarts, supervisor_pid
 from calabash.controllers.networks.desired_rows import Surroundings, owner_rows
 from calabash.controllers.networks.main import LOCK_FILE
-from calabash.controllers.networks.network_source import PoolNetworks
-from calabash.controllers.networks.realized import SILENT_S
 from calabash.controllers.networks.settings import NETWORK_FILE, NetworkConnection, read_connection
+from calabash.controllers.sources.network_source import PoolNetworks
+from calabash.controllers.status.progress import SILENT_S
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway, NetworkKind, Vpc
 from calabash.net.ovn.northbound.changes import diff

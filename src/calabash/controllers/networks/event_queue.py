@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from calabash.controllers.networks.network_source import NetworkUpdate
+from calabash.controllers.sources.network_source import NetworkUpdate
 
 
 @dataclass(slots=True)

@@ -17,10 +17,10 @@ from calabash.adapters.host.log_stream import log_stream
 from calabash.adapters.ovn.open_vswitch import LocalSwitch
 from calabash.adapters.pool.client import PoolClient
 from calabash.controllers.networks.backend_listeners import LocalListeners
-from calabash.controllers.networks.network_source import NetworksFile, NetworkSource, PoolNetworks
 from calabash.controllers.networks.pool_channel import PoolSync
 from calabash.controllers.networks.reconciler import Reconciler
 from calabash.controllers.networks.settings import NETWORK_FILE, NetworkConnection, read_connection
+from calabash.controllers.sources.network_source import NetworksFile, NetworkSource, PoolNetworks
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.ports.network_file import HostPlace, read_host_place
 

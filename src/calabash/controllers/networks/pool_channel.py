@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import structlog
 
 from calabash.api.networks import NetworkReport
-from calabash.controllers.networks.network_source import Key, NetworkSource
 from calabash.controllers.networks.reconciler import Reconciler
+from calabash.controllers.sources.network_source import Key, NetworkSource
 from calabash.model.errors import CalabashError
 
 WAIT_S = 25.0  # of one long-polling request

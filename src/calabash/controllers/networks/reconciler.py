@@ -21,16 +21,15 @@ from calabash.adapters.ovn.northbound import Northbound
 from calabash.adapters.ovn.southbound import Southbound
 from calabash.adapters.ovn.wire import Credentials
 from calabash.api.networks import NetworkReport
-from calabash.controllers.networks.change_order import without_dns_updates
-from calabash.controllers.networks.conditions import StatusTracker
-from calabash.controllers.networks.desired_rows import Surroundings, owner_rows
+from calabash.controllers.networks.desired_rows import Surroundings, owner_rows, without_dns_updates
 from calabash.controllers.networks.event_queue import EventQueue
-from calabash.controllers.networks.gateway_recovery import REST_S
-from calabash.controllers.networks.network_source import NetworkUpdate
-from calabash.controllers.networks.network_store import KnownNetworks, backends_of
-from calabash.controllers.networks.ovn_daemons import OvnDaemons, OwnSwitch
-from calabash.controllers.networks.statuses import Statuses
 from calabash.controllers.networks.vpc_backoff import Backoff
+from calabash.controllers.sources.network_source import NetworkUpdate
+from calabash.controllers.sources.network_store import KnownNetworks, backends_of
+from calabash.controllers.status.conditions import StatusTracker
+from calabash.controllers.status.gateway_hold_down import REST_S
+from calabash.controllers.status.ovn_daemons import OvnDaemons, OwnSwitch
+from calabash.controllers.status.status_store import Statuses
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import vpc_of

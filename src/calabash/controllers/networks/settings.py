@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.adapters.ovn.wire import Credentials, checked_remotes
-from calabash.controllers.networks.gateway_recovery import REST_S
+from calabash.controllers.status.gateway_hold_down import REST_S
 from calabash.model.addresses import Network, parse_network
 from calabash.model.errors import CalabashError, Reason
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.adapters.ovn.southbound import Chassis
-from calabash.controllers.networks.change_order import without_dns_updates
-from calabash.controllers.networks.network_source import NetworkUpdate
-from calabash.controllers.networks.network_store import KnownNetworks
-from calabash.controllers.networks.realized import hosts_of, progress
-from calabash.controllers.networks.statuses import Statuses
+from calabash.controllers.networks.desired_rows import without_dns_updates
 from calabash.controllers.networks.vpc_backoff import FIRST_S, MOST_S, Backoff
+from calabash.controllers.sources.network_source import NetworkUpdate
+from calabash.controllers.sources.network_store import KnownNetworks
+from calabash.controllers.status.progress import hosts_of, progress
+from calabash.controllers.status.status_store import Statuses
 from calabash.model.addresses import parse_network
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Peering, Port, Subnet, Vpc

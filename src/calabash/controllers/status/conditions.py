@@ -9,11 +9,11 @@ import structlog
 
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.adapters.ovn.southbound import Southbound
-from calabash.controllers.networks.gateway_recovery import ActiveGatewayPort, HeldDownHosts
-from calabash.controllers.networks.network_source import Key
-from calabash.controllers.networks.network_store import KnownNetworks
-from calabash.controllers.networks.realized import SILENT_S, Progress, hosts_of, progress
-from calabash.controllers.networks.statuses import Statuses
+from calabash.controllers.sources.network_source import Key
+from calabash.controllers.sources.network_store import KnownNetworks
+from calabash.controllers.status.gateway_hold_down import ActiveGatewayPort, HeldDownHosts
+from calabash.controllers.status.progress import SILENT_S, Progress, hosts_of, progress
+from calabash.controllers.status.status_store import Statuses
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from calabash.api.networks import NetworkConditionView, NetworkReport, NetworkStatusView
-from calabash.controllers.networks.network_source import Key
+from calabash.controllers.sources.network_source import Key
 from calabash.model.network_status import ConditionKind
 
 MESSAGE_CHARACTERS_MAX = 500

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.controllers.networks.gateway_recovery import ActiveGatewayPort, HeldDownHosts
+from calabash.controllers.status.gateway_hold_down import ActiveGatewayPort, HeldDownHosts
 from calabash.model.network import Vpc
 from calabash.net.ovn.translation.view import NetworkHosts, View
 from calabash.net.store.networks import Networks

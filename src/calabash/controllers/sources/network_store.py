@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from calabash.controllers.networks.network_source import Key, NetworkUpdate
+from calabash.controllers.sources.network_source import Key, NetworkUpdate
 from calabash.model.addresses import Address
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Peering, Port, Uplink, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint

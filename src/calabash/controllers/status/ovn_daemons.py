@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.adapters.ovn.southbound import Southbound
-from calabash.controllers.networks.network_store import KnownNetworks
-from calabash.controllers.networks.realized import SILENT_S, hosts_of
-from calabash.controllers.networks.statuses import Statuses
+from calabash.controllers.sources.network_store import KnownNetworks
+from calabash.controllers.status.progress import SILENT_S, hosts_of
+from calabash.controllers.status.status_store import Statuses
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind, VpcReady
 

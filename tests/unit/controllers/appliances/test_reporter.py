@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calabash.api.networks import NetworkReport
-from calabash.controllers.appliances.health import ReplicaState
-from calabash.controllers.appliances.status_reports import ApplianceReporter
+from calabash.controllers.appliances.replica_state import ReplicaState
+from calabash.controllers.appliances.reporter import ApplianceReporter
 from calabash.model.errors import CalabashError
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from calabash.api.networks import NetworkConditionView, NetworkReport, NetworkStatusView
-from calabash.controllers.appliances.health import ReplicaState, ready_condition
-from calabash.controllers.networks.network_source import Key
+from calabash.controllers.appliances.replica_state import ReplicaState, ready_condition
+from calabash.controllers.sources.network_source import Key
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import NetworkCondition
