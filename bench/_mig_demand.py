@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, occupied, run_of, state_of
-from calabash.model.mig_plan import plan, taken
+from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, memory_mask, mig_state, with_instance
+from calabash.model.mig_plan import apply_choice, plan_positions
 
 STEPS = 12
 LINE_MAX = 6
@@ -45,9 +45,9 @@ def follow(geometry: MigGeometry, dice: random.Random, quality: Quality) -> None
             idle += (MigInstance(profile=place[0], start=place[1], fixed=dice.random() < 0.1),)
         came = dice.choices(names, weights, k=dice.randint(0, 4))
         line = (line + came)[:LINE_MAX]
-        state = state_of(geometry, held)
+        state = mig_state(geometry, held)
         began = time.thread_time()
-        choices = plan(geometry, state, idle, line)
+        choices = plan_positions(geometry, state, idle, line)
         quality.seconds.append(time.thread_time() - began)
         placed, destroyed = exhaustive(geometry, state, idle, line)
         quality.asked += len(came)
@@ -57,7 +57,7 @@ def follow(geometry: MigGeometry, dice: random.Random, quality: Quality) -> None
             if choice is not None:
                 quality.placed += 1
                 quality.destroyed += len(choice.destroyed)
-                state, idle = taken(geometry, state, idle, choice)
+                state, idle = apply_choice(geometry, state, idle, choice)
                 held.append((choice.profile, choice.start))
         line = [name for name, choice in zip(line, choices, strict=True) if choice is None]
 
@@ -90,7 +90,7 @@ def _fewest(geometry: MigGeometry, state: MigState, idle: frozenset[MigInstance]
         compute = state.compute + profile.compute + sum(_compute(geometry, i) for i in left)
         if any(i.fixed for i in gone) or compute > geometry.compute:
             continue
-        more = _fewest(geometry, occupied(state, profile, start), left, names[1:])
+        more = _fewest(geometry, with_instance(state, profile, start), left, names[1:])
         if more is not None:
             found.append(len(gone) + more)
     return min(found, default=None)
@@ -100,7 +100,7 @@ def _conflicts(geometry: MigGeometry, instance: MigInstance, name: str, start: i
     other, profile = geometry.profile(instance.profile), geometry.profile(name)
     assert other is not None
     assert profile is not None
-    return bool(run_of(other, instance.start) & run_of(profile, start)) or (other.media and profile.media)
+    return bool(memory_mask(other, instance.start) & memory_mask(profile, start)) or (other.media and profile.media)
 
 
 def _compute(geometry: MigGeometry, instance: MigInstance) -> int:

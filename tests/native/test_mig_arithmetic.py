@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from tests.native.simnode import ROOT, Node, compile_holder
 
-from calabash.model.mig import MigGeometry, MigProfile, MigState, legal_starts, occupied, open_parts, vacated
+from calabash.model.mig import (
+    MigGeometry,
+    MigProfile,
+    MigState,
+    free_compute_slices,
+    legal_starts,
+    with_instance,
+    without_instance,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG needs root, as on a real card")
 
@@ -77,13 +85,13 @@ def _walk(geometry: MigGeometry, dice: random.Random, length: int) -> list[list[
         if alive and dice.random() < 0.42:
             number = dice.randrange(len(alive))
             steps.append([-1, number])
-            state = vacated(state, *alive.pop(number))
+            state = without_instance(state, *alive.pop(number))
             continue
         profile = dice.choice(geometry.profiles)
         start = dice.randrange(geometry.slices)
         steps.append([profile.id, start, profile.slices])
         if start in legal_starts(geometry, profile, state):
-            state = occupied(state, profile, start)
+            state = with_instance(state, profile, start)
             alive.append((profile, start))
     return steps
 
@@ -101,13 +109,13 @@ def test_what_is_legal_by_the_arithmetic_is_what_nvml_accepts(tmp_path: Path, ca
     for step, (error, left) in zip(steps, told, strict=True):
         if step[0] < 0:
             assert error == 0
-            state = vacated(state, *alive.pop(step[1]))
+            state = without_instance(state, *alive.pop(step[1]))
         else:
             profile, start = by_id[step[0]], step[1]
             legal = start in legal_starts(geometry, profile, state)
             assert error == (0 if legal else INSUFFICIENT if start in profile.starts else INVALID), step
             if legal:
-                state = occupied(state, profile, start)
+                state = with_instance(state, profile, start)
                 alive.append((profile, start))
             accepted += legal
             refused += not legal
@@ -169,7 +177,7 @@ def _walk_parts(geometry: MigGeometry, profile: MigProfile, dice: random.Random)
 def _open(geometry: MigGeometry, profile: MigProfile, size: int, alive: list[tuple[int, int]]) -> tuple[int, ...]:
     part = geometry.profile(f"{size}c.{profile.name}")
     assert part is not None
-    return open_parts(part, sum(((1 << other) - 1) << start for other, start in alive))
+    return free_compute_slices(part, sum(((1 << other) - 1) << start for other, start in alive))
 
 
 @pytest.mark.parametrize("card", CARDS)

@@ -183,7 +183,7 @@ class MigState:
         Returns the state unchanged if the device does not have the profile.
         """
         profile = geometry.profile(name)
-        return occupied(self, profile, start, part) if profile is not None else self
+        return with_instance(self, profile, start, part) if profile is not None else self
 
     def with_shared(self, shared: MigShared) -> MigState:
         """Return the state with the entry of this GPU instance in ``shared`` replaced or added."""
@@ -238,17 +238,17 @@ class MigInstance:
         return self.profile, self.start
 
 
-def run_of(profile: MigProfile, start: int) -> int:
+def memory_mask(profile: MigProfile, start: int) -> int:
     """Return the memory slices of a GPU instance at ``start``, as a bitmask."""
     return ((1 << profile.slices) - 1) << start
 
 
-def span_of(profile: MigProfile, part: int) -> int:
+def compute_mask(profile: MigProfile, part: int) -> int:
     """Return the compute slices of a compute instance that begins at slice ``part``, as a bitmask of its GPU instance."""
     return ((1 << profile.compute) - 1) << part
 
 
-def open_parts(profile: MigProfile, mask: int, kept: Kept = ()) -> tuple[int, ...]:
+def free_compute_slices(profile: MigProfile, mask: int, kept: Kept = ()) -> tuple[int, ...]:
     """Return the compute slices at which one more compute instance of the profile can begin in a GPU instance.
 
     Args:
@@ -257,7 +257,7 @@ def open_parts(profile: MigProfile, mask: int, kept: Kept = ()) -> tuple[int, ..
     """
     found = []
     for first in range(0, profile.instance_compute - profile.compute + 1, profile.compute):
-        span = span_of(profile, first)
+        span = compute_mask(profile, first)
         crossed = [k for k in kept if span & (((1 << k[1]) - 1) << k[0])]
         if not span & mask and (not crossed or crossed == [(first, profile.compute)]):
             found.append(first)
@@ -265,8 +265,8 @@ def open_parts(profile: MigProfile, mask: int, kept: Kept = ()) -> tuple[int, ..
 
 
 @lru_cache(maxsize=4096)
-def best_part(profile: MigProfile, mask: int, kept: Kept = ()) -> int:
-    """Return the best of ``open_parts``, or -1 if it is empty.
+def best_compute_slice(profile: MigProfile, mask: int, kept: Kept = ()) -> int:
+    """Return the best of ``free_compute_slices``, or -1 if it is empty.
 
     An existing compute instance of the same size is reused first. Otherwise the best position keeps the largest compute
     instances possible; the highest position wins a tie.
@@ -276,13 +276,17 @@ def best_part(profile: MigProfile, mask: int, kept: Kept = ()) -> int:
     ]
 
     def merit(first: int) -> tuple[object, ...]:
-        after = mask | span_of(profile, first)
-        return ((first, profile.compute) in kept, [len(open_parts(size, after, kept)) for size in sizes], first)
+        after = mask | compute_mask(profile, first)
+        return (
+            (first, profile.compute) in kept,
+            [len(free_compute_slices(size, after, kept)) for size in sizes],
+            first,
+        )
 
-    return max(open_parts(profile, mask, kept), key=merit, default=-1)
+    return max(free_compute_slices(profile, mask, kept), key=merit, default=-1)
 
 
-def state_of(geometry: MigGeometry, places: Iterable[tuple[str, int] | tuple[str, int, int]]) -> MigState:
+def mig_state(geometry: MigGeometry, places: Iterable[tuple[str, int] | tuple[str, int, int]]) -> MigState:
     """Return the state of a device with instances at these positions.
 
     Args:
@@ -299,10 +303,10 @@ def legal_starts(geometry: MigGeometry, profile: MigProfile, state: MigState) ->
     """Return the starts at which one more GPU instance fits; for the profile of a compute instance, a GPU instance for it."""
     if state.compute + profile.instance_compute > geometry.compute or (profile.media and state.media):
         return ()
-    return tuple(start for start in profile.starts if not state.mask & run_of(profile, start))
+    return tuple(start for start in profile.starts if not state.mask & memory_mask(profile, start))
 
 
-def occupied(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
+def with_instance(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
     """Return the state after a GPU instance is created at ``start``.
 
     For the profile of a compute instance: after the compute instance is created at compute slice ``part`` (-1: the best one),
@@ -312,34 +316,34 @@ def occupied(state: MigState, profile: MigProfile, start: int, part: int = -1) -
     if profile.of:
         known = next((s for s in shared if s.place == (profile.of, start)), None)
         mask = known.mask if known is not None else 0
-        first = part if part >= 0 else max(0, best_part(profile, mask))
-        mask |= span_of(profile, first)
+        first = part if part >= 0 else max(0, best_compute_slice(profile, mask))
+        mask |= compute_mask(profile, first)
         if known is not None:
             return state.with_shared(replace(known, mask=mask))
         one = MigShared(profile=profile.of, start=start, mask=mask)
         shared = tuple(sorted((*shared, one), key=lambda s: s.start))
     return MigState(
-        mask=state.mask | run_of(profile, start),
+        mask=state.mask | memory_mask(profile, start),
         compute=state.compute + profile.instance_compute,
         media=state.media or profile.media,
         shared=shared,
     )
 
 
-def vacated(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
+def without_instance(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
     """Return the state after the GPU instance at ``start``, or its compute instance at ``part``, is destroyed.
 
-    This reverses ``occupied``.
+    This reverses ``with_instance``.
     """
     shared = state.shared
     if profile.of:
         known = next(s for s in shared if s.place == (profile.of, start))
-        mask = known.mask & ~span_of(profile, part)
+        mask = known.mask & ~compute_mask(profile, part)
         if mask:
             return state.with_shared(replace(known, mask=mask))
         shared = tuple(s for s in shared if s is not known)
     return MigState(
-        mask=state.mask & ~run_of(profile, start),
+        mask=state.mask & ~memory_mask(profile, start),
         compute=state.compute - profile.instance_compute,
         media=state.media and not profile.media,
         shared=shared,
@@ -367,7 +371,7 @@ def best_start(geometry: MigGeometry, name: str, state: MigState) -> tuple[int, 
     if profile is None:
         return None
     choices = [
-        (open_profiles(geometry, occupied(state, profile, start)), start)
+        (open_profiles(geometry, with_instance(state, profile, start)), start)
         for start in legal_starts(geometry, profile, state)
     ]
     if not choices:

@@ -32,12 +32,12 @@ from calabash.model.mig import (
     MigProfile,
     MigShared,
     MigState,
-    best_part,
+    best_compute_slice,
+    free_compute_slices,
     legal_starts,
-    occupied,
-    open_parts,
+    memory_mask,
     open_profiles,
-    run_of,
+    with_instance,
 )
 
 COMING_MAX = 6
@@ -72,7 +72,7 @@ class MigChoice:
         return MigPlace(self.start, self.part)
 
 
-def choose(
+def choose_position(
     geometry: MigGeometry,
     name: str,
     state: MigState,
@@ -117,21 +117,21 @@ def choose(
     )
 
 
-def plan(
+def plan_positions(
     geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], wanted: Sequence[str]
 ) -> tuple[MigChoice | None, ...]:
     """Return the positions of all ``wanted`` profiles, placed in their order; None for each that does not fit."""
     left = tuple(idle)
     choices: list[MigChoice | None] = []
     for number, name in enumerate(wanted):
-        choice = choose(geometry, name, state, left, wanted[number + 1 :])
+        choice = choose_position(geometry, name, state, left, wanted[number + 1 :])
         choices.append(choice)
         if choice is not None:
-            state, left = taken(geometry, state, left, choice)
+            state, left = apply_choice(geometry, state, left, choice)
     return tuple(choices)
 
 
-def taken(
+def apply_choice(
     geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], choice: MigChoice
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
     """Return the state and the idle instances after a choice is carried out."""
@@ -139,14 +139,14 @@ def taken(
     assert profile is not None
     same = (profile.instance, choice.start)
     gone = {i.place for i in choice.destroyed} | ({same} if choice.reused else set())
-    after = occupied(state, profile, choice.start, choice.part)
+    after = with_instance(state, profile, choice.start, choice.part)
     kept = next((i.kept for i in idle if choice.reused and i.place == same), ())
     if kept and profile.of:
         after = after.with_shared(replace(next(s for s in after.shared if s.place == same), kept=kept))
     return after, tuple(i for i in idle if i.place not in gone)
 
 
-def together(
+def place_together(
     geometry: MigGeometry,
     names: Sequence[str],
     used: MigState,
@@ -155,23 +155,21 @@ def together(
 ) -> tuple[MigChoice, ...] | None:
     """Return positions for all profiles on one device, placed in their order; None if not all of them fit.
 
-    Args:
-        used: resources that allocations use.
-        instances: all GPU instances that exist on the device.
-        coming: profiles of the waiting requests that follow.
+    ``used`` are the resources that allocations use, ``instances`` all GPU instances on the device, and ``coming`` the profiles
+    of the waiting requests that follow.
     """
-    state, left = standing(geometry, used, instances)
+    state, left = used_and_idle(geometry, used, instances)
     found: list[MigChoice] = []
     for number, name in enumerate(names):
-        choice = choose(geometry, name, state, left, (*names[number + 1 :], *coming))
+        choice = choose_position(geometry, name, state, left, (*names[number + 1 :], *coming))
         if choice is None:
             return None
         found.append(choice)
-        state, left = taken(geometry, state, left, choice)
+        state, left = apply_choice(geometry, state, left, choice)
     return tuple(found)
 
 
-def making_room(
+def instances_to_destroy(
     geometry: MigGeometry, name: str, start: int, state: MigState, idle: Sequence[MigInstance]
 ) -> tuple[MigInstance, ...] | None:
     """Return the idle instances that must be destroyed for an instance of the profile at this start.
@@ -188,7 +186,7 @@ def making_room(
     return None
 
 
-def standing(
+def used_and_idle(
     geometry: MigGeometry, used: MigState, instances: Sequence[MigInstance]
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
     """Return the used state of a device, including unmanaged processes, and its idle instances.
@@ -202,14 +200,14 @@ def standing(
         profile = geometry.profile(instance.profile)
         if profile is None:
             continue
-        if used.mask & run_of(profile, instance.start):  # used by an allocation, or to be destroyed for one
+        if used.mask & memory_mask(profile, instance.start):  # used by an allocation, or to be destroyed for one
             parts = next((s for s in used.shared if s.place == instance.place), None)
             if parts is not None and (instance.foreign or instance.kept):
                 mask = (1 << profile.compute) - 1 if instance.foreign else parts.mask
                 state = state.with_shared(replace(parts, mask=mask, kept=instance.kept))
             continue
         if instance.foreign:
-            state = occupied(state, profile, instance.start)
+            state = with_instance(state, profile, instance.start)
         else:
             idle.append(instance)
     return state, tuple(idle)
@@ -221,7 +219,7 @@ def possible_places(
     """Return the possible positions of one more GPU instance or compute instance of the profile."""
     if not instances and not profile.of:
         return tuple(map(MigPlace, legal_starts(geometry, profile, used)))
-    state, idle = standing(geometry, used, instances)
+    state, idle = used_and_idle(geometry, used, instances)
     options = _options(geometry, profile, state, _known(idle))
     if not profile.of:
         return tuple(MigPlace(option.start) for option in options)
@@ -229,10 +227,10 @@ def possible_places(
         MigPlace(shared.start, part)
         for shared in state.shared
         if shared.profile == profile.of
-        for part in _allowed(geometry, shared.start, open_parts(profile, shared.mask, shared.kept))
+        for part in _allowed(geometry, shared.start, free_compute_slices(profile, shared.mask, shared.kept))
     ]
     for option in options:
-        parts = _allowed(geometry, option.start, open_parts(profile, 0, option.kept))
+        parts = _allowed(geometry, option.start, free_compute_slices(profile, 0, option.kept))
         found += [MigPlace(option.start, part) for part in parts]
     return tuple(found)
 
@@ -260,7 +258,9 @@ def _known(idle: Sequence[MigInstance]) -> Idle:
 
 def _whole(state: MigState, profile: MigProfile, start: int) -> MigState:
     """Return the state with the whole GPU instance used, also for the profile of a compute instance."""
-    return occupied(state, replace(profile, compute=profile.whole, of="", whole=0) if profile.of else profile, start)
+    return with_instance(
+        state, replace(profile, compute=profile.whole, of="", whole=0) if profile.of else profile, start
+    )
 
 
 def _allowed(geometry: MigGeometry, start: int, parts: Sequence[int]) -> tuple[int, ...]:
@@ -273,15 +273,15 @@ def _joins(geometry: MigGeometry, profile: MigProfile, state: MigState) -> Itera
     """Yield the divided GPU instances that have room for the compute instance, and its best position in each."""
     for shared in state.shared:
         if shared.profile == profile.of:
-            allowed = _allowed(geometry, shared.start, open_parts(profile, shared.mask, shared.kept))
-            best = best_part(profile, shared.mask, shared.kept)
+            allowed = _allowed(geometry, shared.start, free_compute_slices(profile, shared.mask, shared.kept))
+            best = best_compute_slice(profile, shared.mask, shared.kept)
             if allowed:
                 yield shared, MigPlace(shared.start, best if best in allowed else allowed[0])
 
 
 def _first_part(geometry: MigGeometry, profile: MigProfile, option: _Option) -> int:
-    allowed = _allowed(geometry, option.start, open_parts(profile, 0, option.kept))
-    best = best_part(profile, 0, option.kept)
+    allowed = _allowed(geometry, option.start, free_compute_slices(profile, 0, option.kept))
+    best = best_compute_slice(profile, 0, option.kept)
     return best if best in allowed else allowed[0]
 
 
@@ -318,12 +318,12 @@ def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, pro
 def _options(geometry: MigGeometry, profile: MigProfile, state: MigState, idle: Idle) -> Iterator[_Option]:
     """Yield the possible starts of a profile, with the idle instances that each destroys and leaves."""
     for start in legal_starts(geometry, profile, state):
-        if profile.of and not _allowed(geometry, start, open_parts(profile, 0)):
+        if profile.of and not _allowed(geometry, start, free_compute_slices(profile, 0)):
             continue
         same = next((i for i in idle if i[:2] == (profile.instance, start)), None)
         if same is not None:
             plain = not (profile.of or same[3])
-            if plain or _allowed(geometry, start, open_parts(profile, 0, same[3])):
+            if plain or _allowed(geometry, start, free_compute_slices(profile, 0, same[3])):
                 left = tuple(i for i in idle if i is not same)
                 yield _Option(start=start, gone=(), left=left, reused=True, kept=same[3])
             continue
@@ -338,7 +338,7 @@ def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: M
     These are the instances on its memory slices, the one with the media engine that it needs, and the fewest others that free
     enough compute slices.
     """
-    run = run_of(profile, start)
+    run = memory_mask(profile, start)
     gone: list[_Known] = []
     compute = state.compute + profile.instance_compute
     others: list[tuple[int, _Known]] = []
@@ -346,7 +346,7 @@ def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: M
         other = geometry.profile(entry[0])
         if other is None:
             continue
-        if run & run_of(other, entry[1]) or (profile.media and other.media):
+        if run & memory_mask(other, entry[1]) or (profile.media and other.media):
             if entry[2]:
                 return None
             gone.append(entry)
@@ -392,7 +392,7 @@ def _cheapest(geometry: MigGeometry, names: tuple[str, ...], state: MigState, id
     rest.remove(name)
     best: int | None = None
     for option in _options(geometry, largest, state, idle):
-        more = _cheapest(geometry, tuple(rest), occupied(state, largest, option.start), option.left)
+        more = _cheapest(geometry, tuple(rest), with_instance(state, largest, option.start), option.left)
         if more is not None and (best is None or len(option.gone) + more < best):
             best = len(option.gone) + more
             if best == 0:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.mig import MigGeometry, MigProfile, MigState
-from calabash.model.mig_plan import choose, plan, standing
+from calabash.model.mig_plan import choose_position, plan_positions, used_and_idle
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
 from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice, Misfit, shim_environment
@@ -48,8 +48,8 @@ class Mig:
                 reason=Reason.MODE_CONFLICT,
                 message=f"cannot isolate {profile.name} by hardware: it shares the memory of its {profile.of}",
             )
-        state, idle = standing(geometry, used_by(geometry, held), device.mig_instances)
-        choice = choose(geometry, profile.name, state, idle)
+        state, idle = used_and_idle(geometry, used_by(geometry, held), device.mig_instances)
+        choice = choose_position(geometry, profile.name, state, idle)
         if choice is None:
             used = _used_positions(device, held)
             return Misfit(reason=Reason.NO_CAPACITY, message=f"has no free position for {profile.name}{used}")
@@ -139,8 +139,10 @@ def _slots_free(device: Device, held: Sequence[HeldSlice]) -> int:
     if geometry is None:
         return 0
     smallest = min(geometry.profiles, key=lambda p: (p.slices, p.compute, p.media))
-    state, idle = standing(geometry, used_by(geometry, held), device.mig_instances)
-    return sum(choice is not None for choice in plan(geometry, state, idle, [smallest.name] * geometry.slices))
+    state, idle = used_and_idle(geometry, used_by(geometry, held), device.mig_instances)
+    return sum(
+        choice is not None for choice in plan_positions(geometry, state, idle, [smallest.name] * geometry.slices)
+    )
 
 
 MODE = Mig()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from calabash.binder.machine import LocalScheduler, Start, Wait
 from calabash.model.device import Device, DeviceUuid, NodeName
-from calabash.model.mig import MigInstance, state_of
+from calabash.model.mig import MigInstance, mig_state
 from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Selector
 from calabash.sched import Amount, Options, QueueSpec
 from calabash.sched.cluster.mig_tables import GEOMETRIES
@@ -202,7 +202,7 @@ def test_the_books_and_the_layout_agree_over_random_demand() -> None:
             parts = [(p.mode, p.slices[0]) for p in held.values() if p.slices[0].device == uuid]
             assert len({mode for mode, _ in parts}) <= 1
             places = [(part.profile, *part.place) for _, part in parts if part.profile]
-            state = state_of(geometry, places)
+            state = mig_state(geometry, places)
             profiles = [(geometry.profile(name), start) for name, start, _ in places]
             instances = {(p.instance, start): p.slices for p, start in profiles if p}
             assert state.mask.bit_count() == sum(instances.values())

@@ -16,14 +16,14 @@ from calabash.model.mig import (
     MigPlace,
     MigProfile,
     MigState,
-    best_part,
+    best_compute_slice,
+    free_compute_slices,
     legal_starts,
-    occupied,
-    open_parts,
-    state_of,
-    vacated,
+    mig_state,
+    with_instance,
+    without_instance,
 )
-from calabash.model.mig_plan import choose, plan, possible_places, standing, taken
+from calabash.model.mig_plan import apply_choice, choose_position, plan_positions, possible_places, used_and_idle
 from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing.mig import MODE, wanted_profile
@@ -127,11 +127,11 @@ def test_given_position_is_used_to_the_compute_slice() -> None:
 
 def test_idle_gpu_instance_is_divided_and_small_idle_ones_are_destroyed_for_compute_instances() -> None:
     idle = [MigInstance(profile="3g.40gb", start=0)]
-    choice = choose(GEOMETRY, "1c.3g.40gb", state_of(GEOMETRY, [("3g.40gb", 4)]), idle)
+    choice = choose_position(GEOMETRY, "1c.3g.40gb", mig_state(GEOMETRY, [("3g.40gb", 4)]), idle)
     assert choice is not None
     assert (choice.start, choice.reused, choice.shared, choice.destroyed) == (0, True, False, ())
     small = [MigInstance(profile="1g.10gb", start=s) for s in (1, 2)]
-    choice = choose(GEOMETRY, "1c.3g.40gb", state_of(GEOMETRY, [("3g.40gb", 4)]), small)
+    choice = choose_position(GEOMETRY, "1c.3g.40gb", mig_state(GEOMETRY, [("3g.40gb", 4)]), small)
     assert choice is not None
     assert [i.start for i in choice.destroyed] == [1, 2]
 
@@ -155,7 +155,7 @@ def test_gpu_instance_with_an_unmanaged_process_accepts_no_more_compute_instance
 
 
 def test_waiting_compute_instances_are_planned_as_the_gpu_instances_that_they_need() -> None:
-    answers = plan(GEOMETRY, EMPTY, [], ["1c.3g.40gb"] * 3 + ["4g.40gb", "1c.3g.40gb"])
+    answers = plan_positions(GEOMETRY, EMPTY, [], ["1c.3g.40gb"] * 3 + ["4g.40gb", "1c.3g.40gb"])
     assert [choice.start if choice else None for choice in answers] == [4, 4, 4, 0, None]
 
 
@@ -172,17 +172,17 @@ def test_no_compute_slice_is_used_twice_and_vacated_reverses_occupied(
     for name, leaves, which in steps:
         if leaves and held:
             gone = held.pop(which % len(held))
-            state = vacated(state, profile_of(gone[0]), *gone[1:])
-            assert state == state_of(GEOMETRY, held)
+            state = without_instance(state, profile_of(gone[0]), *gone[1:])
+            assert state == mig_state(GEOMETRY, held)
             continue
         profile = profile_of(name)
         places = possible_places(GEOMETRY, profile, state, ())
-        choice = choose(GEOMETRY, name, state)
+        choice = choose_position(GEOMETRY, name, state)
         assert (choice is None) == (not places)
         if choice is None:
             continue
         assert choice.place in places
-        state = taken(GEOMETRY, state, (), choice)[0]
+        state = apply_choice(GEOMETRY, state, (), choice)[0]
         held.append((choice.profile, *choice.place))
     memory = sum(p.slices for p, start in {(profile_of(profile_of(n).instance), start) for n, start, _ in held})
     assert state.mask.bit_count() == memory
@@ -190,7 +190,7 @@ def test_no_compute_slice_is_used_twice_and_vacated_reverses_occupied(
         inside = [profile_of(n).compute for n, start, part in held if start == shared.start and part >= 0]
         assert sum(inside) == shared.mask.bit_count()
     for gone in reversed(held):
-        state = vacated(state, profile_of(gone[0]), *gone[1:])
+        state = without_instance(state, profile_of(gone[0]), *gone[1:])
     assert state == EMPTY
 
 
@@ -198,13 +198,13 @@ def test_best_part_is_one_of_the_open_parts() -> None:
     for name in NAMES:
         profile = profile_of(name)
         for mask in range(1 << profile.instance_compute):
-            found = open_parts(profile, mask)
-            assert best_part(profile, mask) in (found or (-1,))
+            found = free_compute_slices(profile, mask)
+            assert best_compute_slice(profile, mask) in (found or (-1,))
 
 
 def test_existing_gpu_instance_counts_once() -> None:
-    used = state_of(GEOMETRY, [("1c.3g.40gb", 4, 2), ("1c.3g.40gb", 4, 1)])
-    state, idle = standing(GEOMETRY, used, [MigInstance(profile="3g.40gb", start=4)])
+    used = mig_state(GEOMETRY, [("1c.3g.40gb", 4, 2), ("1c.3g.40gb", 4, 1)])
+    state, idle = used_and_idle(GEOMETRY, used, [MigInstance(profile="3g.40gb", start=4)])
     assert (state, idle) == (used, ())
     assert legal_starts(GEOMETRY, profile_of("4g.40gb"), state) == (0,)
-    assert occupied(used, profile_of("4g.40gb"), 0).compute == 7
+    assert with_instance(used, profile_of("4g.40gb"), 0).compute == 7

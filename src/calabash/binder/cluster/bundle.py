@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigPlace, MigProfile, MigState
-from calabash.model.mig_plan import together
+from calabash.model.mig_plan import place_together
 from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import WHOLE_MILLI
 from calabash.sharing.protocol import HeldSlice, Misfit
@@ -270,7 +270,7 @@ def _cut(
     known = {name: device.mig.profile(name) for name in counts}
     order = sorted(counts, key=lambda name: _largest(known[name]), reverse=True)
     names = [name for name in order for _ in range(counts[name])]
-    if together(device.mig, names, MigState(), ()) is None:
+    if place_together(device.mig, names, MigState(), ()) is None:
         return Layout(columns=tuple(columns), mode=mode, core_milli=WHOLE_MILLI, memory_mib=0)
     instances = tuple(
         tuple(names.index(profiles[number]) + own[number] for number in column)

@@ -27,7 +27,7 @@ from calabash.adapters.kube.objects.claims import (
 from calabash.kubernetes.claims.capacity import CORES, MEMORY, SLICES, STEP_MIB, reserve_mib, turns_mib
 from calabash.kubernetes.claims.device_names import NOMINAL_GIB, OBSERVED, ClaimDevice
 from calabash.model.device import Device
-from calabash.model.mig import MigProfile, run_of
+from calabash.model.mig import MigProfile, memory_mask
 from calabash.model.nominal import nominal_memory_mib
 from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
@@ -219,7 +219,7 @@ def _all(device: Device) -> dict[str, int]:
 
 
 def _of_instance(profile: MigProfile, start: int) -> dict[str, int]:
-    run = run_of(profile, start)
+    run = memory_mask(profile, start)
     slices = {f"memory-{i}": 1 for i in range(run.bit_length()) if run >> i & 1}
     return slices | {"compute": profile.compute} | ({"media": 1} if profile.media else {})
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from calabash.kubernetes.objects.names import GROUP
 from calabash.model.device import Device, DeviceUuid
-from calabash.model.mig import MigGeometry, MigProfile, MigState, occupied, open_profiles
+from calabash.model.mig import MigGeometry, MigProfile, MigState, open_profiles, with_instance
 from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE, ModeName
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.timeslice import MODE as TIMESLICE
@@ -98,7 +98,7 @@ def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
         return ()
 
     def left(start: int) -> tuple[tuple[int, ...], int]:
-        return open_profiles(geometry, occupied(MigState(), profile, start)), start
+        return open_profiles(geometry, with_instance(MigState(), profile, start)), start
 
     return sorted(profile.starts, key=left, reverse=True)
 

@@ -27,7 +27,7 @@ from calabash.kubernetes.claims.device_names import (
     claim_devices,
 )
 from calabash.model.device import Device, DeviceUuid, Health
-from calabash.model.mig import legal_starts, state_of
+from calabash.model.mig import legal_starts, mig_state
 from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
@@ -200,7 +200,7 @@ def _is_barred(found: ClaimDevice) -> bool:
     if here is not None:
         return here.foreign or bool(here.kept)
     profile = device.mig.profile(found.profile)
-    state = state_of(device.mig, (i.place for i in stays))
+    state = mig_state(device.mig, (i.place for i in stays))
     return profile is None or found.start not in legal_starts(device.mig, profile, state)
 
 

@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, occupied, split_profile
-from calabash.model.mig_plan import MigChoice, plan, standing, taken
+from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, split_profile, with_instance
+from calabash.model.mig_plan import MigChoice, apply_choice, plan_positions, used_and_idle
 from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName, Slice
 from calabash.node import snapshot_reader
 from calabash.node.administration.devices import Care
@@ -191,9 +191,9 @@ def laid_out(geometry: MigGeometry, wanted: Sequence[Place], *, what: str) -> tu
                     reason=Reason.CONFLICT,
                     hint=f"it could begin at {free}",
                 )
-            state = occupied(state, profile, start)
+            state = with_instance(state, profile, start)
     largest_first = sorted((name for name, start in wanted if start < 0), key=lambda n: -_slices(geometry, n))
-    choices = plan(geometry, state, (), largest_first)
+    choices = plan_positions(geometry, state, (), largest_first)
     nowhere = [name for name, choice in zip(largest_first, choices, strict=True) if choice is None]
     if nowhere:
         raise CalabashError(
@@ -215,7 +215,7 @@ def spread(cards: Sequence[CutCard], profiles: Sequence[str]) -> tuple[Planned, 
         options = []
         for order, card in enumerate(usable):
             state, idle = now[card.device.uuid]
-            choice = plan(card.geometry, state, idle, profiles[number:])[0]
+            choice = plan_positions(card.geometry, state, idle, profiles[number:])[0]
             if choice is not None:
                 merit = (not choice.shared, -state.mask.bit_count(), len(choice.destroyed), order)
                 options.append((merit, card, choice))
@@ -224,7 +224,7 @@ def spread(cards: Sequence[CutCard], profiles: Sequence[str]) -> tuple[Planned, 
             continue
         _, card, choice = min(options, key=lambda option: option[0])
         state, idle = now[card.device.uuid]
-        now[card.device.uuid] = taken(card.geometry, state, idle, choice)
+        now[card.device.uuid] = apply_choice(card.geometry, state, idle, choice)
         found.append(Planned(profile=name, card=card.device, choice=choice))
     return tuple(found)
 
@@ -244,7 +244,7 @@ def _card(seen: DeviceSnapshot) -> CutCard | None:
         profile = geometry.profile(held.slice.profile) if held.slice.profile else None
         if profile is not None:
             owners.setdefault((profile.instance, held.slice.start), []).append((held.slice, name))
-    state, idle = standing(geometry, used_by(geometry, seen.held), device.mig_instances)
+    state, idle = used_and_idle(geometry, used_by(geometry, seen.held), device.mig_instances)
     standing_there = {i.place: i for i in device.mig_instances}
     instances = []
     for place, parts in owners.items():

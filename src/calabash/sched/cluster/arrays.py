@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import occupied, vacated
+from calabash.model.mig import with_instance, without_instance
 from calabash.sched.cluster.columns import MODE_MIG, MODE_UNSET, Columns
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
@@ -130,7 +130,7 @@ class Cluster(Columns):
             self.gpu_sum_milli[row] -= total
             self.gpu_whole_free[row] -= whole
             if shape.mig_profile:
-                self.change_mig_states(shape, placement, occupied)
+                self.change_mig_states(shape, placement, with_instance)
                 for name in shape.mig_profiles:
                     if name in self.mig_coming:
                         self.mig_coming.remove(name)
@@ -167,7 +167,7 @@ class Cluster(Columns):
                 self.gpu_mode[row, device] = MODE_UNSET
             total += milli
         if shape.mig_profile:
-            self.change_mig_states(shape, placement, vacated)
+            self.change_mig_states(shape, placement, without_instance)
         if shape.gpu_count:
             self._count_best_effort(shape, placement, -1)
             self.kind_users[row, shape.kind] -= 1

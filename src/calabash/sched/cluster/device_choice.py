@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 
 from calabash.model.mig import MigPlace, open_profiles
-from calabash.model.mig_plan import standing, together
+from calabash.model.mig_plan import place_together, used_and_idle
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.best_effort import best_effort_scores
 from calabash.sched.cluster.columns import Rows
@@ -144,9 +144,9 @@ def _choose_mig(compiled: CompiledShape, row: int, free: list[int]) -> NodePlace
             continue
         instances = cluster.mig_instances.get((row, device), ())
         used = cluster.mig_state(row, device)
-        found = together(geometry, shape.mig_profiles, used, instances, coming)
+        found = place_together(geometry, shape.mig_profiles, used, instances, coming)
         if found is not None:
-            state, _ = standing(geometry, used, instances)
+            state, _ = used_and_idle(geometry, used, instances)
             after = state
             for choice in found:
                 after = after.joined(geometry, choice.profile, *choice.place)

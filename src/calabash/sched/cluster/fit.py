@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from calabash.model.mig import MigGeometry, MigState
-from calabash.model.mig_plan import together
+from calabash.model.mig_plan import place_together
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
@@ -26,7 +26,7 @@ def _has(geometry: MigGeometry, names: tuple[str, ...]) -> bool:
     """Return True if all of the profiles fit on an empty device together."""
     if len(names) == 1:
         return geometry.profile(names[0]) is not None
-    return together(geometry, names, MigState(), ()) is not None
+    return place_together(geometry, names, MigState(), ()) is not None
 
 
 class CompiledShape:

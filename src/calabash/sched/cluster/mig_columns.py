@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from calabash.model.mig import MigGeometry, MigInstance, MigPlace, MigProfile, MigState, occupied
-from calabash.model.mig_plan import possible_places, together
+from calabash.model.mig import MigGeometry, MigInstance, MigPlace, MigProfile, MigState, with_instance
+from calabash.model.mig_plan import place_together, possible_places
 from calabash.sched.cluster.shape import NodePlacement, Shape
 
 MigChange = Callable[[MigState, MigProfile, int, int], MigState]
@@ -55,7 +55,7 @@ class MigColumns:
         state, instances = self.mig_state(row, device), self.mig_instances.get((row, device), ())
         if len(profiles) == 1:
             return bool(possible_places(geometry, profiles[0], state, instances))
-        return together(geometry, names, state, instances) is not None
+        return place_together(geometry, names, state, instances) is not None
 
     def mig_fits_at(
         self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace], *, held: bool
@@ -78,11 +78,11 @@ class MigColumns:
                 continue
             if place not in possible_places(geometry, profile, state, instances):
                 return False
-            state = occupied(state, profile, *place)
+            state = with_instance(state, profile, *place)
         return True
 
     def change_mig_states(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
-        """Take or release the MIG places of a placement, by ``occupied`` or ``vacated`` as ``change``."""
+        """Take or release the MIG places of a placement, by ``with_instance`` or ``without_instance`` as ``change``."""
         for device, places in zip(placement.devices, placement.mig_places, strict=True):
             found = self.mig_profiles(placement.node, device, shape.mig_profiles)
             if found is not None:

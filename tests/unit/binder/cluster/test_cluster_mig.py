@@ -9,7 +9,7 @@ from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, Sta
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.binder.cluster.nodes import ClusterNode
 from calabash.model.device import Device, DeviceUuid, NodeName
-from calabash.model.mig import MigInstance, state_of
+from calabash.model.mig import MigInstance, mig_state
 from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Slice
 from calabash.sched import QueueSpec
 from calabash.sched.cluster.mig_tables import GEOMETRIES
@@ -81,7 +81,7 @@ def test_containers_of_one_pod_with_other_profiles_share_a_card_that_is_cut_for_
     parts = [p.slices[0] for p in placed]
     assert len({part.device for part in parts}) == 1
     places = [(part.profile, part.start) for part in parts]
-    assert state_of(H100, places).mask.bit_count() == 6
+    assert mig_state(H100, places).mask.bit_count() == 6
 
 
 def test_containers_with_instances_leave_the_rest_of_their_card_to_other_pods() -> None:
@@ -91,7 +91,7 @@ def test_containers_with_instances_leave_the_rest_of_their_card_to_other_pods() 
     assert pod is not None
     assert other is not None
     places = [(s.profile, s.start) for p in (*pod, *other) for s in p.slices]
-    assert state_of(H100, places).mask.bit_count() == 7
+    assert mig_state(H100, places).mask.bit_count() == 7
     again = cluster(node("n1", card("GPU-a")))
     parts = tuple(Part(name=f"c{i}", request=GpuRequest(mig=name)) for i, name in enumerate(("1g.10gb", "2g.20gb")))
     request = BundleRequest(id=AllocationId("p"), bundle=Bundle(parts=parts, phases=((0, 1),)), submitted_at_s=0.0)

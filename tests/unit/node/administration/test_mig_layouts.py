@@ -6,7 +6,7 @@ import pytest
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
-from calabash.model.mig import MigInstance, MigState, state_of
+from calabash.model.mig import MigInstance, MigState, mig_state
 from calabash.model.request import ModeName
 from calabash.node.administration.mig_layouts import CutCard, laid_out, spread
 from calabash.sched.cluster.mig_tables import GEOMETRIES
@@ -32,7 +32,7 @@ def test_a_layout_without_starts_gets_them_whatever_its_order() -> None:
     wanted = [("1g.10gb", -1), ("1g.10gb", -1), ("2g.20gb", -1), ("3g.40gb", -1)]
     places = laid_out(H100, wanted, what="it")
     assert sorted(name for name, _ in places) == sorted(name for name, _ in wanted)
-    assert state_of(H100, places).mask.bit_count() == 8
+    assert mig_state(H100, places).mask.bit_count() == 8
     assert laid_out(H100, list(reversed(wanted)), what="it") == places
 
 
@@ -57,7 +57,7 @@ def test_an_impossible_layout_is_refused_with_what_is_wrong(wanted: list[tuple[s
 
 
 def test_what_would_be_fills_the_fullest_card_first_and_passes_over_cards_in_other_modes() -> None:
-    half = state_of(H100, [("4g.40gb", 0)])
+    half = mig_state(H100, [("4g.40gb", 0)])
     cards = [cut(0), cut(1, half, mode="mig"), cut(2, mode="vgpu"), cut(3, pinned="vgpu")]
     answers = spread(cards, ["2g.20gb", "7g.80gb", "7g.80gb"])
     assert [a.card.index if a.card else None for a in answers] == [1, 0, None]
@@ -65,7 +65,7 @@ def test_what_would_be_fills_the_fullest_card_first_and_passes_over_cards_in_oth
 
 def test_what_would_be_says_what_is_reused_and_what_is_destroyed() -> None:
     idle = tuple(MigInstance(profile="1g.10gb", start=s) for s in (4, 5, 6))
-    full = cut(0, state_of(H100, [("4g.40gb", 0)]), idle=idle, mode="mig")
+    full = cut(0, mig_state(H100, [("4g.40gb", 0)]), idle=idle, mode="mig")
     answers = spread([full], ["1g.10gb", "1g.20gb", "3g.40gb"])
     assert [(a.choice.reused, len(a.choice.destroyed)) for a in answers if a.choice] == [(True, 0), (False, 1)]
     assert answers[2].choice is None

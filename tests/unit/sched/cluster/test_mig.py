@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.model.mig import MigGeometry, MigProfile, MigState, best_start, legal_starts, occupied, vacated
+from calabash.model.mig import (
+    MigGeometry,
+    MigProfile,
+    MigState,
+    best_start,
+    legal_starts,
+    with_instance,
+    without_instance,
+)
 from calabash.sched.cluster.mig_tables import GEOMETRIES, geometry_of
 
 SEVEN = GEOMETRIES["H100"]
@@ -28,13 +36,13 @@ def test_instances_never_overlap_nor_exceed_the_card(model: str, picks: list[int
         assert start in profile.starts
         assert max(run) < geometry.slices
         assert all(run.isdisjoint(other) for _, other, _ in taken)
-        state = occupied(state, profile, start)
+        state = with_instance(state, profile, start)
         taken.append((profile, run, start))
         assert sum(p.compute for p, _, _ in taken) == state.compute <= geometry.compute
         assert sum(p.media for p, _, _ in taken) <= 1
         assert all(sum(p is q for q, _, _ in taken) <= p.limit for p, _, _ in taken)
     for profile, _, start in reversed(taken):
-        state = vacated(state, profile, start)
+        state = without_instance(state, profile, start)
     assert state == MigState()
 
 
@@ -43,7 +51,7 @@ def test_a_small_instance_goes_where_the_large_profiles_stay_possible() -> None:
     assert found is not None
     profile = SEVEN.profile("1g.10gb")
     assert profile is not None
-    state = occupied(MigState(), profile, found[0])
+    state = with_instance(MigState(), profile, found[0])
     four = SEVEN.profile("4g.40gb")
     assert four is not None
     assert legal_starts(SEVEN, four, state) == (0,)
@@ -56,7 +64,7 @@ def test_seven_small_instances_fill_a_card_and_the_eighth_is_refused() -> None:
     for _ in range(7):
         found = best_start(SEVEN, profile.name, state)
         assert found is not None
-        state = occupied(state, profile, found[0])
+        state = with_instance(state, profile, found[0])
     assert best_start(SEVEN, profile.name, state) is None
 
 
@@ -66,7 +74,7 @@ def test_two_threes_strand_a_compute_slice_but_leave_no_memory() -> None:
     assert three is not None
     assert one is not None
     for start in (0, 4):
-        state = occupied(state, three, start)
+        state = with_instance(state, three, start)
     assert state.compute == 6
     assert legal_starts(SEVEN, one, state) == ()
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from calabash.adapters.gpu.partitions import CardLayout, ComputeInstance, GpuInstance, Partitioning
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigInstance, MigPart, MigPlace, MigProfile, best_part, span_of, state_of
-from calabash.model.mig_plan import making_room
+from calabash.model.mig import MigInstance, MigPart, MigPlace, MigProfile, best_compute_slice, compute_mask, mig_state
+from calabash.model.mig_plan import instances_to_destroy
 from calabash.node.modes.mig.records import MigBook
 
 BUSY_S = 3.0  # whoever tries a card out has left it by then
@@ -185,7 +185,7 @@ class MigCard:
         standing = {(i.profile, i.start): i for i in self.layout.instances}
         taken = [place for place, instance in standing.items() if self._taken(instance, held)]
         idle = [i for i in self.instances(held) if i.place not in taken]
-        gone = making_room(geometry, profile, start, state_of(geometry, taken), idle)
+        gone = instances_to_destroy(geometry, profile, start, mig_state(geometry, taken), idle)
         if gone is None:
             there = ", ".join(f"{name} at {at}" for name, at in standing)
             raise CalabashError(
@@ -210,8 +210,8 @@ class MigCard:
         of ours."""
         idle = [part for part in instance.parts if part.uuid not in held and not part.processes]
         taken = _mask(part for part in instance.parts if part not in idle)
-        first = first if first >= 0 else best_part(known, taken)
-        span = span_of(known, max(0, first))
+        first = first if first >= 0 else best_compute_slice(known, taken)
+        span = compute_mask(known, max(0, first))
         found = next((part for part in idle if (part.start, part.compute) == (first, known.compute)), None)
         if found is not None:
             return found
