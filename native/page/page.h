@@ -46,12 +46,12 @@
 
 #define CB_LIMITS_MAGIC 0x314D494C42414C43ull /* "CLABLIM1" */
 #define CB_USAGE_MAGIC  0x3147535542414C43ull /* "CLABUSG1" */
-#define CB_PAGE_VERSION \
-    2u /* the highest version that this code reads; a page has the lowest version that can express its contents */
-#define CB_PAGE_PLAIN  1u /* no device spills */
-#define CB_DEVICES_MAX 16u
-#define CB_PROCS_MAX   1024u
-#define CB_KERNELS_MAX 64u
+/* the highest version that this code reads; a page has the lowest version that can express its contents */
+#define CB_PAGE_VERSION 2u
+#define CB_PAGE_PLAIN   1u /* no device spills */
+#define CB_DEVICES_MAX  16u
+#define CB_PROCS_MAX    1024u
+#define CB_KERNELS_MAX  64u
 
 /* Bits of limits.flags. */
 #define CB_LIMITS_LEASELESS 1u /* membership follows from a cgroup: there is no lease file */
@@ -86,23 +86,23 @@ struct cb_plan {
 struct cb_limits_device {        /* 256 bytes */
     char uuid[48];               /* "GPU-...", NUL-terminated */
     uint64_t memory_limit_bytes; /* 0: not capped */
-    uint64_t
-        residual_bytes; /* what NVML reports minus used_bytes: code, fragmentation; included in every check */
+    /* what NVML reports minus used_bytes: code, fragmentation; included in every check */
+    uint64_t residual_bytes;
     uint32_t core_percent; /* 1..100 */
     uint32_t policy;       /* enum cb_policy */
     int32_t priority;
     uint32_t gate; /* enum cb_gate */
     uint32_t word; /* seqlock and futex: odd while gate and plans are written, woken after */
-    uint32_t
-        neighbours; /* other containers that use the device now; 0: all measured time is this container's */
+    /* other containers that use the device now; 0: all measured time is this container's */
+    uint32_t neighbours;
     uint64_t unreported_ns; /* cumulative GPU time that the driver reported and charged_ns does not include */
     uint64_t context_bytes; /* learned cost of one context on this device; 0: not known */
     struct cb_plan plan;    /* valid when gate == CB_GATE_TURN, from plan.from_ns on */
     struct cb_plan previous;    /* the plan in force until plan.from_ns */
     uint64_t seen_ns;           /* cumulative GPU time that the driver reported at the agent's last query */
     uint64_t spill_limit_bytes; /* beyond memory_limit_bytes, as managed memory; 0: none. From version 2 on */
-    uint64_t
-        resident_limit_bytes; /* limit of the memory that is not pageable; used if there is a spill limit */
+    /* limit of the memory that is not pageable; used if there is a spill limit */
+    uint64_t resident_limit_bytes;
     uint64_t reserved[8];
 };
 
@@ -164,15 +164,15 @@ struct cb_usage_proc {
     uint32_t parked_units[CB_DEVICES_MAX]; /* what must be charged again on restore, in units of 512 B */
     uint64_t reserved0[2];
     struct cb_usage_share share[CB_DEVICES_MAX];
-    uint64_t reserving_bytes
-        [CB_DEVICES_MAX]; /* part of used_bytes that the driver has not yet granted or refused */
+    /* part of used_bytes that the driver has not yet granted or refused */
+    uint64_t reserving_bytes[CB_DEVICES_MAX];
     uint64_t context_bytes[CB_DEVICES_MAX]; /* part of used_bytes that is for contexts */
     uint64_t inflight_ns[CB_DEVICES_MAX];
-    uint64_t inflight_until_ns
-        [CB_DEVICES_MAX]; /* when inflight_ns should be done; other processes of the slice drop it well after */
+    /* when inflight_ns should be done; other processes of the slice drop it well after */
+    uint64_t inflight_until_ns[CB_DEVICES_MAX];
     uint32_t waiting[CB_DEVICES_MAX]; /* this process's part of waiting_count */
-    uint32_t
-        pageable_units[CB_DEVICES_MAX]; /* part of used_bytes that is managed memory, in units of 512 B */
+    /* part of used_bytes that is managed memory, in units of 512 B */
+    uint32_t pageable_units[CB_DEVICES_MAX];
 };
 
 /* What the processes of a container have measured of kernels of one shape. Written by the tenant only. */

@@ -134,8 +134,8 @@ void cb_page_set_gate(struct cb_limits_device *device, uint32_t gate, uint32_t n
 {
     uint32_t word = device->word | 1; /* odd already: its last writer died while writing */
     __atomic_store_n(&device->word, word, __ATOMIC_RELAXED);
-    __atomic_thread_fence(
-        __ATOMIC_RELEASE); /* the odd word is visible before anything that is written next */
+    /* the odd word is visible before anything that is written next */
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     if (plan != NULL) {
         if (device->gate != CB_GATE_TURN)
             plan_store(&device->previous, (struct cb_plan){0});

@@ -131,7 +131,7 @@ def refusal(f: CudaFunction) -> str:
     unused = "".join(f"    (void){p.name};\n" for p in f.parameters)
     return (
         f"STUB {f.returns} {f.symbol}({c_parameters(f.parameters)})\n{{\n{unused}"
-        f"    return cb_refused(CB_CUDA_{f.symbol});\n}}\n"
+        f"    return cb_call_refused(CB_CUDA_{f.symbol});\n}}\n"
     )
 
 

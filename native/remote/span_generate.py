@@ -127,7 +127,7 @@ def cuda_source(functions: list[CudaFunction]) -> str:
     texts += [
         "#define ADDRESS(symbol, base, version, flavour) (void *)symbol,",
         "void *const span_address[CB_CUDA_COUNT] = {CB_CUDA_API(ADDRESS)};\n",
-        "const uint16_t span_twin[CB_CUDA_COUNT] = {",
+        "const uint16_t span_per_thread_variant[CB_CUDA_COUNT] = {",
         *(f"    CB_CUDA_{twins.get(f.symbol, f.symbol)}," for f in functions),
         "};\n",
     ]

@@ -34,8 +34,8 @@ struct cb_shim {
     int phase; /* enum cb_phase, of the slot; everything below is valid once READY */
     uint32_t slot;
     uint32_t device_count;
-    uint32_t
-        shown; /* the devices of the slot that are visible in this container, one bit each; visible_devices.h */
+    /* the devices of the slot that are visible in this container, one bit each; visible_devices.h */
+    uint32_t shown;
     int ordinal_count; /* driver ordinals known; 0 before cuInit */
     const struct cb_limits *limits;
     struct cb_usage *usage;

@@ -137,8 +137,8 @@ static bool agent_may_free(int device, uint64_t bytes, uint64_t now_ns)
         !happened_within(__atomic_load_n(&cb.limits->heartbeat_ns, __ATOMIC_RELAXED), now_ns, AGENT_ALIVE_NS))
         return false;
     uint64_t room = limit - bytes, reaped = __atomic_load_n(&cb.usage->reaped_ns, __ATOMIC_RELAXED);
-    if (used <= room &&
-        happened_within(reaped, now_ns, AGENT_POLLS_NS)) /* the residual may belong to the dead process */
+    /* the residual may belong to the dead process */
+    if (used <= room && happened_within(reaped, now_ns, AGENT_POLLS_NS))
         return __atomic_exchange_n(&waited_for_ns[device], reaped, __ATOMIC_RELAXED) != reaped;
     uint64_t elsewhere = cb_processes_elsewhere(device);
     if (elsewhere == 0 || used - (elsewhere < used ? elsewhere : used) > room ||

@@ -35,8 +35,8 @@ static inline int cb_device_of_charge(int device)
     return device < -1 ? CB_PAGEABLE(device) : device;
 }
 void cb_denied(int device); /* count a refusal */
-bool cb_reserve_quietly(
-    int device, uint64_t bytes); /* as cb_reserve, but a refusal is not yet final: it is not counted */
+/* as cb_reserve, but a refusal is not yet final: it is not counted */
+bool cb_reserve_quietly(int device, uint64_t bytes);
 bool cb_reserve(int device, uint64_t bytes); /* before the driver is called */
 /*
  * The same for memory that the driver could page. Return false if the slice spills: then call

@@ -47,8 +47,8 @@ void cb_compute_after_fork(struct cb_usage_proc *proc);
 struct cb_advance {
     uint32_t launches_left; /* 0: none */
     uint32_t word;          /* limits.device[0].word when it was granted: it ends when the word changes */
-    uint64_t
-        heartbeat_ns; /* limits.heartbeat_ns when it was granted: it ends with the agent's next heartbeat */
+    /* limits.heartbeat_ns when it was granted: it ends with the agent's next heartbeat */
+    uint64_t heartbeat_ns;
     uint64_t stream;
     uint64_t ns_left;
     struct {

@@ -20,8 +20,8 @@
 
 #define CB_ESTIMATES 4096u
 
-static struct cb_estimate
-    estimates[CB_ESTIMATES + 1]; /* the last entry serves all keys that found no free one */
+/* the last entry serves all keys that found no free one */
+static struct cb_estimate estimates[CB_ESTIMATES + 1];
 static uint64_t last_sample_ns;
 
 /* Open addressing, fixed size; entries are never freed. */

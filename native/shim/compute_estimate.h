@@ -24,8 +24,8 @@ struct cb_estimate {
     uint32_t unclean; /* samples of the other kind since the last clean one */
     uint32_t pending; /* samples under way */
     uint32_t outliers;
-    uint64_t
-        run_ns; /* of the last `run` unclean samples: the largest of those below the mean, the smallest of those above */
+    /* of the last `run` unclean samples: the largest of those below the mean, the smallest of those above */
+    uint64_t run_ns;
     uint32_t run;
     uint32_t lower;    /* consecutive clean samples that lie clearly below the mean, */
     uint64_t lower_ns; /* and the largest of them */

@@ -15,8 +15,8 @@
     20000000u /* interval at which a kernel that was never measured is charged while it runs */
 
 static struct cb_fence fences[CB_FENCES];
-static uint8_t
-    fence_state[CB_FENCES]; /* enum cb_fence_state, stored separately so that a scan touches few lines */
+/* enum cb_fence_state, stored separately so that a scan touches few lines */
+static uint8_t fence_state[CB_FENCES];
 static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
 static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a poll last found work unfinished */
@@ -327,8 +327,8 @@ static void busy_until_correct(const struct cb_fence *fence, uint64_t now_ns)
 static void fence_complete(struct cb_fence *fence, bool measured, uint64_t now_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
-    uint64_t before =
-        fence->estimate != NULL ? fence->cost_ns : 0; /* the other launches that the fence covers */
+    /* the other launches that the fence covers */
+    uint64_t before = fence->estimate != NULL ? fence->cost_ns : 0;
     before = fence->amount_ns > before ? fence->amount_ns - before : 0;
     if (measured && before > 0)
         charge_correct(fence, card_time_charge(&view, fence->first_ns, now_ns, before), before);

@@ -243,8 +243,9 @@ void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, s
             until = look->window.end; /* too late for this window */
         else if (verdict == CB_WAIT_BUCKET && look->resume_ns < until)
             until = look->resume_ns;
+        /* nothing of this process to poll before then */
         else if (verdict == CB_WAIT_INFLIGHT && look->resume_ns > now + CB_POLL_MIN_NS &&
-                 LOAD(view->own_inflight_ns) == 0) { /* nothing of this process to poll before then */
+                 LOAD(view->own_inflight_ns) == 0) {
             until = look->resume_ns < now + CB_POLL_MAX_NS ? look->resume_ns : now + CB_POLL_MAX_NS;
         } else if (verdict == CB_WAIT_INFLIGHT) {
             until = next_poll_ns(view->index, now, poll);

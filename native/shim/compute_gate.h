@@ -39,8 +39,8 @@ struct cb_look {
     uint64_t heartbeat_ns;
     struct cb_window window;
     uint64_t inflight_ns;
-    uint64_t
-        resume_ns; /* when a wait for the bucket, or for siblings, is over at the earliest; 0: not known */
+    /* when a wait for the bucket, or for siblings, is over at the earliest; 0: not known */
+    uint64_t resume_ns;
 };
 
 /*

@@ -11,8 +11,8 @@
 #define STREAM_PROBES 16u
 #define CB_STREAMS    512u
 
-static struct cb_stream
-    streams[CB_STREAMS + 1]; /* the last entry serves all streams that found no free one */
+/* the last entry serves all streams that found no free one */
+static struct cb_stream streams[CB_STREAMS + 1];
 
 /* Open addressing, fixed size; entries are never freed. */
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)

@@ -72,8 +72,8 @@ __asm__(
     "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
     "    test %rax, %rax\n"
     "    jz 1f\n"
-    "    ret\n"
-    "1:  and $~8, %edx\n" /* RTLD_DEEPBIND */
+    /* RTLD_DEEPBIND */
+    "    ret\n" "1:  and $~8, %edx\n"
     "    jmp *cb_dl+24(%rip)\n"
     "    .cfi_endproc\n"
     ".size dlmopen,.-dlmopen\n"

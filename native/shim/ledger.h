@@ -15,7 +15,7 @@ struct cb_entry {
 bool cb_ledger_put(const struct cb_entry *entry); /* return false if there is no host memory */
 bool cb_ledger_take(uint32_t kind, uint64_t key, struct cb_entry *entry);
 bool cb_ledger_get(uint32_t kind, uint64_t key, struct cb_entry *entry);
-void cb_ledger_drop_context(
-    int device, uint64_t context); /* the context was destroyed: uncharge what was allocated in it */
+/* the context was destroyed: uncharge what was allocated in it */
+void cb_ledger_drop_context(int device, uint64_t context);
 
 #endif

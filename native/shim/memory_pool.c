@@ -22,8 +22,8 @@ static bool stream_is_capturing(CUstream stream, CUresult (*is_capturing)(CUstre
  */
 static bool stream_wait_for_frees(CUstream stream, CUresult (*synchronize)(CUstream))
 {
-    CUstreamCaptureMode mode =
-        CU_STREAM_CAPTURE_MODE_RELAXED; /* so that another thread's capture is not invalidated */
+    /* so that another thread's capture is not invalidated */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool exchanged = CB_REAL(cuThreadExchangeStreamCaptureMode) != NULL &&
                      CB_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     CUresult result = synchronize(stream);

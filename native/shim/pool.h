@@ -11,14 +11,14 @@ struct cb_pool *cb_pool_of(CUmemoryPool handle, CUdevice ordinal,
 struct cb_pool *cb_pool_known(CUmemoryPool handle); /* NULL: never seen */
 void cb_pool_gone(CUmemoryPool handle);
 int cb_pool_device(const struct cb_pool *pool);
-struct cb_pool *
-cb_pool_of_graphs(CUdevice ordinal); /* NULL: the device is not in the slice, or no host memory */
+/* NULL: the device is not in the slice, or no host memory */
+struct cb_pool *cb_pool_of_graphs(CUdevice ordinal);
 /* Call these around one driver call that may let the pool grow by up to `bytes`: */
 bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse);
-CUresult
-cb_pool_refused(const struct cb_pool *pool); /* count the refusal and return CUDA_ERROR_OUT_OF_MEMORY */
-bool cb_pool_end(struct cb_pool *pool);      /* return false if it has grown beyond the cap */
-void cb_pools_refresh(int device);           /* -1: of all devices */
+/* count the refusal and return CUDA_ERROR_OUT_OF_MEMORY */
+CUresult cb_pool_refused(const struct cb_pool *pool);
+bool cb_pool_end(struct cb_pool *pool); /* return false if it has grown beyond the cap */
+void cb_pools_refresh(int device);      /* -1: of all devices */
 void cb_pools_trim(int device);
 static inline void cb_pools_settle(void) /* Called when the GPU has caught up: pools may have shrunk. */
 {

@@ -44,7 +44,7 @@ extern struct cb_real cb_real;
 void *cb_real_symbol(void *handle, const char *name); /* dlsym of the C library */
 bool cb_load_cuda(void); /* fill the cu* part; return false if this machine has no driver */
 bool cb_load_nvml(void);
-bool cb_real_is_absent(
-    const void *function); /* true for the placeholder of a function that this driver does not have */
+/* true for the placeholder of a function that this driver does not have */
+bool cb_real_is_absent(const void *function);
 
 #endif

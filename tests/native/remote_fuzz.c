@@ -152,25 +152,25 @@ static bool other_is_well(void)
 /* ---- what a session is told, and tells ---- */
 
 /* A worker ends at a malformed frame; here it goes on with the next one, unless another thread already has. */
-static void go_on(const struct cb_request *of, int code);
-static void read_commands(struct cb_request *q);
+static void session_continue(const struct cb_request *of, int code);
+static void commands_read(struct cb_request *q);
 
 #define _Noreturn
-#define exit(code)  go_on(_Generic(q, struct cb_request *: q, default: NULL), code)
+#define exit(code)  session_continue(_Generic(q, struct cb_request *: q, default: NULL), code)
 #define _exit(code) return exit(code)
 #include "remote/worker/session.c"
 #undef _Noreturn
 #undef exit
 #undef _exit
 
-static void go_on(const struct cb_request *of, int code)
+static void session_continue(const struct cb_request *of, int code)
 {
     struct cb_request q = {0};
     if (of && of->released) return;
     if (next == frame_count) _exit(code);
     line.from = line.to = 0;
     taken = frame[next - 1].end;
-    read_commands(&q);
+    commands_read(&q);
     free(q.answer);
 }
 

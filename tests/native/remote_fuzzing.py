@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("remote_fuzz.c")
 INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-NOT_HERE = {"session", "main", "host", "children", "control", "greeting", "remote", "pulse"}
+NOT_HERE = {"session", "main", "host", "children", "control", "greeting", "remote_stream", "heartbeat"}
 GENERATED = ("remote/remote_worker.o", "remote/remote_nvml_worker.o", "api/cuda_resolve.o", "image/bytes.o")
 RECORDING_MAX = 1 << 20
 BATCH_SESSIONS = 512

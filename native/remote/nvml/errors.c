@@ -1,4 +1,4 @@
-/* What NVML's results are called. */
+/* Names of NVML's results. */
 #include "api/nvml_api.h"
 
 __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result)

@@ -3,17 +3,17 @@
 #include "remote/client/connection/command_buffer.h"
 #include "remote/client/connection/session.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned int users;
+static pthread_mutex_t nvml_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned int nvml_users;
 
-/* A child has no connection of its own yet, but NVML holds in it: another one is made. */
-static bool connected(void)
+/* A forked child has no connection of its own yet, but NVML is valid in it: connect again. */
+static bool nvml_connect(void)
 {
-    if (cb_line.state == CB_OPEN) return true;
-    if (cb_line.state == CB_FORKED) {
-        cb_line.filled = 0;
-        cb_line.gone = false;
-        cb_line.state = CB_CLOSED;
+    if (cb_command_buffer.state == CB_OPEN) return true;
+    if (cb_command_buffer.state == CB_FORKED) {
+        cb_command_buffer.filled = 0;
+        cb_command_buffer.gone = false;
+        cb_command_buffer.state = CB_CLOSED;
     }
     cb_session_purpose = CB_FOR_NVML;
     return cb_session_open();
@@ -21,11 +21,11 @@ static bool connected(void)
 
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
-    (void)flags; /* what they ask for is so here: no card must be there, none is attached to */
-    pthread_mutex_lock(&lock);
-    bool ok = connected();
-    users += ok;
-    pthread_mutex_unlock(&lock);
+    (void)flags; /* all flags are satisfied: no card must be present, none is attached to */
+    pthread_mutex_lock(&nvml_lock);
+    bool ok = nvml_connect();
+    nvml_users += ok;
+    pthread_mutex_unlock(&nvml_lock);
     return ok ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
@@ -41,18 +41,18 @@ EXPORT nvmlReturn_t nvmlInit(void)
 
 EXPORT nvmlReturn_t nvmlShutdown(void)
 {
-    pthread_mutex_lock(&lock);
-    bool was = users != 0;
-    users -= was;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&nvml_lock);
+    bool was = nvml_users != 0;
+    nvml_users -= was;
+    pthread_mutex_unlock(&nvml_lock);
     return was ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
 
 nvmlReturn_t cb_nvml_begin(struct cb_call *c, int function)
 {
-    pthread_mutex_lock(&lock);
-    bool ready = users != 0, ok = ready && connected();
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&nvml_lock);
+    bool ready = nvml_users != 0, ok = ready && nvml_connect();
+    pthread_mutex_unlock(&nvml_lock);
     if (!ready) return NVML_ERROR_UNINITIALIZED;
     if (!ok || cb_call_begin(c, CB_OP_NVML, CB_ANYWHERE) != CUDA_SUCCESS) return NVML_ERROR_GPU_IS_LOST;
     cb_put_word(c, (uint64_t)function);

@@ -1,4 +1,4 @@
-/* NVML of a program whose cards are elsewhere: a session of its own, in which no driver is initialized. */
+/* NVML of a remote program: a session of its own, in which no driver is initialized. */
 #ifndef CALABASH_REMOTE_NVML_H
 #define CALABASH_REMOTE_NVML_H
 
@@ -9,11 +9,11 @@
 
 /* `function` is an enum cb_nvml_function. */
 nvmlReturn_t cb_nvml_begin(struct cb_call *c, int function);
-/* The function's own result; answers that are not looked at need no end. */
+/* Return the function's own result; answers without data need no cb_call_end(). */
 nvmlReturn_t cb_nvml_ask(struct cb_call *c);
-/* The next string of the answer into a buffer of the program's. */
+/* Write the next string of the answer to a buffer of the program. */
 void cb_nvml_text(struct cb_call *c, char *into, unsigned int room);
-/* How many elements the answer has, never more than there is room for. */
+/* Number of elements of the answer, at most `room`. */
 uint64_t cb_nvml_taken(struct cb_call *c, uint64_t room);
 
 #endif

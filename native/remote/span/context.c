@@ -1,12 +1,12 @@
 /* The stack of contexts of a thread: one for the program, and each session's own part of it. */
 #include "remote/span/device.h"
 
-static struct span_session *top(void)
+static struct span_session *session_of_top(void)
 {
     return span_stack.depth ? span_current() : NULL;
 }
 
-static void keep(const struct span_session *s, CUcontext context)
+static void context_push(const struct span_session *s, CUcontext context)
 {
     span_stack.id[span_stack.depth++] = (uintptr_t)context;
     span_remember(s, context);
@@ -19,13 +19,13 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx)
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (span_stack.depth == SPAN_STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     CB_OK(SPAN_CALL(s, cuCtxPushCurrent_v2)(ctx));
-    keep(s, ctx);
+    context_push(s, ctx);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 {
-    struct span_session *s = top();
+    struct span_session *s = session_of_top();
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     CB_OK(SPAN_CALL(s, cuCtxPopCurrent_v2)(pctx));
@@ -35,14 +35,14 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
 {
-    struct span_session *s = span_of_handle((uintptr_t)ctx), *before = top();
+    struct span_session *s = span_of_handle((uintptr_t)ctx), *before = session_of_top();
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (ctx && !s) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ctx) return before ? cuCtxPopCurrent_v2(NULL) : CUDA_SUCCESS;
     CB_OK(s == before ? SPAN_CALL(s, cuCtxSetCurrent)(ctx) : SPAN_CALL(s, cuCtxPushCurrent_v2)(ctx));
     if (before && s != before) SPAN_CALL(before, cuCtxPopCurrent_v2)(NULL);
     if (before) span_stack.depth--;
-    keep(s, ctx);
+    context_push(s, ctx);
     return CUDA_SUCCESS;
 }
 
@@ -54,15 +54,15 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
     return CUDA_SUCCESS;
 }
 
-/* ---- those that are made ---- */
+/* ---- creation ---- */
 
-static CUresult made(CUresult result, const struct span_session *s, const CUcontext *pctx)
+static CUresult context_created(CUresult result, const struct span_session *s, const CUcontext *pctx)
 {
-    if (result == CUDA_SUCCESS) keep(s, *pctx);
+    if (result == CUDA_SUCCESS) context_push(s, *pctx);
     return result;
 }
 
-static CUresult place_of(CUdevice dev, const CUcontext *pctx, struct span_device *d)
+static CUresult device_for_context(CUdevice dev, const CUcontext *pctx, struct span_device *d)
 {
     CB_OK(span_device(dev, d));
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
@@ -72,25 +72,26 @@ static CUresult place_of(CUdevice dev, const CUcontext *pctx, struct span_device
 EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     struct span_device d;
-    CB_OK(place_of(dev, pctx, &d));
-    return made(SPAN_CALL(d.session, cuCtxCreate_v2)(pctx, flags, d.local), d.session, pctx);
+    CB_OK(device_for_context(dev, pctx, &d));
+    return context_created(SPAN_CALL(d.session, cuCtxCreate_v2)(pctx, flags, d.local), d.session, pctx);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                                unsigned int flags, CUdevice dev)
 {
     struct span_device d;
-    CB_OK(place_of(dev, pctx, &d));
+    CB_OK(device_for_context(dev, pctx, &d));
     CUresult result = SPAN_CALL(d.session, cuCtxCreate_v3)(pctx, paramsArray, numParams, flags, d.local);
-    return made(result, d.session, pctx);
+    return context_created(result, d.session, pctx);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
                                CUdevice dev)
 {
     struct span_device d;
-    CB_OK(place_of(dev, pctx, &d));
-    return made(SPAN_CALL(d.session, cuCtxCreate_v4)(pctx, ctxCreateParams, flags, d.local), d.session, pctx);
+    CB_OK(device_for_context(dev, pctx, &d));
+    return context_created(SPAN_CALL(d.session, cuCtxCreate_v4)(pctx, ctxCreateParams, flags, d.local),
+                           d.session, pctx);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
@@ -106,7 +107,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     return result;
 }
 
-/* ---- of a thread, whatever is current ---- */
+/* ---- thread state, whatever context is current ---- */
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {

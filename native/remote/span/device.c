@@ -12,19 +12,19 @@
 #define UUID_DIGITS 36
 
 static struct span_device devices[CB_SPAN_MAX * CB_DEVICES_MAX];
-static int count;
+static int device_count;
 
 CUresult span_device(CUdevice dev, struct span_device *out)
 {
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (dev < 0 || dev >= count) return CUDA_ERROR_INVALID_DEVICE;
+    if (dev < 0 || dev >= device_count) return CUDA_ERROR_INVALID_DEVICE;
     *out = devices[dev];
     return CUDA_SUCCESS;
 }
 
 CUdevice span_device_here(const struct span_session *s, CUdevice local)
 {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < device_count; i++) {
         if (devices[i].session == s && devices[i].local == local) return i;
     }
     return local;
@@ -52,9 +52,9 @@ void span_location_here(const struct span_session *s, CUmemLocation *l)
     if (l->type == CU_MEM_LOCATION_TYPE_DEVICE) l->id = span_device_here(s, l->id);
 }
 
-/* ---- which there are ---- */
+/* ---- enumeration ---- */
 
-static void text_of(const CUuuid *id, char *text)
+static void uuid_text(const CUuuid *id, char *text)
 {
     const unsigned char *b = (const unsigned char *)id->bytes;
     char *at = text + sprintf(text, "GPU-");
@@ -62,8 +62,8 @@ static void text_of(const CUuuid *id, char *text)
         at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
 }
 
-/* The position of the one that a word of CUDA_VISIBLE_DEVICES means; -1: none, or more than one. */
-static int meant(const char *word, const struct span_device *all, int there)
+/* Index of the device that a word of CUDA_VISIBLE_DEVICES refers to; -1: none, or more than one. */
+static int device_of_word(const char *word, const struct span_device *all, int there)
 {
     int found = -1;
     if (isdigit((unsigned char)*word)) {
@@ -74,7 +74,7 @@ static int meant(const char *word, const struct span_device *all, int there)
         char text[UUID_DIGITS + 8];
         CUuuid id = {{0}};
         if (SPAN_CALL(all[i].session, cuDeviceGetUuid_v2)(&id, all[i].local) != CUDA_SUCCESS) continue;
-        text_of(&id, text);
+        uuid_text(&id, text);
         if (strncasecmp(word, text, strlen(word)) != 0) continue;
         if (found >= 0) return -1;
         found = i;
@@ -82,21 +82,21 @@ static int meant(const char *word, const struct span_device *all, int there)
     return found;
 }
 
-/* As of any driver: the first word that is none, or is there already, ends the list. */
-static void choose(char *text, const struct span_device *all, int there)
+/* As with any driver: the first word that is invalid, or repeated, ends the list. */
+static void visible_devices_choose(char *text, const struct span_device *all, int there)
 {
     char *position = NULL;
     for (char *word = strtok_r(text, ", ", &position); word; word = strtok_r(NULL, ", ", &position)) {
-        int i = meant(word, all, there);
+        int i = device_of_word(word, all, there);
         if (i < 0) return;
-        for (int k = 0; k < count; k++) {
+        for (int k = 0; k < device_count; k++) {
             if (devices[k].session == all[i].session && devices[k].local == all[i].local) return;
         }
-        devices[count++] = all[i];
+        devices[device_count++] = all[i];
     }
 }
 
-static CUresult join(void)
+static CUresult devices_collect(void)
 {
     static struct span_device all[CB_SPAN_MAX * CB_DEVICES_MAX];
     int there = 0;
@@ -108,32 +108,32 @@ static CUresult join(void)
         for (CUdevice d = 0; d < own; d++)
             all[there++] = (struct span_device){&span_sessions[i], d};
     }
-    count = 0;
+    device_count = 0;
     char *text = visible ? strdup(visible) : NULL;
-    if (text) choose(text, all, there);
+    if (text) visible_devices_choose(text, all, there);
     free(text);
-    for (; !visible && count < there; count++)
-        devices[count] = all[count];
-    return count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+    for (; !visible && device_count < there; device_count++)
+        devices[device_count] = all[device_count];
+    return device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
 static bool forked;
 
-static void in_child(void)
+static void device_after_fork(void)
 {
-    forked = forked || span_ready; /* as with any driver: a child has none */
+    forked = forked || span_ready; /* as with any driver: a forked child has no devices */
     span_ready = false;
 }
 
-static CUresult begin(void)
+static CUresult span_begin(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static bool prepared;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (!span_load(LIBRARY, PLACE)) return CUDA_ERROR_NO_DEVICE;
     pthread_mutex_lock(&lock);
-    CUresult result = span_ready ? CUDA_SUCCESS : join();
-    prepared = prepared || pthread_atfork(NULL, NULL, in_child) == 0;
+    CUresult result = span_ready ? CUDA_SUCCESS : devices_collect();
+    prepared = prepared || pthread_atfork(NULL, NULL, device_after_fork) == 0;
     span_ready = result == CUDA_SUCCESS;
     pthread_mutex_unlock(&lock);
     return result;
@@ -141,10 +141,10 @@ static CUresult begin(void)
 
 EXPORT CUresult cuInit(unsigned int flags)
 {
-    return flags ? CUDA_ERROR_INVALID_VALUE : begin();
+    return flags ? CUDA_ERROR_INVALID_VALUE : span_begin();
 }
 
-/* The oldest of them: what it has not, not all devices have. */
+/* The lowest version: a function that it lacks is not available on all devices. */
 EXPORT CUresult cuDriverGetVersion(int *driverVersion)
 {
     if (!driverVersion) return CUDA_ERROR_INVALID_VALUE;
@@ -161,7 +161,7 @@ EXPORT CUresult cuDeviceGetCount(int *number)
 {
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!number) return CUDA_ERROR_INVALID_VALUE;
-    *number = count;
+    *number = device_count;
     return CUDA_SUCCESS;
 }
 
@@ -174,12 +174,12 @@ EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
     return CUDA_SUCCESS;
 }
 
-/* Cards of two servers may have the same; the first is meant. */
+/* Cards of two servers may have the same ID; the first is returned. */
 EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 {
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!dev || !pciBusId) return CUDA_ERROR_INVALID_VALUE;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < device_count; i++) {
         CUdevice local;
         CUresult result = SPAN_CALL(devices[i].session, cuDeviceGetByPCIBusId)(&local, pciBusId);
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_DEVICE) return result;
@@ -190,7 +190,7 @@ EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* ---- between two of them ---- */
+/* ---- between two devices ---- */
 
 EXPORT CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {

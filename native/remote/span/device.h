@@ -1,4 +1,4 @@
-/* The devices of a span: those of its sessions in order, or what CUDA_VISIBLE_DEVICES chooses of them. */
+/* The devices of a span: those of its sessions in order, or what CUDA_VISIBLE_DEVICES selects from them. */
 #ifndef CALABASH_REMOTE_SPAN_DEVICE_H
 #define CALABASH_REMOTE_SPAN_DEVICE_H
 
@@ -9,15 +9,15 @@ struct span_device {
     CUdevice local;
 };
 
-/* INVALID_DEVICE: there is none of that number. */
+/* INVALID_DEVICE: no device has that number. */
 CUresult span_device(CUdevice dev, struct span_device *out);
-/* A device of a session, as the program knows it; as it is where the program does not. */
+/* Program-wide number of a session's device; unchanged if the program does not see it. */
 CUdevice span_device_here(const struct span_session *s, CUdevice local);
-/* The session of a place, or NULL when it is no device; and its number there. */
+/* The session of a location, or NULL if it is not a device; and the device's number there. */
 struct span_session *span_of_location(const CUmemLocation *l);
-/* The place as that session knows it. INVALID_DEVICE: it is none of its own. */
+/* Convert a location to the session's numbers. INVALID_DEVICE: it belongs to another session. */
 CUresult span_location(const struct span_session *s, CUmemLocation *l);
-/* Back: as the program knows it. */
+/* Convert it back to the program's numbers. */
 void span_location_here(const struct span_session *s, CUmemLocation *l);
 
 #endif

@@ -1,10 +1,13 @@
-/* Libraries and kernels are of no context, so a program's is one of each session. */
+/*
+ * Libraries and kernels of a span. They belong to no context, so each of the program's stands for one of every
+ * session.
+ */
 #ifndef CALABASH_REMOTE_SPAN_LIBRARY_H
 #define CALABASH_REMOTE_SPAN_LIBRARY_H
 
 #include "remote/span/route.h"
 
-/* The session's own, for a handle of the program's; what is none of these stays what it is. */
+/* The session's own handle for a handle of the program; other handles are returned unchanged. */
 CUlibrary span_library(const struct span_session *s, CUlibrary library);
 CUkernel span_kernel(const struct span_session *s, CUkernel kernel);
 

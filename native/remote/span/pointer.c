@@ -1,9 +1,9 @@
-/* What a pointer is, and which devices may reach memory: by the numbers that devices have in the program. */
+/* Pointer attributes and memory access, with the program's device numbers. */
 #include "remote/span/device.h"
 
 #define DEVICES_MAX 64
 
-static void ordinal_here(const struct span_session *s, void *data)
+static void ordinal_to_program(const struct span_session *s, void *data)
 {
     CUdevice local;
     memcpy(&local, data, sizeof local);
@@ -17,7 +17,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     CB_OK(span_enter(&v, span_of_address(ptr), 0));
     CUresult result = SPAN_CALL(v.session, cuPointerGetAttribute)(data, attribute, ptr);
     if (result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-        ordinal_here(v.session, data);
+        ordinal_to_program(v.session, data);
     span_leave(&v);
     return result;
 }
@@ -29,15 +29,15 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_att
     CB_OK(span_enter(&v, span_of_address(ptr), 0));
     CUresult result = SPAN_CALL(v.session, cuPointerGetAttributes)(numAttributes, attributes, data, ptr);
     for (unsigned int i = 0; i < numAttributes && result == CUDA_SUCCESS; i++) {
-        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) ordinal_here(v.session, data[i]);
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) ordinal_to_program(v.session, data[i]);
     }
     span_leave(&v);
     return result;
 }
 
-/* No server reaches another's memory. */
-static CUresult here(const struct span_session *s, const CUmemAccessDesc *given, size_t count,
-                     CUmemAccessDesc *own)
+/* No server can access another's memory. */
+static CUresult access_for_session(const struct span_session *s, const CUmemAccessDesc *given, size_t count,
+                                   CUmemAccessDesc *own)
 {
     if (!given || !count || count > DEVICES_MAX) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
@@ -54,7 +54,7 @@ EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map
     struct span_visit v;
     CUmemAccessDesc own[DEVICES_MAX];
     CB_OK(span_enter(&v, span_of_handle((uintptr_t)pool), 0));
-    CUresult result = here(v.session, map, count, own);
+    CUresult result = access_for_session(v.session, map, count, own);
     if (result == CUDA_SUCCESS) result = SPAN_CALL(v.session, cuMemPoolSetAccess)(pool, own, count);
     span_leave(&v);
     return result;
@@ -65,7 +65,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDe
     struct span_visit v;
     CUmemAccessDesc own[DEVICES_MAX];
     CB_OK(span_enter(&v, span_of_address(ptr), ptr));
-    CUresult result = here(v.session, desc, count, own);
+    CUresult result = access_for_session(v.session, desc, count, own);
     if (result == CUDA_SUCCESS) result = SPAN_CALL(v.session, cuMemSetAccess)(ptr, size, own, count);
     span_leave(&v);
     return result;

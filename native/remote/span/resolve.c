@@ -1,4 +1,4 @@
-/* How programs find the functions. */
+/* Look-up of functions by programs. */
 #include "remote/span/route.h"
 
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
@@ -27,7 +27,7 @@ EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion
     return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
 }
 
-/* A table is one session's. */
+/* A table belongs to one session. */
 EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
     if (!ppExportTable || !pExportTableId) return CUDA_ERROR_INVALID_VALUE;

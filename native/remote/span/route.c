@@ -5,27 +5,27 @@
 __thread struct span_stack span_stack;
 __thread int span_per_thread;
 bool span_ready;
-static CUcontext last[CB_SPAN_MAX]; /* current of each, in any thread */
+static CUcontext last_context[CB_SPAN_MAX]; /* last current context of each session, in any thread */
 
 void *span_function(const struct span_session *s, int function)
 {
-    return s->port->address[span_per_thread ? span_twin[function] : function];
+    return s->port->address[span_per_thread ? span_per_thread_variant[function] : function];
 }
 
-static struct span_session *numbered(uint64_t member)
+static struct span_session *session_by_number(uint64_t member)
 {
     return member && member <= span_count ? &span_sessions[member - 1] : NULL;
 }
 
 struct span_session *span_of_handle(uint64_t id)
 {
-    return id >> 48 == CB_OBJECT_TAG ? numbered(id >> 32 & 0xff) : NULL;
+    return id >> 48 == CB_OBJECT_TAG ? session_by_number(id >> 32 & 0xff) : NULL;
 }
 
 struct span_session *span_of_address(uint64_t address)
 {
     uint64_t at = address - CB_SPAN_ADDRESSES;
-    if (at < CB_SPAN_MAX * CB_SPAN_BYTES) return numbered(at / CB_SPAN_BYTES + 1);
+    if (at < CB_SPAN_MAX * CB_SPAN_BYTES) return session_by_number(at / CB_SPAN_BYTES + 1);
     for (unsigned int i = 0; i < span_count; i++) {
         if (span_sessions[i].port->owns(address)) return &span_sessions[i];
     }
@@ -40,16 +40,16 @@ struct span_session *span_current(void)
 
 void span_remember(const struct span_session *s, CUcontext context)
 {
-    __atomic_store_n(&last[s->member - 1], context, __ATOMIC_RELAXED);
+    __atomic_store_n(&last_context[s->member - 1], context, __ATOMIC_RELAXED);
 }
 
-/* The context that memory belongs to; where that is not known, one that may do. */
+/* The context that memory belongs to; if unknown, one that may serve. */
 static CUcontext context_for(const struct span_session *s, uint64_t address)
 {
     CUcontext found = NULL;
     if (address && SPAN_CALL(s, cuPointerGetAttribute)(&found, CU_POINTER_ATTRIBUTE_CONTEXT, address))
         found = NULL;
-    return found ? found : __atomic_load_n(&last[s->member - 1], __ATOMIC_RELAXED);
+    return found ? found : __atomic_load_n(&last_context[s->member - 1], __ATOMIC_RELAXED);
 }
 
 CUresult span_enter(struct span_visit *v, struct span_session *s, uint64_t address)

@@ -1,6 +1,6 @@
 /*
- * A library that is loaded is one, with one state, however often it is asked for; a copy of its file is another. The copies
- * are files in memory only.
+ * Loading of the client's library, once for each session. A library file is loaded only once per process, with
+ * one state; a copy of the file is loaded separately. The copies are files in memory only.
  */
 #include "remote/span/session.h"
 
@@ -14,19 +14,19 @@
 #include <unistd.h>
 
 #define PREFIX     "span:"
-#define SAME_PLACE "././././././././././././././././" /* as often as there are sessions */
+#define SAME_PLACE "././././././././././././././././" /* at least twice as many parts as there are sessions */
 
 struct span_session span_sessions[CB_SPAN_MAX];
 unsigned int span_count;
 
-static bool said(const char *what, const char *detail)
+static bool report_error(const char *what, const char *detail)
 {
     fprintf(stderr, "calabash: %s: %s\n", what, detail);
     return false;
 }
 
-/* A descriptor of a copy of that file; -1: none. */
-static int copy_of(const char *path)
+/* Descriptor of a copy of that file; -1: failed. */
+static int file_copy(const char *path)
 {
     struct stat s;
     int from = open(path, O_RDONLY | O_CLOEXEC), to = memfd_create("calabash-session", MFD_CLOEXEC);
@@ -45,35 +45,35 @@ static int copy_of(const char *path)
     return -1;
 }
 
-static bool load(struct span_session *s, const char *path, const char *place)
+static bool session_load(struct span_session *s, const char *path, const char *place)
 {
     char link[128];
-    int fd = copy_of(path), same = 2 * (int)s->member;
-    if (fd < 0) return said(path, strerror(errno));
-    /* A name that was loaded once is not looked at again: each has its own. */
+    int fd = file_copy(path), same = 2 * (int)s->member;
+    if (fd < 0) return report_error(path, strerror(errno));
+    /* A name that was loaded once is not resolved again, so each copy gets a name of its own. */
     snprintf(link, sizeof link, "%s%.*s%d", place, same, SAME_PLACE, fd);
     s->library = dlopen(link, RTLD_NOW | RTLD_LOCAL);
     s->port = s->library ? dlsym(s->library, "cb_session_port") : NULL;
     bool ok = s->port && s->port->bytes == sizeof *s->port;
-    if (!ok) said(path, s->library ? "it is of another version" : dlerror());
+    if (!ok) report_error(path, s->library ? "it is of another version" : dlerror());
     close(fd);
     if (ok) s->port->join(s->member, s->where);
     return ok;
 }
 
-static bool load_all(const char *path, const char *place)
+static bool sessions_load(const char *path, const char *place)
 {
     const char *where = getenv("CALABASH_REMOTE");
     if (!where || strncmp(where, PREFIX, strlen(PREFIX)) != 0)
-        return said("CALABASH_REMOTE does not say where the GPUs are",
-                    "hint: start the program with `calabash run --remote --span`");
+        return report_error("CALABASH_REMOTE does not say where the GPUs are",
+                            "hint: start the program with `calabash run --remote --span`");
     char *rest = strdup(where + strlen(PREFIX));
     for (char *one; rest && (one = strsep(&rest, "\n"));) {
         if (!*one) continue;
-        if (span_count == CB_SPAN_MAX) return said("CALABASH_REMOTE", "too many servers");
+        if (span_count == CB_SPAN_MAX) return report_error("CALABASH_REMOTE", "too many servers");
         struct span_session *s = &span_sessions[span_count];
         *s = (struct span_session){.member = span_count + 1, .where = one};
-        if (!load(s, path, place)) return false;
+        if (!session_load(s, path, place)) return false;
         span_count++;
     }
     return span_count != 0;
@@ -91,8 +91,8 @@ bool span_load(const char *name, const char *place)
         const char *file = dladdr((void *)span_load, &own) ? own.dli_fname : NULL;
         const char *slash = file ? strrchr(file, '/') : NULL;
         int length = slash ? snprintf(path, sizeof path, "%.*s/%s", (int)(slash - file), file, name) : -1;
-        bool ok = length > 0 && (size_t)length < sizeof path ? load_all(path, place)
-                                                             : said(name, "it is not found");
+        bool ok = length > 0 && (size_t)length < sizeof path ? sessions_load(path, place)
+                                                             : report_error(name, "it is not found");
         if (ok) state = LOADED;
     }
     bool ok = state == LOADED;

@@ -16,8 +16,10 @@ struct span_session {
 extern struct span_session span_sessions[CB_SPAN_MAX];
 extern unsigned int span_count;
 
-/* Load them, once; `name` is the file of the client's library, beside this one, and `place` a name of the directory of this
- * process's descriptors that no other library uses. False: why has been said. */
+/*
+ * Load them, once; `name` is the file of the client's library, beside this one, and `place` a name of the
+ * directory of this process's descriptors that no other library uses. Return false after a message.
+ */
 bool span_load(const char *name, const char *place);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which devices there are. */
+/* Enumeration of devices. */
 #include "remote/span_nvml/nvml.h"
 
 typedef nvmlReturn_t (*by_text)(const char *, nvmlDevice_t *);
@@ -51,8 +51,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
     return result;
 }
 
-/* The first session that knows it. */
-static nvmlReturn_t find(int function, const char *text, nvmlDevice_t *device)
+/* Ask the sessions in order; return the result of the first that knows the device. */
+static nvmlReturn_t device_find(int function, const char *text, nvmlDevice_t *device)
 {
     nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
     for (unsigned int i = 0; span_nvml_users && i < span_count; i++) {
@@ -66,25 +66,25 @@ static nvmlReturn_t find(int function, const char *text, nvmlDevice_t *device)
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-    return find(CB_NVML_nvmlDeviceGetHandleByUUID, uuid, device);
+    return device_find(CB_NVML_nvmlDeviceGetHandleByUUID, uuid, device);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
-    return find(CB_NVML_nvmlDeviceGetHandleBySerial, serial, device);
+    return device_find(CB_NVML_nvmlDeviceGetHandleBySerial, serial, device);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *device)
 {
-    return find(CB_NVML_nvmlDeviceGetHandleByPciBusId, pciBusId, device);
+    return device_find(CB_NVML_nvmlDeviceGetHandleByPciBusId, pciBusId, device);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
 {
-    return find(CB_NVML_nvmlDeviceGetHandleByPciBusId_v2, pciBusId, device);
+    return device_find(CB_NVML_nvmlDeviceGetHandleByPciBusId_v2, pciBusId, device);
 }
 
-/* ---- between two of them ---- */
+/* ---- between two devices ---- */
 
 EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
                                            nvmlGpuP2PCapsIndex_t p2pIndex, nvmlGpuP2PStatus_t *p2pStatus)

@@ -7,10 +7,10 @@
 #define NAME(symbol) #symbol,
 
 unsigned int span_nvml_users;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t nvml_lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *const names[CB_NVML_COUNT] = {CB_NVML_API(NAME)};
 static void *functions[CB_SPAN_MAX][CB_NVML_COUNT];
-static unsigned int devices[CB_SPAN_MAX]; /* of each session */
+static unsigned int devices[CB_SPAN_MAX]; /* number of devices of each session */
 
 void *span_nvml_function(const struct span_session *s, int function)
 {
@@ -45,7 +45,7 @@ unsigned int span_nvml_devices(const struct span_session *s)
 
 /* ---- begin and end ---- */
 
-static nvmlReturn_t begin(const struct span_session *s, unsigned int flags)
+static nvmlReturn_t session_begin(const struct span_session *s, unsigned int flags)
 {
     for (int f = 0; f < CB_NVML_COUNT; f++) {
         functions[s->member - 1][f] = dlsym(s->library, names[f]);
@@ -58,11 +58,11 @@ static nvmlReturn_t begin(const struct span_session *s, unsigned int flags)
     return result;
 }
 
-static nvmlReturn_t begin_all(unsigned int flags)
+static nvmlReturn_t sessions_begin(unsigned int flags)
 {
     nvmlReturn_t result = NVML_SUCCESS;
     unsigned int begun = 0;
-    while (begun < span_count && (result = begin(&span_sessions[begun], flags)) == NVML_SUCCESS)
+    while (begun < span_count && (result = session_begin(&span_sessions[begun], flags)) == NVML_SUCCESS)
         begun++;
     for (; result != NVML_SUCCESS && begun; begun--)
         SPAN_NVML(&span_sessions[begun - 1], nvmlShutdown)();
@@ -72,10 +72,10 @@ static nvmlReturn_t begin_all(unsigned int flags)
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
     if (!span_load(LIBRARY, PLACE)) return NVML_ERROR_DRIVER_NOT_LOADED;
-    pthread_mutex_lock(&lock);
-    nvmlReturn_t result = begin_all(flags);
+    pthread_mutex_lock(&nvml_lock);
+    nvmlReturn_t result = sessions_begin(flags);
     span_nvml_users += result == NVML_SUCCESS;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&nvml_lock);
     return result;
 }
 
@@ -91,11 +91,11 @@ EXPORT nvmlReturn_t nvmlInit(void)
 
 EXPORT nvmlReturn_t nvmlShutdown(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&nvml_lock);
     bool was = span_nvml_users != 0;
     for (unsigned int i = 0; was && i < span_count; i++)
         SPAN_NVML(&span_sessions[i], nvmlShutdown)();
     span_nvml_users -= was;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&nvml_lock);
     return was ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }

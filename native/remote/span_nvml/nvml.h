@@ -8,14 +8,14 @@
 
 #define SPAN_NVML(session, name) ((cb_fn_##name)span_nvml_function(session, CB_NVML_##name))
 
-extern unsigned int span_nvml_users; /* how often it was begun and not ended */
+extern unsigned int span_nvml_users; /* number of nvmlInit calls without nvmlShutdown */
 
 void *span_nvml_function(const struct span_session *s, int function);
-/* NULL: there is none. */
+/* NULL: no session. */
 const struct span_session *span_nvml_first(void);
 const struct span_session *span_nvml_of(nvmlDevice_t device);
 unsigned int span_nvml_devices(const struct span_session *s);
-/* A device as its session knows it, and as the program does. */
+/* Conversion of a device handle to the session's, and to the program's. */
 nvmlDevice_t span_nvml_inner(nvmlDevice_t device);
 nvmlDevice_t span_nvml_outer(const struct span_session *s, nvmlDevice_t device);
 

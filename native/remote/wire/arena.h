@@ -1,4 +1,7 @@
-/* Where host memory lies that devices may use: the same addresses at both ends, far from what either has anyway. */
+/*
+ * Address range of host memory that devices may use: the same addresses at both ends, far from all other
+ * mappings of either.
+ */
 #ifndef CALABASH_REMOTE_ARENA_H
 #define CALABASH_REMOTE_ARENA_H
 
@@ -6,8 +9,8 @@
 
 #define CB_ARENA_BASE  (0x200000000000ull + ((uint64_t)cb_span_member << 40))
 #define CB_ARENA_BYTES (1ull << 40)
-#define CB_TWINS_MAX   4096u
-#define CB_CHANGES_MAX (512u << 10) /* of memory that both have, in one frame */
+#define CB_MIRRORS_MAX 4096u
+#define CB_CHANGES_MAX (512u << 10) /* of mirrored memory, in one frame */
 
 static inline bool cb_in_arena(uint64_t address, uint64_t bytes)
 {

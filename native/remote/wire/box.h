@@ -1,4 +1,7 @@
-/* Copies of rows: what travels between host memory and the other end are the rows' bytes, without what lies between them. */
+/*
+ * Copies of rows: only the rows' bytes travel between host memory and the other end, without the gaps between
+ * them.
+ */
 #ifndef CALABASH_REMOTE_BOX_H
 #define CALABASH_REMOTE_BOX_H
 

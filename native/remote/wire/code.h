@@ -1,4 +1,4 @@
-/* What both ends know of images, kernels and the options of the compiler. */
+/* Limits and states of images, kernels and compiler options that both ends share. */
 #ifndef CALABASH_REMOTE_CODE_H
 #define CALABASH_REMOTE_CODE_H
 
@@ -7,13 +7,14 @@
 #define CB_JIT_MAX             48u /* options of one load */
 #define CB_JIT_LOG_MAX         (64u << 10)
 #define CB_LAUNCH_ATTRIBUTES   32u
-#define CB_BLOCK_SIZES         33u /* of which the dynamic shared memory is told: 32, 64, ... and the limit */
+/* sizes for which the dynamic shared memory is sent: 32, 64, ... and the limit */
+#define CB_BLOCK_SIZES 33u
 
-/* How a load, or a step of the linker, has ended. */
+/* Outcome of a load, or of a step of the linker. */
 enum cb_code_state {
-    CB_CODE_FAILED, /* as the result says */
+    CB_CODE_FAILED, /* the result has the error */
     CB_CODE_DONE,
-    CB_CODE_UNKNOWN, /* the worker has no image of this hash: it is to be sent, and the command given again */
+    CB_CODE_UNKNOWN, /* the worker has no image of this hash: send the image and repeat the command */
 };
 
 #endif

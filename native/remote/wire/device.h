@@ -1,4 +1,4 @@
-/* How a device is described when a session begins. */
+/* Description of a device, sent when a session begins. */
 #ifndef CALABASH_REMOTE_DEVICE_H
 #define CALABASH_REMOTE_DEVICE_H
 

@@ -1,4 +1,6 @@
-/* Variables of the program's environment that its driver reads: they hold for the driver behind the worker. */
+/*
+ * Variables of the program's environment that a driver reads: they are applied to the driver behind the worker.
+ */
 #ifndef CALABASH_REMOTE_ENVIRONMENT_H
 #define CALABASH_REMOTE_ENVIRONMENT_H
 

@@ -1,4 +1,4 @@
-/* Nodes of graphs: which list of them is asked for, and what is done with one. */
+/* Graph nodes: the lists that can be requested, and the changes to a node. */
 #ifndef CALABASH_REMOTE_WIRE_GRAPH_H
 #define CALABASH_REMOTE_WIRE_GRAPH_H
 

@@ -1,14 +1,15 @@
 /*
- * What a connection to a host of workers begins with, over its Unix socket: 64 bytes, and at most one descriptor with them.
- * A refusal is one byte before the connection is closed; a HANDOVER is always answered, with CB_GREETED when it is done.
+ * Greeting that begins a connection to a host of workers, over its Unix socket: 64 bytes, and at most one
+ * descriptor with them. A refusal is one byte before the connection is closed; a HANDOVER is always answered,
+ * with CB_GREETED when it is done.
  *
- *   offset  bytes
- *        0      8  magic, "CALABASH"
- *        8      2  version, 1
- *       10      2  kind
- *       12      4  flags
- *       16     16  session: of a HANDOVER, the SESSION of its TLS identity LEASE.SESSION; else zeros
- *       32     32  key: of a HANDOVER, that of the lease; else zeros
+ * offset  bytes
+ *    0      8  magic, "CALABASH"
+ *    8      2  version, 1
+ *   10      2  kind
+ *   12      4  flags
+ *   16     16  session: of a HANDOVER, the SESSION of its TLS identity LEASE.SESSION; else zeros
+ *   32     32  key: of a HANDOVER, that of the lease; else zeros
  */
 #ifndef CALABASH_REMOTE_GREETING_H
 #define CALABASH_REMOTE_GREETING_H
@@ -33,7 +34,7 @@ enum cb_greeting_status {
     CB_GREETED,
     CB_GREETING_MALFORMED,
     CB_GREETING_OTHER_VERSION,
-    CB_GREETING_FORBIDDEN, /* a HANDOVER by somebody who may not */
+    CB_GREETING_FORBIDDEN, /* a HANDOVER by a process without permission */
     CB_GREETING_FULL,      /* the lease has as many sessions as it may have */
     CB_GREETING_FAILED,    /* the worker could not be started, or takes no further connection */
 };

@@ -1,6 +1,6 @@
 /*
- * The name of an image of code: BLAKE2b with 32 bytes. Whoever has the name of an image has that image and no other, so
- * the hash must be one that nobody can find a second image for; this one is such a hash, fast in plain C, and short.
+ * Hash that names an image of code: BLAKE2b with 32 bytes. A name must identify exactly one image, so the hash
+ * must be collision-resistant; BLAKE2b is, and its code is short and fast in plain C.
  */
 #ifndef CALABASH_REMOTE_HASH_H
 #define CALABASH_REMOTE_HASH_H

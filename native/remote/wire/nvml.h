@@ -1,4 +1,4 @@
-/* Bounds of what NVML's functions take and give. */
+/* Limits of the inputs and outputs of NVML's functions. */
 #ifndef CALABASH_REMOTE_WIRE_NVML_H
 #define CALABASH_REMOTE_WIRE_NVML_H
 

@@ -1,7 +1,7 @@
 /*
- * Numbers of objects. A program holds them as its handles: no address looks like one, so a handle that is used as a
- * pointer fails at once. One that is another session's of a span is none. Streams have three more: the default ones of CUDA,
- * which are no objects.
+ * Numbers of objects, which a program holds as its handles. No address looks like one, so a handle that is used
+ * as a pointer fails at once. The number of an object of another session of the span is not valid. Streams have
+ * three more values: the default streams of CUDA, which are not objects.
  */
 #ifndef CALABASH_REMOTE_OBJECTS_H
 #define CALABASH_REMOTE_OBJECTS_H
@@ -33,7 +33,7 @@ enum cb_kind {
 
 #define CB_OBJECT_TAG    0x0cb0ull
 #define CB_OBJECTS_MAX   (1u << 20)  /* of one kind, of one session, of each side */
-#define CB_WORKER_NUMBER 0x80000000u /* numbers from here on are given by the worker */
+#define CB_WORKER_NUMBER 0x80000000u /* numbers from here on are assigned by the worker */
 
 static inline uint64_t cb_object_id(enum cb_kind kind, uint32_t number)
 {

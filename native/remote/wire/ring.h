@@ -1,25 +1,32 @@
 /*
- * A stream through memory that a program and its worker share, on one machine: a page of indices, then a ring for each
- * direction, the program's first. Neither side believes the other: an index is looked at once, compared with the size, and
- * masked; what the ring holds is copied before it is read.
+ * A stream through memory that a program and its worker share, on one machine: a page of indices, then a ring
+ * for each direction, the program's first. Neither side trusts the other: an index is read once, compared with
+ * the size, and masked; what the ring holds is copied before it is interpreted.
  *
- * Whoever waits for bytes looks for a moment, then sleeps on the socket that the memory came over, where a byte wakes it and
- * the end of the connection says that the other side is gone. Whoever waits for room sleeps on a futex. A worker that is
- * stopped ends nothing: so it counts, once a second, that it lives, and a program that waits looks whether it does. As nothing
- * can be mended here, a program gives it the grace that a network has, on top of the silence, to go on.
+ * A reader polls for a moment, then sleeps on the socket over which the memory was passed, where a byte wakes
+ * it and the end of the connection says that the other side has ended. A writer that needs space sleeps on a
+ * futex. A stopped worker does not end the connection, so the worker increments a count once a second, and a
+ * waiting program checks it. As there is no reconnecting here, a program gives the worker the grace of a
+ * network connection, in addition to the silence, before it gives up.
  */
 #ifndef CALABASH_REMOTE_RING_H
 #define CALABASH_REMOTE_RING_H
 
 #include "remote/wire/stream.h"
 
-/* The program's side: memory for it in *memory, to be sent over `fd` and closed. Kind NULL: this system has none. */
+/*
+ * The program's side: memory for it in *memory, to be sent over `fd` and closed. Kind NULL: this system has
+ * none.
+ */
 struct cb_stream cb_ring_make(int fd, int *memory);
-/* The worker's side; takes `memory` in any case. Kind NULL: it is none, or it could be taken away. */
+/*
+ * The worker's side; takes ownership of `memory` in any case. Kind NULL: it is not a valid ring, or could be
+ * truncated.
+ */
 struct cb_stream cb_ring_join(int fd, int memory);
-/* What the worker's host has said instead: an enum cb_greeting_status, 0 for nothing. */
+/* Refusal by the worker's host: an enum cb_greeting_status; 0: none. */
 int cb_ring_refusal(const struct cb_stream *s);
-/* Whether the program has given up a worker that did not say that it lives (alive.h). */
+/* Return true if the program has given up a worker that did not report (alive.h). */
 bool cb_ring_is_silent(const struct cb_stream *s);
 
 #endif

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static bool send_all(struct cb_stream *s, struct iovec *parts, int count)
+static bool socket_send(struct cb_stream *s, struct iovec *parts, int count)
 {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
     while (message.msg_iovlen) {
@@ -22,7 +22,7 @@ static bool send_all(struct cb_stream *s, struct iovec *parts, int count)
     return true;
 }
 
-static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
+static size_t socket_receive(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
 {
     for (;;) {
         ssize_t got = recv(s->fd, into, room, wait ? 0 : MSG_DONTWAIT);
@@ -33,13 +33,13 @@ static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wa
     }
 }
 
-static void close_it(struct cb_stream *s)
+static void socket_close(struct cb_stream *s)
 {
     close(s->fd);
 }
 
 struct cb_stream cb_stream_plain(int fd)
 {
-    static const struct cb_stream_kind plain = {send_all, receive_some, close_it, NULL};
+    static const struct cb_stream_kind plain = {socket_send, socket_receive, socket_close, NULL};
     return (struct cb_stream){&plain, fd, NULL};
 }

@@ -1,6 +1,6 @@
 /*
- * Bytes in order, both ways, between a program and its worker, whatever carries them. One thread receives while others
- * send, one at a time.
+ * An ordered byte stream in both directions between a program and its worker, over any transport. One thread
+ * receives while others send, one at a time.
  */
 #ifndef CALABASH_REMOTE_STREAM_H
 #define CALABASH_REMOTE_STREAM_H
@@ -10,22 +10,25 @@
 #include <sys/uio.h>
 
 struct cb_stream {
-    const struct cb_stream_kind *kind; /* NULL: there is none */
+    const struct cb_stream_kind *kind; /* NULL: no stream */
     int fd;
-    void *own; /* the kind's */
+    void *own; /* private to the kind */
 };
 
 struct cb_stream_kind {
-    /* All of it; the parts are used up. False: the other side is gone. */
+    /* Send all of it; the parts are consumed. Return false if the other side has ended. */
     bool (*send)(struct cb_stream *s, struct iovec *parts, int count);
-    /* At least one byte; 0: the other side is gone, or nothing is there and `wait` is false (then *gone is false). */
+    /*
+     * Receive at least one byte. Return 0 if the other side has ended, or if there is none and `wait` is false
+     * (then *gone is false).
+     */
     size_t (*receive)(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone);
-    void (*close)(struct cb_stream *s); /* takes no lock: a forked child closes what was its parent's */
-    void (*live)(
-        struct cb_stream *s); /* of the worker: says that it lives, now and then; NULL: nobody asks */
+    void (*close)(struct cb_stream *s); /* takes no lock: a forked child closes its parent's stream */
+    /* of the worker: report now and then that it lives; NULL: not needed */
+    void (*live)(struct cb_stream *s);
 };
 
-/* Over a connected socket, as it is. */
+/* A stream over a connected socket, without further protocol. */
 struct cb_stream cb_stream_plain(int fd);
 
 #endif

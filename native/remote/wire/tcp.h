@@ -1,4 +1,4 @@
-/* What both ends ask of a TCP connection. */
+/* Options of TCP connections that both ends set. */
 #ifndef CALABASH_REMOTE_TCP_H
 #define CALABASH_REMOTE_TCP_H
 
@@ -6,7 +6,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-/* Nothing waits to be sent, and another end that is not there any more is noticed within 10 s, busy or idle. */
+/* Send without delay, and detect a dead peer within 10 s, busy or idle. */
 static inline void cb_tcp_prepare(int fd)
 {
     int one = 1, idle_s = 2, between_s = 1, probes = 6;
@@ -19,7 +19,9 @@ static inline void cb_tcp_prepare(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof unanswered_ms);
 }
 
-/* Of a connection whose other end is asked whether it lives (alive.h): one that does not read for long is waited for. */
+/*
+ * For a connection whose peer is asked whether it lives (alive.h): wait for a peer that does not read for long.
+ */
 static inline void cb_tcp_be_patient(int fd)
 {
     unsigned int never = 0;

@@ -18,7 +18,7 @@ bool cb_tls_identity(char *out, size_t room, const char *lease, const uint8_t *s
 
 #ifdef CB_NO_TLS
 
-static struct cb_tls *none(int fd, char *why, size_t room)
+static struct cb_tls *tls_unavailable(int fd, char *why, size_t room)
 {
     close(fd);
     snprintf(why, room, "this build of Calabash has no TLS\nhint: install libssl-dev, then make native");
@@ -29,14 +29,14 @@ struct cb_tls *cb_tls_client(int fd, const char *identity, const uint8_t *key, i
                              size_t room)
 {
     (void)identity, (void)key, (void)timeout_ms;
-    return none(fd, why, room);
+    return tls_unavailable(fd, why, room);
 }
 
 struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key, int timeout_ms, char *why,
                              size_t room)
 {
     (void)session, (void)key, (void)timeout_ms;
-    return none(fd, why, room);
+    return tls_unavailable(fd, why, room);
 }
 
 ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes)
@@ -97,29 +97,29 @@ void cb_tls_close(struct cb_tls *t)
 #define RECORD_BYTES  SSL3_RT_MAX_PLAIN_LENGTH
 #define RECORD_ROOM   (RECORD_BYTES + 1024)
 #define READ_BYTES    (128u << 10)
-#define REKEY_RECORDS (1u << 22) /* AES-GCM is good for some more with one key */
+#define REKEY_RECORDS (1u << 22) /* AES-GCM allows somewhat more with one key */
 
 struct cb_tls {
     int fd;
     pthread_mutex_t lock;
     SSL *ssl;
     SSL_SESSION *secret;
-    char identity[CB_IDENTITY_MAX]; /* of a server: what it must end with */
+    char identity[CB_IDENTITY_MAX]; /* of a server: required ending of the identity */
     uint32_t records;
     bool broken;
-    uint64_t passed; /* to the socket */
-    size_t from, to; /* what is not yet given to the socket */
+    uint64_t passed; /* bytes passed to the socket */
+    size_t from, to; /* bytes not yet passed to the socket */
     uint8_t out[OUT_BYTES];
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static OSSL_LIB_CTX *library;
 static BIO_METHOD *socket_bio;
-static int slot; /* of an SSL, for our struct */
+static int ssl_data_index; /* index of our struct in an SSL */
 
-/* ---- the socket, as OpenSSL sees it ---- */
+/* ---- the socket as a BIO ---- */
 
-static bool drain(struct cb_tls *t)
+static bool socket_flush(struct cb_tls *t)
 {
     while (t->from < t->to) {
         ssize_t sent = send(t->fd, t->out + t->from, t->to - t->from, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -180,7 +180,7 @@ static void prepare(void)
     OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, NULL);
     library = OSSL_LIB_CTX_new();
     socket_bio = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "calabash");
-    slot = SSL_get_ex_new_index(0, NULL, NULL, NULL, NULL);
+    ssl_data_index = SSL_get_ex_new_index(0, NULL, NULL, NULL, NULL);
     if (!socket_bio) return;
     BIO_meth_set_write(socket_bio, bio_write);
     BIO_meth_set_read(socket_bio, bio_read);
@@ -189,29 +189,29 @@ static void prepare(void)
 
 /* ---- the key ---- */
 
-static int use_secret(SSL *ssl, const EVP_MD *md, const unsigned char **identity, size_t *bytes,
-                      SSL_SESSION **session)
+static int psk_client_use(SSL *ssl, const EVP_MD *md, const unsigned char **identity, size_t *bytes,
+                          SSL_SESSION **session)
 {
     (void)md;
-    struct cb_tls *t = SSL_get_ex_data(ssl, slot);
+    struct cb_tls *t = SSL_get_ex_data(ssl, ssl_data_index);
     *identity = (const unsigned char *)t->identity;
     *bytes = strlen(t->identity);
     *session = t->secret;
     return SSL_SESSION_up_ref(t->secret);
 }
 
-static int find_secret(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session)
+static int psk_server_find(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session)
 {
-    struct cb_tls *t = SSL_get_ex_data(ssl, slot);
+    struct cb_tls *t = SSL_get_ex_data(ssl, ssl_data_index);
     size_t ending = strlen(t->identity);
     *session = NULL;
     if (bytes <= ending || memcmp(identity + bytes - ending, t->identity, ending) != 0)
-        return 1; /* not ours */
+        return 1; /* identity of another session */
     *session = t->secret;
     return SSL_SESSION_up_ref(t->secret);
 }
 
-static bool keep_secret(struct cb_tls *t, const uint8_t *key)
+static bool psk_store(struct cb_tls *t, const uint8_t *key)
 {
     static const unsigned char aes_128_gcm[] = {0x13, 0x01};
     const SSL_CIPHER *cipher = SSL_CIPHER_find(t->ssl, aes_128_gcm);
@@ -221,9 +221,9 @@ static bool keep_secret(struct cb_tls *t, const uint8_t *key)
            SSL_SESSION_set_protocol_version(t->secret, TLS1_3_VERSION);
 }
 
-/* ---- beginning ---- */
+/* ---- creation ---- */
 
-static SSL_CTX *context_of(bool server)
+static SSL_CTX *ssl_context_make(bool server)
 {
     SSL_CTX *c = SSL_CTX_new_ex(library, NULL, server ? TLS_server_method() : TLS_client_method());
     if (!c) return NULL;
@@ -236,15 +236,15 @@ static SSL_CTX *context_of(bool server)
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_read_ahead(c, 1);
     SSL_CTX_set_default_read_buffer_len(c, READ_BYTES);
-    if (!server) SSL_CTX_set_verify(c, SSL_VERIFY_PEER, NULL); /* a certificate would not do */
+    if (!server) SSL_CTX_set_verify(c, SSL_VERIFY_PEER, NULL); /* a certificate is not accepted */
     if (server)
-        SSL_CTX_set_psk_find_session_callback(c, find_secret);
+        SSL_CTX_set_psk_find_session_callback(c, psk_server_find);
     else
-        SSL_CTX_set_psk_use_session_callback(c, use_secret);
+        SSL_CTX_set_psk_use_session_callback(c, psk_client_use);
     return c;
 }
 
-static struct cb_tls *made(int fd, bool server, const uint8_t *key)
+static struct cb_tls *tls_make(int fd, bool server, const uint8_t *key)
 {
     pthread_once(&once, prepare);
     struct cb_tls *t = calloc(1, sizeof *t);
@@ -254,11 +254,11 @@ static struct cb_tls *made(int fd, bool server, const uint8_t *key)
     }
     t->fd = fd;
     pthread_mutex_init(&t->lock, NULL);
-    SSL_CTX *context = library && socket_bio ? context_of(server) : NULL;
+    SSL_CTX *context = library && socket_bio ? ssl_context_make(server) : NULL;
     BIO *bio = context ? BIO_new_ex(library, socket_bio) : NULL;
     t->ssl = bio ? SSL_new(context) : NULL;
     SSL_CTX_free(context);
-    if (t->ssl && keep_secret(t, key) && SSL_set_ex_data(t->ssl, slot, t)) {
+    if (t->ssl && psk_store(t, key) && SSL_set_ex_data(t->ssl, ssl_data_index, t)) {
         BIO_set_data(bio, t);
         BIO_set_init(bio, 1);
         SSL_set_bio(t->ssl, bio, bio);
@@ -269,24 +269,24 @@ static struct cb_tls *made(int fd, bool server, const uint8_t *key)
     return NULL;
 }
 
-static int64_t now_ms(void)
+static int64_t monotonic_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static bool agreed(struct cb_tls *t, bool server, int timeout_ms)
+static bool tls_handshake(struct cb_tls *t, bool server, int timeout_ms)
 {
-    for (int64_t until = now_ms() + timeout_ms; now_ms() < until;) {
+    for (int64_t until = monotonic_ms() + timeout_ms; monotonic_ms() < until;) {
         ERR_clear_error();
         int said = server ? SSL_accept(t->ssl) : SSL_connect(t->ssl);
         int why = SSL_get_error(t->ssl, said);
-        bool sent = drain(t);
+        bool sent = socket_flush(t);
         if (said == 1) return sent && SSL_session_reused(t->ssl);
         if (!sent || t->broken || (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)) return false;
         struct pollfd p = {t->fd, (short)(POLLIN | (t->to ? POLLOUT : 0)), 0};
-        poll(&p, 1, (int)(until - now_ms()) + 1);
+        poll(&p, 1, (int)(until - monotonic_ms()) + 1);
     }
     errno = ETIMEDOUT;
     return false;
@@ -295,10 +295,10 @@ static bool agreed(struct cb_tls *t, bool server, int timeout_ms)
 struct cb_tls *cb_tls_client(int fd, const char *identity, const uint8_t *key, int timeout_ms, char *why,
                              size_t room)
 {
-    struct cb_tls *t = made(fd, false, key);
+    struct cb_tls *t = tls_make(fd, false, key);
     if (t && strlen(identity) < sizeof t->identity) {
         strcpy(t->identity, identity);
-        if (agreed(t, false, timeout_ms)) return t;
+        if (tls_handshake(t, false, timeout_ms)) return t;
         snprintf(why, room, "the server does not take the key of lease %.*s\nhint: the lease may have ended",
                  (int)strcspn(identity, "."), identity);
     } else {
@@ -312,10 +312,10 @@ struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key,
                              size_t room)
 {
     char whole[CB_IDENTITY_MAX];
-    struct cb_tls *t = made(fd, true, key);
+    struct cb_tls *t = tls_make(fd, true, key);
     if (t && cb_tls_identity(whole, sizeof whole, "lease", session)) {
         strcpy(t->identity, strchr(whole, '.'));
-        if (agreed(t, true, timeout_ms)) return t;
+        if (tls_handshake(t, true, timeout_ms)) return t;
     }
     snprintf(why, room, "the program does not have the lease's key");
     if (t) cb_tls_close(t);
@@ -324,7 +324,7 @@ struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key,
 
 /* ---- bytes ---- */
 
-static bool failed(struct cb_tls *t, int said)
+static bool tls_has_failed(struct cb_tls *t, int said)
 {
     int why = SSL_get_error(t->ssl, said);
     return t->broken || (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE);
@@ -335,10 +335,10 @@ ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes)
     size_t done = 0;
     bool good;
     pthread_mutex_lock(&t->lock);
-    good = !t->broken && drain(t);
+    good = !t->broken && socket_flush(t);
     while (good && done < bytes) {
         if (OUT_BYTES - (t->to - t->from) < RECORD_ROOM) {
-            good = drain(t);
+            good = socket_flush(t);
             if (t->to - t->from > OUT_BYTES / 2) break; /* the socket is full */
         }
         if (++t->records % REKEY_RECORDS == 0) SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
@@ -347,12 +347,12 @@ ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes)
         int said = SSL_write_ex(t->ssl, (const char *)data + done, part, &sent);
         if (said == 1)
             done += sent;
-        else if (failed(t, said))
+        else if (tls_has_failed(t, said))
             good = false;
         else
             break;
     }
-    good = good && drain(t);
+    good = good && socket_flush(t);
     pthread_mutex_unlock(&t->lock);
     return good ? (ssize_t)done : -1;
 }
@@ -367,7 +367,7 @@ ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t room)
         ERR_clear_error();
         int said = SSL_read_ex(t->ssl, (char *)into + done, room - done, &got);
         if (said != 1) {
-            good = !failed(t, said);
+            good = !tls_has_failed(t, said);
             break;
         }
         done += got;
@@ -379,7 +379,7 @@ ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t room)
 size_t cb_tls_unsent(struct cb_tls *t)
 {
     pthread_mutex_lock(&t->lock);
-    drain(t);
+    socket_flush(t);
     size_t left = t->to - t->from;
     pthread_mutex_unlock(&t->lock);
     return left;

@@ -14,33 +14,33 @@ static struct child {
     int control; /* -1: its connection cannot be replaced */
     uint8_t session[CB_SESSION_BYTES];
 } child[CB_SESSIONS_MAX];
-static size_t count;
+static size_t child_count;
 
 size_t cb_children_count(void)
 {
-    return count;
+    return child_count;
 }
 
 bool cb_children_add(pid_t pid, const uint8_t *session, int control)
 {
-    if (count == CB_SESSIONS_MAX) return false;
-    struct child *c = &child[count++];
+    if (child_count == CB_SESSIONS_MAX) return false;
+    struct child *c = &child[child_count++];
     *c = (struct child){.pid = pid, .control = control};
     if (session) memcpy(c->session, session, sizeof c->session);
     return true;
 }
 
-enum cb_handing cb_children_hand(const struct cb_guest *guest)
+enum cb_handing cb_children_hand_over(const struct cb_connecting *guest)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < child_count; i++) {
         const struct child *c = &child[i];
         if (c->control < 0 || memcmp(c->session, guest->greeting.session, sizeof c->session) != 0) continue;
-        return cb_control_hand(c->control, guest) ? CB_HANDED : CB_NOT_TAKEN;
+        return cb_control_send(c->control, guest) ? CB_HANDED : CB_NOT_TAKEN;
     }
     return CB_UNKNOWN_SESSION;
 }
 
-static void ended(const struct child *c, int status)
+static void child_report_end(const struct child *c, int status)
 {
     if (WIFSIGNALED(status))
         fprintf(stderr, "worker %ld: ended by signal %d\n", (long)c->pid, WTERMSIG(status));
@@ -52,31 +52,31 @@ void cb_children_reap(void)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < child_count; i++) {
             if (child[i].pid != pid) continue;
-            ended(&child[i], status);
+            child_report_end(&child[i], status);
             if (child[i].control >= 0) close(child[i].control);
-            child[i] = child[--count];
+            child[i] = child[--child_count];
             break;
         }
     }
 }
 
-void cb_children_forget(void)
+void cb_children_drop(void)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < child_count; i++) {
         if (child[i].control >= 0) close(child[i].control);
     }
-    count = 0;
+    child_count = 0;
 }
 
 void cb_children_end(void)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < child_count; i++)
         kill(child[i].pid, SIGKILL);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < child_count; i++) {
         while (waitpid(child[i].pid, NULL, 0) < 0 && errno == EINTR) {
         }
     }
-    cb_children_forget();
+    cb_children_drop();
 }

@@ -1,11 +1,11 @@
-/* Modules, libraries and their kernels. */
+/* Handlers of modules, libraries and their kernels. */
 #include "image/bytes.h"
-#include "remote/worker/describe.h"
+#include "remote/worker/function_info.h"
 #include "remote/worker/generated.h"
-#include "remote/worker/jit.h"
-#include "remote/worker/upload.h"
+#include "remote/worker/image_upload.h"
+#include "remote/worker/jit_options.h"
 
-static CUresult load(enum cb_kind kind, const void *data, struct cb_jit *j, void **out)
+static CUresult image_load(enum cb_kind kind, const void *data, struct cb_jit *j, void **out)
 {
     if (kind == CB_KIND_LIBRARY)
         return CB_CALL(cuLibraryLoadData)((CUlibrary *)out, data, j->option, j->value, j->count, NULL, NULL,
@@ -14,7 +14,7 @@ static CUresult load(enum cb_kind kind, const void *data, struct cb_jit *j, void
                     : CB_CALL(cuModuleLoadData)((CUmodule *)out, data);
 }
 
-static void unload(enum cb_kind kind, void *handle)
+static void image_unload(enum cb_kind kind, void *handle)
 {
     if (kind == CB_KIND_LIBRARY)
         CB_CALL(cuLibraryUnload)(handle);
@@ -22,7 +22,7 @@ static void unload(enum cb_kind kind, void *handle)
         CB_CALL(cuModuleUnload)(handle);
 }
 
-static enum cb_kind kind_of(uint64_t id)
+static enum cb_kind image_kind(uint64_t id)
 {
     return cb_object_is(id, CB_KIND_LIBRARY) ? CB_KIND_LIBRARY : CB_KIND_MODULE;
 }
@@ -34,7 +34,7 @@ CUresult cb_on_IMAGE_LOAD(struct cb_request *q)
     void *loaded = NULL;
     uint64_t id = cb_take_word(q);
     const void *data = cb_upload_named(q, &bytes), *start = data;
-    enum cb_kind kind = kind_of(id);
+    enum cb_kind kind = image_kind(id);
     cb_jit_take(q, &jit);
     if (!cb_taken(q)) {
         cb_jit_free(&jit);
@@ -47,11 +47,11 @@ CUresult cb_on_IMAGE_LOAD(struct cb_request *q)
         return CUDA_SUCCESS;
     }
     CUresult result = CUDA_ERROR_INVALID_IMAGE;
-    /* The driver gets no length: what the image says of itself must lie within what has come. */
-    if (image_bytes(&start, bytes) && start == data) result = load(kind, data, &jit, &loaded);
+    /* The driver gets no length: the size that the image states must lie within the bytes received. */
+    if (image_bytes(&start, bytes) && start == data) result = image_load(kind, data, &jit, &loaded);
     if (result == CUDA_SUCCESS) {
         CUresult named = cb_object_named(q, kind, id, loaded);
-        if (named != CUDA_SUCCESS) unload(kind, loaded);
+        if (named != CUDA_SUCCESS) image_unload(kind, loaded);
         if (named != CUDA_SUCCESS) result = named;
     }
     cb_give_word(q, result == CUDA_SUCCESS ? CB_CODE_DONE : CB_CODE_FAILED);
@@ -65,23 +65,23 @@ CUresult cb_on_IMAGE_LOAD(struct cb_request *q)
 CUresult cb_on_IMAGE_MORE(struct cb_request *q)
 {
     uint64_t id = cb_take_word(q), from = cb_take_word(q);
-    void *handle = cb_object_of(q, kind_of(id), id);
+    void *handle = cb_object_of(q, image_kind(id), id);
     if (!cb_taken(q)) return CB_MALFORMED;
-    return handle ? cb_describe_image(q, kind_of(id), handle, from) : CUDA_ERROR_INVALID_HANDLE;
+    return handle ? cb_describe_image(q, image_kind(id), handle, from) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cb_on_IMAGE_UNLOAD(struct cb_request *q)
 {
     uint64_t id = cb_take_word(q);
-    void *handle = cb_object_of(q, kind_of(id), id);
+    void *handle = cb_object_of(q, image_kind(id), id);
     if (!cb_taken(q)) return CB_MALFORMED;
-    if (!handle) return CUDA_SUCCESS; /* its context has ended */
-    unload(kind_of(id), handle);
-    cb_object_gone(q, kind_of(id), id);
+    if (!handle) return CUDA_SUCCESS; /* its context was destroyed */
+    image_unload(image_kind(id), handle);
+    cb_object_gone(q, image_kind(id), id);
     return CUDA_SUCCESS;
 }
 
-static void *function_of(struct cb_request *q, enum cb_kind *kind)
+static void *function_take(struct cb_request *q, enum cb_kind *kind)
 {
     uint64_t id = cb_take_word(q);
     *kind = cb_object_is(id, CB_KIND_KERNEL) ? CB_KIND_KERNEL : CB_KIND_FUNCTION;
@@ -91,7 +91,7 @@ static void *function_of(struct cb_request *q, enum cb_kind *kind)
 CUresult cb_on_FUNCTION(struct cb_request *q)
 {
     enum cb_kind kind;
-    void *handle = function_of(q, &kind);
+    void *handle = function_take(q, &kind);
     if (!cb_taken(q)) return CB_MALFORMED;
     return handle ? cb_describe_attributes(q, kind, handle) : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -4,7 +4,7 @@
 
 #include "remote/worker/request.h"
 
-/* The context that the command names is current from here on. */
+/* Make the context that the command names current. */
 CUresult cb_context_enter(struct cb_request *q);
 
 #endif

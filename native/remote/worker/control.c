@@ -11,7 +11,7 @@ union one {
     char room[CMSG_SPACE(sizeof(int))];
 };
 
-bool cb_control_hand(int control, const struct cb_guest *guest)
+bool cb_control_send(int control, const struct cb_connecting *guest)
 {
     union one with = {.header = {CMSG_LEN(sizeof guest->passed), SOL_SOCKET, SCM_RIGHTS}};
     struct iovec part = {(void *)&guest->greeting, sizeof guest->greeting};
@@ -21,14 +21,14 @@ bool cb_control_hand(int control, const struct cb_guest *guest)
     return sendmsg(control, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof guest->greeting;
 }
 
-int cb_control_take(int control, struct cb_guest *guest, int timeout_ms)
+int cb_control_receive(int control, struct cb_connecting *guest, int timeout_ms)
 {
     union one with;
     struct iovec part = {&guest->greeting, sizeof guest->greeting};
     struct msghdr m = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &with, .msg_controllen = sizeof with};
     struct pollfd p = {control, POLLIN, 0};
-    *guest = (struct cb_guest){.fd = -1, .passed = -1};
+    *guest = (struct cb_connecting){.fd = -1, .passed = -1};
     if (poll(&p, 1, timeout_ms) <= 0) return 0;
     if (recvmsg(control, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof guest->greeting) return -1;
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);

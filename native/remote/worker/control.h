@@ -1,12 +1,12 @@
-/* From a host to a worker that lives: its program is back over another connection. */
+/* Control socket from a host to a living worker: passes a new connection of its program. */
 #ifndef CALABASH_REMOTE_WORKER_CONTROL_H
 #define CALABASH_REMOTE_WORKER_CONTROL_H
 
 #include "remote/worker/greeting.h"
 
-/* Never waits; false: the worker takes none. */
-bool cb_control_hand(int control, const struct cb_guest *guest);
-/* Wait for one: 1; 0: none came in time, -1: the host is gone. */
-int cb_control_take(int control, struct cb_guest *guest, int timeout_ms);
+/* Never waits; return false if the worker takes none. */
+bool cb_control_send(int control, const struct cb_connecting *guest);
+/* Wait for a connection: 1; 0: none came in time, -1: the host has ended. */
+int cb_control_receive(int control, struct cb_connecting *guest, int timeout_ms);
 
 #endif

@@ -1,4 +1,7 @@
-/* The driver behind the worker, by its exported names; what preloaded libraries put before it is asked first. */
+/*
+ * Function table of the driver behind the worker, by exported names; functions of preloaded libraries take
+ * precedence.
+ */
 #include "remote/worker/driver.h"
 
 #include "api/cuda_resolve.h"
@@ -9,7 +12,7 @@
 
 void *cb_driver[CB_CUDA_COUNT];
 
-static CUresult absent(void)
+static CUresult driver_function_absent(void)
 {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -23,7 +26,7 @@ bool cb_driver_open(void)
     }
     for (int i = 0; i < CB_CUDA_COUNT; i++) {
         void *found = dlsym(library, cb_cuda_names[i]);
-        cb_driver[i] = found ? found : (void *)absent;
+        cb_driver[i] = found ? found : (void *)driver_function_absent;
     }
     return true;
 }

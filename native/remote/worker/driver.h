@@ -3,6 +3,6 @@
 
 #include <stdbool.h>
 
-bool cb_driver_open(void); /* false: there is none, and that was said */
+bool cb_driver_open(void); /* return false, after a message, if there is no driver */
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * CUDA_VISIBLE_DEVICES means devices as the program sees them. Where the worker has a slot, its driver's calls are those of
- * the slot and it is so already; where the worker itself was given a list, the program's is a choice from that list.
+ * CUDA_VISIBLE_DEVICES of the program, which refers to devices as the program sees them. If the worker has a
+ * slot, its driver shows the devices of the slot only and nothing needs to be done; if the worker itself was
+ * given a list, the program's list selects from it.
  */
 #include "remote/worker/environment.h"
 
@@ -11,7 +12,7 @@
 
 #define ENTRIES_MAX 256u
 
-static size_t split(char *text, char **out)
+static size_t list_split(char *text, char **out)
 {
     size_t count = 0;
     char *position = NULL;
@@ -21,8 +22,8 @@ static size_t split(char *text, char **out)
     return count;
 }
 
-/* The entry of the worker's list that the program means; NULL: none, or more than one. */
-static const char *entry_of(const char *wanted, char **given, size_t count)
+/* The entry of the worker's list that the word refers to; NULL: none, or more than one. */
+static const char *entry_find(const char *wanted, char **given, size_t count)
 {
     const char *found = NULL;
     if (isdigit((unsigned char)*wanted)) {
@@ -37,14 +38,15 @@ static const char *entry_of(const char *wanted, char **given, size_t count)
     return found;
 }
 
-static void choose(const char *own, const char *text)
+static void visible_devices_set(const char *own, const char *text)
 {
     char *given[ENTRIES_MAX], *wanted[ENTRIES_MAX], list[CB_STRING_MAX] = "";
     char *a = strdup(own), *b = strdup(text);
-    size_t have = a ? split(a, given) : 0, want = b ? split(b, wanted) : 0;
+    size_t have = a ? list_split(a, given) : 0, want = b ? list_split(b, wanted) : 0;
     for (size_t i = 0; i < want; i++) {
-        const char *e = entry_of(wanted[i], given, have);
-        if (!e || strlen(list) + strlen(e) + 2 > sizeof list) break; /* the first that is nothing ends it */
+        const char *e = entry_find(wanted[i], given, have);
+        if (!e || strlen(list) + strlen(e) + 2 > sizeof list)
+            break; /* the first invalid entry ends the list */
         if (*list) strcat(list, ",");
         strcat(list, e);
     }
@@ -53,21 +55,21 @@ static void choose(const char *own, const char *text)
     free(b);
 }
 
-static void take(struct cb_request *q, const char *name)
+static void variable_take(struct cb_request *q, const char *name)
 {
     bool set = cb_take_word(q) != 0;
     const char *text = cb_take_string(q);
     if (q->bad || !set) return;
     const char *own = getenv(name);
     if (strcmp(name, CB_VISIBLE_DEVICES) == 0 && own && !getenv("CALABASH_SLOT"))
-        choose(own, text);
+        visible_devices_set(own, text);
     else
         setenv(name, text, 1);
 }
 
 void cb_take_environment(struct cb_request *q)
 {
-#define TAKE(name) take(q, name);
+#define TAKE(name) variable_take(q, name);
     CB_ENVIRONMENT(TAKE)
 #undef TAKE
 }

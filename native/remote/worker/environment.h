@@ -3,7 +3,7 @@
 
 #include "remote/worker/request.h"
 
-/* What the program's environment says to its driver; before the driver is initialized. */
+/* Apply the program's environment to the driver, before the driver is initialized. */
 void cb_take_environment(struct cb_request *q);
 
 #endif

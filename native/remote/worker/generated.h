@@ -1,11 +1,11 @@
-/* What the generated handlers stand on. */
+/* Declarations that the generated handlers use. */
 #ifndef CALABASH_REMOTE_WORKER_GENERATED_H
 #define CALABASH_REMOTE_WORKER_GENERATED_H
 
 #include "remote/worker/object.h"
 #include "remote/worker/request.h"
 
-/* Written by hand; by command as well. */
+/* Handlers written by hand, by command; true: the handler is followed by an answer. */
 #define CB_OWN_HANDLERS(X)   \
     X(HELLO, true)           \
     X(NVML, true)            \

@@ -1,10 +1,10 @@
 #include "remote/worker/graph.h"
 
 #include "remote/wire/graph.h"
-#include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
+#include "remote/worker/pending_copies.h"
 
-/* ---- the driver's functions, with what follows from them ---- */
+/* ---- wrapped driver functions ---- */
 
 #define FOLLOWED(X)                \
     X(cuGraphInstantiateWithFlags) \
@@ -22,20 +22,20 @@ FOLLOWED(KEEP)
 static CUresult follow_cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
     CUresult result = driver_cuGraphInstantiateWithFlags(exec, graph, flags);
-    if (result == CUDA_SUCCESS) cb_drain_copy(*exec, graph);
+    if (result == CUDA_SUCCESS) cb_pending_copy_inherit(*exec, graph);
     return result;
 }
 
 static CUresult follow_cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
     CUresult result = driver_cuGraphLaunch(exec, stream);
-    return result == CUDA_SUCCESS ? cb_drain_launched(exec, stream) : result;
+    return result == CUDA_SUCCESS ? cb_pending_copy_graph_launched(exec, stream) : result;
 }
 
 static CUresult follow_cuGraphClone(CUgraph *clone, CUgraph graph)
 {
     CUresult result = driver_cuGraphClone(clone, graph);
-    if (result == CUDA_SUCCESS) cb_drain_copy(*clone, graph);
+    if (result == CUDA_SUCCESS) cb_pending_copy_inherit(*clone, graph);
     return result;
 }
 
@@ -43,7 +43,7 @@ static CUresult follow_cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph
                                                 const CUgraphNode *dependencies, size_t count, CUgraph child)
 {
     CUresult result = driver_cuGraphAddChildGraphNode(node, graph, dependencies, count, child);
-    if (result == CUDA_SUCCESS) cb_drain_copy(graph, child);
+    if (result == CUDA_SUCCESS) cb_pending_copy_inherit(graph, child);
     return result;
 }
 
@@ -52,21 +52,21 @@ static CUresult follow_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgrap
 {
     CUresult result = driver_cuGraphExecUpdate(exec, graph, node, info);
     if (result != CUDA_SUCCESS) return result;
-    cb_drain_copy(exec, graph);
+    cb_pending_copy_inherit(exec, graph);
     return result;
 }
 
 static CUresult follow_cuGraphExecDestroy(CUgraphExec exec)
 {
     CUresult result = driver_cuGraphExecDestroy(exec);
-    if (result == CUDA_SUCCESS) cb_drain_gone(exec);
+    if (result == CUDA_SUCCESS) cb_pending_copy_owner_destroyed(exec);
     return result;
 }
 
 static CUresult follow_cuGraphDestroy(CUgraph graph)
 {
     CUresult result = driver_cuGraphDestroy(graph);
-    if (result == CUDA_SUCCESS) cb_drain_gone(graph);
+    if (result == CUDA_SUCCESS) cb_pending_copy_owner_destroyed(graph);
     return result;
 }
 

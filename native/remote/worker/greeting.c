@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* There is room for one; the kernel closes what is more than that, and says so. */
-static bool take_descriptor(struct cb_guest *g, struct msghdr *m)
+/* Take the descriptor. There is space for one; the kernel closes any others and reports it. */
+static bool descriptor_take(struct cb_connecting *g, struct msghdr *m)
 {
     bool good = !(m->msg_flags & MSG_CTRUNC);
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
@@ -25,7 +25,7 @@ static bool take_descriptor(struct cb_guest *g, struct msghdr *m)
     return good;
 }
 
-static bool all_zero(const uint8_t *bytes, size_t count)
+static bool bytes_are_zero(const uint8_t *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (bytes[i]) return false;
@@ -33,7 +33,7 @@ static bool all_zero(const uint8_t *bytes, size_t count)
     return true;
 }
 
-static enum cb_greeting_status judge(const struct cb_guest *g)
+static enum cb_greeting_status greeting_check(const struct cb_connecting *g)
 {
     const struct cb_greeting *m = &g->greeting;
     if (m->magic != CB_GREETING_MAGIC) return CB_GREETING_MALFORMED;
@@ -42,12 +42,12 @@ static enum cb_greeting_status judge(const struct cb_guest *g)
         return m->flags == 0 && g->passed >= 0 ? CB_GREETED : CB_GREETING_MALFORMED;
     bool ring = m->flags == CB_GREETING_RING;
     if (m->kind != CB_GREETING_LOCAL || (m->flags && !ring) || ring != (g->passed >= 0) ||
-        !all_zero(m->session, sizeof m->session) || !all_zero(m->key, sizeof m->key))
+        !bytes_are_zero(m->session, sizeof m->session) || !bytes_are_zero(m->key, sizeof m->key))
         return CB_GREETING_MALFORMED;
     return CB_GREETED;
 }
 
-enum cb_greeting_progress cb_greeting_take(struct cb_guest *g, enum cb_greeting_status *why)
+enum cb_greeting_progress cb_greeting_take(struct cb_connecting *g, enum cb_greeting_status *why)
 {
     union {
         struct cmsghdr header;
@@ -63,14 +63,14 @@ enum cb_greeting_progress cb_greeting_take(struct cb_guest *g, enum cb_greeting_
         ssize_t got = recvmsg(g->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return CB_GREETING_MORE;
-        if (got <= 0 || !take_descriptor(g, &m)) return CB_GREETING_LEFT;
+        if (got <= 0 || !descriptor_take(g, &m)) return CB_GREETING_LEFT;
         g->got += (size_t)got;
     }
-    *why = judge(g);
+    *why = greeting_check(g);
     return *why == CB_GREETED ? CB_GREETING_WHOLE : CB_GREETING_LEFT;
 }
 
-bool cb_greeting_await(struct cb_guest *g, int timeout_ms)
+bool cb_greeting_await(struct cb_connecting *g, int timeout_ms)
 {
     struct timespec begun, now;
     enum cb_greeting_status why = CB_GREETING_MALFORMED;
@@ -94,10 +94,10 @@ void cb_greeting_answer(int fd, enum cb_greeting_status status)
 {
     uint8_t byte = (uint8_t)status;
     ssize_t sent = send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)sent; /* whoever does not listen learns it from the end of the connection */
+    (void)sent; /* a peer that does not read learns it from the end of the connection */
 }
 
-struct cb_stream cb_greeting_stream(const struct cb_guest *g)
+struct cb_stream cb_greeting_stream(const struct cb_connecting *g)
 {
     if (g->greeting.flags & CB_GREETING_RING) return cb_ring_join(g->fd, g->passed);
     return cb_stream_plain(g->fd);

@@ -1,12 +1,12 @@
-/* The first command: who we are, and all there is to know of the devices. */
+/* Handler of the first command: the protocol version, and a description of all devices. */
 #include "remote/wire/device.h"
+#include "remote/worker/address_reservation.h"
 #include "remote/worker/environment.h"
 #include "remote/worker/generated.h"
-#include "remote/worker/span.h"
 
 #include <stdio.h>
 
-static CUresult describe(struct cb_request *q, CUdevice device, int devices)
+static CUresult device_describe(struct cb_request *q, CUdevice device, int devices)
 {
     static struct cb_device d;
     memset(&d, 0, sizeof d);
@@ -57,7 +57,7 @@ CUresult cb_on_HELLO(struct cb_request *q)
     uint64_t purpose = cb_take_word(q), member = cb_take_word(q);
     if (!cb_taken(q) || member > CB_SPAN_MAX) return CB_MALFORMED;
     if (cb_span_member && member != cb_span_member) return CB_MALFORMED;
-    if (member != cb_span_member && purpose == CB_FOR_CUDA) cb_span_keep_apart((uint8_t)member);
+    if (member != cb_span_member && purpose == CB_FOR_CUDA) cb_span_reserve_addresses((uint8_t)member);
     cb_span_member = (uint8_t)member;
     CUresult result = purpose == CB_FOR_CUDA ? CB_CALL(cuInit)(0) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDriverGetVersion)(&driver);
@@ -66,6 +66,6 @@ CUresult cb_on_HELLO(struct cb_request *q)
     cb_give_word(q, (uint64_t)driver);
     cb_give_word(q, (uint64_t)devices);
     for (int i = 0; i < devices && result == CUDA_SUCCESS; i++)
-        result = describe(q, i, devices);
+        result = device_describe(q, i, devices);
     return result;
 }

@@ -19,61 +19,61 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GUESTS_MAX   256
-#define BACKLOG      4096
-#define EXHAUSTED_MS 100 /* how long nobody is let in when there are no descriptors */
+#define CONNECTIONS_MAX 256
+#define BACKLOG         4096
+#define EXHAUSTED_MS    100 /* pause in accepting connections when there are no free descriptors */
 
 static const struct cb_host_options *options;
-static cb_host_work *work;
+static cb_host_work *worker_main;
 static int signals;
-static sigset_t before;
+static sigset_t signals_before;
 static bool ending;
-static int64_t shut_until_ms; /* the door, for want of descriptors */
+static int64_t accept_paused_until_ms; /* no connections are accepted until then, for want of descriptors */
 
 static struct waiting {
-    struct cb_guest guest;
+    struct cb_connecting guest;
     int64_t until_ms;
-} waiting[GUESTS_MAX];
-static size_t guests;
+} waiting[CONNECTIONS_MAX];
+static size_t connection_count;
 
-static int64_t now_ms(void)
+static int64_t monotonic_ms(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static void forget(size_t i)
+static void connection_drop(size_t i)
 {
     if (waiting[i].guest.fd >= 0) close(waiting[i].guest.fd);
     if (waiting[i].guest.passed >= 0) close(waiting[i].guest.passed);
-    memset(&waiting[i].guest, 0, sizeof waiting[i].guest); /* there was a key in it */
-    waiting[i] = waiting[--guests];
+    memset(&waiting[i].guest, 0, sizeof waiting[i].guest); /* it contained a key */
+    waiting[i] = waiting[--connection_count];
 }
 
-/* ---- a worker's own process ---- */
+/* ---- in a worker's own process ---- */
 
-static _Noreturn void be_worker(struct cb_guest *guest, int control, pid_t host)
+static _Noreturn void worker_process(struct cb_connecting *guest, int control, pid_t host)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != host) _exit(1); /* it has ended meanwhile */
+    if (getppid() != host) _exit(1); /* the host has ended meanwhile */
     prctl(PR_SET_NAME, "calabash-worker");
     close(options->listener);
     close(signals);
     if (options->owner >= 0) close(options->owner);
-    for (size_t i = 0; i < guests; i++) {
+    for (size_t i = 0; i < connection_count; i++) {
         if (&waiting[i].guest == guest) continue;
         close(waiting[i].guest.fd);
         if (waiting[i].guest.passed >= 0) close(waiting[i].guest.passed);
     }
-    cb_children_forget();
-    struct cb_guest own = *guest;
-    memset(waiting, 0, sizeof waiting); /* keys of others are not ours to know */
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    exit(work(&own, control));
+    cb_children_drop();
+    struct cb_connecting own = *guest;
+    memset(waiting, 0, sizeof waiting); /* this worker must not know other sessions' keys */
+    sigprocmask(SIG_SETMASK, &signals_before, NULL);
+    exit(worker_main(&own, control));
 }
 
-static enum cb_greeting_status start(struct cb_guest *guest)
+static enum cb_greeting_status worker_start(struct cb_connecting *guest)
 {
     int pair[2] = {-1, -1};
     const uint8_t *session = guest->greeting.kind == CB_GREETING_HANDOVER ? guest->greeting.session : NULL;
@@ -82,7 +82,7 @@ static enum cb_greeting_status start(struct cb_guest *guest)
     pid_t host = getpid(), child = fork();
     if (child == 0) {
         if (pair[0] >= 0) close(pair[0]);
-        be_worker(guest, pair[1], host);
+        worker_process(guest, pair[1], host);
     }
     if (pair[1] >= 0) close(pair[1]);
     if (child > 0 && cb_children_add(child, session, pair[0])) return CB_GREETED;
@@ -92,7 +92,7 @@ static enum cb_greeting_status start(struct cb_guest *guest)
     return CB_GREETING_FAILED;
 }
 
-static bool may_hand_over(int fd)
+static bool peer_may_hand_over(int fd)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
@@ -101,56 +101,57 @@ static bool may_hand_over(int fd)
            (options->broker_uid >= 0 && peer.uid == (uid_t)options->broker_uid);
 }
 
-static enum cb_greeting_status serve(struct cb_guest *guest)
+static enum cb_greeting_status greeting_serve(struct cb_connecting *guest)
 {
-    if (guest->greeting.kind != CB_GREETING_HANDOVER) return start(guest);
-    if (!may_hand_over(guest->fd)) return CB_GREETING_FORBIDDEN;
-    switch (cb_children_hand(guest)) {
+    if (guest->greeting.kind != CB_GREETING_HANDOVER) return worker_start(guest);
+    if (!peer_may_hand_over(guest->fd)) return CB_GREETING_FORBIDDEN;
+    switch (cb_children_hand_over(guest)) {
     case CB_HANDED:
         return CB_GREETED;
     case CB_NOT_TAKEN:
         return CB_GREETING_FAILED;
     default:
-        return start(guest);
+        return worker_start(guest);
     }
 }
 
-/* ---- guests ---- */
+/* ---- connections ---- */
 
-static void look_at(size_t i)
+static void connection_poll(size_t i)
 {
     enum cb_greeting_status status = CB_GREETING_MALFORMED;
-    struct cb_guest *guest = &waiting[i].guest;
+    struct cb_connecting *guest = &waiting[i].guest;
     enum cb_greeting_progress progress = cb_greeting_take(guest, &status);
-    if (progress == CB_GREETING_MORE && now_ms() < waiting[i].until_ms) return;
-    if (progress == CB_GREETING_WHOLE) status = serve(guest);
+    if (progress == CB_GREETING_MORE && monotonic_ms() < waiting[i].until_ms) return;
+    if (progress == CB_GREETING_WHOLE) status = greeting_serve(guest);
     if (status != CB_GREETED || guest->greeting.kind == CB_GREETING_HANDOVER)
         cb_greeting_answer(guest->fd, status);
-    forget(i);
+    connection_drop(i);
 }
 
-static void let_in(void)
+static void connections_accept(void)
 {
-    while (guests < GUESTS_MAX) {
+    while (connection_count < CONNECTIONS_MAX) {
         int fd = accept4(options->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
-            shut_until_ms = now_ms() + EXHAUSTED_MS;
-        if (fd < 0) return; /* nobody is there, or who was there has left */
-        waiting[guests++] = (struct waiting){{.fd = fd, .passed = -1}, now_ms() + CB_GREETING_MS};
+            accept_paused_until_ms = monotonic_ms() + EXHAUSTED_MS;
+        if (fd < 0) return; /* no pending connection, or the peer has closed it */
+        waiting[connection_count++] =
+            (struct waiting){{.fd = fd, .passed = -1}, monotonic_ms() + CB_GREETING_MS};
     }
 }
 
-static int patience_ms(void)
+static int next_timeout_ms(void)
 {
-    int64_t now = now_ms(), first = INT64_MAX;
-    if (shut_until_ms > now) first = shut_until_ms;
-    for (size_t i = 0; i < guests; i++) {
+    int64_t now = monotonic_ms(), first = INT64_MAX;
+    if (accept_paused_until_ms > now) first = accept_paused_until_ms;
+    for (size_t i = 0; i < connection_count; i++) {
         if (waiting[i].until_ms < first) first = waiting[i].until_ms;
     }
     return first == INT64_MAX ? -1 : first <= now ? 0 : (int)(first - now);
 }
 
-static void take_signals(void)
+static void signals_read(void)
 {
     struct signalfd_siginfo what;
     while (read(signals, &what, sizeof what) == sizeof what)
@@ -158,46 +159,46 @@ static void take_signals(void)
     cb_children_reap();
 }
 
-static void once(void)
+static void host_poll_once(void)
 {
-    struct pollfd look[3 + GUESTS_MAX];
-    size_t there = guests;
-    bool open = guests < GUESTS_MAX && now_ms() >= shut_until_ms;
+    struct pollfd look[3 + CONNECTIONS_MAX];
+    size_t there = connection_count;
+    bool open = connection_count < CONNECTIONS_MAX && monotonic_ms() >= accept_paused_until_ms;
     look[0] = (struct pollfd){signals, POLLIN, 0};
-    look[1] = (struct pollfd){options->owner, POLLIN, 0}; /* poll leaves out what is negative */
+    look[1] = (struct pollfd){options->owner, POLLIN, 0}; /* poll ignores negative descriptors */
     look[2] = (struct pollfd){open ? options->listener : -1, POLLIN, 0};
     for (size_t i = 0; i < there; i++)
         look[3 + i] = (struct pollfd){waiting[i].guest.fd, POLLIN, 0};
-    if (poll(look, 3 + there, patience_ms()) < 0) return;
-    if (look[0].revents) take_signals();
+    if (poll(look, 3 + there, next_timeout_ms()) < 0) return;
+    if (look[0].revents) signals_read();
     if (look[1].revents) {
         char none;
         ending = ending || read(options->owner, &none, 1) <= 0;
     }
-    for (size_t i = there; i-- > 0;) { /* the last one takes the place of one that is done */
-        if (look[3 + i].revents || now_ms() >= waiting[i].until_ms) look_at(i);
+    for (size_t i = there; i-- > 0;) { /* the last entry takes the place of a finished one */
+        if (look[3 + i].revents || monotonic_ms() >= waiting[i].until_ms) connection_poll(i);
     }
-    if (look[2].revents) let_in();
+    if (look[2].revents) connections_accept();
 }
 
 int cb_host_run(const struct cb_host_options *o, cb_host_work *w)
 {
     sigset_t ours;
     options = o;
-    work = w;
+    worker_main = w;
     sigemptyset(&ours);
     sigaddset(&ours, SIGCHLD);
     sigaddset(&ours, SIGTERM);
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGHUP);
-    sigprocmask(SIG_BLOCK, &ours, &before);
+    sigprocmask(SIG_BLOCK, &ours, &signals_before);
     signals = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0 || fcntl(o->listener, F_SETFL, O_NONBLOCK) < 0 || listen(o->listener, BACKLOG) < 0) {
         fprintf(stderr, "worker: cannot listen: %s\n", strerror(errno));
         return 1;
     }
     while (!ending)
-        once();
+        host_poll_once();
     cb_children_end();
     return 0;
 }

@@ -1,6 +1,7 @@
 /*
- * The host of a lease's workers: a process that greets whoever connects to its Unix socket, and makes a worker for each.
- * It opens no driver and reads nothing of a program but its greeting; it waits for nobody.
+ * The host of a lease's workers: a process that reads the greetings of connections to its Unix socket, and
+ * forks a worker for each. It opens no driver and reads nothing of a program except its greeting; it never
+ * blocks on a peer.
  */
 #ifndef CALABASH_REMOTE_WORKER_HOST_H
 #define CALABASH_REMOTE_WORKER_HOST_H
@@ -12,15 +13,15 @@
 #define CB_GREETING_MS 2000
 
 struct cb_host_options {
-    int listener, owner; /* when `owner` reaches its end, so do we; -1: there is none */
-    unsigned sessions;   /* at once */
-    long broker_uid;     /* who may hand over connections besides root and our own user; -1: nobody */
+    int listener, owner; /* the host ends when `owner` reaches its end; -1: no owner */
+    unsigned sessions;   /* most sessions at a time */
+    long broker_uid;     /* user who may hand over connections besides root and our own user; -1: none */
 };
 
-/* Serves a program on its connection, in the worker's own process; its exit code. */
-typedef int cb_host_work(struct cb_guest *guest, int control);
+/* Serve a program on its connection, in the worker's own process; return its exit code. */
+typedef int cb_host_work(struct cb_connecting *guest, int control);
 
-/* Until told to end; the exit code of the host. */
+/* Run until told to end; return the exit code of the host. */
 int cb_host_run(const struct cb_host_options *options, cb_host_work *work);
 
 #endif

@@ -1,6 +1,6 @@
 #include "remote/worker/images.h"
 
-#include "remote/worker/shelf.h"
+#include "remote/worker/image_store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,41 +8,41 @@
 #define KEPT_MAX   16u
 #define KEPT_BYTES (64u << 20)
 
-static struct kept {
+static struct recent_images {
     uint8_t hash[CB_HASH_BYTES];
     uint8_t *data;
     size_t bytes;
-} kept[KEPT_MAX]; /* the youngest first; no gaps */
+} recent_images[KEPT_MAX]; /* the most recent first; no gaps */
 
-static void insert(const uint8_t hash[CB_HASH_BYTES], void *data, size_t bytes)
+static void image_insert(const uint8_t hash[CB_HASH_BYTES], void *data, size_t bytes)
 {
     size_t all = bytes;
-    free(kept[KEPT_MAX - 1].data);
-    memmove(&kept[1], &kept[0], (KEPT_MAX - 1) * sizeof kept[0]);
-    memcpy(kept[0].hash, hash, CB_HASH_BYTES);
-    kept[0].data = data;
-    kept[0].bytes = bytes;
+    free(recent_images[KEPT_MAX - 1].data);
+    memmove(&recent_images[1], &recent_images[0], (KEPT_MAX - 1) * sizeof recent_images[0]);
+    memcpy(recent_images[0].hash, hash, CB_HASH_BYTES);
+    recent_images[0].data = data;
+    recent_images[0].bytes = bytes;
     for (size_t i = 1; i < KEPT_MAX; i++) {
-        all += kept[i].bytes;
+        all += recent_images[i].bytes;
         if (all <= KEPT_BYTES) continue;
-        free(kept[i].data);
-        kept[i] = (struct kept){{0}, NULL, 0};
+        free(recent_images[i].data);
+        recent_images[i] = (struct recent_images){{0}, NULL, 0};
     }
 }
 
 const void *cb_images_find(const uint8_t hash[CB_HASH_BYTES], size_t bytes)
 {
     for (size_t i = 0; i < KEPT_MAX; i++) {
-        const struct kept *k = &kept[i];
+        const struct recent_images *k = &recent_images[i];
         if (k->data && k->bytes == bytes && memcmp(k->hash, hash, CB_HASH_BYTES) == 0) return k->data;
     }
-    void *data = cb_shelf_read(hash, bytes);
-    if (data) insert(hash, data, bytes);
+    void *data = cb_image_store_read(hash, bytes);
+    if (data) image_insert(hash, data, bytes);
     return data;
 }
 
 void cb_images_put(const uint8_t hash[CB_HASH_BYTES], void *data, size_t bytes)
 {
-    insert(hash, data, bytes);
-    cb_shelf_write(hash, data, bytes);
+    image_insert(hash, data, bytes);
+    cb_image_store_write(hash, data, bytes);
 }

@@ -1,6 +1,6 @@
 /*
- * Images that the session has got, by their hash. The youngest stay in memory; with a directory they also outlive the
- * session. The directory is its tenant's alone, and what is read from it is used only when it has the hash that was asked.
+ * Images that the session has received, by their hash. The most recent stay in memory; with CALABASH_IMAGES
+ * they also outlive the session (see image_store.h).
  */
 #ifndef CALABASH_REMOTE_IMAGES_H
 #define CALABASH_REMOTE_IMAGES_H
@@ -11,9 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The image of this hash and size, with a zero behind it; it lives until the next one is put. NULL: it is not there. */
+/*
+ * Find the image of this hash and size, followed by a zero byte; valid until the next one is put. NULL: absent.
+ */
 const void *cb_images_find(const uint8_t hash[CB_HASH_BYTES], size_t bytes);
-/* Take it over (from malloc, with a zero behind it). */
+/* Store an image and take ownership of it (from malloc, followed by a zero byte). */
 void cb_images_put(const uint8_t hash[CB_HASH_BYTES], void *data, size_t bytes);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "remote/worker/generated.h"
 
-static void shape(struct cb_request *q, CUlaunchConfig *config, uint64_t *cooperative)
+static void launch_shape_take(struct cb_request *q, CUlaunchConfig *config, uint64_t *cooperative)
 {
     uint64_t w[4];
     for (int i = 0; i < 4; i++)
@@ -19,13 +19,13 @@ static void shape(struct cb_request *q, CUlaunchConfig *config, uint64_t *cooper
     config->hStream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
 }
 
-static void attribute(struct cb_request *q, CUlaunchAttribute *a)
+static void launch_attribute_take(struct cb_request *q, CUlaunchAttribute *a)
 {
     uint64_t event;
     a->id = (CUlaunchAttributeID)cb_take_word(q);
     cb_take_bytes(q, &a->value, sizeof a->value);
     switch (a->id) {
-    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: /* holds an address */
+    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: /* contains an address */
         q->bad = true;
         return;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
@@ -41,18 +41,18 @@ static void attribute(struct cb_request *q, CUlaunchAttribute *a)
 void cb_take_config(struct cb_request *q, struct cb_config *c)
 {
     uint64_t none;
-    shape(q, &c->config, &none);
+    launch_shape_take(q, &c->config, &none);
     uint64_t count = cb_take_word(q);
     if (count > CB_LAUNCH_ATTRIBUTES) q->bad = true;
     for (uint64_t i = 0; i < count && !q->bad; i++)
-        attribute(q, &c->attribute[i]);
+        launch_attribute_take(q, &c->attribute[i]);
     c->config.attrs = c->attribute;
     c->config.numAttrs = q->bad ? 0 : (unsigned int)count;
 }
 
 void *cb_take_function(struct cb_request *q)
 {
-    uint64_t id = cb_take_word(q); /* the driver takes kernels where it takes functions */
+    uint64_t id = cb_take_word(q); /* the driver accepts kernels where it accepts functions */
     return cb_object_of(q, cb_object_is(id, CB_KIND_KERNEL) ? CB_KIND_KERNEL : CB_KIND_FUNCTION, id);
 }
 
@@ -61,7 +61,7 @@ CUresult cb_on_LAUNCH(struct cb_request *q)
     CUlaunchConfig s;
     uint64_t cooperative;
     CUfunction f = cb_take_function(q);
-    shape(q, &s, &cooperative);
+    launch_shape_take(q, &s, &cooperative);
     size_t bytes = cb_take_word(q);
     const void *parameters = cb_take_block(q, bytes);
     if (!cb_taken(q)) return CB_MALFORMED;

@@ -1,4 +1,4 @@
-/* The shape of a launch and its attributes, taken from a request. */
+/* Shape and attributes of a launch, taken from a request. */
 #ifndef CALABASH_REMOTE_WORKER_LAUNCH_H
 #define CALABASH_REMOTE_WORKER_LAUNCH_H
 
@@ -11,7 +11,7 @@ struct cb_config {
 };
 
 void cb_take_config(struct cb_request *q, struct cb_config *c);
-/* Of a function or a kernel. */
+/* Take the handle of a function or a kernel. */
 void *cb_take_function(struct cb_request *q);
 
 #endif

@@ -1,30 +1,30 @@
-/* Linkers of the driver; their options and logs live as long as they do. */
+/* Handlers of the driver's linkers; options and log buffers live as long as the linker. */
 #include "remote/worker/generated.h"
-#include "remote/worker/jit.h"
+#include "remote/worker/image_upload.h"
+#include "remote/worker/jit_options.h"
 #include "remote/worker/session.h"
-#include "remote/worker/upload.h"
 
 struct linker {
     CUlinkState state;
     struct cb_jit jit;
-    void *cubin; /* the driver's */
+    void *cubin; /* owned by the driver */
     size_t bytes;
 };
 
-static struct linker *linker_of(struct cb_request *q, uint64_t *id)
+static struct linker *linker_take(struct cb_request *q, uint64_t *id)
 {
     *id = cb_take_word(q);
     return cb_object_of(q, CB_KIND_LINKER, *id);
 }
 
-static void told(struct cb_request *q, CUresult result, const struct cb_jit *j)
+static void outcome_put(struct cb_request *q, CUresult result, const struct cb_jit *j)
 {
     cb_give_word(q, result == CUDA_SUCCESS ? CB_CODE_DONE : CB_CODE_FAILED);
     cb_give_word(q, (uint64_t)result);
     cb_jit_give(q, j);
 }
 
-static void end(struct linker *l)
+static void linker_end(struct linker *l)
 {
     if (l->state) CB_CALL(cuLinkDestroy)(l->state);
     cb_jit_free(&l->jit);
@@ -41,8 +41,8 @@ CUresult cb_on_LINKER_CREATE(struct cb_request *q)
     if (result == CUDA_SUCCESS)
         result = CB_CALL(cuLinkCreate_v2)(l->jit.count, l->jit.option, l->jit.value, &l->state);
     if (result == CUDA_SUCCESS) result = cb_object_named(q, CB_KIND_LINKER, id, l);
-    told(q, result, &l->jit);
-    if (result != CUDA_SUCCESS) end(l);
+    outcome_put(q, result, &l->jit);
+    if (result != CUDA_SUCCESS) linker_end(l);
     return result == CB_MALFORMED ? result : CUDA_SUCCESS;
 }
 
@@ -51,7 +51,7 @@ CUresult cb_on_LINKER_ADD(struct cb_request *q)
     uint64_t id;
     size_t bytes;
     struct cb_jit jit;
-    struct linker *l = linker_of(q, &id);
+    struct linker *l = linker_take(q, &id);
     CUjitInputType type = (CUjitInputType)cb_take_word(q);
     const void *data = cb_upload_named(q, &bytes);
     const char *name = cb_take_string(q);
@@ -66,7 +66,7 @@ CUresult cb_on_LINKER_ADD(struct cb_request *q)
         result =
             CB_CALL(cuLinkAddData_v2)(l->state, type, (void *)data, bytes, *name ? name : NULL, jit.count,
                                       jit.count ? jit.option : NULL, jit.count ? jit.value : NULL);
-        told(q, result, &l->jit);
+        outcome_put(q, result, &l->jit);
         cb_jit_give(q, &jit);
         result = CUDA_SUCCESS;
     }
@@ -74,8 +74,8 @@ CUresult cb_on_LINKER_ADD(struct cb_request *q)
     return result;
 }
 
-/* What was linked is kept as an image: the program will load it, and then it need not travel back. */
-static void keep(const struct linker *l)
+/* Store the linked image: the program will load it, and then it need not be sent back. */
+static void cubin_store(const struct linker *l)
 {
     uint8_t hash[CB_HASH_BYTES], *copy = malloc(CB_WORDS(l->bytes) + 8);
     if (!copy) return;
@@ -88,21 +88,21 @@ static void keep(const struct linker *l)
 CUresult cb_on_LINKER_COMPLETE(struct cb_request *q)
 {
     uint64_t id;
-    struct linker *l = linker_of(q, &id);
+    struct linker *l = linker_take(q, &id);
     if (!cb_taken(q)) return CB_MALFORMED;
     if (!l) return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = CB_CALL(cuLinkComplete)(l->state, &l->cubin, &l->bytes);
     if (result != CUDA_SUCCESS) l->bytes = 0;
-    told(q, result, &l->jit);
+    outcome_put(q, result, &l->jit);
     cb_give_word(q, l->bytes);
-    if (result == CUDA_SUCCESS) keep(l);
+    if (result == CUDA_SUCCESS) cubin_store(l);
     return CUDA_SUCCESS;
 }
 
 CUresult cb_on_LINKER_FETCH(struct cb_request *q)
 {
     uint64_t id;
-    struct linker *l = linker_of(q, &id);
+    struct linker *l = linker_take(q, &id);
     if (!cb_taken(q)) return CB_MALFORMED;
     if (!l || !l->bytes) return CUDA_ERROR_INVALID_HANDLE;
     size_t words = CB_WORDS(l->bytes);
@@ -122,10 +122,10 @@ CUresult cb_on_LINKER_FETCH(struct cb_request *q)
 CUresult cb_on_LINKER_DESTROY(struct cb_request *q)
 {
     uint64_t id;
-    struct linker *l = linker_of(q, &id);
+    struct linker *l = linker_take(q, &id);
     if (!cb_taken(q)) return CB_MALFORMED;
     if (!l) return CUDA_ERROR_INVALID_HANDLE;
-    end(l);
+    linker_end(l);
     cb_object_gone(q, CB_KIND_LINKER, id);
     return CUDA_SUCCESS;
 }

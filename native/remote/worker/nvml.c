@@ -6,12 +6,12 @@
 
 void *cb_nvml_library[CB_NVML_COUNT];
 
-static nvmlReturn_t absent(void)
+static nvmlReturn_t nvml_function_absent(void)
 {
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-static nvmlReturn_t open_library(void)
+static nvmlReturn_t nvml_open(void)
 {
     static bool tried;
     static nvmlReturn_t result = NVML_ERROR_LIBRARY_NOT_FOUND;
@@ -20,7 +20,7 @@ static nvmlReturn_t open_library(void)
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     for (int i = 0; i < CB_NVML_COUNT; i++) {
         void *found = library ? dlsym(library, cb_nvml_names[i]) : NULL;
-        cb_nvml_library[i] = found ? found : (void *)absent;
+        cb_nvml_library[i] = found ? found : (void *)nvml_function_absent;
     }
     if (library) result = CB_NVML_CALL(nvmlInit_v2)();
     return result;
@@ -30,7 +30,7 @@ CUresult cb_on_NVML(struct cb_request *q)
 {
     uint64_t function = cb_take_word(q);
     if (q->bad || function >= CB_NVML_COUNT || !cb_nvml_handlers[function]) return CB_MALFORMED;
-    nvmlReturn_t result = open_library();
+    nvmlReturn_t result = nvml_open();
     if (result == NVML_SUCCESS) return cb_nvml_handlers[function](q);
     q->at = q->end;
     cb_give_word(q, (uint64_t)result);

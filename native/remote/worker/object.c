@@ -1,15 +1,15 @@
 #include "remote/worker/object.h"
 
-#include "remote/worker/thread.h"
+#include "remote/worker/thread_streams.h"
 
 #define CHUNK 1024u
 
 static struct side {
     void **chunk[CB_OBJECTS_MAX / CHUNK];
-    uint32_t used; /* the worker's numbers; freed ones are given again only after a search */
+    uint32_t used; /* numbers assigned by the worker; freed ones are reused only after a search */
 } sides[2][CB_KIND_COUNT];
 
-static void **slot_of(enum cb_kind kind, uint32_t number, bool make)
+static void **object_slot(enum cb_kind kind, uint32_t number, bool make)
 {
     struct side *s = &sides[number >= CB_WORKER_NUMBER][kind];
     number &= CB_WORKER_NUMBER - 1;
@@ -22,12 +22,12 @@ static void **slot_of(enum cb_kind kind, uint32_t number, bool make)
 void *cb_object_of(struct cb_request *q, enum cb_kind kind, uint64_t id)
 {
     if (kind == CB_KIND_STREAM && id <= 2) return id == 2 ? cb_thread_stream(q) : (void *)(uintptr_t)id;
-    void **slot = cb_object_is(id, kind) ? slot_of(kind, cb_object_number(id), false) : NULL;
+    void **slot = cb_object_is(id, kind) ? object_slot(kind, cb_object_number(id), false) : NULL;
     if (!slot) {
         q->bad = true;
         return NULL;
     }
-    if (!*slot && q->failed == CUDA_SUCCESS) /* its making has failed, and that was told */
+    if (!*slot && q->failed == CUDA_SUCCESS) /* creating it failed, which was reported */
         q->failed = kind == CB_KIND_CONTEXT      ? CUDA_ERROR_INVALID_CONTEXT
                     : kind == CB_KIND_ALLOCATION ? CUDA_ERROR_INVALID_VALUE
                                                  : CUDA_ERROR_INVALID_HANDLE;
@@ -38,7 +38,7 @@ CUresult cb_object_named(struct cb_request *q, enum cb_kind kind, uint64_t id, v
 {
     void **slot = NULL;
     if (cb_object_is(id, kind) && cb_object_number(id) < CB_WORKER_NUMBER)
-        slot = slot_of(kind, cb_object_number(id), true);
+        slot = object_slot(kind, cb_object_number(id), true);
     if (!slot || *slot) {
         q->bad = true;
         return CB_MALFORMED;
@@ -60,7 +60,7 @@ uint64_t cb_object_name(struct cb_request *q, enum cb_kind kind, void *handle)
         }
     }
     struct side *s = &sides[1][kind];
-    void **slot = slot_of(kind, CB_WORKER_NUMBER + s->used, true);
+    void **slot = object_slot(kind, CB_WORKER_NUMBER + s->used, true);
     if (!slot) return 0;
     *slot = handle;
     return cb_object_id(kind, CB_WORKER_NUMBER + s->used++);
@@ -68,7 +68,7 @@ uint64_t cb_object_name(struct cb_request *q, enum cb_kind kind, void *handle)
 
 void cb_object_gone(struct cb_request *q, enum cb_kind kind, uint64_t id)
 {
-    void **slot = cb_object_is(id, kind) ? slot_of(kind, cb_object_number(id), false) : NULL;
+    void **slot = cb_object_is(id, kind) ? object_slot(kind, cb_object_number(id), false) : NULL;
     if (!slot)
         q->bad = true;
     else

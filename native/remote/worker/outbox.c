@@ -12,16 +12,16 @@ static struct {
     uint8_t bytes[OUTBOX_BYTES];
 } out = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bool flush(void)
+static bool outbox_send(void)
 {
     bool ok = !out.filled || cb_channel_send(out.bytes, out.filled);
     __atomic_store_n(&out.filled, 0, __ATOMIC_RELAXED);
     return ok;
 }
 
-static bool put(const void *data, size_t bytes)
+static bool outbox_append(const void *data, size_t bytes)
 {
-    if (OUTBOX_BYTES - out.filled < bytes && !flush()) return false;
+    if (OUTBOX_BYTES - out.filled < bytes && !outbox_send()) return false;
     if (bytes) memcpy(out.bytes + out.filled, data, bytes);
     __atomic_store_n(&out.filled, out.filled + (uint32_t)bytes, __ATOMIC_RELAXED);
     return true;
@@ -38,9 +38,10 @@ bool cb_outbox_notice(const struct cb_frame *of, uint16_t op, uint16_t flags, CU
                          .bytes = (uint32_t)(8 + 8 * count + bytes)};
     uint64_t word = (uint64_t)result;
     pthread_mutex_lock(&out.lock);
-    bool ok = put(&f, sizeof f) && put(&word, sizeof word) && put(words, 8 * count);
+    bool ok =
+        outbox_append(&f, sizeof f) && outbox_append(&word, sizeof word) && outbox_append(words, 8 * count);
     if (ok && bytes <= OUTBOX_BYTES / 2) {
-        ok = put(data, bytes);
+        ok = outbox_append(data, bytes);
     } else if (ok) {
         struct iovec parts[2] = {{out.bytes, out.filled}, {(void *)data, bytes}};
         __atomic_store_n(&out.filled, 0, __ATOMIC_RELAXED);
@@ -60,7 +61,7 @@ bool cb_outbox_flush(void)
 {
     if (!__atomic_load_n(&out.filled, __ATOMIC_RELAXED)) return true;
     pthread_mutex_lock(&out.lock);
-    bool ok = flush();
+    bool ok = outbox_send();
     pthread_mutex_unlock(&out.lock);
     return ok;
 }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define PART_BYTES (16u << 10)
-#define KEPT_BYTES (1 << 20) /* the file begins anew when so much of it was sent */
+#define KEPT_BYTES (1 << 20) /* the file is truncated after so much of it was sent */
 
 static struct {
     pthread_mutex_t lock;

@@ -1,12 +1,15 @@
-/* What kernels print: the driver writes it to our standard output, and it is the program's. */
+/*
+ * Output of kernels: the driver writes it to the worker's standard output, from where it is sent to the
+ * program.
+ */
 #ifndef CALABASH_REMOTE_WORKER_OUTPUT_H
 #define CALABASH_REMOTE_WORKER_OUTPUT_H
 
 #include <stdbool.h>
 
-/* From here on standard output is a file in memory. Before the sandbox is entered. */
+/* Replace standard output by a file in memory. Call it before the sandbox is entered. */
 bool cb_output_open(void);
-/* What was written since the last call goes to the program, before whatever is answered next. */
+/* Send what was written since the last call, before the next answer. */
 void cb_output_send(void);
 
 #endif

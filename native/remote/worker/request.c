@@ -1,6 +1,6 @@
 #include "remote/worker/request.h"
 
-#include "remote/worker/role.h"
+#include "remote/worker/reader_role.h"
 
 const void *cb_take_block(struct cb_request *q, size_t bytes)
 {
@@ -67,7 +67,7 @@ void cb_give_bytes(struct cb_request *q, const void *data, size_t bytes)
     if (q->room - q->given < words) {
         size_t room = 2 * (q->room + words);
         uint8_t *more = realloc(q->answer, room);
-        if (!more) abort(); /* the session ends; nobody else is in this process */
+        if (!more) abort(); /* the session ends; no other program is served by this process */
         q->answer = more;
         q->room = room;
     }
@@ -90,5 +90,5 @@ void cb_give_string(struct cb_request *q, const char *text)
 
 void cb_release(struct cb_request *q)
 {
-    if (!q->offer && !q->bulk) q->offer = cb_role_offer();
+    if (!q->offer && !q->bulk) q->offer = cb_reader_role_offer();
 }

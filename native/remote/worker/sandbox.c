@@ -1,12 +1,13 @@
 /*
- * A filter of system calls that this process and its threads cannot take off again: what a driver needs is left, what
- * leads to other processes, other files and other machines is not. It sees numbers and not what pointers point to, so
- * which files there are to open is the matter of the root that the worker was started in.
+ * Seccomp filter of the worker, which the process and its threads cannot remove: it allows what a driver needs
+ * and refuses access to other processes, other files and other machines. A filter sees numbers and not the data
+ * behind pointers, so the files that can be opened are limited by the root directory in which the worker was
+ * started.
  *
- * Theory of operation. One list of what is refused, with EPERM; a few calls are looked at more closely: opening a file
- * must not make, empty or hide one, starting a thread must not start a process or a namespace, and signals go to this very
- * process (0, which asks only whether somebody is there, to anybody). Calls that a caller gets on without, such as clone3,
- * do not exist; neither do those that are newer than this list.
+ * Theory of operation. One list of system calls is refused with EPERM; a few are checked more closely: opening
+ * a file must not create, truncate or hide one, starting a thread must not start a process or a namespace, and
+ * signals must go to this very process (except signal 0, which only tests for existence). Calls that callers
+ * can do without, such as clone3, fail with ENOSYS; so do calls that are newer than this list.
  */
 #define _GNU_SOURCE
 #include "remote/worker/sandbox.h"
@@ -36,12 +37,12 @@
 #endif
 
 #define CALLS_KNOWN \
-    457 /* those from here on are newer than this list; 512 to 547 are of the other ABI of x86_64 */
+    457 /* calls from here on are newer than this list; 512 to 547 belong to the x32 ABI of x86_64 */
 #define OPEN_MAKES    (O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY))
 #define NEW_NAMESPACE 0x7e020080u /* CLONE_NEW*, without CLONE_NEWTIME, which only clone3 and unshare take */
 #define FILES_MAX     4096
 
-/* By number where a header of an older system has no name for it; the same on both machines. */
+/* By number, because headers of older systems have no name for them; the same on both machines. */
 #define CALL_pidfd_send_signal       424
 #define CALL_io_uring_setup          425
 #define CALL_io_uring_enter          426
@@ -62,7 +63,7 @@
 #define CALL_set_mempolicy_home_node 450
 #define CALL_fchmodat2               452
 
-static const uint16_t refused[] = {
+static const uint16_t calls_refused[] = {
     /* other programs and processes */
     SYS_execve,
     SYS_execveat,
@@ -80,7 +81,7 @@ static const uint16_t refused[] = {
     SYS_sched_setattr,
     SYS_sched_setscheduler,
     SYS_setpriority,
-    /* other machines, and sockets of this one */
+    /* other machines, and sockets of this machine */
     SYS_socket,
     SYS_socketpair,
     SYS_connect,
@@ -88,7 +89,7 @@ static const uint16_t refused[] = {
     SYS_listen,
     SYS_accept,
     SYS_accept4,
-    /* another view of the machine, other rights */
+    /* another view of the machine, other privileges */
     SYS_mount,
     SYS_umount2,
     SYS_pivot_root,
@@ -148,7 +149,7 @@ static const uint16_t refused[] = {
     SYS_semget,
     SYS_shmget,
     SYS_mq_open,
-    /* files: making, changing and removing them */
+    /* files: creating, changing and removing them */
     SYS_mknodat,
     SYS_linkat,
     SYS_symlinkat,
@@ -204,99 +205,100 @@ static const uint16_t refused[] = {
 #endif
 };
 
-/* What callers get on without. */
-static const uint16_t absent[] = {CALL_clone3,         CALL_openat2,           CALL_io_uring_setup,
-                                  CALL_io_uring_enter, CALL_io_uring_register, CALL_set_mempolicy_home_node};
+/* Calls that callers can do without. */
+static const uint16_t calls_absent[] = {
+    CALL_clone3,         CALL_openat2,           CALL_io_uring_setup,
+    CALL_io_uring_enter, CALL_io_uring_register, CALL_set_mempolicy_home_node};
 
 static struct {
     struct sock_filter step[640];
     unsigned short count;
 } filter;
 
-static void add(uint16_t code, uint8_t yes, uint8_t no, uint32_t k)
+static void filter_add(uint16_t code, uint8_t yes, uint8_t no, uint32_t k)
 {
     filter.step[filter.count++] = (struct sock_filter){code, yes, no, k};
 }
 
-static void load(size_t offset)
+static void filter_load(size_t offset)
 {
-    add(BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offset);
+    filter_add(BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offset);
 }
 
-static void load_argument(int index) /* its lower half: the numbers that are looked at have no more */
+static void filter_load_argument(int index) /* its lower half: the numbers that are checked have no more */
 {
-    load(offsetof(struct seccomp_data, args) + (size_t)index * 8);
+    filter_load(offsetof(struct seccomp_data, args) + (size_t)index * 8);
 }
 
-static void answer(uint32_t action)
+static void filter_return(uint32_t action)
 {
-    add(BPF_RET | BPF_K, 0, 0, action);
+    filter_add(BPF_RET | BPF_K, 0, 0, action);
 }
 
-static void refuse(uint32_t call, uint32_t error)
+static void filter_refuse(uint32_t call, uint32_t error)
 {
-    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call);
-    answer(SECCOMP_RET_ERRNO | error);
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call);
+    filter_return(SECCOMP_RET_ERRNO | error);
 }
 
-/* Refused with one of these bits in an argument. */
-static void refuse_bits(uint32_t call, int argument, uint32_t bits)
+/* Refuse a call with one of these bits in an argument. */
+static void filter_refuse_bits(uint32_t call, int argument, uint32_t bits)
 {
-    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 4, call);
-    load_argument(argument);
-    add(BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
-    answer(SECCOMP_RET_ERRNO | EPERM);
-    answer(SECCOMP_RET_ALLOW);
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 0, 4, call);
+    filter_load_argument(argument);
+    filter_add(BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
+    filter_return(SECCOMP_RET_ERRNO | EPERM);
+    filter_return(SECCOMP_RET_ALLOW);
 }
 
-/* A thread of this process and nothing else. */
-static void threads_only(void)
+/* Allow clone for a thread of this process and nothing else. */
+static void filter_clone_threads_only(void)
 {
-    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 5, SYS_clone);
-    load_argument(0);
-    add(BPF_JMP | BPF_JSET | BPF_K, 2, 0, NEW_NAMESPACE);
-    add(BPF_JMP | BPF_JSET | BPF_K, 0, 1, CLONE_THREAD);
-    answer(SECCOMP_RET_ALLOW);
-    answer(SECCOMP_RET_ERRNO | EPERM);
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 0, 5, SYS_clone);
+    filter_load_argument(0);
+    filter_add(BPF_JMP | BPF_JSET | BPF_K, 2, 0, NEW_NAMESPACE);
+    filter_add(BPF_JMP | BPF_JSET | BPF_K, 0, 1, CLONE_THREAD);
+    filter_return(SECCOMP_RET_ALLOW);
+    filter_return(SECCOMP_RET_ERRNO | EPERM);
 }
 
-/* To this process, or no signal at all. */
-static void own_signals_only(uint32_t call, int number)
+/* Allow signals to this process, and signal 0 to any. */
+static void filter_own_signals_only(uint32_t call, int number)
 {
-    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 6, call);
-    load_argument(number);
-    add(BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 0);
-    load_argument(0);
-    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, (uint32_t)getpid());
-    answer(SECCOMP_RET_ALLOW);
-    answer(SECCOMP_RET_ERRNO | EPERM);
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 0, 6, call);
+    filter_load_argument(number);
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 0);
+    filter_load_argument(0);
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, (uint32_t)getpid());
+    filter_return(SECCOMP_RET_ALLOW);
+    filter_return(SECCOMP_RET_ERRNO | EPERM);
 }
 
-/* Of this process alone, and never more than it has. */
-static void write_filter(void)
+/* prlimit of this process alone, never above its present limits. */
+static void filter_write(void)
 {
     filter.count = 0;
-    load(offsetof(struct seccomp_data, arch));
-    add(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, MACHINE);
-    answer(SECCOMP_RET_KILL_PROCESS);
-    load(offsetof(struct seccomp_data, nr));
-    add(BPF_JMP | BPF_JGE | BPF_K, 0, 1, CALLS_KNOWN);
-    answer(SECCOMP_RET_ERRNO | ENOSYS);
-    threads_only();
-    own_signals_only(SYS_kill, 1);
-    own_signals_only(SYS_tgkill, 2);
-    refuse_bits(SYS_openat, 2, OPEN_MAKES);
+    filter_load(offsetof(struct seccomp_data, arch));
+    filter_add(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, MACHINE);
+    filter_return(SECCOMP_RET_KILL_PROCESS);
+    filter_load(offsetof(struct seccomp_data, nr));
+    filter_add(BPF_JMP | BPF_JGE | BPF_K, 0, 1, CALLS_KNOWN);
+    filter_return(SECCOMP_RET_ERRNO | ENOSYS);
+    filter_clone_threads_only();
+    filter_own_signals_only(SYS_kill, 1);
+    filter_own_signals_only(SYS_tgkill, 2);
+    filter_refuse_bits(SYS_openat, 2, OPEN_MAKES);
 #if defined __x86_64__
-    refuse_bits(SYS_open, 1, OPEN_MAKES);
+    filter_refuse_bits(SYS_open, 1, OPEN_MAKES);
 #endif
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
-        refuse(absent[i], ENOSYS);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        refuse(refused[i], EPERM);
-    answer(SECCOMP_RET_ALLOW);
+    for (size_t i = 0; i < sizeof calls_absent / sizeof *calls_absent; i++)
+        filter_refuse(calls_absent[i], ENOSYS);
+    for (size_t i = 0; i < sizeof calls_refused / sizeof *calls_refused; i++)
+        filter_refuse(calls_refused[i], EPERM);
+    filter_return(SECCOMP_RET_ALLOW);
 }
 
-static bool limit(int what, rlim_t most)
+static bool resource_limit_lower(int what, rlim_t most)
 {
     struct rlimit now;
     if (getrlimit(what, &now) != 0) return false;
@@ -305,27 +307,27 @@ static bool limit(int what, rlim_t most)
     return setrlimit(what, &now) == 0;
 }
 
-static bool drop_capabilities(void)
+static bool capabilities_drop(void)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
     for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; capability++)
-        prctl(PR_CAPBSET_DROP, capability); /* where we may not, it is not ours to use either */
+        prctl(PR_CAPBSET_DROP, capability); /* without the permission for this, it cannot be used either */
     return syscall(SYS_capset, &header, none) == 0;
 }
 
 bool cb_sandbox_close_memory(void)
 {
-    if (limit(RLIMIT_CORE, 0) && prctl(PR_SET_DUMPABLE, 0) == 0) return true;
+    if (resource_limit_lower(RLIMIT_CORE, 0) && prctl(PR_SET_DUMPABLE, 0) == 0) return true;
     fprintf(stderr, "worker: cannot close its memory to others: %s\n", strerror(errno));
     return false;
 }
 
 bool cb_sandbox_enter(void)
 {
-    write_filter();
+    filter_write();
     struct sock_fprog program = {filter.count, filter.step};
-    if (limit(RLIMIT_NOFILE, FILES_MAX) && drop_capabilities() && cb_sandbox_close_memory() &&
+    if (resource_limit_lower(RLIMIT_NOFILE, FILES_MAX) && capabilities_drop() && cb_sandbox_close_memory() &&
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0)
         return true;

@@ -6,7 +6,7 @@
 #include "remote/worker/context.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
-#include "remote/worker/role.h"
+#include "remote/worker/reader_role.h"
 #include "remote/worker/watch.h"
 
 #include <stdio.h>
@@ -18,13 +18,15 @@
 
 static struct {      /* of the thread that reads commands */
     size_t from, to; /* in the inbox */
-    bool little; /* much bulk data came, so more of it is likely: it is to go straight to where it belongs */
+    /* much bulk data came, so more is likely: it is to be received directly into its destination */
+    bool little;
     uint8_t inbox[INBOX_BYTES] __attribute__((aligned(64)));
 } line;
 
-static bool more(void)
+static bool inbox_receive(void)
 {
-    if (!cb_outbox_flush()) return false; /* whoever waits for it must not wait for the next command */
+    if (!cb_outbox_flush())
+        return false; /* the program may wait for these answers before it sends the next command */
     if (line.from) {
         memmove(line.inbox, line.inbox + line.from, line.to - line.from);
         line.to -= line.from;
@@ -35,10 +37,10 @@ static bool more(void)
     return got != 0;
 }
 
-static bool have(size_t bytes)
+static bool inbox_ensure(size_t bytes)
 {
     while (line.to - line.from < bytes) {
-        if (!more()) return false;
+        if (!inbox_receive()) return false;
     }
     return true;
 }
@@ -62,12 +64,12 @@ bool cb_bulk_receive(struct cb_request *q, void *into, size_t bytes)
 
 bool cb_answer_part(struct cb_request *q, const void *data, size_t bytes, bool last)
 {
-    if (last) cb_watch_tell();
+    if (last) cb_watch_report();
     return cb_outbox_put(&q->frame, CB_ANSWER, last ? 0 : CB_FRAME_PART, CUDA_SUCCESS, data, bytes);
 }
 
-/* What commands with bulk data have before it: words. */
-static size_t words_before_bulk(uint16_t op)
+/* Number of words that precede bulk data in a command. */
+static size_t bulk_offset_words(uint16_t op)
 {
     switch (op) {
     case CB_OP_COPY_IN:
@@ -85,7 +87,7 @@ static size_t words_before_bulk(uint16_t op)
     }
 }
 
-static const struct cb_served *served(uint16_t op)
+static const struct cb_served *handler_of(uint16_t op)
 {
 #define OWN(name, answered) [CB_OP_##name] = {cb_on_##name, #name, answered},
     static const struct cb_served own[CB_OP_COUNT] = {CB_OWN_HANDLERS(OWN)};
@@ -94,16 +96,16 @@ static const struct cb_served *served(uint16_t op)
     return own[op].run ? &own[op] : cb_served[op].run ? &cb_served[op] : NULL;
 }
 
-/* The command's words and where it is; false: it is none of ours. */
-static bool take_command(struct cb_request *q, const struct cb_served *s)
+/* Take the command's words and locate its bulk data; return false if it is malformed. */
+static bool command_take(struct cb_request *q, const struct cb_served *s)
 {
     static __thread uint64_t arguments[CB_COMMAND_MAX / 8]; /* the inbox moves while bulk data is received */
-    size_t words = words_before_bulk(q->frame.op) * 8;
+    size_t words = bulk_offset_words(q->frame.op) * 8;
     if (!s || q->frame.bytes % 8 || q->frame.bytes > (words ? words + CB_BULK_MAX : CB_COMMAND_MAX))
         return false;
     if (words > q->frame.bytes) return false;
     if (!words) words = q->frame.bytes;
-    if (!have(words)) return false;
+    if (!inbox_ensure(words)) return false;
     memcpy(arguments, line.inbox + line.from, words);
     line.from += words;
     q->at = (const uint8_t *)arguments;
@@ -113,10 +115,10 @@ static bool take_command(struct cb_request *q, const struct cb_served *s)
     return true;
 }
 
-static bool answer(struct cb_request *q, const struct cb_served *s, CUresult result)
+static bool answer_send(struct cb_request *q, const struct cb_served *s, CUresult result)
 {
     bool ok = true;
-    if (s->answered || (q->frame.flags & CB_FRAME_ASKED)) cb_watch_tell();
+    if (s->answered || (q->frame.flags & CB_FRAME_ASKED)) cb_watch_report();
     if (!q->answered && (s->answered || (q->frame.flags & CB_FRAME_ASKED)))
         ok = cb_outbox_put(&q->frame, CB_ANSWER, 0, result, q->answer,
                            result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);
@@ -125,54 +127,54 @@ static bool answer(struct cb_request *q, const struct cb_served *s, CUresult res
     return ok && (!q->released || cb_outbox_flush());
 }
 
-/* Whether the session goes on. */
-static bool serve_one(struct cb_request *q)
+/* Execute one command; return true if the session goes on. */
+static bool command_serve(struct cb_request *q)
 {
-    const struct cb_served *s = served(q->frame.op);
+    const struct cb_served *s = handler_of(q->frame.op);
     q->bad = q->answered = q->released = false;
     q->offer = 0;
-    if (!take_command(q, s)) return false;
-    cb_role_command(q->frame.thread);
+    if (!command_take(q, s)) return false;
+    cb_reader_role_command(q->frame.thread);
     q->failed = CUDA_SUCCESS;
     q->given = 0;
     if (q->frame.op == CB_OP_cuStreamBeginCapture_v2) cb_watch_capture();
     CUresult result = cb_context_enter(q);
     if (result == CUDA_SUCCESS) result = s->run(q);
-    q->released = q->offer && !cb_role_returned(q->offer);
+    q->released = q->offer && !cb_reader_role_returned(q->offer);
     if (result == CB_MALFORMED || q->bad) {
         fprintf(stderr, "worker: command %u (%s) is malformed\n", q->frame.op, s->name);
         return false;
     }
-    while (!q->released && q->bulk) { /* not looked at, for the call was not made */
+    while (!q->released && q->bulk) { /* read and dropped, because the call was not made */
         static uint8_t waste[4096];
         if (!cb_bulk_receive(q, waste, q->bulk < sizeof waste ? q->bulk : sizeof waste)) return false;
     }
-    return answer(q, s, result);
+    return answer_send(q, s, result);
 }
 
-/* Until the program is gone; then the process ends, whatever others wait for. */
-static void read_commands(struct cb_request *q)
+/* Serve until the program has ended; then the process ends, even if other threads wait. */
+static void commands_read(struct cb_request *q)
 {
-    while (have(sizeof q->frame)) {
+    while (inbox_ensure(sizeof q->frame)) {
         memcpy(&q->frame, line.inbox + line.from, sizeof q->frame);
         line.from += sizeof q->frame;
-        bool ok = serve_one(q);
+        bool ok = command_serve(q);
         if (ok && !q->released) continue;
         if (ok) return;
         break;
     }
     cb_outbox_flush();
     int code = line.from == line.to ? 0 : 1;
-    if (cb_role_others_wait()) _exit(code);
+    if (cb_reader_role_others_wait()) _exit(code);
     exit(code);
 }
 
-static void *serve(void *nothing)
+static void *reader_run(void *nothing)
 {
     struct cb_request q = {0};
     do
-        read_commands(&q);
-    while (cb_role_take(false));
+        commands_read(&q);
+    while (cb_reader_role_take(false));
     free(q.answer);
     return nothing;
 }
@@ -180,9 +182,9 @@ static void *serve(void *nothing)
 _Noreturn void cb_serve(void)
 {
     struct cb_request q = {0};
-    cb_role_begin(serve);
+    cb_reader_role_begin(reader_run);
     do
-        read_commands(&q);
-    while (cb_role_take(true));
+        commands_read(&q);
+    while (cb_reader_role_take(true));
     exit(1); /* not reached */
 }

@@ -1,15 +1,15 @@
 #include "remote/worker/watch.h"
 
-#include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
 #include "remote/worker/output.h"
+#include "remote/worker/pending_copies.h"
 
 #include <pthread.h>
 #include <time.h>
 
 #define BATCH     64
-#define BUSY_MAX  16 /* streams that are known not to be done while we look */
+#define BUSY_MAX  16 /* streams known to have work left in one pass over the list */
 #define PAUSE_MIN 20000
 #define PAUSE_MAX 500000
 #define IDLE_MAX  50 /* pauses without anything to watch, before the thread sleeps */
@@ -31,17 +31,16 @@ struct done {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* there is something again, or all has been told */
+    pthread_cond_t changed; /* something was added, or everything was reported */
     struct watch *first, **last;
-    unsigned int telling; /* threads that have taken some and not told them yet */
+    unsigned int telling; /* threads that have taken entries and not reported them yet */
     bool started, asleep;
 } watches = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .last = &watches.first};
-static struct watch
-    *by_event[CB_OBJECTS_MAX]; /* a program has so many at most, and touches few of these pages */
+static struct watch *by_event[CB_OBJECTS_MAX]; /* indexed by number; a program uses few of these pages */
 
-/* ---- the list, with the lock held ---- */
+/* ---- the list; requires the lock ---- */
 
-static void take_out(struct watch *w)
+static void watch_unlink(struct watch *w)
 {
     *w->from = w->next;
     if (w->next)
@@ -51,7 +50,7 @@ static void take_out(struct watch *w)
     if (w->event) by_event[cb_object_number(w->id)] = NULL;
 }
 
-static void put_last(struct watch *w)
+static void watch_append(struct watch *w)
 {
     w->next = NULL;
     w->from = watches.last;
@@ -60,7 +59,7 @@ static void put_last(struct watch *w)
     if (w->event) by_event[cb_object_number(w->id)] = w;
 }
 
-static bool is_busy(CUstream *busy, unsigned int count, CUstream stream)
+static bool stream_is_busy(CUstream *busy, unsigned int count, CUstream stream)
 {
     for (unsigned int i = 0; i < count; i++) {
         if (busy[i] == stream) return true;
@@ -68,56 +67,56 @@ static bool is_busy(CUstream *busy, unsigned int count, CUstream stream)
     return false;
 }
 
-static CUresult query(const struct watch *w)
+static CUresult watch_query(const struct watch *w)
 {
     if (w->event) return CB_CALL(cuEventQuery)(w->event);
-    CUresult result =
-        CB_CALL(cuCtxPushCurrent_v2)(w->context); /* the default stream is another one in each */
+    /* the default stream is a separate one in each context */
+    CUresult result = CB_CALL(cuCtxPushCurrent_v2)(w->context);
     if (result != CUDA_SUCCESS) return result;
     result = CB_CALL(cuStreamQuery)(w->stream);
     CB_CALL(cuCtxPopCurrent_v2)(NULL);
     return result;
 }
 
-/* Take those that are done; what follows one that is not in its stream is not done either. */
-static unsigned int take_done(struct done *done)
+/* Take entries that are done; an entry that follows an unfinished one in its stream is not done either. */
+static unsigned int watches_take_done(struct done *done)
 {
     CUstream busy[BUSY_MAX];
     unsigned int busy_count = 0, count = 0;
     for (struct watch *w = watches.first, *next; w && count < BATCH; w = next) {
         next = w->next;
-        if (w->event && is_busy(busy, busy_count, w->stream)) continue;
-        CUresult result = query(w);
+        if (w->event && stream_is_busy(busy, busy_count, w->stream)) continue;
+        CUresult result = watch_query(w);
         if (result == CUDA_ERROR_NOT_READY) {
             if (w->event && busy_count < BUSY_MAX) busy[busy_count++] = w->stream;
             continue;
         }
         done[count++] = (struct done){w->id, w->frame, result};
-        take_out(w);
+        watch_unlink(w);
         free(w);
     }
     return count;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
-static void tell(const struct done *done, unsigned int count)
+static void done_report(const struct done *done, unsigned int count)
 {
     for (unsigned int i = 0; i < count; i++)
         cb_outbox_notice(&done[i].frame, CB_DONE, 0, done[i].result, &done[i].id, 1, NULL, 0);
 }
 
-bool cb_watch_tell(void)
+bool cb_watch_report(void)
 {
     struct done done[BATCH];
     bool told = false;
     pthread_mutex_lock(&watches.lock);
-    for (unsigned int count; watches.first && (count = take_done(done));) {
+    for (unsigned int count; watches.first && (count = watches_take_done(done));) {
         watches.telling++;
         pthread_mutex_unlock(&watches.lock);
-        cb_drain(); /* what was copied before it */
+        cb_pending_copies_send(); /* data copied before it is sent first */
         cb_output_send();
-        tell(done, count);
+        done_report(done, count);
         told = true;
         pthread_mutex_lock(&watches.lock);
         if (!--watches.telling) pthread_cond_broadcast(&watches.changed);
@@ -125,12 +124,12 @@ bool cb_watch_tell(void)
     while (watches.telling)
         pthread_cond_wait(&watches.changed, &watches.lock);
     pthread_mutex_unlock(&watches.lock);
-    cb_drain();
+    cb_pending_copies_send();
     cb_output_send();
     return told;
 }
 
-static void *look(void *nothing)
+static void *watcher_run(void *nothing)
 {
     long pause_ns = PAUSE_MIN;
     for (unsigned int idle = 0;;) {
@@ -145,7 +144,7 @@ static void *look(void *nothing)
         watches.asleep = false;
         bool some = watches.first;
         pthread_mutex_unlock(&watches.lock);
-        bool told = some && cb_watch_tell();
+        bool told = some && cb_watch_report();
         if (told) cb_outbox_flush();
         pause_ns = told || !some ? PAUSE_MIN : pause_ns < PAUSE_MAX / 2 ? 2 * pause_ns : PAUSE_MAX;
     }
@@ -154,7 +153,8 @@ static void *look(void *nothing)
 
 /* ---- adding ---- */
 
-static void fill(struct watch *w, const struct cb_request *q, uint64_t id, CUevent event, CUstream stream)
+static void watch_fill(struct watch *w, const struct cb_request *q, uint64_t id, CUevent event,
+                       CUstream stream)
 {
     w->id = id;
     w->frame = q->frame;
@@ -163,7 +163,7 @@ static void fill(struct watch *w, const struct cb_request *q, uint64_t id, CUeve
     CB_CALL(cuCtxGetCurrent)(&w->context);
 }
 
-static struct watch *stream_of(const struct cb_request *q, uint64_t id)
+static struct watch *watch_find_stream(const struct cb_request *q, uint64_t id)
 {
     struct watch *w = watches.first;
     while (w && (w->event || w->id != id || w->frame.context != q->frame.context ||
@@ -172,21 +172,21 @@ static struct watch *stream_of(const struct cb_request *q, uint64_t id)
     return w;
 }
 
-/* False: the program has to ask. */
-static bool add(const struct cb_request *q, uint64_t id, CUevent event, CUstream stream)
+/* Return false if the program has to ask. */
+static bool watch_add(const struct cb_request *q, uint64_t id, CUevent event, CUstream stream)
 {
     pthread_t thread;
     pthread_mutex_lock(&watches.lock);
-    struct watch *w = event ? by_event[cb_object_number(id)] : stream_of(q, id);
+    struct watch *w = event ? by_event[cb_object_number(id)] : watch_find_stream(q, id);
     if (w)
-        take_out(w);
+        watch_unlink(w);
     else
         w = malloc(sizeof *w);
-    if (!watches.started) watches.started = pthread_create(&thread, NULL, look, NULL) == 0;
+    if (!watches.started) watches.started = pthread_create(&thread, NULL, watcher_run, NULL) == 0;
     bool ok = w && watches.started;
     if (ok) {
-        fill(w, q, id, event, stream);
-        put_last(w);
+        watch_fill(w, q, id, event, stream);
+        watch_append(w);
         if (watches.asleep) pthread_cond_broadcast(&watches.changed);
     } else {
         free(w);
@@ -195,12 +195,12 @@ static bool add(const struct cb_request *q, uint64_t id, CUevent event, CUstream
     return ok;
 }
 
-static bool is_watchable(uint64_t event)
+static bool event_is_watchable(uint64_t event)
 {
     return cb_object_number(event) < CB_WORKER_NUMBER;
 }
 
-/* ---- what is asked for ---- */
+/* ---- handlers ---- */
 
 CUresult cb_on_EVENT_RECORD(struct cb_request *q)
 {
@@ -215,14 +215,15 @@ CUresult cb_on_EVENT_RECORD(struct cb_request *q)
         result = CB_CALL(cuEventRecordWithFlags)(event, stream, flags);
     else if (result == CUDA_SUCCESS)
         result = CB_CALL(cuEventRecord)(event, stream);
-    if (!watched || !is_watchable(id)) return result;
-    if (result != CUDA_SUCCESS || !add(q, id, event, stream))
-        tell(&(struct done){id, q->frame, result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result}, 1);
+    if (!watched || !event_is_watchable(id)) return result;
+    if (result != CUDA_SUCCESS || !watch_add(q, id, event, stream))
+        done_report(&(struct done){id, q->frame, result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result},
+                    1);
     return result;
 }
 
-/* A word: done, not yet but it will be told, or not yet. */
-static CUresult answer(struct cb_request *q, CUresult result, bool watched)
+/* Put one word: done, not done and will be reported, or not done. */
+static CUresult query_answer(struct cb_request *q, CUresult result, bool watched)
 {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
     cb_give_word(q, result == CUDA_SUCCESS ? CB_IS_DONE : watched ? CB_WILL_BE_TOLD : CB_IS_NOT_DONE);
@@ -237,8 +238,10 @@ CUresult cb_on_EVENT_QUERY(struct cb_request *q)
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
     CUresult result = CB_CALL(cuEventQuery)(event);
-    watched = watched && result == CUDA_ERROR_NOT_READY && is_watchable(id);
-    return answer(q, result, watched && add(q, id, event, (CUstream)event)); /* in no stream that we know */
+    watched = watched && result == CUDA_ERROR_NOT_READY && event_is_watchable(id);
+    return query_answer(q, result,
+                        /* the event was recorded in no stream that we know */
+                        watched && watch_add(q, id, event, (CUstream)event));
 }
 
 CUresult cb_on_STREAM_QUERY(struct cb_request *q)
@@ -249,13 +252,14 @@ CUresult cb_on_STREAM_QUERY(struct cb_request *q)
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
     CUresult result = CB_CALL(cuStreamQuery)(stream);
-    return answer(q, result, watched && result == CUDA_ERROR_NOT_READY && add(q, id, NULL, stream));
+    return query_answer(q, result,
+                        watched && result == CUDA_ERROR_NOT_READY && watch_add(q, id, NULL, stream));
 }
 
-/* ---- what is no more ---- */
+/* ---- destroyed objects ---- */
 
-/* Those for which `matters` says so; they are not looked at any more when this returns. */
-static void drop(bool (*matters)(const struct watch *w, uint64_t what), uint64_t what, bool told)
+/* Remove the entries that `matters` selects; they are not accessed any more when this returns. */
+static void watches_drop(bool (*matters)(const struct watch *w, uint64_t what), uint64_t what, bool told)
 {
     struct done done[BATCH];
     unsigned int count = 0;
@@ -264,29 +268,29 @@ static void drop(bool (*matters)(const struct watch *w, uint64_t what), uint64_t
         next = w->next;
         if (!matters(w, what)) continue;
         if (told && count == BATCH) {
-            tell(done, count);
+            done_report(done, count);
             count = 0;
         }
         done[count] = (struct done){w->id, w->frame, CUDA_ERROR_UNKNOWN};
         count += told;
-        take_out(w);
+        watch_unlink(w);
         free(w);
     }
     pthread_mutex_unlock(&watches.lock);
-    tell(done, count);
+    done_report(done, count);
 }
 
-static bool is_of(const struct watch *w, uint64_t id)
+static bool watch_is_of_object(const struct watch *w, uint64_t id)
 {
     return w->id == id;
 }
 
-static bool is_in(const struct watch *w, uint64_t context)
+static bool watch_is_in_context(const struct watch *w, uint64_t context)
 {
     return w->frame.context == context;
 }
 
-static bool is_stream(const struct watch *w, uint64_t nothing)
+static bool watch_is_of_stream(const struct watch *w, uint64_t nothing)
 {
     (void)nothing;
     return !w->event;
@@ -295,23 +299,23 @@ static bool is_stream(const struct watch *w, uint64_t nothing)
 void cb_watch_drop(uint64_t id)
 {
     if (!cb_object_is(id, CB_KIND_EVENT)) {
-        drop(is_of, id, false);
+        watches_drop(watch_is_of_object, id, false);
         return;
     }
-    if (!is_watchable(id)) return;
+    if (!event_is_watchable(id)) return;
     pthread_mutex_lock(&watches.lock);
     struct watch *w = by_event[cb_object_number(id)];
-    if (w) take_out(w);
+    if (w) watch_unlink(w);
     free(w);
     pthread_mutex_unlock(&watches.lock);
 }
 
-void cb_watch_forget(uint16_t context)
+void cb_watch_drop_context(uint16_t context)
 {
-    drop(is_in, context, true);
+    watches_drop(watch_is_in_context, context, true);
 }
 
 void cb_watch_capture(void)
 {
-    drop(is_stream, 0, true);
+    watches_drop(watch_is_of_stream, 0, true);
 }

@@ -1,6 +1,6 @@
 /*
- * Events and streams that the program wants to know done without asking. It is told before any answer or notice from which
- * it could conclude so, and otherwise soon: a thread looks while there are some.
+ * Events and streams whose completion the program wants to have reported. It is reported before any answer or
+ * notice from which the program could conclude it, and otherwise soon: a thread polls while there are some.
  */
 #ifndef CALABASH_REMOTE_WORKER_WATCH_H
 #define CALABASH_REMOTE_WORKER_WATCH_H
@@ -9,15 +9,15 @@
 #include <stdint.h>
 
 /*
- * Tell what is done, and send what copies have brought: after this, an answer may tell that a stream has come so far.
- * False: nothing was told.
+ * Report what is done, and send the data of completed copies: after this, an answer may imply that a stream has
+ * progressed so far. Return false if nothing was reported.
  */
-bool cb_watch_tell(void);
-/* Before the driver's event or stream is destroyed. */
+bool cb_watch_report(void);
+/* Call this before the driver's event or stream is destroyed. */
 void cb_watch_drop(uint64_t id);
-/* Before a context is destroyed. */
-void cb_watch_forget(uint16_t context);
-/* A stream is going to be captured: to ask whether one is done could spoil that. */
+/* Call this before a context is destroyed. */
+void cb_watch_drop_context(uint16_t context);
+/* A stream is going to be captured: a query of its progress could invalidate the capture. */
 void cb_watch_capture(void);
 
 #endif

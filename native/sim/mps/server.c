@@ -114,8 +114,8 @@ static void note_fault(struct sim_mps *m)
         uint32_t slot = m->fault_slot % SIM_PROCS_MAX;
         const char *uuid = sim.node->device[m->fault_device % SIM_DEVICES_MAX].profile.uuid;
         faults_seen = m->fault_count;
-        int pid =
-            seen[slot] ? seen_pid[slot] : (int)m->fault_pid; /* it may have come and gone between two looks */
+        /* it may have come and gone between two looks */
+        int pid = seen[slot] ? seen_pid[slot] : (int)m->fault_pid;
         log_line("Client {%u, %d} encountered a fatal fault on device %s", sim.node->proc[slot].mps.id, pid,
                  uuid);
         hit_clients(true);

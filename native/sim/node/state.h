@@ -44,11 +44,12 @@
 #define SIM_DEPARTED_MAX   256u
 #define SIM_GI_MAX         16u
 #define SIM_CI_MAX         16u
-#define SIM_LINES_MAX      (1u + SIM_CI_MAX) /* the card's own, then one for each place of a compute instance */
-#define SIM_SLICE_NS       1000000ull        /* a turn of the class that is not set to another */
-#define SIM_TIMESLICES     4u                /* classes of turns: as they are, short, medium, long */
-#define SIM_MANAGED_MAX    4096u             /* managed allocations whose place is followed, per device */
-#define SIM_TOUCH_MAX      4u                /* of which one piece of work may touch so many */
+/* the card's own, then one for each place of a compute instance */
+#define SIM_LINES_MAX   (1u + SIM_CI_MAX)
+#define SIM_SLICE_NS    1000000ull /* a turn of the class that is not set to another */
+#define SIM_TIMESLICES  4u         /* classes of turns: as they are, short, medium, long */
+#define SIM_MANAGED_MAX 4096u      /* managed allocations whose place is followed, per device */
+#define SIM_TOUCH_MAX   4u         /* of which one piece of work may touch so many */
 
 /* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
 struct sim_history {
@@ -163,8 +164,8 @@ struct sim_line {
 
 struct sim_engine {
     struct sim_line line[SIM_LINES_MAX];
-    uint64_t
-        busy_ns; /* time in which a kernel ran; on a compute instance its share of the card's multiprocessors */
+    /* time in which a kernel ran; on a compute instance its share of the card's multiprocessors */
+    uint64_t busy_ns;
     uint64_t copy_ns;
     uint64_t kernel_count;
     uint64_t switch_count; /* slices that passed to another context */
@@ -180,8 +181,8 @@ struct sim_device {
     uint64_t used_peak_bytes;
     uint64_t alloc_count, free_count, denied_count;
     uint32_t persistence_mode;
-    uint32_t
-        compute_mode; /* CUcomputemode / nvmlComputeMode_t: 0 default, 2 prohibited, 3 exclusive process */
+    /* CUcomputemode / nvmlComputeMode_t: 0 default, 2 prohibited, 3 exclusive process */
+    uint32_t compute_mode;
     uint32_t power_limit_mw;                         /* 0: the profile's */
     uint32_t app_sm_clock_mhz, app_memory_clock_mhz; /* 0: the profile's */
     uint32_t ecc_mode, ecc_mode_pending;

@@ -9,9 +9,10 @@
 #include <unistd.h>
 
 #define MEMORY_TEMPERATURE_OFFSET_C 6u
-#define HBM_BUS_BITS                1024u /* a wider bus is stacked memory, which has a sensor and never idles down */
-#define BAR1_PER_CONTEXT_BYTES      (2ull << 20)
-#define THROTTLE_SLOWDOWN           0x8u
+/* a wider bus is stacked memory, which has a sensor and never idles down */
+#define HBM_BUS_BITS           1024u
+#define BAR1_PER_CONTEXT_BYTES (2ull << 20)
+#define THROTTLE_SLOWDOWN      0x8u
 
 NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {

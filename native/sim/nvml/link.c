@@ -120,8 +120,8 @@ static nvmlGpuTopologyLevel_t common_level(const struct nv_target *a, const stru
 {
     if (a->index == b->index) return NVML_TOPOLOGY_INTERNAL;
     if (a->device->profile.numa_node != b->device->profile.numa_node) return NVML_TOPOLOGY_SYSTEM;
-    return a->index / 2 == b->index / 2 ? NVML_TOPOLOGY_MULTIPLE
-                                        : NVML_TOPOLOGY_NODE; /* pairs share a switch */
+    /* pairs share a switch */
+    return a->index / 2 == b->index / 2 ? NVML_TOPOLOGY_MULTIPLE : NVML_TOPOLOGY_NODE;
 }
 
 NVML_API nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,

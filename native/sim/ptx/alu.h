@@ -6,8 +6,8 @@
 
 struct alu {
     const char *name; /* with the modifiers that choose another operation: "mul.hi" */
-    const char *
-        shape; /* result, then sources: t the instruction's type, w twice as wide, u a 32-bit integer, p predicate */
+    /* result, then sources: t the instruction's type, w twice as wide, u a 32-bit integer, p predicate */
+    const char *shape;
     op_fn *const *run;   /* by type */
     op_fn *const *flush; /* the same with .ftz; NULL: no difference */
 };

@@ -1,4 +1,4 @@
-/* What every file of the client begins with. */
+/* Common header of the client: the driver API, standard headers, and the macros of exported functions. */
 #ifndef CALABASH_REMOTE_CLIENT_API_BASE_H
 #define CALABASH_REMOTE_CLIENT_API_BASE_H
 
@@ -16,7 +16,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Ends the function with the answer of the call unless that is success. */
+/* Return the result of the call from this function, unless it is success. */
 #define CB_OK(call)                                      \
     do {                                                 \
         CUresult cb_answer = (call);                     \

@@ -2,10 +2,13 @@
 
 #include <stdio.h>
 
-static const struct cb_counters_table own = {sizeof own, &cb_counters};
+static const struct cb_counters_table counters_table = {sizeof counters_table, &cb_counters};
 
-/* NVIDIA's libraries ask for these. They are not part of the driver API; one of them is a proof that the driver is
- * NVIDIA's own, made of addresses and identities of the calling process, which no other machine can give and we do not. */
+/*
+ * NVIDIA's libraries ask for these tables. They are not part of the driver API; one of them proves that the
+ * driver is NVIDIA's own, from addresses and identities of the calling process. It cannot be computed on
+ * another machine, and is not served.
+ */
 static const struct {
     unsigned char id[16];
     const char *role;
@@ -24,7 +27,7 @@ static const struct {
      "checks of contexts"},
 };
 
-static const char *role_of(const CUuuid *id)
+static const char *table_role(const CUuuid *id)
 {
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (memcmp(tables[i].id, id->bytes, sizeof tables[i].id) == 0) return tables[i].role;
@@ -40,12 +43,12 @@ EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExpo
     if (!ppExportTable || !pExportTableId) return CUDA_ERROR_INVALID_VALUE;
     *ppExportTable = NULL;
     if (memcmp(pExportTableId->bytes, own_id, sizeof own_id) == 0) {
-        *ppExportTable = &own;
+        *ppExportTable = &counters_table;
         return CUDA_SUCCESS;
     }
     if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED) && getenv("CALABASH_DEBUG"))
         fprintf(stderr,
                 "calabash: an unnamed table of the driver (%s) is not served to programs of a remote GPU\n",
-                role_of(pExportTableId));
+                table_role(pExportTableId));
     return CUDA_ERROR_NOT_SUPPORTED;
 }

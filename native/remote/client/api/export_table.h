@@ -1,10 +1,10 @@
-/* Tables that cuGetExportTable gives: one of our own, and none of NVIDIA's. */
+/* Tables that cuGetExportTable returns: one of our own, and none of NVIDIA's. */
 #ifndef CALABASH_REMOTE_CLIENT_API_EXPORT_TABLE_H
 #define CALABASH_REMOTE_CLIENT_API_EXPORT_TABLE_H
 
 #include "remote/client/connection/command_buffer.h"
 
-/* By the UUID c0a1aba5-0001-4c6f-9d2e-5ca1ab1e0001: what has travelled so far, for tests and benchmarks. */
+/* Traffic counters, for tests and benchmarks; found by the UUID c0a1aba5-0001-4c6f-9d2e-5ca1ab1e0001. */
 struct cb_counters_table {
     size_t bytes; /* of the table */
     const struct cb_counters *counters;

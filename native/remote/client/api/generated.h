@@ -1,4 +1,4 @@
-/* What the generated functions stand on. */
+/* Declarations that the generated functions use. */
 #ifndef CALABASH_REMOTE_CLIENT_API_GENERATED_H
 #define CALABASH_REMOTE_CLIENT_API_GENERATED_H
 

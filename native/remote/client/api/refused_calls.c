@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-CUresult cb_refused(int function)
+CUresult cb_call_refused(int function)
 {
     static bool told[CB_CUDA_COUNT];
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;

@@ -1,10 +1,10 @@
-/* Functions that do not travel. */
+/* Driver functions that are not forwarded. */
 #ifndef CALABASH_REMOTE_CLIENT_API_REFUSED_CALLS_H
 #define CALABASH_REMOTE_CLIENT_API_REFUSED_CALLS_H
 
 #include "remote/client/api/base.h"
 
-/* What such a function answers; `function` is an enum cb_cuda_function. */
-CUresult cb_refused(int function);
+/* Report the function once and return CUDA_ERROR_NOT_SUPPORTED; `function` is an enum cb_cuda_function. */
+CUresult cb_call_refused(int function);
 
 #endif

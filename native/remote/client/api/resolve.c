@@ -1,11 +1,14 @@
-/* How programs find the functions, and what those answer that do not travel. */
+/* Look-up of functions by programs, and the results of functions that are not forwarded. */
 #include "remote/client/api/generated.h"
 
 #include "api/cuda_resolve.h"
 #include "remote/client/device/device_snapshot.h"
 
-/* A function that is younger than the driver behind the worker is not there, as with that driver itself. */
-static int youngest(int version)
+/*
+ * The lower of the two versions: a function that is younger than the driver behind the worker is absent, as
+ * with that driver itself.
+ */
+static int limit_version(int version)
 {
     int driver = cb_session_ready() ? cb_snapshot.driver_version : version;
     return driver < version ? driver : version;
@@ -21,7 +24,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVers
     *pfn = NULL;
     if ((flags & ~known) || flags == known || cudaVersion < 0) return CUDA_ERROR_INVALID_VALUE;
     CUdriverProcAddressQueryResult status;
-    int f = cb_api_resolve(symbol, youngest(cudaVersion),
+    int f = cb_api_resolve(symbol, limit_version(cudaVersion),
                            flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status);
     if (symbolStatus) *symbolStatus = status;
     if (f < 0) return CUDA_ERROR_NOT_FOUND;

@@ -9,28 +9,27 @@
 static struct answers {
     pthread_mutex_t lock;
     pthread_cond_t came;
-    struct cb_answer *first; /* who waits */
+    struct cb_answer *first; /* waiting threads */
     bool being_read;
 } answers = {.lock = PTHREAD_MUTEX_INITIALIZER, .came = PTHREAD_COND_INITIALIZER};
 
 static cb_notice_taker *takers[CB_NOTICE_COUNT];
 
-static struct { /* bytes that came and are not yet looked at; by whoever reads */
+static struct { /* bytes received and not yet interpreted; used by the reading thread */
     uint8_t bytes[64 << 10];
     size_t from, to;
-    bool
-        little; /* what comes next is a header before bulk data, which is to go straight to where it belongs */
+    bool little; /* a header comes next, before bulk data that is to be read directly into its destination */
 } inbox;
 
-#define STRAIGHT_BYTES 4096
-#define HEADER_BYTES   (sizeof(struct cb_frame) + sizeof(uint64_t)) /* with the result */
+#define DIRECT_READ_BYTES 4096
+#define HEADER_BYTES      (sizeof(struct cb_frame) + sizeof(uint64_t)) /* with the result */
 
-static bool fill(void)
+static bool inbox_fill(void)
 {
     bool gone = false;
     inbox.from = inbox.to = 0;
     size_t room = inbox.little ? HEADER_BYTES : sizeof inbox.bytes;
-    inbox.to = cb_link_receive(&cb_line.link, inbox.bytes, room, true, &gone);
+    inbox.to = cb_transport_receive(&cb_command_buffer.link, inbox.bytes, room, true, &gone);
     cb_counters.received_bytes += inbox.to;
     return inbox.to != 0;
 }
@@ -40,16 +39,16 @@ bool cb_notice_receive(void *into, size_t bytes)
     uint8_t *at = into;
     while (bytes) {
         size_t ready = inbox.to - inbox.from;
-        if (!ready && bytes >= STRAIGHT_BYTES) { /* much: straight to where it belongs */
+        if (!ready && bytes >= DIRECT_READ_BYTES) { /* much: directly into its destination */
             bool gone = false;
-            size_t got = cb_link_receive(&cb_line.link, at, bytes, true, &gone);
+            size_t got = cb_transport_receive(&cb_command_buffer.link, at, bytes, true, &gone);
             if (!got) return false;
             cb_counters.received_bytes += got;
             at += got;
             bytes -= got;
             continue;
         }
-        if (!ready && !fill()) return false;
+        if (!ready && !inbox_fill()) return false;
         ready = inbox.to - inbox.from;
         if (ready > bytes) ready = bytes;
         memcpy(at, inbox.bytes + inbox.from, ready);
@@ -60,7 +59,7 @@ bool cb_notice_receive(void *into, size_t bytes)
     return true;
 }
 
-static struct cb_answer *expected(uint32_t seq)
+static struct cb_answer *answer_find(uint32_t seq)
 {
     pthread_mutex_lock(&answers.lock);
     struct cb_answer *a = answers.first;
@@ -70,7 +69,7 @@ static struct cb_answer *expected(uint32_t seq)
     return a;
 }
 
-static void complete(struct cb_answer *a, CUresult result)
+static void answer_complete(struct cb_answer *a, CUresult result)
 {
     pthread_mutex_lock(&answers.lock);
     struct cb_answer **at = &answers.first;
@@ -83,10 +82,10 @@ static void complete(struct cb_answer *a, CUresult result)
     pthread_mutex_unlock(&answers.lock);
 }
 
-static bool take_answer(const struct cb_frame *f)
+static bool answer_read(const struct cb_frame *f)
 {
     uint64_t result;
-    struct cb_answer *a = expected(f->seq);
+    struct cb_answer *a = answer_find(f->seq);
     if (!a || f->bytes < sizeof result || !cb_notice_receive(&result, sizeof result)) return false;
     inbox.little = a->bulk_left && f->flags & CB_FRAME_PART;
     size_t rest = f->bytes - sizeof result;
@@ -102,18 +101,18 @@ static bool take_answer(const struct cb_frame *f)
     a->got = rest <= sizeof a->small ? a->small : malloc(rest);
     if (!a->got || !cb_notice_receive(a->got, rest)) return false;
     a->got_bytes = rest;
-    complete(a, (CUresult)result);
+    answer_complete(a, (CUresult)result);
     return true;
 }
 
-static bool read_frame(void)
+static bool frame_read(void)
 {
     struct cb_frame f;
     uint64_t result;
     if (!cb_notice_receive(&f, sizeof f)) return false;
     switch (f.op) {
     case CB_ANSWER:
-        return take_answer(&f);
+        return answer_read(&f);
     case CB_FAILED:
         if (f.bytes != sizeof result || !cb_notice_receive(&result, sizeof result)) return false;
         cb_context_failed(f.context, (CUresult)result);
@@ -125,12 +124,13 @@ static bool read_frame(void)
 
 void cb_answers_lost(void)
 {
-    static bool told; /* whoever could not send may have found it out first */
-    pthread_mutex_lock(&cb_line.lock);
+    static bool told; /* a thread that could not send may have found it out first */
+    pthread_mutex_lock(&cb_command_buffer.lock);
     if (!told)
-        fprintf(stderr, "calabash: the connection to the GPU is lost%s\n", cb_link_reason(&cb_line.link));
-    cb_line.gone = told = true;
-    pthread_mutex_unlock(&cb_line.lock);
+        fprintf(stderr, "calabash: the connection to the GPU is lost%s\n",
+                cb_transport_reason(&cb_command_buffer.link));
+    cb_command_buffer.gone = told = true;
+    pthread_mutex_unlock(&cb_command_buffer.lock);
     pthread_mutex_lock(&answers.lock);
     for (struct cb_answer *a = answers.first; a; a = a->next) {
         a->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -162,7 +162,7 @@ CUresult cb_answer_await(struct cb_answer *a)
         bool ok = true;
         while (ok && !a->done) {
             pthread_mutex_unlock(&answers.lock);
-            ok = read_frame();
+            ok = frame_read();
             pthread_mutex_lock(&answers.lock);
         }
         answers.being_read = false;
@@ -177,17 +177,17 @@ CUresult cb_answer_await(struct cb_answer *a)
     return a->result;
 }
 
-static bool something_came(bool *gone)
+static bool inbox_poll(bool *gone)
 {
     *gone = false;
     if (inbox.from < inbox.to) return true;
     inbox.from = inbox.to = 0;
-    inbox.to = cb_link_receive(&cb_line.link, inbox.bytes, sizeof inbox.bytes, false, gone);
+    inbox.to = cb_transport_receive(&cb_command_buffer.link, inbox.bytes, sizeof inbox.bytes, false, gone);
     cb_counters.received_bytes += inbox.to;
     return inbox.to != 0;
 }
 
-void cb_answers_look(void)
+void cb_answers_poll(void)
 {
     pthread_mutex_lock(&answers.lock);
     bool mine = !answers.being_read;
@@ -195,8 +195,8 @@ void cb_answers_look(void)
     pthread_mutex_unlock(&answers.lock);
     if (!mine) return;
     bool ok = true, gone;
-    while (ok && something_came(&gone))
-        ok = read_frame();
+    while (ok && inbox_poll(&gone))
+        ok = frame_read();
     pthread_mutex_lock(&answers.lock);
     answers.being_read = false;
     pthread_cond_broadcast(&answers.came);
@@ -209,7 +209,7 @@ void cb_notice_register(uint16_t op, cb_notice_taker *take)
     takers[op] = take;
 }
 
-void cb_answers_forget(void)
+void cb_answers_after_fork(void)
 {
     pthread_mutex_init(&answers.lock, NULL);
     pthread_cond_init(&answers.came, NULL);

@@ -1,5 +1,6 @@
 /*
- * Answers: each goes to the question of its number, in whatever order they come. They are read by whoever waits for one.
+ * Answers of the worker: each is given to the waiting call of its number, in whatever order they come. A thread
+ * that waits for an answer reads for all.
  */
 #ifndef CALABASH_REMOTE_CLIENT_CONNECTION_ANSWERS_H
 #define CALABASH_REMOTE_CLIENT_CONNECTION_ANSWERS_H
@@ -16,27 +17,30 @@ struct cb_answer {
     uint8_t *got;
     size_t got_bytes;
     uint8_t small[CB_GOT_MAX];
-    /* bulk data: where it goes, and how much is still to come */
+    /* bulk data: its destination, and how much is still to come */
     uint8_t *bulk;
     size_t bulk_left;
     struct cb_answer *next;
 };
 
-/* Before the question is sent. */
+/* Register before the question is sent. */
 void cb_answer_expect(struct cb_answer *a);
 CUresult cb_answer_await(struct cb_answer *a);
-/* Take what has come, if nobody else is about it. */
-void cb_answers_look(void);
-/* The connection is lost: everybody who waits is told. */
+/* Read what has come, if no other thread is reading. */
+void cb_answers_poll(void);
+/* The connection is lost: wake all waiting threads with an error. */
 void cb_answers_lost(void);
-void cb_answers_forget(void); /* in a child: nobody waits */
+void cb_answers_after_fork(void); /* in a child: no thread waits */
 
-/* ---- notices, which nobody has asked for ---- */
+/* ---- notices, which answer no question ---- */
 
-/* By the thread that reads, which must not wait for anything else; false: it is none of ours. */
+/*
+ * Called by the reading thread, which must not wait for anything else; return false if the notice is not for
+ * this taker.
+ */
 typedef bool cb_notice_taker(const struct cb_frame *f);
 void cb_notice_register(uint16_t op, cb_notice_taker *take);
-/* For takers: the next bytes of the payload. */
+/* For takers: read the next bytes of the payload. */
 bool cb_notice_receive(void *into, size_t bytes);
 
 #endif

@@ -13,26 +13,27 @@ __thread uint32_t cb_asked_seq;
 
 bool cb_session_ready(void)
 {
-    return cb_line.state == CB_OPEN;
+    return cb_command_buffer.state == CB_OPEN;
 }
 
 CUresult cb_call_begin_as(struct cb_call *c, enum cb_op op, uint16_t context)
 {
-    pthread_mutex_lock(&cb_line.lock);
-    if (LINE_BYTES - cb_line.filled < sizeof(struct cb_frame) + CB_COMMAND_MAX) cb_line_flush();
-    if (cb_line.gone) {
-        pthread_mutex_unlock(&cb_line.lock);
-        cb_answers_lost(); /* it may have been found out where nobody waited */
+    pthread_mutex_lock(&cb_command_buffer.lock);
+    if (COMMAND_BUFFER_BYTES - cb_command_buffer.filled < sizeof(struct cb_frame) + CB_COMMAND_MAX)
+        cb_command_buffer_flush();
+    if (cb_command_buffer.gone) {
+        pthread_mutex_unlock(&cb_command_buffer.lock);
+        cb_answers_lost(); /* the loss may have been found while no thread waited */
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
-    c->frame = cb_line.bytes + cb_line.filled;
+    c->frame = cb_command_buffer.bytes + cb_command_buffer.filled;
     c->at = c->frame + sizeof(struct cb_frame);
     c->end = c->at + CB_COMMAND_MAX;
     c->failed = CUDA_SUCCESS;
     c->taken = 0;
-    c->answer.seq = ++cb_line.seq;
+    c->answer.seq = ++cb_command_buffer.seq;
     if (c->answer.seq % KNOWN_MAX == 0)
-        cb_progress_doubt(); /* numbers that are compared lie near each other */
+        cb_progress_invalidate(); /* numbers that are compared are close to each other */
     struct cb_frame f = {
         .op = (uint16_t)op, .context = context, .seq = c->answer.seq, .thread = cb_thread_number()};
     memcpy(c->frame, &f, sizeof f);
@@ -82,8 +83,8 @@ void cb_put_string(struct cb_call *c, const char *text)
     cb_put_bytes(c, text, length);
 }
 
-/* What is wrong with a handle of that kind which is none. */
-static CUresult wrong(enum cb_kind kind)
+/* Error for a handle that is not an object of that kind. */
+static CUresult invalid_handle_error(enum cb_kind kind)
 {
     switch (kind) {
     case CB_KIND_CONTEXT:
@@ -98,7 +99,7 @@ static CUresult wrong(enum cb_kind kind)
     }
 }
 
-static enum cb_op op_of(const struct cb_call *c)
+static enum cb_op call_op(const struct cb_call *c)
 {
     uint16_t op;
     memcpy(&op, c->frame + offsetof(struct cb_frame, op), sizeof op);
@@ -108,11 +109,11 @@ static enum cb_op op_of(const struct cb_call *c)
 void cb_put_handle(struct cb_call *c, enum cb_kind kind, uint64_t handle)
 {
     bool is_default = kind == CB_KIND_STREAM && handle <= 2;
-    if (kind == CB_KIND_STREAM) cb_touch_stream(op_of(c), handle, c->answer.seq);
-    if (kind == CB_KIND_EVENT) cb_touch_event(op_of(c), handle);
+    if (kind == CB_KIND_STREAM) cb_stream_use_note(call_op(c), handle, c->answer.seq);
+    if (kind == CB_KIND_EVENT) cb_event_use_note(call_op(c), handle);
     if (kind == CB_KIND_FUNCTION && cb_object_is(handle, CB_KIND_KERNEL))
-        kind = CB_KIND_KERNEL; /* as good as one */
-    if (!is_default && !cb_object_alive(handle, kind)) c->failed = wrong(kind);
+        kind = CB_KIND_KERNEL; /* a function may be used as a kernel */
+    if (!is_default && !cb_object_alive(handle, kind)) c->failed = invalid_handle_error(kind);
     cb_put_word(c, is_default && !handle && cb_per_thread ? 2 : handle);
 }
 
@@ -126,12 +127,12 @@ uint64_t cb_new_object(struct cb_call *c, enum cb_kind kind)
 void cb_call_cancel(struct cb_call *c)
 {
     (void)c;
-    cb_line.seq--;
-    pthread_mutex_unlock(&cb_line.lock);
+    cb_command_buffer.seq--;
+    pthread_mutex_unlock(&cb_command_buffer.lock);
 }
 
-/* It takes its place in the line, with `bytes` of data behind it. */
-static CUresult commit(struct cb_call *c, const void *data, size_t bytes)
+/* Append the call to the command buffer, with `bytes` of data behind it. */
+static CUresult call_append(struct cb_call *c, const void *data, size_t bytes)
 {
     if (c->failed != CUDA_SUCCESS) {
         CUresult failed = c->failed;
@@ -141,28 +142,29 @@ static CUresult commit(struct cb_call *c, const void *data, size_t bytes)
     size_t words = CB_WORDS(bytes), whole = (size_t)(c->at - c->frame);
     uint32_t payload = (uint32_t)(whole - sizeof(struct cb_frame) + words);
     memcpy(c->frame + offsetof(struct cb_frame, bytes), &payload, sizeof payload);
-    cb_line.filled += whole;
+    cb_command_buffer.filled += whole;
     cb_counters.commands++;
     if (!bytes) return CUDA_SUCCESS;
-    if (words <= LINE_BYTES - cb_line.filled && words <= 4096) {
-        memset(cb_line.bytes + cb_line.filled + words - 8, 0, 8);
-        memcpy(cb_line.bytes + cb_line.filled, data, bytes);
-        cb_line.filled += words;
+    if (words <= COMMAND_BUFFER_BYTES - cb_command_buffer.filled && words <= 4096) {
+        memset(cb_command_buffer.bytes + cb_command_buffer.filled + words - 8, 0, 8);
+        memcpy(cb_command_buffer.bytes + cb_command_buffer.filled, data, bytes);
+        cb_command_buffer.filled += words;
         return CUDA_SUCCESS;
     }
     static const uint64_t zero;
-    struct iovec parts[3] = {
-        {cb_line.bytes, cb_line.filled}, {(void *)data, bytes}, {(void *)&zero, words - bytes}};
-    cb_counters.sent_bytes += cb_line.filled + words;
-    cb_line.filled = 0;
-    cb_line.gone = cb_line.gone || !cb_link_send(&cb_line.link, parts, 3);
+    struct iovec parts[3] = {{cb_command_buffer.bytes, cb_command_buffer.filled},
+                             {(void *)data, bytes},
+                             {(void *)&zero, words - bytes}};
+    cb_counters.sent_bytes += cb_command_buffer.filled + words;
+    cb_command_buffer.filled = 0;
+    cb_command_buffer.gone = cb_command_buffer.gone || !cb_transport_send(&cb_command_buffer.link, parts, 3);
     return CUDA_SUCCESS;
 }
 
 CUresult cb_call_send_with(struct cb_call *c, const void *data, size_t bytes)
 {
-    CB_OK(commit(c, data, bytes));
-    pthread_mutex_unlock(&cb_line.lock);
+    CB_OK(call_append(c, data, bytes));
+    pthread_mutex_unlock(&cb_command_buffer.lock);
     cb_sender_wake();
     return CUDA_SUCCESS;
 }
@@ -174,25 +176,29 @@ CUresult cb_call_send(struct cb_call *c)
 
 CUresult cb_call_send_now(struct cb_call *c)
 {
-    CB_OK(commit(c, NULL, 0));
-    bool alive = cb_line_flush();
-    pthread_mutex_unlock(&cb_line.lock);
+    CB_OK(call_append(c, NULL, 0));
+    bool alive = cb_command_buffer_flush();
+    pthread_mutex_unlock(&cb_command_buffer.lock);
     if (!alive) cb_answers_lost();
     return CUDA_SUCCESS;
 }
 
-/* After an end of a context, and a failure that lasts, events and streams are not what they were told to be. */
-static bool is_doubtful(enum cb_op op, CUresult result)
+/*
+ * Return true if events and streams may not be as recorded: after the end of a context, and after a failure
+ * that lasts.
+ */
+static bool invalidates_progress(enum cb_op op, CUresult result)
 {
     return op == CB_OP_CONTEXT_RESET || op == CB_OP_CONTEXT_DESTROY ||
            (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result <= CUDA_ERROR_LAUNCH_FAILED);
 }
 
-static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes)
+static CUresult call_exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk,
+                              size_t bulk_bytes)
 {
     struct cb_answer *a = &c->answer;
     uint16_t asked = CB_FRAME_ASKED;
-    enum cb_op op = op_of(c);
+    enum cb_op op = call_op(c);
     memcpy(c->frame + offsetof(struct cb_frame, flags), &asked, sizeof asked);
     a->bulk = bulk;
     a->bulk_left = bulk_bytes;
@@ -200,28 +206,28 @@ static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void
     a->got_bytes = 0;
     a->done = false;
     if (c->failed == CUDA_SUCCESS) cb_answer_expect(a);
-    CB_OK(commit(c, data, bytes));
+    CB_OK(call_append(c, data, bytes));
     cb_counters.questions++;
-    bool alive = cb_line_flush();
-    pthread_mutex_unlock(&cb_line.lock);
+    bool alive = cb_command_buffer_flush();
+    pthread_mutex_unlock(&cb_command_buffer.lock);
     if (!alive) cb_answers_lost();
     CUresult result = cb_answer_await(a);
     if (result == CUDA_SUCCESS && cb_after_wait) cb_after_wait(op);
-    if (is_doubtful(op, result)) cb_progress_doubt();
-    cb_asked_seq = a->seq; /* what follows a wait has asked as well */
+    if (invalidates_progress(op, result)) cb_progress_invalidate();
+    cb_asked_seq = a->seq; /* operations after a wait count as waited for */
     return result;
 }
 
 CUresult cb_call_exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes)
 {
-    CUresult result = exchange(c, data, bytes, bulk, bulk_bytes);
+    CUresult result = call_exchange(c, data, bytes, bulk, bulk_bytes);
     CUresult earlier = cb_context_take_failure();
     return earlier != CUDA_SUCCESS ? earlier : result;
 }
 
 CUresult cb_call_question(struct cb_call *c)
 {
-    return exchange(c, NULL, 0, NULL, 0);
+    return call_exchange(c, NULL, 0, NULL, 0);
 }
 
 CUresult cb_call_ask(struct cb_call *c)
@@ -253,7 +259,7 @@ const char *cb_take_string(struct cb_call *c)
     uint64_t length = cb_take_word(c);
     const char *text = (const char *)c->answer.got + c->taken;
     if (length >= c->answer.got_bytes - c->taken || text[length])
-        return NULL; /* the zero behind it travels as well */
+        return NULL; /* the terminating zero travels as well */
     c->taken += CB_WORDS(length + 1);
     return text;
 }

@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* connect() with a bound: a machine that is off answers nothing. */
-static bool connected(int fd, const struct sockaddr *address, socklen_t bytes, int timeout_ms)
+/* connect() with a time limit: a machine that is off answers nothing. */
+static bool connect_within(int fd, const struct sockaddr *address, socklen_t bytes, int timeout_ms)
 {
     if (connect(fd, address, bytes) == 0) return true;
     if (errno != EINPROGRESS) return false;
@@ -32,12 +32,12 @@ static bool connected(int fd, const struct sockaddr *address, socklen_t bytes, i
     return said > 0 && !failed;
 }
 
-static bool split(const char *where, char *host, size_t room, const char **port)
+static bool host_port_split(const char *where, char *host, size_t room, const char **port)
 {
     const char *colon = strrchr(where, ':');
     if (!colon || (size_t)(colon - where) >= room) return false;
     size_t length = (size_t)(colon - where);
-    bool bracketed = length > 2 && where[0] == '[' && where[length - 1] == ']'; /* an address of IPv6 */
+    bool bracketed = length > 2 && where[0] == '[' && where[length - 1] == ']'; /* an IPv6 address */
     if (bracketed) {
         where++;
         length -= 2;
@@ -52,7 +52,7 @@ int cb_dial(const char *where, int timeout_ms, char *why, size_t room)
 {
     char host[256];
     const char *port;
-    if (!split(where, host, sizeof host, &port)) {
+    if (!host_port_split(where, host, sizeof host, &port)) {
         snprintf(why, room, "%s is not HOST:PORT", where);
         return -1;
     }
@@ -64,7 +64,7 @@ int cb_dial(const char *where, int timeout_ms, char *why, size_t room)
     }
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-        if (fd >= 0 && connected(fd, a->ai_addr, a->ai_addrlen, timeout_ms)) break;
+        if (fd >= 0 && connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms)) break;
         snprintf(why, room, "cannot reach %s: %s", where, strerror(errno));
         if (fd >= 0) close(fd);
         fd = -1;

@@ -1,4 +1,4 @@
-/* Connecting to a server. */
+/* TCP connections to a server. */
 #ifndef CALABASH_REMOTE_CLIENT_CONNECTION_DIAL_H
 #define CALABASH_REMOTE_CLIENT_CONNECTION_DIAL_H
 
@@ -6,8 +6,10 @@
 
 #define CB_DIAL_MS 5000
 
-/* A connection to HOST:PORT in that time for each of its addresses, whose dead other end is noticed within 10 s; -1 with a
- * line in `why`. */
+/*
+ * Connect to HOST:PORT within that time for each of its addresses; a dead peer is detected within 10 s. Return
+ * -1 with a line in `why` on failure.
+ */
 int cb_dial(const char *where, int timeout_ms, char *why, size_t room);
 
 #endif

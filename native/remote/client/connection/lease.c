@@ -21,13 +21,13 @@
 #define GRACE_S      60
 #define HANDSHAKE_MS 5000
 
-static struct lease { /* of this process; it connects again with it */
+static struct lease { /* the lease of this process, also used to reconnect */
     char server[256], identity[CB_IDENTITY_MAX];
     uint8_t key[CB_KEY_BYTES];
     int grace_ms;
 } lease;
 
-static bool hex(const char *text, uint8_t *out, size_t bytes)
+static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
 {
     if (strlen(text) != 2 * bytes || strspn(text, "0123456789abcdefABCDEF") != 2 * bytes) return false;
     for (size_t i = 0; i < bytes; i++) {
@@ -38,7 +38,7 @@ static bool hex(const char *text, uint8_t *out, size_t bytes)
     return true;
 }
 
-static bool take_line(struct lease *l, char *name, char *id)
+static bool lease_line_parse(struct lease *l, char *name, char *id)
 {
     char *value = strchr(name, '=');
     if (!value) return false;
@@ -54,30 +54,30 @@ static bool take_line(struct lease *l, char *name, char *id)
         strcpy(id, value);
         return true;
     }
-    if (strcmp(name, "key") == 0) return hex(value, l->key, sizeof l->key);
+    if (strcmp(name, "key") == 0) return hex_decode(value, l->key, sizeof l->key);
     if (strcmp(name, "grace_s") == 0) {
         char *end;
         long grace_s = strtol(value, &end, 10);
         l->grace_ms = (int)(grace_s * 1000);
         return *value >= '0' && *value <= '9' && !*end && grace_s <= (long)(CB_GRACE_MAX_MS / 1000);
     }
-    return true; /* of a later version */
+    return true; /* written by a later version */
 }
 
-/* The number of the line that is wrong; 0: all are right, -1: something is missing. */
-static int take_lines(struct lease *l, char *text, char *id)
+/* Number of the first invalid line; 0: all are valid, -1: a line is missing. */
+static int lease_lines_parse(struct lease *l, char *text, char *id)
 {
     static const uint8_t none[CB_KEY_BYTES];
     int number = 0;
     char *rest = text;
     for (char *line; (line = strsep(&rest, "\n"));) {
         number++;
-        if (*line && *line != '#' && !take_line(l, line, id)) return number;
+        if (*line && *line != '#' && !lease_line_parse(l, line, id)) return number;
     }
     return !*l->server || !*id || memcmp(l->key, none, sizeof none) == 0 ? -1 : 0;
 }
 
-static bool read_lease(struct lease *l, const char *path, char *why, size_t room)
+static bool lease_read(struct lease *l, const char *path, char *why, size_t room)
 {
     char text[FILE_BYTES + 1] = "", id[LEASE_DIGITS + 1] = "";
     uint8_t session[CB_SESSION_BYTES];
@@ -94,7 +94,7 @@ static bool read_lease(struct lease *l, const char *path, char *why, size_t room
         return false;
     }
     l->grace_ms = GRACE_S * 1000;
-    int wrong = take_lines(l, text, id);
+    int wrong = lease_lines_parse(l, text, id);
     explicit_bzero(text, sizeof text);
     if (wrong > 0)
         snprintf(why, room, "%s is no lease: line %d is wrong", path, wrong);
@@ -107,7 +107,7 @@ static bool read_lease(struct lease *l, const char *path, char *why, size_t room
     return false;
 }
 
-static struct cb_tls *dial(const struct lease *l, int timeout_ms, char *why, size_t room)
+static struct cb_tls *lease_dial(const struct lease *l, int timeout_ms, char *why, size_t room)
 {
     int fd = cb_dial(l->server, timeout_ms, why, room);
     if (fd < 0) return NULL;
@@ -115,19 +115,19 @@ static struct cb_tls *dial(const struct lease *l, int timeout_ms, char *why, siz
     return cb_tls_client(fd, l->identity, l->key, timeout_ms, why, room);
 }
 
-static struct cb_tls *dial_again(void *own, int timeout_ms)
+static struct cb_tls *lease_redial(void *own, int timeout_ms)
 {
     char why[256];
-    return dial(own, timeout_ms, why, sizeof why);
+    return lease_dial(own, timeout_ms, why, sizeof why);
 }
 
 struct cb_stream cb_lease_open(const char *path, char *why, size_t room)
 {
     struct cb_stream s = {NULL, -1, NULL};
-    if (!read_lease(&lease, path, why, room)) return s;
-    struct cb_tls *t = dial(&lease, HANDSHAKE_MS, why, room);
+    if (!lease_read(&lease, path, why, room)) return s;
+    struct cb_tls *t = lease_dial(&lease, HANDSHAKE_MS, why, room);
     if (!t) return s;
-    s = cb_resume_client(t, lease.grace_ms, dial_again, &lease);
+    s = cb_resume_client(t, lease.grace_ms, lease_redial, &lease);
     if (!s.kind) snprintf(why, room, "the server %s has closed the connection", lease.server);
     return s;
 }

@@ -1,6 +1,7 @@
 /*
- * The thread that sends commands which nobody waits for. While commands come it looks every few microseconds, so that they
- * travel many at a time and the caller makes no system call; when none came for a while it sleeps until it is woken.
+ * Sending of commands that no thread waits for. While commands come the thread polls every few microseconds, so
+ * that many travel together and the caller makes no system call; if none came for a while it sleeps until it is
+ * woken.
  */
 #include "remote/client/connection/sender.h"
 
@@ -12,24 +13,24 @@
 #include <unistd.h>
 
 #define PAUSE_NS     20000
-#define PAUSE_MAX_NS 500000 /* while somebody else is sending much */
-#define IDLE_MAX     50     /* pauses without a command */
+#define PAUSE_MAX_NS 500000 /* while another thread is sending much */
+#define IDLE_MAX     50     /* pauses without a command, before it sleeps */
 
-static uint32_t asleep; /* 1: waits to be woken */
-static bool started;
+static uint32_t sender_asleep; /* 1: waits to be woken */
+static bool sender_started;
 
-static void wait_for_work(void)
+static void sender_sleep(void)
 {
-    __atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
-    pthread_mutex_lock(&cb_line.lock); /* what came before `asleep` was seen */
-    bool something = cb_line.filled != 0;
-    pthread_mutex_unlock(&cb_line.lock);
-    while (!something && __atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
-        syscall(SYS_futex, &asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
-    __atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&sender_asleep, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&cb_command_buffer.lock); /* commands that came before `asleep` was visible */
+    bool something = cb_command_buffer.filled != 0;
+    pthread_mutex_unlock(&cb_command_buffer.lock);
+    while (!something && __atomic_load_n(&sender_asleep, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &sender_asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    __atomic_store_n(&sender_asleep, 0, __ATOMIC_SEQ_CST);
 }
 
-static void *run(void *nothing)
+static void *sender_run(void *nothing)
 {
     (void)nothing;
     prctl(PR_SET_NAME, "calabash-send");
@@ -37,17 +38,17 @@ static void *run(void *nothing)
     for (unsigned idle = 0;;) {
         struct timespec pause = {0, pause_ns};
         nanosleep(&pause, NULL);
-        if (pthread_mutex_trylock(&cb_line.lock)) { /* somebody is sending */
+        if (pthread_mutex_trylock(&cb_command_buffer.lock)) { /* another thread is sending */
             pause_ns = pause_ns < PAUSE_MAX_NS / 2 ? 2 * pause_ns : PAUSE_MAX_NS;
             continue;
         }
         pause_ns = PAUSE_NS;
-        idle = cb_line.filled ? 0 : idle + 1;
-        bool alive = cb_line_flush();
-        pthread_mutex_unlock(&cb_line.lock);
+        idle = cb_command_buffer.filled ? 0 : idle + 1;
+        bool alive = cb_command_buffer_flush();
+        pthread_mutex_unlock(&cb_command_buffer.lock);
         if (!alive) return NULL;
         if (idle > IDLE_MAX) {
-            wait_for_work();
+            sender_sleep();
             idle = 0;
         }
     }
@@ -58,20 +59,21 @@ bool cb_sender_start(void)
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for it */
-    started = started || pthread_create(&thread, NULL, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not delivered to it */
+    sender_started = sender_started || pthread_create(&thread, NULL, sender_run, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
+    return sender_started;
 }
 
 void cb_sender_wake(void)
 {
-    if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&asleep, 0, __ATOMIC_SEQ_CST))
-        syscall(SYS_futex, &asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    if (__atomic_load_n(&sender_asleep, __ATOMIC_SEQ_CST) &&
+        __atomic_exchange_n(&sender_asleep, 0, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &sender_asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-void cb_sender_forget(void)
+void cb_sender_after_fork(void)
 {
-    started = false;
-    asleep = 0;
+    sender_started = false;
+    sender_asleep = 0;
 }

@@ -12,31 +12,31 @@
 enum cb_purpose cb_session_purpose;
 const char *cb_session_where;
 
-static void in_child(void)
+static void session_after_fork(void)
 {
-    if (cb_line.state != CB_OPEN) return;
-    cb_line.state = CB_FORKED; /* the connection is the parent's */
-    cb_link_close(&cb_line.link);
-    pthread_mutex_init(&cb_line.lock, NULL);
-    cb_answers_forget();
-    cb_sender_forget();
-    cb_listener_forget();
+    if (cb_command_buffer.state != CB_OPEN) return;
+    cb_command_buffer.state = CB_FORKED; /* the connection is the parent's */
+    cb_transport_close(&cb_command_buffer.link);
+    pthread_mutex_init(&cb_command_buffer.lock, NULL);
+    cb_answers_after_fork();
+    cb_sender_after_fork();
+    cb_listener_after_fork();
 }
 
-static void at_end(void)
+static void session_at_exit(void)
 {
-    if (cb_line.state != CB_OPEN) return;
-    pthread_mutex_lock(&cb_line.lock);
-    if (cb_line_flush()) cb_link_leave(&cb_line.link);
-    pthread_mutex_unlock(&cb_line.lock);
+    if (cb_command_buffer.state != CB_OPEN) return;
+    pthread_mutex_lock(&cb_command_buffer.lock);
+    if (cb_command_buffer_flush()) cb_transport_leave(&cb_command_buffer.link);
+    pthread_mutex_unlock(&cb_command_buffer.lock);
 }
 
 #define CB_NAME(name) name,
-static void put_environment(struct cb_call *c)
+static void environment_put(struct cb_call *c)
 {
     static const char *const names[] = {CB_ENVIRONMENT(CB_NAME)};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        /* Of a span, devices are chosen where all of them are known. */
+        /* In a span, devices are chosen where the devices of all servers are known. */
         bool chosen_elsewhere = cb_span_member && strcmp(names[i], CB_VISIBLE_DEVICES) == 0;
         const char *value = chosen_elsewhere ? NULL : getenv(names[i]);
         cb_put_word(c, value != NULL);
@@ -44,14 +44,14 @@ static void put_environment(struct cb_call *c)
     }
 }
 
-static CUresult hello(void)
+static CUresult session_hello(void)
 {
     struct cb_call c;
     CB_OK(cb_call_begin_as(&c, CB_OP_HELLO, 0));
     cb_put_word(&c, CB_WIRE_MAGIC);
     cb_put_word(&c, CB_WIRE_VERSION);
     cb_put_word(&c, CB_OPS_SUM);
-    put_environment(&c);
+    environment_put(&c);
     cb_put_word(&c, cb_session_purpose);
     cb_put_word(&c, cb_span_member);
     CUresult result = cb_call_ask(&c);
@@ -75,7 +75,7 @@ bool cb_session_open(void)
     char why[256];
     const char *where = cb_session_where ? cb_session_where : getenv("CALABASH_REMOTE");
     pthread_mutex_lock(&opening);
-    bool ok = cb_line.state == CB_OPEN;
+    bool ok = cb_command_buffer.state == CB_OPEN;
     static bool told;
     if (!where && !told) {
         told = true;
@@ -83,21 +83,21 @@ bool cb_session_open(void)
                 "calabash: CALABASH_REMOTE does not say where the GPU is\nhint: start the program with"
                 " `calabash run`\n");
     }
-    if (!ok && cb_line.state == CB_CLOSED && where) {
+    if (!ok && cb_command_buffer.state == CB_CLOSED && where) {
         cb_output_begin();
-        ok = cb_link_open(&cb_line.link, where, why, sizeof why);
+        ok = cb_transport_open(&cb_command_buffer.link, where, why, sizeof why);
         if (!ok) fprintf(stderr, "calabash: %s\n", why);
-        cb_line.gone = !ok;
-        ok = ok && hello() == CUDA_SUCCESS && cb_sender_start();
+        cb_command_buffer.gone = !ok;
+        ok = ok && session_hello() == CUDA_SUCCESS && cb_sender_start();
         if (ok && !prepared) {
-            prepared = pthread_atfork(NULL, NULL, in_child) == 0;
-            atexit(at_end);
+            prepared = pthread_atfork(NULL, NULL, session_after_fork) == 0;
+            atexit(session_at_exit);
         }
         if (!ok) {
-            cb_link_leave(&cb_line.link);
-            cb_link_close(&cb_line.link);
+            cb_transport_leave(&cb_command_buffer.link);
+            cb_transport_close(&cb_command_buffer.link);
         }
-        if (ok) cb_line.state = CB_OPEN;
+        if (ok) cb_command_buffer.state = CB_OPEN;
     }
     pthread_mutex_unlock(&opening);
     return ok;
@@ -105,5 +105,5 @@ bool cb_session_open(void)
 
 bool cb_session_forked(void)
 {
-    return cb_line.state == CB_FORKED;
+    return cb_command_buffer.state == CB_FORKED;
 }

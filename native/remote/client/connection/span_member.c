@@ -4,17 +4,18 @@
 #include "remote/client/connection/session.h"
 #include "remote/client/memory/memory_ranges.h"
 
-static void join(unsigned int member, const char *where)
+static void member_join(unsigned int member, const char *where)
 {
     cb_span_member = (uint8_t)member;
     cb_session_where = where;
 }
 
-static bool owns(uint64_t address)
+static bool member_owns(uint64_t address)
 {
     struct cb_range r;
     return cb_range_of(address, &r);
 }
 
-/* Seen from outside in the libraries that spans load, and in no other. */
-EXPORT const struct cb_session_port cb_session_port = {sizeof cb_session_port, join, owns, cb_client_address};
+/* Exported by the libraries that spans load, and by no other. */
+EXPORT const struct cb_session_port cb_session_port = {sizeof cb_session_port, member_join, member_owns,
+                                                       cb_client_address};

@@ -1,4 +1,4 @@
-/* What a span asks of one of its sessions: a copy of this library, with a state of its own. */
+/* Interface between a span and each of its sessions, which is a copy of this library with its own state. */
 #ifndef CALABASH_REMOTE_CLIENT_CONNECTION_SPAN_MEMBER_H
 #define CALABASH_REMOTE_CLIENT_CONNECTION_SPAN_MEMBER_H
 
@@ -8,9 +8,12 @@
 
 struct cb_session_port {
     size_t bytes; /* of the table */
-    /* Before it is opened: it is that one, and its worker is there. The text stays. */
+    /*
+     * Called before the session is opened, with its number and the place of its worker. The text must remain
+     * valid.
+     */
     void (*join)(unsigned int member, const char *where);
-    /* Whether memory there was given by this session. */
+    /* Return true if this session allocated the memory at the address. */
     bool (*owns)(uint64_t address);
     void *const *address; /* of functions, by enum cb_cuda_function */
 };

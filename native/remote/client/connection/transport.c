@@ -14,10 +14,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define CB_LINK_FD 700
+#define CB_TRANSPORT_FD 700
 
-/* Say who we are, and which memory is for the ring (-1: none). */
-static bool greet(int fd, int memory)
+/* Send the greeting, with the memory of the ring (-1: none). */
+static bool greeting_send(int fd, int memory)
 {
     struct cb_greeting g = {.magic = CB_GREETING_MAGIC,
                             .version = CB_GREETING_VERSION,
@@ -38,19 +38,19 @@ static bool greet(int fd, int memory)
     do
         sent = sendmsg(fd, &m, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == sizeof g; /* nothing is in the socket before it */
+    return sent == sizeof g; /* nothing precedes it in the socket */
 }
 
-/* Out of the way of programs that close, or put in place, what they did not open. */
-static int out_of_the_way(int fd)
+/* Move a descriptor above those that programs close, or arrange, without having opened them. */
+static int descriptor_move_up(int fd)
 {
-    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, CB_LINK_FD) : -1;
-    if (high < 0) return fd; /* a program that may have few */
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, CB_TRANSPORT_FD) : -1;
+    if (high < 0) return fd; /* the descriptor limit may be low */
     close(fd);
     return high;
 }
 
-static bool open_unix(struct cb_link *l, const char *path, bool ring, char *why, size_t room)
+static bool unix_open(struct cb_transport *l, const char *path, bool ring, char *why, size_t room)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int memory = -1;
@@ -59,7 +59,7 @@ static bool open_unix(struct cb_link *l, const char *path, bool ring, char *why,
         return false;
     }
     strcpy(address.sun_path, path);
-    int fd = out_of_the_way(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    int fd = descriptor_move_up(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
         snprintf(why, room, "cannot reach %s: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
@@ -67,24 +67,24 @@ static bool open_unix(struct cb_link *l, const char *path, bool ring, char *why,
     }
     if (ring) l->stream = cb_ring_make(fd, &memory);
     if (!l->stream.kind) l->stream = cb_stream_plain(fd);
-    bool greeted = greet(fd, memory);
+    bool greeted = greeting_send(fd, memory);
     if (!greeted) snprintf(why, room, "cannot greet %s: %s", path, strerror(errno));
     if (memory >= 0) close(memory);
-    if (!greeted) cb_link_close(l);
+    if (!greeted) cb_transport_close(l);
     return greeted;
 }
 
-bool cb_link_open(struct cb_link *l, const char *where, char *why, size_t room)
+bool cb_transport_open(struct cb_transport *l, const char *where, char *why, size_t room)
 {
     l->stream.kind = NULL;
-    if (strncmp(where, "unix:", 5) == 0) return open_unix(l, where + 5, true, why, room);
-    if (strncmp(where, "socket:", 7) == 0) return open_unix(l, where + 7, false, why, room);
+    if (strncmp(where, "unix:", 5) == 0) return unix_open(l, where + 5, true, why, room);
+    if (strncmp(where, "socket:", 7) == 0) return unix_open(l, where + 7, false, why, room);
     if (strncmp(where, "file:", 5) == 0) {
         l->stream = cb_lease_open(where + 5, why, room);
         return l->stream.kind;
     }
     if (strncmp(where, "tcp:", 4) == 0) {
-        int fd = out_of_the_way(cb_dial(where + 4, CB_DIAL_MS, why, room));
+        int fd = descriptor_move_up(cb_dial(where + 4, CB_DIAL_MS, why, room));
         if (fd >= 0) l->stream = cb_stream_plain(fd);
         return fd >= 0;
     }
@@ -92,29 +92,29 @@ bool cb_link_open(struct cb_link *l, const char *where, char *why, size_t room)
     return false;
 }
 
-void cb_link_close(struct cb_link *l)
+void cb_transport_close(struct cb_transport *l)
 {
     if (l->stream.kind) l->stream.kind->close(&l->stream);
     l->stream.kind = NULL;
 }
 
-void cb_link_leave(struct cb_link *l)
+void cb_transport_leave(struct cb_transport *l)
 {
     if (cb_resume_is(&l->stream)) cb_resume_leave(&l->stream);
 }
 
-bool cb_link_send(struct cb_link *l, struct iovec *parts, int count)
+bool cb_transport_send(struct cb_transport *l, struct iovec *parts, int count)
 {
     return l->stream.kind && l->stream.kind->send(&l->stream, parts, count);
 }
 
-size_t cb_link_receive(struct cb_link *l, void *into, size_t room, bool wait, bool *gone)
+size_t cb_transport_receive(struct cb_transport *l, void *into, size_t room, bool wait, bool *gone)
 {
     *gone = true;
     return l->stream.kind ? l->stream.kind->receive(&l->stream, into, room, wait, gone) : 0;
 }
 
-const char *cb_link_reason(const struct cb_link *l)
+const char *cb_transport_reason(const struct cb_transport *l)
 {
     if (l->stream.kind && cb_ring_is_silent(&l->stream)) return ": its worker has said nothing for too long";
     switch (l->stream.kind ? cb_ring_refusal(&l->stream) : 0) {

@@ -1,15 +1,15 @@
-/* Contexts: which are current for a thread is known here alone. */
+/* Hooks of contexts. The current contexts of threads are known only in this process. */
 #include "remote/client/api/object_table.h"
 #include "remote/client/context/context_stack.h"
 #include "remote/client/device/device_snapshot.h"
 #include "remote/client/memory/device_memory.h"
 
-static struct cb_context primary[CB_DEVICES_MAX];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cb_context primary_contexts[CB_DEVICES_MAX];
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- primary contexts ---- */
 
-static CUresult activate(struct cb_context *c, CUdevice dev)
+static CUresult primary_activate(struct cb_context *c, CUdevice dev)
 {
     struct cb_call call;
     if (!c->id && !cb_context_add(c)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -24,29 +24,29 @@ static CUresult activate(struct cb_context *c, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-static CUresult primary_of(CUdevice dev, struct cb_context **out)
+static CUresult primary_get(CUdevice dev, struct cb_context **out)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    *out = cb_device_of(dev) ? &primary[dev] : NULL;
+    *out = cb_device_of(dev) ? &primary_contexts[dev] : NULL;
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     struct cb_context *c;
-    CB_OK(primary_of(dev, &c));
+    CB_OK(primary_get(dev, &c));
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    CUresult result = c->active ? CUDA_SUCCESS : activate(c, dev);
+    pthread_mutex_lock(&primary_lock);
+    CUresult result = c->active ? CUDA_SUCCESS : primary_activate(c, dev);
     if (result == CUDA_SUCCESS) {
         c->references++;
         *pctx = (CUcontext)(uintptr_t)c->id;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&primary_lock);
     return result;
 }
 
-static CUresult deactivate(struct cb_context *c)
+static CUresult primary_deactivate(struct cb_context *c)
 {
     struct cb_call call;
     cb_memory_context_ends((CUcontext)(uintptr_t)c->id);
@@ -60,11 +60,11 @@ static CUresult deactivate(struct cb_context *c)
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     struct cb_context *c;
-    CB_OK(primary_of(dev, &c));
-    pthread_mutex_lock(&lock);
+    CB_OK(primary_get(dev, &c));
+    pthread_mutex_lock(&primary_lock);
     CUresult result = c->references ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-    if (c->references && --c->references == 0) result = deactivate(c);
-    pthread_mutex_unlock(&lock);
+    if (c->references && --c->references == 0) result = primary_deactivate(c);
+    pthread_mutex_unlock(&primary_lock);
     return result;
 }
 
@@ -76,10 +76,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
     struct cb_context *c;
-    CB_OK(primary_of(dev, &c));
-    pthread_mutex_lock(&lock);
-    CUresult result = c->active ? deactivate(c) : CUDA_SUCCESS;
-    pthread_mutex_unlock(&lock);
+    CB_OK(primary_get(dev, &c));
+    pthread_mutex_lock(&primary_lock);
+    CUresult result = c->active ? primary_deactivate(c) : CUDA_SUCCESS;
+    pthread_mutex_unlock(&primary_lock);
     return result;
 }
 
@@ -91,11 +91,11 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
     struct cb_context *c;
-    CB_OK(primary_of(dev, &c));
+    CB_OK(primary_get(dev, &c));
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&primary_lock);
     c->flags = flags;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&primary_lock);
     return CUDA_SUCCESS;
 }
 
@@ -107,7 +107,7 @@ EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
     struct cb_context *c;
-    CB_OK(primary_of(dev, &c));
+    CB_OK(primary_get(dev, &c));
     if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
     *flags = c->flags;
     *active = c->active;
@@ -116,7 +116,7 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, in
 
 /* ---- other contexts ---- */
 
-static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
+static CUresult context_create(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     struct cb_call call;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -147,14 +147,14 @@ static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    return create(pctx, flags, dev);
+    return context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                                unsigned int flags, CUdevice dev)
 {
     if (numParams && paramsArray) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    return create(pctx, flags, dev);
+    return context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
@@ -162,7 +162,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreatePara
 {
     if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
         return CUDA_ERROR_NOT_SUPPORTED;
-    return create(pctx, flags, dev);
+    return context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
@@ -176,7 +176,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     cb_put_word(&call, c->id);
     CUresult result = cb_call_ask(&call);
     if (cb_stack.depth && cb_stack.id[cb_stack.depth - 1] == c->id) cb_stack.depth--;
-    cb_context_drop(c); /* its memory stays: another thread may just look at it */
+    cb_context_drop(c); /* its memory is kept: another thread may still read it */
     return result;
 }
 
@@ -223,7 +223,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
     return CUDA_SUCCESS;
 }
 
-static CUresult living(const struct cb_context **out)
+static CUresult context_current_alive(const struct cb_context **out)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     *out = cb_context_current();
@@ -234,7 +234,7 @@ static CUresult living(const struct cb_context **out)
 EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 {
     const struct cb_context *c;
-    CB_OK(living(&c));
+    CB_OK(context_current_alive(&c));
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = c->device;
     return CUDA_SUCCESS;
@@ -254,7 +254,7 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 {
     const struct cb_context *c;
-    CB_OK(living(&c));
+    CB_OK(context_current_alive(&c));
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = c->flags;
     return CUDA_SUCCESS;
@@ -263,7 +263,7 @@ EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
     const struct cb_context *c;
-    CB_OK(living(&c));
+    CB_OK(context_current_alive(&c));
     if ((uintptr_t)hStream > 2 && !cb_object_alive((uintptr_t)hStream, CB_KIND_STREAM))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;

@@ -7,7 +7,7 @@
 __thread int cb_per_thread;
 __thread struct cb_stack cb_stack;
 static __thread uint16_t thread_number;
-static struct cb_context *contexts[CB_CONTEXTS_MAX + 1]; /* by the number that frames carry */
+static struct cb_context *contexts[CB_CONTEXTS_MAX + 1]; /* by the number in frames */
 
 uint16_t cb_thread_number(void)
 {

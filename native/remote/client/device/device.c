@@ -1,4 +1,7 @@
-/* Devices, as the worker described them when the session began: no question travels. */
+/*
+ * Hooks of devices, answered from the description that the worker sent when the session began; no question is
+ * sent.
+ */
 #include "remote/client/connection/session.h"
 #include "remote/client/device/device_snapshot.h"
 
@@ -12,7 +15,8 @@
 EXPORT CUresult cuInit(unsigned int flags)
 {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
-    if (cb_session_forked()) return CUDA_ERROR_NOT_INITIALIZED; /* as with any driver: a child has none */
+    if (cb_session_forked())
+        return CUDA_ERROR_NOT_INITIALIZED; /* as with any driver: a forked child has no devices */
     if (!cb_session_open()) return CUDA_ERROR_NO_DEVICE;
     return cb_snapshot.devices ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }

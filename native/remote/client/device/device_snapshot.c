@@ -23,7 +23,7 @@ bool cb_snapshot_take(struct cb_call *c)
         cb_take_bytes(c, &d->luid, sizeof d->luid);
         cb_take_bytes(c, d->luid_bytes, sizeof d->luid_bytes);
         d->luid_mask = (unsigned int)cb_take_word(c);
-        cb_truth(d);
+        cb_remote_attributes_mask(d);
         d->name[sizeof d->name - 1] = d->pci[sizeof d->pci - 1] = 0;
     }
     return cb_took_all(c);

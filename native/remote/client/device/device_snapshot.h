@@ -1,4 +1,4 @@
-/* What the worker told of its devices when the session began. */
+/* Description of the worker's devices, sent when the session began. */
 #ifndef CALABASH_REMOTE_CLIENT_DEVICE_DEVICE_SNAPSHOT_H
 #define CALABASH_REMOTE_CLIENT_DEVICE_DEVICE_SNAPSHOT_H
 

@@ -1,10 +1,10 @@
-/* What a card can do that this process has not. */
+/* Device attributes that do not hold for a remote program. */
 #ifndef CALABASH_REMOTE_CLIENT_DEVICE_REMOTE_ATTRIBUTES_H
 #define CALABASH_REMOTE_CLIENT_DEVICE_REMOTE_ATTRIBUTES_H
 
 #include "remote/wire/device.h"
 
-/* Attributes of what needs this process's memory or descriptors at the card say no. */
-void cb_truth(struct cb_device *d);
+/* Clear the attributes of features that need this process's memory or descriptors at the card. */
+void cb_remote_attributes_mask(struct cb_device *d);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Captures. The worker's are relaxed, for its threads are not the program's: what a capture forbids, and to whom, is judged
- * here.
+ * Stream capture. The worker's captures are relaxed, because its threads are not the program's: what a capture
+ * forbids, and to which thread, is decided here.
  */
 #include "remote/client/graph/capture.h"
 
@@ -54,8 +54,8 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* Stream 0 of a call of the per-thread flavour is another one for each thread. */
-static CUstream own(CUstream stream)
+/* Stream 0 in a call of the per-thread flavour is a separate stream for each thread. */
+static CUstream capture_stream(CUstream stream)
 {
     return !stream && cb_per_thread ? CU_STREAM_PER_THREAD : stream;
 }
@@ -65,11 +65,11 @@ bool cb_captures_open(void)
     return __atomic_load_n(&captures.count, __ATOMIC_ACQUIRE) != 0;
 }
 
-static void began(CUstream stream, CUstreamCaptureMode mode)
+static void capture_add(CUstream stream, CUstreamCaptureMode mode)
 {
     struct capture *c = malloc(sizeof *c);
     if (!c) return;
-    *c = (struct capture){.stream = own(stream), .thread = cb_thread_number(), .mode = mode};
+    *c = (struct capture){.stream = capture_stream(stream), .thread = cb_thread_number(), .mode = mode};
     pthread_mutex_lock(&captures.lock);
     c->next = captures.first;
     captures.first = c;
@@ -77,11 +77,11 @@ static void began(CUstream stream, CUstreamCaptureMode mode)
     pthread_mutex_unlock(&captures.lock);
 }
 
-static struct capture *find(CUstream stream, bool take)
+static struct capture *capture_find(CUstream stream, bool take)
 {
     pthread_mutex_lock(&captures.lock);
     struct capture **at = &captures.first;
-    while (*at && (*at)->stream != own(stream))
+    while (*at && (*at)->stream != capture_stream(stream))
         at = &(*at)->next;
     struct capture *c = *at;
     if (c && take) {
@@ -96,7 +96,7 @@ EXPORT CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mo
 {
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_ILLEGAL_STATE;
     CB_OK(cb_remote_cuStreamBeginCapture_v2(hStream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    began(hStream, mode);
+    capture_add(hStream, mode);
     return CUDA_SUCCESS;
 }
 
@@ -107,12 +107,12 @@ EXPORT CUresult cuStreamBeginCapture(CUstream hStream)
 
 EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
-    struct capture *c = find(hStream, false);
+    struct capture *c = capture_find(hStream, false);
     if (!phGraph) return CUDA_ERROR_INVALID_VALUE;
     if (c && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != cb_thread_number())
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     CUresult result = cb_remote_cuStreamEndCapture(hStream, phGraph);
-    c = find(hStream, true);
+    c = capture_find(hStream, true);
     bool invalid = c && c->invalid;
     free(c);
     if (result != CUDA_SUCCESS) *phGraph = NULL;
@@ -122,14 +122,14 @@ EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
-static CUstreamCaptureStatus judged(CUstream stream, CUstreamCaptureStatus status)
+static CUstreamCaptureStatus capture_status_here(CUstream stream, CUstreamCaptureStatus status)
 {
-    const struct capture *c = status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? find(stream, false) : NULL;
+    const struct capture *c = status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? capture_find(stream, false) : NULL;
     return c && c->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : status;
 }
 
-/* Captures begin in this process: where there is none, nobody is asked. */
-static bool is_surely_not(CUstream stream)
+/* Captures begin in this process: if none is under way, the worker is not asked. */
+static bool stream_is_not_captured(CUstream stream)
 {
     return cb_session_ready() && cb_context_number() && !cb_captures_open() &&
            ((uintptr_t)stream <= 2 || cb_object_alive((uintptr_t)stream, CB_KIND_STREAM));
@@ -138,12 +138,12 @@ static bool is_surely_not(CUstream stream)
 EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
-    if (is_surely_not(hStream)) {
+    if (stream_is_not_captured(hStream)) {
         *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
         return CUDA_SUCCESS;
     }
     CB_OK(cb_remote_cuStreamIsCapturing(hStream, captureStatus));
-    *captureStatus = judged(hStream, *captureStatus);
+    *captureStatus = capture_status_here(hStream, *captureStatus);
     return CUDA_SUCCESS;
 }
 
@@ -154,14 +154,14 @@ EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatu
     static __thread CUgraphNode nodes[CB_TAIL_MAX];
     struct cb_call call;
     if (!captureStatus_out) return CUDA_ERROR_INVALID_VALUE;
-    if (is_surely_not(hStream)) {
+    if (stream_is_not_captured(hStream)) {
         *captureStatus_out = CU_STREAM_CAPTURE_STATUS_NONE;
         return CUDA_SUCCESS;
     }
     CB_OK(cb_call_begin(&call, CB_OP_CAPTURE_INFO, CB_NOT_IN_DEAD));
     cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)hStream);
     CB_OK(cb_call_ask(&call));
-    *captureStatus_out = judged(hStream, (CUstreamCaptureStatus)cb_take_word(&call));
+    *captureStatus_out = capture_status_here(hStream, (CUstreamCaptureStatus)cb_take_word(&call));
     uint64_t id = cb_take_word(&call), graph = cb_take_word(&call), count = cb_take_word(&call);
     if (*captureStatus_out == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
     for (uint64_t i = 0; i < count && i < CB_TAIL_MAX; i++)

@@ -1,8 +1,8 @@
-/* Lists of the nodes of graphs. */
+/* Hooks that list the nodes of graphs. */
 #include "remote/wire/graph.h"
 #include "remote/client/connection/session.h"
 
-static CUresult list(enum cb_nodes which, uint64_t id, CUgraphNode *out, CUgraphNode *to, size_t *count)
+static CUresult node_list(enum cb_nodes which, uint64_t id, CUgraphNode *out, CUgraphNode *to, size_t *count)
 {
     struct cb_call call;
     bool edges = which == CB_NODES_EDGES;
@@ -27,33 +27,33 @@ static CUresult list(enum cb_nodes which, uint64_t id, CUgraphNode *out, CUgraph
 
 EXPORT CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
-    return list(CB_NODES_ALL, (uintptr_t)hGraph, nodes, NULL, numNodes);
+    return node_list(CB_NODES_ALL, (uintptr_t)hGraph, nodes, NULL, numNodes);
 }
 
 EXPORT CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
-    return list(CB_NODES_ROOT, (uintptr_t)hGraph, rootNodes, NULL, numRootNodes);
+    return node_list(CB_NODES_ROOT, (uintptr_t)hGraph, rootNodes, NULL, numRootNodes);
 }
 
 EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
                                            size_t *numDependencies)
 {
-    return list(CB_NODES_BEFORE, (uintptr_t)hNode, dependencies, NULL, numDependencies);
+    return node_list(CB_NODES_BEFORE, (uintptr_t)hNode, dependencies, NULL, numDependencies);
 }
 
 EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes,
                                              size_t *numDependentNodes)
 {
-    return list(CB_NODES_BEHIND, (uintptr_t)hNode, dependentNodes, NULL, numDependentNodes);
+    return node_list(CB_NODES_BEHIND, (uintptr_t)hNode, dependentNodes, NULL, numDependentNodes);
 }
 
 EXPORT CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 {
-    return list(CB_NODES_EDGES, (uintptr_t)hGraph, from, to, numEdges);
+    return node_list(CB_NODES_EDGES, (uintptr_t)hGraph, from, to, numEdges);
 }
 
-/* Edges that travel are plain ones. */
-static void plain(CUgraphEdgeData *data, const size_t *count)
+/* The edges that the worker sends have no edge data. */
+static void edge_data_clear(CUgraphEdgeData *data, const size_t *count)
 {
     if (data && count) memset(data, 0, *count * sizeof *data);
 }
@@ -62,7 +62,7 @@ EXPORT CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNod
                                    CUgraphEdgeData *edgeData, size_t *numEdges)
 {
     CB_OK(cuGraphGetEdges(hGraph, from, to, numEdges));
-    plain(from ? edgeData : NULL, numEdges);
+    edge_data_clear(from ? edgeData : NULL, numEdges);
     return CUDA_SUCCESS;
 }
 
@@ -70,7 +70,7 @@ EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *de
                                               CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
     CB_OK(cuGraphNodeGetDependencies(hNode, dependencies, numDependencies));
-    plain(dependencies ? edgeData : NULL, numDependencies);
+    edge_data_clear(dependencies ? edgeData : NULL, numDependencies);
     return CUDA_SUCCESS;
 }
 
@@ -78,11 +78,11 @@ EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *
                                                 CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
     CB_OK(cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes));
-    plain(dependentNodes ? edgeData : NULL, numDependentNodes);
+    edge_data_clear(dependentNodes ? edgeData : NULL, numDependentNodes);
     return CUDA_SUCCESS;
 }
 
-/* That it is uploaded is asked for as a command of its own. */
+/* The upload is requested by a command of its own. */
 EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
                                              CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {

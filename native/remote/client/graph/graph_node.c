@@ -1,11 +1,11 @@
-/* Nodes of graphs whose parameters hold addresses of this process: what these point at travels. */
+/* Graph nodes whose parameters hold addresses of this process: the data at these addresses is sent. */
 #include "remote/client/api/object_table.h"
 #include "remote/client/connection/session.h"
 #include "remote/client/launch/launch.h"
 #include "remote/client/memory/async_copy.h"
 #include "remote/wire/graph.h"
 
-static void put_dependencies(struct cb_call *c, const CUgraphNode *dependencies, size_t count)
+static void dependencies_put(struct cb_call *c, const CUgraphNode *dependencies, size_t count)
 {
     if (count && !dependencies) c->failed = CUDA_ERROR_INVALID_VALUE;
     cb_put_word(c, count);
@@ -15,14 +15,14 @@ static void put_dependencies(struct cb_call *c, const CUgraphNode *dependencies,
 
 /* ---- kernels ---- */
 
-static CUresult kernel(struct cb_call *c, enum cb_node_change change, uint64_t owner, CUgraphNode node,
-                       const CUDA_KERNEL_NODE_PARAMS *p)
+static CUresult kernel_node_put(struct cb_call *c, enum cb_node_change change, uint64_t owner,
+                                CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
     CUfunction function = p && p->func ? p->func : p ? (CUfunction)p->kern : NULL;
     struct cb_function *f = p ? cb_function_of((uintptr_t)function) : NULL;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
-    if (!f->known) CB_OK(cb_function_know(f));
+    if (!f->known) CB_OK(cb_function_load_attributes(f));
     CB_OK(cb_call_begin(c, CB_OP_KERNEL_NODE, CB_IN_CONTEXT));
     cb_put_word(c, change);
     if (change != CB_NODE_SET) cb_put_handle(c, change == CB_NODE_ADD ? CB_KIND_GRAPH : CB_KIND_EXEC, owner);
@@ -43,8 +43,8 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph
 {
     struct cb_call call;
     if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(kernel(&call, CB_NODE_ADD, (uintptr_t)hGraph, NULL, nodeParams));
-    put_dependencies(&call, dependencies, numDependencies);
+    CB_OK(kernel_node_put(&call, CB_NODE_ADD, (uintptr_t)hGraph, NULL, nodeParams));
+    dependencies_put(&call, dependencies, numDependencies);
     CB_OK(cb_call_ask(&call));
     *phGraphNode = (CUgraphNode)(uintptr_t)cb_take_word(&call);
     return CUDA_SUCCESS;
@@ -53,7 +53,7 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph
 EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     struct cb_call call;
-    CB_OK(kernel(&call, CB_NODE_SET, 0, hNode, nodeParams));
+    CB_OK(kernel_node_put(&call, CB_NODE_SET, 0, hNode, nodeParams));
     return cb_call_ask(&call);
 }
 
@@ -61,14 +61,14 @@ EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgrap
                                                   const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     struct cb_call call;
-    CB_OK(kernel(&call, CB_NODE_EXEC_SET, (uintptr_t)hGraphExec, hNode, nodeParams));
+    CB_OK(kernel_node_put(&call, CB_NODE_EXEC_SET, (uintptr_t)hGraphExec, hNode, nodeParams));
     return cb_call_ask(&call);
 }
 
 /* ---- copies ---- */
 
-/* Where it begins in memory of ours, when it fills that without a gap. */
-static void *dense(const CUDA_MEMCPY3D *p)
+/* Address of a copy's destination in our memory, if it is filled without a gap. */
+static void *dense_destination(const CUDA_MEMCPY3D *p)
 {
     bool row = p->Height <= 1 && p->Depth <= 1;
     bool whole = !p->dstXInBytes && !p->dstY && !p->dstZ && p->dstPitch == p->WidthInBytes &&
@@ -87,10 +87,10 @@ EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     CUDA_MEMCPY3D p = *copyParams;
     bool to_us = p.dstMemoryType == CU_MEMORYTYPE_HOST;
     if (p.srcMemoryType != CU_MEMORYTYPE_DEVICE || (!to_us && p.dstMemoryType != CU_MEMORYTYPE_DEVICE))
-        return CUDA_ERROR_NOT_SUPPORTED; /* what a host gives is read at each launch: it does not travel */
-    void *to = to_us ? dense(&p) : NULL;
+        return CUDA_ERROR_NOT_SUPPORTED; /* data of the host is read at each launch: not supported */
+    void *to = to_us ? dense_destination(&p) : NULL;
     size_t bytes = p.WidthInBytes * (p.Height ? p.Height : 1) * (p.Depth ? p.Depth : 1);
-    if (to_us && (!to || bytes > CB_FETCH_MAX)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (to_us && (!to || bytes > CB_ASYNC_COPY_MAX)) return CUDA_ERROR_NOT_SUPPORTED;
     if (to_us) {
         p.dstXInBytes = p.dstY = p.dstZ = 0;
         p.dstPitch = p.WidthInBytes;
@@ -101,8 +101,8 @@ EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     cb_put_handle(&call, CB_KIND_GRAPH, (uintptr_t)hGraph);
     cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)ctx);
     cb_put_bytes(&call, &p, sizeof p);
-    put_dependencies(&call, dependencies, numDependencies);
-    CB_OK(to_us ? cb_fetch_ask(&call, to, bytes) : cb_call_ask(&call));
+    dependencies_put(&call, dependencies, numDependencies);
+    CB_OK(to_us ? cb_async_copy_ask(&call, to, bytes) : cb_call_ask(&call));
     *phGraphNode = (CUgraphNode)(uintptr_t)cb_take_word(&call);
     return CUDA_SUCCESS;
 }
@@ -120,7 +120,7 @@ EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     cb_put_handle(&call, CB_KIND_GRAPH, (uintptr_t)hGraph);
     cb_put_bytes(&call, &nodeParams->poolProps, sizeof nodeParams->poolProps);
     cb_put_word(&call, nodeParams->bytesize);
-    put_dependencies(&call, dependencies, numDependencies);
+    dependencies_put(&call, dependencies, numDependencies);
     CB_OK(cb_call_ask(&call));
     *phGraphNode = (CUgraphNode)(uintptr_t)cb_take_word(&call);
     nodeParams->dptr = cb_take_word(&call);

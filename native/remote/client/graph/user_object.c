@@ -1,4 +1,7 @@
-/* User objects: something of the program's that lives until nobody refers to it, graphs of the worker's included. */
+/*
+ * User objects: data of the program that lives until the last reference is released, references by the worker's
+ * graphs included.
+ */
 #include "remote/client/api/object_table.h"
 #include "remote/client/connection/session.h"
 #include "remote/client/stream/callback_thread.h"
@@ -24,22 +27,22 @@ static struct user *user_at(uint64_t number)
     return u;
 }
 
-static void run(const struct cb_notified *n)
+static void user_destroy_run(const struct cb_notified *n)
 {
     struct user *u = user_at(n->word);
     if (u) u->destroy(u->data);
 }
 
-static bool take(const struct cb_frame *frame)
+static bool destroy_notice_take(const struct cb_frame *frame)
 {
     uint64_t word[2]; /* result, number */
     if (frame->bytes != sizeof word || !cb_notice_receive(word, sizeof word)) return false;
     struct user *u = user_at(word[1]);
     if (u) __atomic_store_n(&u->alive, false, __ATOMIC_RELEASE);
-    return cb_notify(run, frame, (CUresult)word[0], word[1]);
+    return cb_callback_queue(user_destroy_run, frame, (CUresult)word[0], word[1]);
 }
 
-static bool remember(struct user *u, uint64_t *number)
+static bool user_add(struct user *u, uint64_t *number)
 {
     pthread_mutex_lock(&users.lock);
     if (users.count % 64 == 0) {
@@ -67,8 +70,8 @@ EXPORT CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn
     struct user *u = malloc(sizeof *u);
     if (!u) return CUDA_ERROR_OUT_OF_MEMORY;
     *u = (struct user){destroy, ptr, true};
-    cb_notice_register(CB_DESTROY, take);
-    if (!remember(u, &number)) {
+    cb_notice_register(CB_DESTROY, destroy_notice_take);
+    if (!user_add(u, &number)) {
         free(u);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -84,7 +87,7 @@ EXPORT CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn
     return CUDA_SUCCESS;
 }
 
-static CUresult living(CUuserObject object)
+static CUresult user_alive(CUuserObject object)
 {
     void **data = cb_object_data((uintptr_t)object, CB_KIND_USER);
     const struct user *u = data ? *data : NULL;
@@ -94,44 +97,44 @@ static CUresult living(CUuserObject object)
 
 EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
-    CB_OK(living(object));
+    CB_OK(user_alive(object));
     return cb_remote_cuUserObjectRetain(object, count);
 }
 
 EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
-    CB_OK(living(object));
+    CB_OK(user_alive(object));
     CUresult result = cb_remote_cuUserObjectRelease(object, count);
-    cb_notified_all();
+    cb_callbacks_wait();
     return result;
 }
 
 EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
                                         unsigned int flags)
 {
-    CB_OK(living(object));
+    CB_OK(user_alive(object));
     return cb_remote_cuGraphRetainUserObject(graph, object, count, flags);
 }
 
 EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
 {
-    CB_OK(living(object));
+    CB_OK(user_alive(object));
     CUresult result = cb_remote_cuGraphReleaseUserObject(graph, object, count);
-    cb_notified_all();
+    cb_callbacks_wait();
     return result;
 }
 
-/* What a graph keeps may end with it, and the program may look at once. */
+/* Objects that a graph keeps may be released with it, and the program may rely on that at once. */
 EXPORT CUresult cuGraphDestroy(CUgraph hGraph)
 {
     CUresult result = cb_remote_cuGraphDestroy(hGraph);
-    cb_notified_all();
+    cb_callbacks_wait();
     return result;
 }
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
     CUresult result = cb_remote_cuGraphExecDestroy(hGraphExec);
-    cb_notified_all();
+    cb_callbacks_wait();
     return result;
 }

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static bool take(const struct cb_frame *f)
+static bool output_notice_take(const struct cb_frame *f)
 {
     uint64_t result, bytes;
     char part[1024];
@@ -27,5 +27,5 @@ static bool take(const struct cb_frame *f)
 
 void cb_output_begin(void)
 {
-    cb_notice_register(CB_OUTPUT, take);
+    cb_notice_register(CB_OUTPUT, output_notice_take);
 }

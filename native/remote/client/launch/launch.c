@@ -1,6 +1,6 @@
 /*
- * Launches: packed, and sent without a question. One that the driver would refuse at once is asked instead of sent, so
- * that the program is told what the driver says, and not what is known of it here.
+ * Launches: packed, and sent without a question. A launch that the driver would refuse at once is asked
+ * instead, so that the program gets the driver's own error.
  */
 #include "remote/client/launch/launch.h"
 
@@ -11,58 +11,59 @@
 #include "remote/client/memory/pinned_mapping.h"
 #include "remote/client/module/function_info.h"
 
-static uint32_t figure(const struct cb_attribute *a)
+static uint32_t attribute_or_zero(const struct cb_attribute *a)
 {
     return a->result == CUDA_SUCCESS && a->value > 0 ? (uint32_t)a->value : 0;
 }
 
-/* Whether the card and the kernel can have such a shape, as far as it is known. */
-static bool fits(const struct cb_function *f, const CUlaunchConfig *s, CUdevice device)
+/* Return true if the card and the kernel allow this shape, as far as is known. */
+static bool shape_fits(const struct cb_function *f, const CUlaunchConfig *s, CUdevice device)
 {
     const struct cb_attribute *most = cb_device_of(device)->attribute;
     uint64_t threads = (uint64_t)s->blockDimX * s->blockDimY * s->blockDimZ;
     if (!s->gridDimX || !s->gridDimY || !s->gridDimZ || !threads) return false;
     if (threads > f->threads_max || s->sharedMemBytes > f->shared_max) return false;
-    return s->gridDimX <= figure(&most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X]) &&
-           s->gridDimY <= figure(&most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y]) &&
-           s->gridDimZ <= figure(&most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z]) &&
-           s->blockDimX <= figure(&most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X]) &&
-           s->blockDimY <= figure(&most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y]) &&
-           s->blockDimZ <= figure(&most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z]);
+    return s->gridDimX <= attribute_or_zero(&most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X]) &&
+           s->gridDimY <= attribute_or_zero(&most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y]) &&
+           s->gridDimZ <= attribute_or_zero(&most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z]) &&
+           s->blockDimX <= attribute_or_zero(&most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X]) &&
+           s->blockDimY <= attribute_or_zero(&most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y]) &&
+           s->blockDimZ <= attribute_or_zero(&most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z]);
 }
 
-/* Whether all blocks are on the card at the same time; what is asked for that is asked once. */
-static bool fits_together(CUfunction function, const CUlaunchConfig *s, CUdevice device)
+/* Return true if all blocks fit on the card at the same time; the figures for that are asked for once. */
+static bool blocks_fit_together(CUfunction function, const CUlaunchConfig *s, CUdevice device)
 {
     int each = 0;
     uint64_t blocks = (uint64_t)s->gridDimX * s->gridDimY * s->gridDimZ;
     uint64_t threads = (uint64_t)s->blockDimX * s->blockDimY * s->blockDimZ;
-    uint32_t places = figure(&cb_device_of(device)->attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+    uint32_t places =
+        attribute_or_zero(&cb_device_of(device)->attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
     return cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, function, (int)threads, s->sharedMemBytes) ==
                CUDA_SUCCESS &&
            blocks <= (uint64_t)each * places;
 }
 
-static bool fits_clusters(const CUlaunchConfig *s, CUdevice device)
+static bool clusters_fit(const CUlaunchConfig *s, CUdevice device)
 {
     const CUlaunchAttributeValue *v = cb_config_attribute(s, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
     if (!v) return true;
     const struct cb_attribute *can = &cb_device_of(device)->attribute[CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH];
     uint64_t size = (uint64_t)v->clusterDim.x * v->clusterDim.y * v->clusterDim.z;
-    return figure(can) && size && size <= 8 && s->gridDimX % v->clusterDim.x == 0 &&
+    return attribute_or_zero(can) && size && size <= 8 && s->gridDimX % v->clusterDim.x == 0 &&
            s->gridDimY % v->clusterDim.y == 0 && s->gridDimZ % v->clusterDim.z == 0;
 }
 
-static bool is_plain(const struct cb_function *f, CUfunction function, const CUlaunchConfig *s,
-                     CUdevice device, bool cooperative)
+static bool launch_cannot_fail(const struct cb_function *f, CUfunction function, const CUlaunchConfig *s,
+                               CUdevice device, bool cooperative)
 {
-    return fits(f, s, device) && (!s->numAttrs || fits_clusters(s, device)) &&
-           (!cooperative || fits_together(function, s, device));
+    return shape_fits(f, s, device) && (!s->numAttrs || clusters_fit(s, device)) &&
+           (!cooperative || blocks_fit_together(function, s, device));
 }
 
 /* ---- the parameters ---- */
 
-static CUresult put_packed(struct cb_call *c, void **extra, const struct cb_function *f)
+static CUresult parameters_put_packed(struct cb_call *c, void **extra, const struct cb_function *f)
 {
     const void *buffer = NULL;
     size_t bytes = 0;
@@ -81,10 +82,10 @@ static CUresult put_packed(struct cb_call *c, void **extra, const struct cb_func
     return CUDA_SUCCESS;
 }
 
-static CUresult put_parameters(struct cb_call *c, void **parameters, const struct cb_function *f)
+static CUresult parameters_put(struct cb_call *c, void **parameters, const struct cb_function *f)
 {
     size_t words = CB_WORDS(f->parameter_bytes);
-    if (f->parameters && !parameters) { /* none at all: the driver says what is wrong with it */
+    if (f->parameters && !parameters) { /* no parameters at all: the driver returns the error */
         cb_put_word(c, 0);
         return CUDA_SUCCESS;
     }
@@ -107,13 +108,13 @@ static CUresult put_parameters(struct cb_call *c, void **parameters, const struc
 
 CUresult cb_put_parameters(struct cb_call *c, const struct cb_function *f, void **parameters, void **extra)
 {
-    return extra ? put_packed(c, extra, f) : put_parameters(c, parameters, f);
+    return extra ? parameters_put_packed(c, extra, f) : parameters_put(c, parameters, f);
 }
 
 /* ---- launches ---- */
 
-static CUresult launch(CUfunction function, const CUlaunchConfig *s, bool cooperative, void **parameters,
-                       void **extra)
+static CUresult launch_send(CUfunction function, const CUlaunchConfig *s, bool cooperative, void **parameters,
+                            void **extra)
 {
     struct cb_call call;
     struct cb_function *f = cb_function_of((uintptr_t)function);
@@ -123,10 +124,10 @@ static CUresult launch(CUfunction function, const CUlaunchConfig *s, bool cooper
         return cb_stack.depth ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (parameters && extra) return CUDA_ERROR_INVALID_VALUE;
-    if (!f->known) CB_OK(cb_function_know(f));
+    if (!f->known) CB_OK(cb_function_load_attributes(f));
     bool given = parameters || extra || !f->parameters;
-    bool plain = given && is_plain(f, function, s, context->device, cooperative);
-    if (cb_arena_used) CB_OK(cb_map_parameters(parameters, extra, f));
+    bool plain = given && launch_cannot_fail(f, function, s, context->device, cooperative);
+    if (cb_arena_used) CB_OK(cb_pinned_map_parameters(parameters, extra, f));
     enum cb_op op = s->numAttrs ? CB_OP_LAUNCH_EX : CB_OP_LAUNCH;
     CB_OK(cb_call_begin(&call, op, CB_IN_CONTEXT));
     cb_put_word(&call, (uintptr_t)function);
@@ -151,7 +152,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
 {
     CUlaunchConfig s = {gridDimX,  gridDimY,       gridDimZ, blockDimX, blockDimY,
                         blockDimZ, sharedMemBytes, hStream,  NULL,      0};
-    return launch(f, &s, false, kernelParams, extra);
+    return launch_send(f, &s, false, kernelParams, extra);
 }
 
 EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -161,7 +162,7 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, u
 {
     CUlaunchConfig s = {gridDimX,  gridDimY,       gridDimZ, blockDimX, blockDimY,
                         blockDimZ, sharedMemBytes, hStream,  NULL,      0};
-    return launch(f, &s, true, kernelParams, NULL);
+    return launch_send(f, &s, true, kernelParams, NULL);
 }
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
@@ -169,5 +170,5 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, voi
 {
     if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
     const CUlaunchAttributeValue *v = cb_config_attribute(config, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
-    return launch(f, config, v && v->cooperative, kernelParams, extra);
+    return launch_send(f, config, v && v->cooperative, kernelParams, extra);
 }

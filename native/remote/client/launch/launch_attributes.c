@@ -10,8 +10,8 @@ const CUlaunchAttributeValue *cb_config_attribute(const CUlaunchConfig *config, 
     return NULL;
 }
 
-/* The event of an attribute that has one; it stands first in the value. */
-static CUevent event_of(const CUlaunchAttribute *a)
+/* The event of an attribute that has one; it is the first field of the value. */
+static CUevent attribute_event(const CUlaunchAttribute *a)
 {
     switch (a->id) {
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
@@ -34,7 +34,7 @@ void cb_put_config(struct cb_call *c, const CUlaunchConfig *config)
     if (config->numAttrs > CB_LAUNCH_ATTRIBUTES) c->failed = CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < config->numAttrs && c->failed == CUDA_SUCCESS; i++) {
         const CUlaunchAttribute *a = &config->attrs[i];
-        CUevent event = event_of(a);
+        CUevent event = attribute_event(a);
         if (a->id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) c->failed = CUDA_ERROR_NOT_SUPPORTED;
         cb_put_word(c, (uint64_t)a->id);
         cb_put_bytes(c, &a->value, sizeof a->value);

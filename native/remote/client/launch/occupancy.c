@@ -1,9 +1,9 @@
-/* Occupancy: the driver's formula is asked once for each kernel and shape, and its answers are kept. */
+/* Occupancy: the driver's formula is asked once for each kernel and shape, and its answers are cached. */
 #include "remote/client/launch/launch_attributes.h"
 #include "remote/client/module/function_info.h"
 #include "remote_wrapped.h"
 
-#define PLACES 1024u
+#define CACHE_PLACES 1024u
 
 enum question { BLOCKS = 1, SHARED_LEFT };
 
@@ -14,10 +14,10 @@ struct key {
 static struct place {
     struct key key;
     uint64_t answer;
-} places[PLACES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+} places[CACHE_PLACES];
+static pthread_mutex_t cache_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct place *place_of(const struct key *k)
+static struct place *cache_place(const struct key *k)
 {
     uint64_t h = k->serial * 0x9e3779b97f4a7c15ull + k->question;
     h = (h ^ k->a) * 0x9e3779b97f4a7c15ull;
@@ -26,25 +26,25 @@ static struct place *place_of(const struct key *k)
     return &places[h >> 54];
 }
 
-static bool known(const struct key *k, uint64_t *answer)
+static bool cache_get(const struct key *k, uint64_t *answer)
 {
-    pthread_mutex_lock(&lock);
-    const struct place *p = place_of(k);
+    pthread_mutex_lock(&cache_lock);
+    const struct place *p = cache_place(k);
     bool same = memcmp(&p->key, k, sizeof *k) == 0;
     if (same) *answer = p->answer;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&cache_lock);
     return same;
 }
 
-static void keep(const struct key *k, uint64_t answer)
+static void cache_put(const struct key *k, uint64_t answer)
 {
-    pthread_mutex_lock(&lock);
-    *place_of(k) = (struct place){*k, answer};
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&cache_lock);
+    *cache_place(k) = (struct place){*k, answer};
+    pthread_mutex_unlock(&cache_lock);
 }
 
 /* Changed attributes of a kernel change its answers. */
-static uint64_t kind_of(const struct cb_function *f, enum question q, unsigned int flags)
+static uint64_t cache_question(const struct cb_function *f, enum question q, unsigned int flags)
 {
     return (uint64_t)f->changes << 32 | (uint64_t)flags << 8 | (uint64_t)q;
 }
@@ -58,11 +58,11 @@ EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlo
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!numBlocks) return CUDA_ERROR_INVALID_VALUE;
-    struct key k = {f->serial, kind_of(f, BLOCKS, flags), (uint64_t)blockSize, dynamicSMemSize, 0};
-    if (!known(&k, &answer)) {
+    struct key k = {f->serial, cache_question(f, BLOCKS, flags), (uint64_t)blockSize, dynamicSMemSize, 0};
+    if (!cache_get(&k, &answer)) {
         CB_OK(cb_remote_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize,
                                                                              dynamicSMemSize, flags));
-        keep(&k, answer = (uint64_t)*numBlocks);
+        cache_put(&k, answer = (uint64_t)*numBlocks);
     }
     *numBlocks = (int)answer;
     return CUDA_SUCCESS;
@@ -83,17 +83,18 @@ EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize,
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize) return CUDA_ERROR_INVALID_VALUE;
-    struct key k = {f->serial, kind_of(f, SHARED_LEFT, 0), (uint64_t)numBlocks, (uint64_t)blockSize, 0};
-    if (!known(&k, &answer)) {
+    struct key k = {f->serial, cache_question(f, SHARED_LEFT, 0), (uint64_t)numBlocks, (uint64_t)blockSize,
+                    0};
+    if (!cache_get(&k, &answer)) {
         CB_OK(cb_remote_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize));
-        keep(&k, answer = *dynamicSmemSize);
+        cache_put(&k, answer = *dynamicSmemSize);
     }
     *dynamicSmemSize = answer;
     return CUDA_SUCCESS;
 }
 
-/* The program's function of the block size is called here, for every size that the driver may try. */
-static void ask_sizes(uint64_t sizes[CB_BLOCK_SIZES], CUoccupancyB2DSize of, const struct cb_function *f,
+/* Call the program's block size function for every size that the driver may try. */
+static void sizes_ask(uint64_t sizes[CB_BLOCK_SIZES], CUoccupancyB2DSize of, const struct cb_function *f,
                       int limit)
 {
     int most = (int)f->threads_max;
@@ -113,9 +114,9 @@ EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int 
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(cb_function_know(f));
+    CB_OK(cb_function_load_attributes(f));
     uint64_t sizes[CB_BLOCK_SIZES];
-    if (blockSizeToDynamicSMemSize) ask_sizes(sizes, blockSizeToDynamicSMemSize, f, blockSizeLimit);
+    if (blockSizeToDynamicSMemSize) sizes_ask(sizes, blockSizeToDynamicSMemSize, f, blockSizeLimit);
     CB_OK(cb_call_begin(&call, CB_OP_BLOCK_SIZE, CB_IN_CONTEXT));
     cb_put_word(&call, (uintptr_t)func);
     cb_put_word(&call, dynamicSMemSize);
@@ -137,7 +138,7 @@ EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSiz
                                                      dynamicSMemSize, blockSizeLimit, 0);
 }
 
-static CUresult clusters(int *out, CUfunction func, const CUlaunchConfig *config, bool size)
+static CUresult clusters_ask(int *out, CUfunction func, const CUlaunchConfig *config, bool size)
 {
     struct cb_call call;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -154,11 +155,11 @@ static CUresult clusters(int *out, CUfunction func, const CUlaunchConfig *config
 
 EXPORT CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const CUlaunchConfig *config)
 {
-    return clusters(numClusters, func, config, false);
+    return clusters_ask(numClusters, func, config, false);
 }
 
 EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func,
                                                    const CUlaunchConfig *config)
 {
-    return clusters(clusterSize, func, config, true);
+    return clusters_ask(clusterSize, func, config, true);
 }

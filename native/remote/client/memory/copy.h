@@ -1,4 +1,4 @@
-/* Copies: what goes out, what comes back, and what moves among devices. */
+/* Copies to the worker, from the worker, and between devices. */
 #ifndef CALABASH_REMOTE_CLIENT_MEMORY_COPY_H
 #define CALABASH_REMOTE_CLIENT_MEMORY_COPY_H
 
@@ -6,11 +6,17 @@
 
 CUresult cb_copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async);
 CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
-/* Both addresses by what lies there; a device address that is named as such is not the program's own memory. */
+/*
+ * Copy between two addresses of any kind; a device address that is passed as such is not the program's own
+ * memory.
+ */
 CUresult cb_copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
-/* A stream handle, or an error. */
-CUresult cb_stream_is_one(CUstream stream);
-/* A command is complete: send it, or ask when its failure can be told at once. `waits`: the program may now look. */
-CUresult cb_finish(struct cb_call *c, bool asks, bool waits);
+/* Return CUDA_SUCCESS for a valid stream handle, else an error. */
+CUresult cb_stream_check(CUstream stream);
+/*
+ * Complete a command: send it, or ask if its failure can be returned at once. `waits`: the program may read the
+ * data afterwards.
+ */
+CUresult cb_copy_finish(struct cb_call *c, bool asks, bool waits);
 
 #endif

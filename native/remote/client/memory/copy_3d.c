@@ -1,19 +1,20 @@
 /*
- * Copies of rows and slices, to and from arrays. Rows of host memory are put together here; a large box travels in parts.
+ * Copies of rows and slices, to and from arrays. Rows of host memory are gathered here; a large box is sent in
+ * parts.
  */
 #include "remote/client/api/object_table.h"
 #include "remote/client/memory/copy.h"
 #include "remote/client/memory/memory_ranges.h"
 #include "remote/wire/box.h"
 
-#define GATHER_MAX (1u << 20) /* of rows that are put together */
+#define GATHER_MAX (1u << 20) /* bytes of gathered rows */
 
 struct host_end {
     uint8_t *base;
     uint64_t pitch, slice;
 };
 
-struct end { /* as programs describe it */
+struct end { /* as programs describe an end of a copy */
     CUmemorytype type;
     uint64_t host, device, pitch, height, x, y, z;
     CUarray array;
@@ -21,7 +22,7 @@ struct end { /* as programs describe it */
 
 struct job {
     struct cb_box box;
-    struct cb_box_end there, other; /* `other`: where it comes from when both ends are at the worker */
+    struct cb_box_end there, other; /* `other`: the source if both ends are at the worker */
     struct host_end here;
     bool out, within;
     CUstream stream;
@@ -31,21 +32,21 @@ struct job {
 
 /* ---- parts ---- */
 
-static void put_end(struct cb_call *c, const struct cb_box_end *e)
+static void end_put(struct cb_call *c, const struct cb_box_end *e)
 {
     const uint64_t words[] = {e->is_array, e->at, e->pitch, e->height, e->x, e->y, e->z};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         cb_put_word(c, words[i]);
 }
 
-static void put_box(struct cb_call *c, const struct cb_box *b)
+static void box_put(struct cb_call *c, const struct cb_box *b)
 {
     cb_put_word(c, b->width);
     cb_put_word(c, b->height);
     cb_put_word(c, b->depth);
 }
 
-static void put_rest(struct cb_call *c, const struct job *j)
+static void copy_options_put(struct cb_call *c, const struct job *j)
 {
     cb_put_handle(c, CB_KIND_STREAM, (uintptr_t)j->stream);
     cb_put_word(c, j->async);
@@ -56,51 +57,51 @@ struct part {
     struct cb_box box;
 };
 
-static bool is_dense(const struct job *j, const struct cb_box *b)
+static bool box_is_dense(const struct job *j, const struct cb_box *b)
 {
     if (b->depth > 1 && j->here.slice != b->width * b->height) return false;
     return b->height == 1 || j->here.pitch == b->width;
 }
 
-static uint8_t *row_of(const struct job *j, const struct part *p, uint64_t y, uint64_t z)
+static uint8_t *part_row(const struct job *j, const struct part *p, uint64_t y, uint64_t z)
 {
     return j->here.base + (p->z + z) * j->here.slice + (p->y + y) * j->here.pitch + p->x;
 }
 
-static void move_rows(const struct job *j, const struct part *p, uint8_t *packed)
+static void rows_move(const struct job *j, const struct part *p, uint8_t *packed)
 {
     for (uint64_t z = 0; z < p->box.depth; z++) {
         for (uint64_t y = 0; y < p->box.height; y++, packed += p->box.width) {
             if (j->out)
-                memcpy(row_of(j, p, y, z), packed, p->box.width);
+                memcpy(part_row(j, p, y, z), packed, p->box.width);
             else
-                memcpy(packed, row_of(j, p, y, z), p->box.width);
+                memcpy(packed, part_row(j, p, y, z), p->box.width);
         }
     }
 }
 
-static CUresult send_part(const struct job *j, const struct part *p, uint8_t *packed)
+static CUresult part_send(const struct job *j, const struct part *p, uint8_t *packed)
 {
     struct cb_call call;
     struct cb_box_end there = j->there;
     size_t bytes = p->box.width * p->box.height * p->box.depth;
-    bool dense = is_dense(j, &p->box);
-    uint8_t *data = dense ? row_of(j, p, 0, 0) : packed;
+    bool dense = box_is_dense(j, &p->box);
+    uint8_t *data = dense ? part_row(j, p, 0, 0) : packed;
     there.x += p->x;
     there.y += p->y;
     there.z += p->z;
-    if (!j->out && !dense) move_rows(j, p, packed);
+    if (!j->out && !dense) rows_move(j, p, packed);
     CB_OK(cb_call_begin(&call, j->out ? CB_OP_BOX_OUT : CB_OP_BOX_IN, CB_IN_CONTEXT));
-    put_end(&call, &there);
-    put_box(&call, &p->box);
-    put_rest(&call, j);
+    end_put(&call, &there);
+    box_put(&call, &p->box);
+    copy_options_put(&call, j);
     if (!j->out) return cb_call_exchange(&call, data, bytes, NULL, 0);
     CB_OK(cb_call_exchange(&call, NULL, 0, data, bytes));
-    if (!dense) move_rows(j, p, packed);
+    if (!dense) rows_move(j, p, packed);
     return CUDA_SUCCESS;
 }
 
-/* As much at once as a frame holds: slices, or rows of one, or a piece of a row. */
+/* The largest part that fits a frame: slices, or rows of one, or a piece of a row. */
 static struct part part_at(const struct job *j, uint64_t x, uint64_t y, uint64_t z, size_t room)
 {
     const struct cb_box *b = &j->box;
@@ -118,15 +119,15 @@ static struct part part_at(const struct job *j, uint64_t x, uint64_t y, uint64_t
     return p;
 }
 
-static CUresult in_parts(const struct job *j)
+static CUresult copy_in_parts(const struct job *j)
 {
-    size_t room = is_dense(j, &j->box) ? CB_BULK_MAX : GATHER_MAX;
+    size_t room = box_is_dense(j, &j->box) ? CB_BULK_MAX : GATHER_MAX;
     size_t whole = j->box.width * j->box.height * j->box.depth;
     uint8_t *packed = malloc(whole < room ? whole : room);
     CUresult result = packed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     for (uint64_t x = 0, y = 0, z = 0; z < j->box.depth && result == CUDA_SUCCESS;) {
         struct part p = part_at(j, x, y, z, room);
-        result = send_part(j, &p, packed);
+        result = part_send(j, &p, packed);
         x += p.box.width;
         if (x < j->box.width) continue;
         x = 0;
@@ -139,8 +140,8 @@ static CUresult in_parts(const struct job *j)
     return result;
 }
 
-/* Whether it is memory that we know, so that a copy cannot fail by its addresses. */
-static bool is_known(const struct cb_box_end *e, const struct cb_box *b)
+/* Return true if it is memory that we know, so that a copy cannot fail by its addresses. */
+static bool end_is_known(const struct cb_box_end *e, const struct cb_box *b)
 {
     uint64_t pitch = e->pitch ? e->pitch : b->width,
              slice = e->height ? pitch * e->height : pitch * b->height;
@@ -149,28 +150,28 @@ static bool is_known(const struct cb_box_end *e, const struct cb_box *b)
            cb_range_is_device(start, (b->depth - 1) * slice + (b->height - 1) * pitch + b->width);
 }
 
-static CUresult among_devices(const struct job *j)
+static CUresult copy_between_devices(const struct job *j)
 {
     struct cb_call call;
     CB_OK(cb_call_begin(&call, CB_OP_BOX_WITHIN, CB_IN_CONTEXT));
-    put_end(&call, &j->there);
-    put_end(&call, &j->other);
-    put_box(&call, &j->box);
-    put_rest(&call, j);
+    end_put(&call, &j->there);
+    end_put(&call, &j->other);
+    box_put(&call, &j->box);
+    copy_options_put(&call, j);
     bool peer = j->to_context || j->from_context;
     cb_put_word(&call, peer);
     if (peer) {
         cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)j->to_context);
         cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)j->from_context);
     }
-    bool known = is_known(&j->there, &j->box) && is_known(&j->other, &j->box);
-    return cb_finish(&call, !known, !j->async);
+    bool known = end_is_known(&j->there, &j->box) && end_is_known(&j->other, &j->box);
+    return cb_copy_finish(&call, !known, !j->async);
 }
 
-/* ---- what is where ---- */
+/* ---- location of the ends ---- */
 
-/* Host memory that the worker does not have; its own address goes to *address. */
-static bool is_here(const struct end *e, uint64_t *address)
+/* Return true for host memory that the worker does not have; its address is stored in *address. */
+static bool end_is_here(const struct end *e, uint64_t *address)
 {
     struct cb_range r;
     if (e->type == CU_MEMORYTYPE_ARRAY) return false;
@@ -179,12 +180,12 @@ static bool is_here(const struct end *e, uint64_t *address)
     return cb_range_is_here(*address);
 }
 
-static CUresult resolve(const struct end *e, const struct cb_box *b, struct cb_box_end *there,
-                        struct host_end *here, bool *host)
+static CUresult end_resolve(const struct end *e, const struct cb_box *b, struct cb_box_end *there,
+                            struct host_end *here, bool *host)
 {
     uint64_t address = 0, pitch = e->pitch ? e->pitch : b->width, slice = e->pitch * e->height;
     if (e->type < CU_MEMORYTYPE_HOST || e->type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
-    *host = is_here(e, &address);
+    *host = end_is_here(e, &address);
     if (e->type == CU_MEMORYTYPE_ARRAY) {
         if (!cb_object_alive((uintptr_t)e->array, CB_KIND_ARRAY)) return CUDA_ERROR_INVALID_HANDLE;
         *there = (struct cb_box_end){1, (uintptr_t)e->array, 0, 0, e->x, e->y, e->z};
@@ -197,7 +198,7 @@ static CUresult resolve(const struct end *e, const struct cb_box *b, struct cb_b
     return (uint64_t)here->base < 4096 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult between_hosts(const struct job *j, const struct host_end *from)
+static CUresult copy_between_hosts(const struct job *j, const struct host_end *from)
 {
     CB_OK(cuStreamSynchronize(j->stream));
     for (uint64_t z = 0; z < j->box.depth; z++) {
@@ -208,8 +209,11 @@ static CUresult between_hosts(const struct job *j, const struct host_end *from)
     return CUDA_SUCCESS;
 }
 
-/* Both ends, and a box: a line of bytes between host and device memory goes the shorter way. */
-static CUresult copy(struct job *j, const struct end *to, const struct end *from)
+/*
+ * Copy a box between two ends: a contiguous run of bytes between host and device memory is copied as linear
+ * memory.
+ */
+static CUresult copy_box(struct job *j, const struct end *to, const struct end *from)
 {
     struct host_end source = {0};
     struct cb_box_end from_there = {0};
@@ -219,13 +223,13 @@ static CUresult copy(struct job *j, const struct end *to, const struct end *from
     if (b->width > 1ull << 46 || b->height > 1ull << 32 || b->depth > 1ull << 32)
         return CUDA_ERROR_INVALID_VALUE;
     if (!b->width || !b->height || !b->depth) return CUDA_SUCCESS;
-    CB_OK(resolve(to, b, &j->there, &j->here, &to_host));
-    CB_OK(resolve(from, b, &from_there, &source, &from_host));
-    CB_OK(cb_stream_is_one(j->stream));
-    if (to_host && from_host) return between_hosts(j, &source);
+    CB_OK(end_resolve(to, b, &j->there, &j->here, &to_host));
+    CB_OK(end_resolve(from, b, &from_there, &source, &from_host));
+    CB_OK(cb_stream_check(j->stream));
+    if (to_host && from_host) return copy_between_hosts(j, &source);
     if (!to_host && !from_host) {
         j->other = from_there;
-        return among_devices(j);
+        return copy_between_devices(j);
     }
     j->out = to_host;
     uint64_t device = to_host ? (uint64_t)source.base : (uint64_t)j->here.base;
@@ -234,14 +238,14 @@ static CUresult copy(struct job *j, const struct end *to, const struct end *from
         j->there = from_there;
     else
         j->here = source;
-    if (!line) return in_parts(j);
+    if (!line) return copy_in_parts(j);
     if (to_host) return cb_copy_out(j->here.base, device, b->width, j->stream, j->async);
     return cb_copy_in(device, j->here.base, b->width, j->stream, j->async);
 }
 
-/* ---- as programs ask for them ---- */
+/* ---- hooks ---- */
 
-static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool async)
+static CUresult copy_box_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool async)
 {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     struct end to = {p->dstMemoryType, (uint64_t)p->dstHost, p->dstDevice, p->dstPitch,
@@ -251,22 +255,22 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool async)
                        p->Height,        p->srcXInBytes,       p->srcY,      0,
                        p->srcArray};
     struct job j = {.box = {p->WidthInBytes, p->Height, 1}, .stream = stream, .async = async};
-    return copy(&j, &to, &from);
+    return copy_box(&j, &to, &from);
 }
 
 EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    return copy_2d(pCopy, NULL, false);
+    return copy_box_2d(pCopy, NULL, false);
 }
 
 EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    return copy_2d(pCopy, NULL, false);
+    return copy_box_2d(pCopy, NULL, false);
 }
 
 EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    return copy_2d(pCopy, hStream, true);
+    return copy_box_2d(pCopy, hStream, true);
 }
 
 #define ENDS_3D(p)                                                                                \
@@ -278,38 +282,38 @@ EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
                        (p)->srcArray};                                                            \
     struct job j = {.box = {(p)->WidthInBytes, (p)->Height, (p)->Depth}, .stream = stream, .async = async}
 
-static CUresult copy_3d(const CUDA_MEMCPY3D *p, CUstream stream, bool async)
+static CUresult copy_box_3d(const CUDA_MEMCPY3D *p, CUstream stream, bool async)
 {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     ENDS_3D(p);
-    return copy(&j, &to, &from);
+    return copy_box(&j, &to, &from);
 }
 
 EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
-    return copy_3d(pCopy, NULL, false);
+    return copy_box_3d(pCopy, NULL, false);
 }
 
 EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    return copy_3d(pCopy, hStream, true);
+    return copy_box_3d(pCopy, hStream, true);
 }
 
-static CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream stream, bool async)
+static CUresult copy_box_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream stream, bool async)
 {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     ENDS_3D(p);
     j.to_context = p->dstContext;
     j.from_context = p->srcContext;
-    return copy(&j, &to, &from);
+    return copy_box(&j, &to, &from);
 }
 
 EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    return copy_3d_peer(pCopy, NULL, false);
+    return copy_box_3d_peer(pCopy, NULL, false);
 }
 
 EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    return copy_3d_peer(pCopy, hStream, true);
+    return copy_box_3d_peer(pCopy, hStream, true);
 }

@@ -1,11 +1,14 @@
-/* Device memory: the worker gives addresses, and what is ours is remembered, so that copies need no question. */
+/*
+ * Device memory: the worker assigns the addresses, and our ranges are recorded, so that copies need no
+ * question.
+ */
 #include "remote/client/memory/device_memory.h"
 #include "remote/client/connection/call.h"
 #include "remote/client/memory/managed_memory.h"
 #include "remote/client/memory/memory_ranges.h"
 #include "remote_wrapped.h"
 
-static CUresult remember(CUresult result, const CUdeviceptr *dptr, size_t bytes, enum cb_memory memory)
+static CUresult range_record(CUresult result, const CUdeviceptr *dptr, size_t bytes, enum cb_memory memory)
 {
     if (result == CUDA_SUCCESS && !cb_range_add(*dptr, bytes, memory, 0)) {
         cb_remote_cuMemFree_v2(*dptr);
@@ -16,29 +19,29 @@ static CUresult remember(CUresult result, const CUdeviceptr *dptr, size_t bytes,
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    return remember(cb_remote_cuMemAlloc_v2(dptr, bytesize), dptr, bytesize, CB_MEMORY_DEVICE);
+    return range_record(cb_remote_cuMemAlloc_v2(dptr, bytesize), dptr, bytesize, CB_MEMORY_DEVICE);
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                                    unsigned int ElementSizeBytes)
 {
     CUresult result = cb_remote_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    return remember(result, dptr, result == CUDA_SUCCESS ? *pPitch * Height : 0, CB_MEMORY_DEVICE);
+    return range_record(result, dptr, result == CUDA_SUCCESS ? *pPitch * Height : 0, CB_MEMORY_DEVICE);
 }
 
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    return remember(cb_remote_cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize, CB_MEMORY_POOL);
+    return range_record(cb_remote_cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize, CB_MEMORY_POOL);
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                         CUstream hStream)
 {
     CUresult result = cb_remote_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-    return remember(result, dptr, bytesize, CB_MEMORY_POOL);
+    return range_record(result, dptr, bytesize, CB_MEMORY_POOL);
 }
 
-static bool freed(CUdeviceptr p, struct cb_range *r)
+static bool range_is_at(CUdeviceptr p, struct cb_range *r)
 {
     return cb_range_of(p, r) && r->address == p && !cb_memory_is_host(r->memory);
 }
@@ -46,7 +49,7 @@ static bool freed(CUdeviceptr p, struct cb_range *r)
 EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     struct cb_range r;
-    bool known = freed(dptr, &r);
+    bool known = range_is_at(dptr, &r);
     if (known && r.memory == CB_MEMORY_MANAGED) CB_OK(cuCtxSynchronize());
     if (known) cb_range_drop(dptr, NULL); /* before another thread is given the address */
     if (known && r.memory == CB_MEMORY_MANAGED) cb_managed_end(&r);
@@ -56,7 +59,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
     struct cb_range r;
-    bool known = freed(dptr, &r);
+    bool known = range_is_at(dptr, &r);
     if (known && r.memory == CB_MEMORY_MANAGED) CB_OK(cuStreamSynchronize(hStream));
     CUresult result = cb_remote_cuMemFreeAsync(dptr, hStream);
     if (result != CUDA_SUCCESS || !known) return result;
@@ -77,7 +80,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdev
     return CUDA_SUCCESS;
 }
 
-/* Its memory goes with a context; pinned memory is the process's. */
+/* A context's device memory is freed with it; pinned memory belongs to the process. */
 void cb_memory_context_ends(CUcontext context)
 {
     struct cb_range r;

@@ -4,7 +4,7 @@
 
 #include "remote/client/api/base.h"
 
-/* Before it is destroyed or reset. */
+/* Drop the records of a context's memory, before it is destroyed or reset. */
 void cb_memory_context_ends(CUcontext context);
 
 #endif

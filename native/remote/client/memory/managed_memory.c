@@ -7,13 +7,13 @@
 
 #define PAGE 4096u
 
-/* Small allocations share pages: those at the edges are counted. */
+/* Small allocations share pages: pages at their edges are reference-counted. */
 static struct edge {
     uint64_t page;
     size_t users;
 } *edges;
-static size_t count, room;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t edge_count, edge_capacity;
+static pthread_mutex_t edges_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool pages_take(uint64_t address, uint64_t bytes)
 {
@@ -25,7 +25,7 @@ static bool pages_take(uint64_t address, uint64_t bytes)
 
 static struct edge *edge_of(uint64_t page)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < edge_count; i++) {
         if (edges[i].page == page) return &edges[i];
     }
     return NULL;
@@ -35,14 +35,14 @@ static bool edge_take(uint64_t page)
 {
     struct edge *e = edge_of(page);
     if (!e) {
-        if (count == room) {
-            struct edge *more = realloc(edges, (room + 64) * sizeof *more);
+        if (edge_count == edge_capacity) {
+            struct edge *more = realloc(edges, (edge_capacity + 64) * sizeof *more);
             if (!more) return false;
             edges = more;
-            room += 64;
+            edge_capacity += 64;
         }
         if (!pages_take(page, PAGE)) return false;
-        e = &edges[count++];
+        e = &edges[edge_count++];
         *e = (struct edge){page, 0};
     }
     e->users++;
@@ -54,10 +54,10 @@ static void edge_give(uint64_t page)
     struct edge *e = edge_of(page);
     if (!e || --e->users) return;
     munmap((void *)page, PAGE);
-    *e = edges[--count];
+    *e = edges[--edge_count];
 }
 
-static bool take(uint64_t address, uint64_t bytes)
+static bool managed_map(uint64_t address, uint64_t bytes)
 {
     uint64_t first = address & ~(uint64_t)(PAGE - 1), last = (address + bytes - 1) & ~(uint64_t)(PAGE - 1);
     if (!edge_take(first)) return false;
@@ -70,7 +70,7 @@ static bool take(uint64_t address, uint64_t bytes)
     return ok;
 }
 
-static void give(uint64_t address, uint64_t bytes)
+static void managed_unmap(uint64_t address, uint64_t bytes)
 {
     uint64_t first = address & ~(uint64_t)(PAGE - 1), last = (address + bytes - 1) & ~(uint64_t)(PAGE - 1);
     if (last > first + PAGE) munmap((void *)(first + PAGE), last - first - PAGE);
@@ -80,13 +80,13 @@ static void give(uint64_t address, uint64_t bytes)
 
 void cb_managed_end(const struct cb_range *r)
 {
-    cb_twin_drop(r->address);
-    pthread_mutex_lock(&lock);
-    give(r->address, r->bytes);
-    pthread_mutex_unlock(&lock);
+    cb_mirror_drop(r->address);
+    pthread_mutex_lock(&edges_lock);
+    managed_unmap(r->address, r->bytes);
+    pthread_mutex_unlock(&edges_lock);
 }
 
-static CUresult allocate(uint64_t *address, size_t bytes, unsigned int flags)
+static CUresult managed_allocate(uint64_t *address, size_t bytes, unsigned int flags)
 {
     struct cb_call call;
     CB_OK(cb_call_begin(&call, CB_OP_MANAGED, CB_IN_CONTEXT));
@@ -94,16 +94,16 @@ static CUresult allocate(uint64_t *address, size_t bytes, unsigned int flags)
     cb_put_word(&call, flags);
     CB_OK(cb_call_ask(&call));
     *address = cb_take_word(&call);
-    pthread_mutex_lock(&lock);
-    bool ok = take(*address, bytes);
-    pthread_mutex_unlock(&lock);
-    if (ok && cb_twin_add(*address, bytes, true)) return CUDA_SUCCESS;
+    pthread_mutex_lock(&edges_lock);
+    bool ok = managed_map(*address, bytes);
+    pthread_mutex_unlock(&edges_lock);
+    if (ok && cb_mirror_add(*address, bytes, true)) return CUDA_SUCCESS;
     struct cb_range r = {.address = *address, .bytes = bytes};
     if (ok)
         cb_managed_end(&r);
     else
-        cb_twin_drop(*address);
-    return CUDA_ERROR_OUT_OF_MEMORY; /* the address is something else's here */
+        cb_mirror_drop(*address);
+    return CUDA_ERROR_OUT_OF_MEMORY; /* the address is in use in this process */
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
@@ -113,7 +113,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned i
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!dptr || !bytesize) return CUDA_ERROR_INVALID_VALUE;
     if (kind != CU_MEM_ATTACH_GLOBAL && kind != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = allocate(&address, bytesize, flags);
+    CUresult result = managed_allocate(&address, bytesize, flags);
     if (result == CUDA_SUCCESS && !cb_range_add(address, bytesize, CB_MEMORY_MANAGED, flags)) {
         struct cb_range r = {.address = address, .bytes = bytesize};
         cb_managed_end(&r);
@@ -126,8 +126,8 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned i
     return result;
 }
 
-/* Where its pages lie and how they are used is the worker's affair: here they are, whatever was said. */
-static CUresult is_managed(CUdeviceptr p, size_t bytes)
+/* Location and usage hints concern the worker only and have no effect here: check the range and succeed. */
+static CUresult managed_check(CUdeviceptr p, size_t bytes)
 {
     struct cb_range r;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -140,14 +140,14 @@ EXPORT CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count_, CUmem_advise a
 {
     (void)advice;
     (void)location;
-    return is_managed(devPtr, count_);
+    return managed_check(devPtr, count_);
 }
 
 EXPORT CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count_, CUmem_advise advice, CUdevice device)
 {
     (void)advice;
     (void)device;
-    return is_managed(devPtr, count_);
+    return managed_check(devPtr, count_);
 }
 
 EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute,
@@ -155,7 +155,7 @@ EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!data || dataSize < 4) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(is_managed(devPtr, count_));
+    CB_OK(managed_check(devPtr, count_));
     int none = attribute == CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY ? 0 : CU_DEVICE_INVALID;
     for (size_t i = 0; i + 4 <= dataSize; i += 4)
         memcpy((char *)data + i, &none, sizeof none);

@@ -10,8 +10,8 @@ static struct {
     uint64_t last_id;
 } ranges = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
-/* How many begin at or before the address. */
-static size_t up_to(uint64_t address)
+/* Number of ranges that begin at or before the address. */
+static size_t ranges_up_to(uint64_t address)
 {
     size_t low = 0, high = ranges.count;
     while (low < high) {
@@ -24,7 +24,7 @@ static size_t up_to(uint64_t address)
     return low;
 }
 
-static bool make_room(void)
+static bool ranges_grow(void)
 {
     if (ranges.count < ranges.room) return true;
     size_t room = ranges.room ? 2 * ranges.room : 256;
@@ -46,9 +46,9 @@ bool cb_range_add(uint64_t address, uint64_t bytes, enum cb_memory memory, unsig
         r.device = c->device;
     }
     pthread_rwlock_wrlock(&ranges.lock);
-    bool ok = make_room();
+    bool ok = ranges_grow();
     if (ok) {
-        size_t at = up_to(address);
+        size_t at = ranges_up_to(address);
         memmove(&ranges.range[at + 1], &ranges.range[at], (ranges.count - at) * sizeof *ranges.range);
         r.id = ++ranges.last_id;
         ranges.range[at] = r;
@@ -61,7 +61,7 @@ bool cb_range_add(uint64_t address, uint64_t bytes, enum cb_memory memory, unsig
 bool cb_range_drop(uint64_t address, struct cb_range *out)
 {
     pthread_rwlock_wrlock(&ranges.lock);
-    size_t at = up_to(address);
+    size_t at = ranges_up_to(address);
     bool found = at && ranges.range[at - 1].address == address;
     if (found) {
         if (out) *out = ranges.range[at - 1];
@@ -75,17 +75,17 @@ bool cb_range_drop(uint64_t address, struct cb_range *out)
 bool cb_range_of(uint64_t address, struct cb_range *out)
 {
     pthread_rwlock_rdlock(&ranges.lock);
-    size_t at = up_to(address);
+    size_t at = ranges_up_to(address);
     bool found = at && address - ranges.range[at - 1].address < ranges.range[at - 1].bytes;
     if (found) *out = ranges.range[at - 1];
     pthread_rwlock_unlock(&ranges.lock);
     return found;
 }
 
-void cb_range_twin(uint64_t address)
+void cb_range_mark_mirrored(uint64_t address)
 {
     pthread_rwlock_wrlock(&ranges.lock);
-    size_t at = up_to(address);
+    size_t at = ranges_up_to(address);
     if (at && ranges.range[at - 1].address == address) ranges.range[at - 1].twin = true;
     pthread_rwlock_unlock(&ranges.lock);
 }
@@ -93,7 +93,7 @@ void cb_range_twin(uint64_t address)
 bool cb_range_within(uint64_t address, uint64_t bytes, struct cb_range *out)
 {
     pthread_rwlock_rdlock(&ranges.lock);
-    size_t at = up_to(address + bytes - 1);
+    size_t at = ranges_up_to(address + bytes - 1);
     bool found = at && ranges.range[at - 1].address + ranges.range[at - 1].bytes > address;
     if (found) *out = ranges.range[at - 1];
     pthread_rwlock_unlock(&ranges.lock);

@@ -2,32 +2,32 @@
 
 #include "remote/client/connection/call.h"
 #include "remote/wire/arena.h"
-#include "remote/wire/twin.h"
+#include "remote/wire/mirror.h"
 
 static struct entry {
-    struct cb_twin twin;
+    struct cb_mirror twin;
     bool managed, sent;
 } *entries;
-static size_t count, room;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool used;            /* a command may have written since the last fetch */
-static __thread bool inside; /* this thread is sending or fetching */
+static size_t mirror_count, mirror_capacity;
+static pthread_mutex_t mirrors_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool written_since_fetch; /* a command may have written since the last fetch */
+static __thread bool inside;     /* this thread is sending or fetching */
 
-static struct cb_twin *twin_of(uint64_t address)
+static struct cb_mirror *mirror_find(uint64_t address)
 {
-    for (size_t i = 0; i < count; i++) {
-        struct cb_twin *t = &entries[i].twin;
+    for (size_t i = 0; i < mirror_count; i++) {
+        struct cb_mirror *t = &entries[i].twin;
         if (address - t->address < t->bytes) return t;
     }
     return NULL;
 }
 
-static bool send_changes(struct cb_twin *t)
+static bool mirror_send_changes(struct cb_mirror *t)
 {
     static uint8_t changes[CB_CHANGES_MAX] __attribute__((aligned(8)));
     struct cb_call call;
     for (uint64_t at = 0; at < t->bytes;) {
-        size_t bytes = cb_twin_changes(t, &at, changes, sizeof changes);
+        size_t bytes = cb_mirror_changes(t, &at, changes, sizeof changes);
         if (!bytes) continue;
         if (cb_call_begin_as(&call, CB_OP_TWIN_WRITE, 0) != CUDA_SUCCESS) return false;
         cb_put_word(&call, bytes);
@@ -36,8 +36,8 @@ static bool send_changes(struct cb_twin *t)
     return true;
 }
 
-/* What waits, or asks, does not use memory. */
-static bool is_wait(enum cb_op op)
+/* Waits and queries do not use memory. */
+static bool op_is_wait(enum cb_op op)
 {
     switch (op) {
     case CB_OP_cuCtxSynchronize:
@@ -49,25 +49,25 @@ static bool is_wait(enum cb_op op)
     }
 }
 
-static void before_command(enum cb_op op)
+static void mirror_before_command(enum cb_op op)
 {
-    if (inside || is_wait(op) || op == CB_OP_EVENT_QUERY || op == CB_OP_STREAM_QUERY ||
+    if (inside || op_is_wait(op) || op == CB_OP_EVENT_QUERY || op == CB_OP_STREAM_QUERY ||
         op == CB_OP_cuMemGetInfo_v2 || op == CB_OP_MANAGED)
         return;
     inside = true;
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < count; i++) {
+    pthread_mutex_lock(&mirrors_lock);
+    for (size_t i = 0; i < mirror_count; i++) {
         struct entry *e = &entries[i];
         if (e->managed && e->sent) continue;
-        if (send_changes(&e->twin)) e->sent = true;
+        if (mirror_send_changes(&e->twin)) e->sent = true;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&mirrors_lock);
     inside = false;
-    __atomic_store_n(&used, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&written_since_fetch, true, __ATOMIC_RELEASE);
 }
 
-/* One answer of changes; false when that was the last. */
-static bool fetch_some(uint64_t *from)
+/* Apply one answer of changes; return false if that was the last. */
+static bool mirror_fetch_part(uint64_t *from)
 {
     struct cb_call call;
     if (cb_call_begin_as(&call, CB_OP_TWIN_READ, 0) != CUDA_SUCCESS) return false;
@@ -77,64 +77,65 @@ static bool fetch_some(uint64_t *from)
         *from = cb_take_word(&call);
         size_t bytes = cb_take_word(&call);
         const uint8_t *data = cb_take_block(&call, bytes);
-        ok = data && cb_twin_apply(data, bytes, twin_of);
+        ok = data && cb_mirror_apply(data, bytes, mirror_find);
     }
     cb_call_end(&call);
     return ok && *from;
 }
 
-static void fetch(void)
+static void mirror_fetch(void)
 {
     inside = true;
-    pthread_mutex_lock(&lock);
-    if (count && __atomic_exchange_n(&used, false, __ATOMIC_ACQ_REL)) {
-        for (size_t i = 0; i < count; i++)
+    pthread_mutex_lock(&mirrors_lock);
+    if (mirror_count && __atomic_exchange_n(&written_since_fetch, false, __ATOMIC_ACQ_REL)) {
+        for (size_t i = 0; i < mirror_count; i++)
             entries[i].sent = false;
-        for (uint64_t from = 0; fetch_some(&from);)
+        for (uint64_t from = 0; mirror_fetch_part(&from);)
             continue;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&mirrors_lock);
     inside = false;
 }
 
-static void after_wait(enum cb_op op)
+static void mirror_after_wait(enum cb_op op)
 {
-    if (!inside && is_wait(op)) fetch();
+    if (!inside && op_is_wait(op)) mirror_fetch();
 }
 
-bool cb_twin_add(uint64_t address, uint64_t bytes, bool managed)
+bool cb_mirror_add(uint64_t address, uint64_t bytes, bool managed)
 {
-    pthread_mutex_lock(&lock);
-    if (count == room) {
-        struct entry *more = realloc(entries, (room + 64) * sizeof *more);
+    pthread_mutex_lock(&mirrors_lock);
+    if (mirror_count == mirror_capacity) {
+        struct entry *more = realloc(entries, (mirror_capacity + 64) * sizeof *more);
         if (more) {
             entries = more;
-            room += 64;
+            mirror_capacity += 64;
         }
     }
-    struct cb_twin t;
-    bool ok = count < room && count < CB_TWINS_MAX && cb_twin_make(&t, address, bytes, true);
+    struct cb_mirror t;
+    bool ok = mirror_count < mirror_capacity && mirror_count < CB_MIRRORS_MAX &&
+              cb_mirror_make(&t, address, bytes, true);
     if (ok) {
-        entries[count++] = (struct entry){t, managed, false};
-        cb_before_command = before_command;
-        cb_after_wait = after_wait;
+        entries[mirror_count++] = (struct entry){t, managed, false};
+        cb_before_command = mirror_before_command;
+        cb_after_wait = mirror_after_wait;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&mirrors_lock);
     return ok;
 }
 
-void cb_twin_drop(uint64_t address)
+void cb_mirror_drop(uint64_t address)
 {
     struct cb_call call;
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < count; i++) {
+    pthread_mutex_lock(&mirrors_lock);
+    for (size_t i = 0; i < mirror_count; i++) {
         if (entries[i].twin.address != address) continue;
-        cb_twin_end(&entries[i].twin);
-        entries[i] = entries[--count];
+        cb_mirror_end(&entries[i].twin);
+        entries[i] = entries[--mirror_count];
         break;
     }
-    if (!count) cb_before_command = cb_after_wait = NULL;
-    pthread_mutex_unlock(&lock);
+    if (!mirror_count) cb_before_command = cb_after_wait = NULL;
+    pthread_mutex_unlock(&mirrors_lock);
     if (cb_call_begin(&call, CB_OP_TWIN_DROP, CB_ANYWHERE) != CUDA_SUCCESS) return;
     cb_put_word(&call, address);
     cb_call_send(&call);

@@ -1,4 +1,4 @@
-/* Pinned memory becomes the worker's, too, when a device is first given an address in it. */
+/* Mapping of pinned memory at the worker, when a device is first given an address in it. */
 #ifndef CALABASH_REMOTE_CLIENT_MEMORY_PINNED_MAPPING_H
 #define CALABASH_REMOTE_CLIENT_MEMORY_PINNED_MAPPING_H
 
@@ -6,19 +6,19 @@
 #include "remote/client/module/function_info.h"
 #include "remote/wire/arena.h"
 
-/* Whether there is pinned memory in the range that both ends can have. */
+/* True if there is pinned memory in the range that both ends can map. */
 extern bool cb_arena_used;
 
-CUresult cb_map(uint64_t address);
+CUresult cb_pinned_map(uint64_t address);
 
-/* Pinned memory whose address is among what a kernel is given. */
-CUresult cb_map_parameters(void **parameters, void **extra, const struct cb_function *f);
+/* Map pinned memory whose address is among the parameters of a kernel. */
+CUresult cb_pinned_map_parameters(void **parameters, void **extra, const struct cb_function *f);
 
-/* Before a command that a device address goes with. */
-static inline CUresult cb_map_for(uint64_t address)
+/* Called before a command that carries a device address. */
+static inline CUresult cb_pinned_map_for(uint64_t address)
 {
     if (address - CB_ARENA_BASE >= CB_ARENA_BYTES || !cb_arena_used) return CUDA_SUCCESS;
-    return cb_map(address);
+    return cb_pinned_map(address);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Pinned memory: this process's own pages, in a range of addresses that the worker can have as well, so that a device may be
- * given them. A program's own pages cannot be: they may be anything, and anywhere.
+ * Pinned memory: pages of this process, in an address range that the worker can map as well, so that a device
+ * may be given their addresses. A program's own pages cannot be mapped there: they may be of any kind, at any
+ * address.
  */
 #include "remote/client/connection/call.h"
 #include "remote/client/memory/memory_ranges.h"
@@ -14,15 +15,15 @@
 
 static struct {
     pthread_mutex_t lock;
-    uint64_t bytes; /* 0: there is none, and pinned memory is wherever it is */
+    uint64_t bytes; /* 0: no such range; pinned memory is then at any address */
     bool tried;
     struct piece {
         uint64_t address, bytes;
-    } *piece; /* taken, by address */
+    } *piece; /* pieces in use, by address */
     size_t count, room;
 } arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void reserve(void)
+static void arena_reserve(void)
 {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     arena.tried = true;
@@ -35,10 +36,10 @@ static void reserve(void)
     }
 }
 
-/* First fit. The lock is held. */
-static uint64_t take(uint64_t bytes)
+/* First fit. Requires the lock. */
+static uint64_t arena_take(uint64_t bytes)
 {
-    if (!arena.tried) reserve();
+    if (!arena.tried) arena_reserve();
     if (arena.count == arena.room) {
         struct piece *more = realloc(arena.piece, (arena.room + 256) * sizeof *more);
         if (!more) return 0;
@@ -59,17 +60,17 @@ static uint64_t take(uint64_t bytes)
     return at;
 }
 
-static void *pages(uint64_t bytes)
+static void *pinned_pages_take(uint64_t bytes)
 {
     pthread_mutex_lock(&arena.lock);
-    uint64_t at = take(bytes);
+    uint64_t at = arena_take(bytes);
     pthread_mutex_unlock(&arena.lock);
     if (!at) return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cb_arena_used = true;
     return (void *)at;
 }
 
-static void pages_give(void *p, uint64_t bytes)
+static void pinned_pages_give(void *p, uint64_t bytes)
 {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     pthread_mutex_lock(&arena.lock);
@@ -86,7 +87,7 @@ static void pages_give(void *p, uint64_t bytes)
     pthread_mutex_unlock(&arena.lock);
 }
 
-static uint64_t rounded(uint64_t bytes)
+static uint64_t round_to_pages(uint64_t bytes)
 {
     return (bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
 }
@@ -98,17 +99,17 @@ EXPORT CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
     if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!pp || !bytesize || Flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
     if (bytesize > CB_ARENA_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *p = pages(rounded(bytesize));
+    void *p = pinned_pages_take(round_to_pages(bytesize));
     if (p == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (cb_range_add((uintptr_t)p, bytesize, CB_MEMORY_HOST, Flags)) {
-        result = Flags & CU_MEMHOSTALLOC_DEVICEMAP ? cb_map_for((uintptr_t)p) : CUDA_SUCCESS;
+        result = Flags & CU_MEMHOSTALLOC_DEVICEMAP ? cb_pinned_map_for((uintptr_t)p) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) cb_range_drop((uintptr_t)p, NULL);
     }
     if (result == CUDA_SUCCESS)
         *pp = p;
     else
-        pages_give(p, rounded(bytesize));
+        pinned_pages_give(p, round_to_pages(bytesize));
     return result;
 }
 
@@ -124,12 +125,12 @@ EXPORT CUresult cuMemFreeHost(void *p)
     if (!p) return CUDA_SUCCESS;
     if (!cb_range_of((uintptr_t)p, &r) || r.memory != CB_MEMORY_HOST || r.address != (uintptr_t)p)
         return CUDA_ERROR_INVALID_VALUE;
-    if (r.twin) { /* devices may be at it */
+    if (r.twin) { /* devices may be using it */
         CB_OK(cuCtxSynchronize());
-        cb_twin_drop(r.address);
+        cb_mirror_drop(r.address);
     }
     if (!cb_range_drop((uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
-    pages_give(p, rounded(r.bytes));
+    pinned_pages_give(p, round_to_pages(r.bytes));
     return CUDA_SUCCESS;
 }
 
@@ -139,7 +140,8 @@ EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flag
     uint64_t base = (uint64_t)p;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!p || !bytesize || base + bytesize < base || Flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
-    if (Flags & CU_MEMHOSTREGISTER_DEVICEMAP) return CUDA_ERROR_NOT_SUPPORTED; /* see the top */
+    if (Flags & CU_MEMHOSTREGISTER_DEVICEMAP)
+        return CUDA_ERROR_NOT_SUPPORTED; /* see the comment at the top */
     if (cb_range_within(base, bytesize, &r)) {
         if (cb_memory_is_host(r.memory)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
         return CUDA_ERROR_INVALID_VALUE;
@@ -177,7 +179,7 @@ EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsign
     if (!pdptr || Flags || !cb_range_of(address, &r)) return CUDA_ERROR_INVALID_VALUE;
     if (r.memory != CB_MEMORY_HOST && r.memory != CB_MEMORY_MANAGED) return CUDA_ERROR_INVALID_VALUE;
     if (r.memory == CB_MEMORY_HOST && !cb_in_arena(r.address, r.bytes)) return CUDA_ERROR_NOT_SUPPORTED;
-    CB_OK(cb_map_for(address));
+    CB_OK(cb_pinned_map_for(address));
     *pdptr = address;
     return CUDA_SUCCESS;
 }

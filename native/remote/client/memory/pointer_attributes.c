@@ -1,11 +1,14 @@
-/* What a pointer is. What this process has been given is known here; of the rest the worker is asked. */
+/*
+ * Attributes of pointers. Memory that this process has allocated is known here; about other addresses the
+ * worker is asked.
+ */
 #include "remote/client/connection/call.h"
 #include "remote/client/memory/memory_ranges.h"
 #include "remote/client/memory/pinned_mapping.h"
 
 #include <sys/mman.h>
 
-static size_t bytes_of(CUpointer_attribute a)
+static size_t attribute_bytes(CUpointer_attribute a)
 {
     switch (a) {
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
@@ -25,18 +28,18 @@ static size_t bytes_of(CUpointer_attribute a)
     }
 }
 
-static CUresult device_pointer(uint64_t *v, CUdeviceptr p, const struct cb_range *r)
+static CUresult device_address_of(uint64_t *v, CUdeviceptr p, const struct cb_range *r)
 {
     if (r->memory == CB_MEMORY_REGISTERED) return CUDA_ERROR_INVALID_VALUE; /* a device cannot reach it */
     if (r->memory == CB_MEMORY_HOST) {
         if (!cb_in_arena(r->address, r->bytes)) return CUDA_ERROR_INVALID_VALUE;
-        CB_OK(cb_map_for(p));
+        CB_OK(cb_pinned_map_for(p));
     }
     *v = p;
     return CUDA_SUCCESS;
 }
 
-static CUresult known(uint64_t *v, CUpointer_attribute a, CUdeviceptr p, const struct cb_range *r)
+static CUresult attribute_known(uint64_t *v, CUpointer_attribute a, CUdeviceptr p, const struct cb_range *r)
 {
     bool host = cb_memory_is_host(r->memory);
     switch (a) {
@@ -47,7 +50,7 @@ static CUresult known(uint64_t *v, CUpointer_attribute a, CUdeviceptr p, const s
         *v = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        return device_pointer(v, p, r);
+        return device_address_of(v, p, r);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *v = p;
         return host || r->memory == CB_MEMORY_MANAGED ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -81,39 +84,39 @@ static CUresult known(uint64_t *v, CUpointer_attribute a, CUdeviceptr p, const s
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: /* nothing leaves the worker */
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: /* the worker exports nothing */
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-/* Ordinary memory of this process: no device knows of it. */
-static bool is_own(CUdeviceptr p)
+/* Ordinary memory of this process, unknown to any device. */
+static bool address_is_mapped_here(CUdeviceptr p)
 {
     unsigned char there;
     return mincore((void *)(p & ~4095ull), 1, &there) == 0;
 }
 
-static CUresult answer(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct cb_call call;
     struct cb_range r;
     uint64_t v[2] = {0};
     bool asks = attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
     if (cb_range_of(ptr, &r) && !(asks && r.memory == CB_MEMORY_POOL)) {
-        if (!asks) CB_OK(known(v, attribute, ptr, &r));
-        memcpy(data, v, bytes_of(attribute));
+        if (!asks) CB_OK(attribute_known(v, attribute, ptr, &r));
+        memcpy(data, v, attribute_bytes(attribute));
         return CUDA_SUCCESS;
     }
-    if (is_own(ptr)) return CUDA_ERROR_INVALID_VALUE;
+    if (address_is_mapped_here(ptr)) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_call_begin(&call, CB_OP_POINTER, CB_ANYWHERE));
     cb_put_word(&call, (uint64_t)attribute);
     cb_put_word(&call, ptr);
     CB_OK(cb_call_ask(&call));
     v[0] = cb_take_word(&call);
     v[1] = cb_take_word(&call);
-    memcpy(data, v, bytes_of(attribute));
+    memcpy(data, v, attribute_bytes(attribute));
     return CUDA_SUCCESS;
 }
 
@@ -121,7 +124,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!data || !ptr) return CUDA_ERROR_INVALID_VALUE;
-    return answer(data, attribute, ptr);
+    return attribute_get(data, attribute, ptr);
 }
 
 EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
@@ -133,10 +136,11 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_att
         CUpointer_attribute a = attributes[i];
         if (!data[i] || (int)a <= 0 || a > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE)
             return CUDA_ERROR_INVALID_VALUE;
-        CUresult result = answer(data[i], a, ptr);
-        if (result == CUDA_ERROR_INVALID_VALUE) { /* asked in bulk, what does not apply reads as zero */
+        CUresult result = attribute_get(data[i], a, ptr);
+        /* in a bulk query, an attribute that does not apply reads as zero */
+        if (result == CUDA_ERROR_INVALID_VALUE) {
             int none = a == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? -2 : 0;
-            memset(data[i], 0, bytes_of(a));
+            memset(data[i], 0, attribute_bytes(a));
             memcpy(data[i], &none, sizeof none);
         } else if (result != CUDA_SUCCESS) {
             return result;

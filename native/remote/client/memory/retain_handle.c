@@ -1,4 +1,4 @@
-/* Physical memory by an address that it is mapped at. */
+/* Hook that returns the physical memory handle of a mapped address. */
 #include "remote/client/connection/call.h"
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)

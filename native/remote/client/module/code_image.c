@@ -1,6 +1,7 @@
 /*
- * An image is named by its hash, and only sent when the worker does not have it; the answer describes all that is in it,
- * so that nothing about a kernel is asked again. Large answers come in several parts.
+ * Loading of code images. An image is named by its hash, and only sent if the worker does not have it; the
+ * answer describes all of its contents, so that nothing about a kernel is asked again. Large answers come in
+ * several parts.
  */
 #include "remote/client/module/code_image.h"
 
@@ -28,7 +29,7 @@ struct image {
     struct placed *placed;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the variables */
+static pthread_mutex_t variables_lock = PTHREAD_MUTEX_INITIALIZER; /* of the variables */
 
 static struct image *image_of(enum cb_kind kind, uint64_t id)
 {
@@ -36,7 +37,7 @@ static struct image *image_of(enum cb_kind kind, uint64_t id)
     return data ? *data : NULL;
 }
 
-static CUresult get(enum cb_kind kind, uint64_t id, struct image **out)
+static CUresult image_get(enum cb_kind kind, uint64_t id, struct image **out)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     *out = image_of(kind, id);
@@ -72,15 +73,15 @@ CUresult cb_image_map(const char *name, void **out, size_t *bytes)
     return *out == MAP_FAILED ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
 }
 
-/* ---- what is in it ---- */
+/* ---- contents ---- */
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp((*(struct cb_function *const *)a)->name, (*(struct cb_function *const *)b)->name);
 }
 
-/* Functions until the answer has no more; `*all` counts those of the image. */
-static bool take_functions(struct cb_call *c, uint64_t id, struct image *i, size_t *all)
+/* Take functions until the answer has no more; `*all` receives the number of functions in the image. */
+static bool functions_take(struct cb_call *c, uint64_t id, struct image *i, size_t *all)
 {
     *all = cb_take_word(c);
     if (*all > 1u << 20) return false;
@@ -94,7 +95,7 @@ static bool take_functions(struct cb_call *c, uint64_t id, struct image *i, size
     return true;
 }
 
-static void free_image(struct image *i)
+static void image_free(struct image *i)
 {
     for (size_t k = 0; k < i->count; k++)
         cb_function_drop(i->function[k]);
@@ -109,7 +110,7 @@ static void free_image(struct image *i)
     free(i);
 }
 
-static CUresult take_rest(uint64_t id, struct image *i, size_t all)
+static CUresult functions_ask_rest(uint64_t id, struct image *i, size_t all)
 {
     while (i->count < all) {
         struct cb_call call;
@@ -118,7 +119,7 @@ static CUresult take_rest(uint64_t id, struct image *i, size_t all)
         cb_put_word(&call, id);
         cb_put_word(&call, before);
         CB_OK(cb_call_ask(&call));
-        bool ok = take_functions(&call, id, i, &again) && again == all && i->count > before;
+        bool ok = functions_take(&call, id, i, &again) && again == all && i->count > before;
         cb_call_end(&call);
         if (!ok) return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -128,21 +129,21 @@ static CUresult take_rest(uint64_t id, struct image *i, size_t all)
 CUresult cb_image_adopt(struct cb_call *c, uint64_t id, enum cb_kind kind)
 {
     size_t all = 0;
-    if (image_of(kind, id)) { /* asked before */
+    if (image_of(kind, id)) { /* asked for before */
         cb_call_end(c);
         return CUDA_SUCCESS;
     }
     struct image *i = calloc(1, sizeof *i);
-    bool ok = i && take_functions(c, id, i, &all);
+    bool ok = i && functions_take(c, id, i, &all);
     cb_call_end(c);
-    CUresult result = ok ? take_rest(id, i, all) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ok ? functions_ask_rest(id, i, all) : CUDA_ERROR_OUT_OF_MEMORY;
     void **data = cb_object_data(id, kind);
     if (result == CUDA_SUCCESS && !data && !cb_object_learn(id, i)) result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
-        if (i) free_image(i);
+        if (i) image_free(i);
         return result;
     }
-    qsort(i->function, i->count, sizeof *i->function, by_name);
+    qsort(i->function, i->count, sizeof *i->function, compare_names);
     if (data) *data = i;
     return CUDA_SUCCESS;
 }
@@ -158,7 +159,7 @@ struct load {
     uint64_t id;
 };
 
-static CUresult ask(struct load *l, struct cb_call *call, enum cb_code_state *state)
+static CUresult load_ask(struct load *l, struct cb_call *call, enum cb_code_state *state)
 {
     CB_OK(cb_call_begin(call, CB_OP_IMAGE_LOAD, CB_ANYWHERE));
     if (!l->id) l->id = cb_new_object(call, l->kind);
@@ -187,11 +188,11 @@ CUresult cb_image_load(enum cb_kind kind, const void *image, size_t limit, const
     if (!l.bytes) return CUDA_ERROR_INVALID_IMAGE;
     cb_hash(l.image, l.bytes, l.hash);
     pthread_mutex_lock(&one_at_a_time);
-    CUresult result = ask(&l, &call, &state);
+    CUresult result = load_ask(&l, &call, &state);
     if (result == CUDA_SUCCESS && state == CB_CODE_UNKNOWN) {
         cb_call_end(&call);
         result = cb_image_send(l.image, l.bytes);
-        if (result == CUDA_SUCCESS) result = ask(&l, &call, &state);
+        if (result == CUDA_SUCCESS) result = load_ask(&l, &call, &state);
         if (result == CUDA_SUCCESS && state == CB_CODE_UNKNOWN) result = CUDA_ERROR_UNKNOWN;
     }
     pthread_mutex_unlock(&one_at_a_time);
@@ -207,24 +208,24 @@ CUresult cb_image_unload(enum cb_kind kind, uint64_t id)
 {
     struct cb_call call;
     struct image *i;
-    CB_OK(get(kind, id, &i));
+    CB_OK(image_get(kind, id, &i));
     CB_OK(cb_call_begin(&call, CB_OP_IMAGE_UNLOAD, CB_ANYWHERE));
     cb_put_word(&call, id);
     CB_OK(cb_call_send(&call));
     cb_drop_object(id);
-    free_image(i);
+    image_free(i);
     return CUDA_SUCCESS;
 }
 
-/* ---- questions ---- */
+/* ---- look-ups ---- */
 
 CUresult cb_image_find(enum cb_kind kind, uint64_t id, const char *name, struct cb_function **out)
 {
     struct image *i;
-    CB_OK(get(kind, id, &i));
+    CB_OK(image_get(kind, id, &i));
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     struct cb_function wanted = {.name = (char *)name}, *key = &wanted;
-    struct cb_function **found = bsearch(&key, i->function, i->count, sizeof *i->function, by_name);
+    struct cb_function **found = bsearch(&key, i->function, i->count, sizeof *i->function, compare_names);
     if (!found) return CUDA_ERROR_NOT_FOUND;
     *out = *found;
     return CUDA_SUCCESS;
@@ -233,7 +234,7 @@ CUresult cb_image_find(enum cb_kind kind, uint64_t id, const char *name, struct 
 CUresult cb_image_count(enum cb_kind kind, uint64_t id, unsigned int *out)
 {
     struct image *i;
-    CB_OK(get(kind, id, &i));
+    CB_OK(image_get(kind, id, &i));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = (unsigned int)i->count;
     return CUDA_SUCCESS;
@@ -242,7 +243,7 @@ CUresult cb_image_count(enum cb_kind kind, uint64_t id, unsigned int *out)
 CUresult cb_image_list(enum cb_kind kind, uint64_t id, void **out, unsigned int room)
 {
     struct image *i;
-    CB_OK(get(kind, id, &i));
+    CB_OK(image_get(kind, id, &i));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     for (size_t k = 0; k < i->count && k < room; k++)
         out[k] = (void *)(uintptr_t)i->function[k]->id;
@@ -255,13 +256,13 @@ bool cb_image_variable(enum cb_kind kind, uint64_t id, const char *name, struct 
     uint16_t context = kind == CB_KIND_LIBRARY ? cb_context_number() : 0;
     bool found = false;
     if (!i || !name) return false;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&variables_lock);
     for (const struct placed *p = i->placed; p && !found; p = p->next) {
         if (p->context != context || strcmp(p->name, name)) continue;
         *out = p->variable;
         found = true;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&variables_lock);
     return found;
 }
 
@@ -276,8 +277,8 @@ void cb_image_keep_variable(enum cb_kind kind, uint64_t id, const char *name, co
     p->context = kind == CB_KIND_LIBRARY ? cb_context_number() : 0;
     p->variable = *v;
     cb_range_add(v->address, v->bytes, CB_MEMORY_DEVICE, 0);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&variables_lock);
     p->next = i->placed;
     i->placed = p;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&variables_lock);
 }

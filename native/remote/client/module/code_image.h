@@ -1,4 +1,4 @@
-/* Images of code: modules and libraries, with what they hold. */
+/* Images of code: modules and libraries, with their kernels and variables. */
 #ifndef CALABASH_REMOTE_CLIENT_MODULE_CODE_IMAGE_H
 #define CALABASH_REMOTE_CLIENT_MODULE_CODE_IMAGE_H
 
@@ -7,17 +7,17 @@
 #include "remote/wire/hash.h"
 #include "remote/wire/objects.h"
 
-/* Load an image of `kind` (a module or a library); `limit` as image_bytes() has it; `jit` may be NULL. */
+/* Load an image of `kind` (a module or a library); `limit` as for image_bytes(); `jit` may be NULL. */
 CUresult cb_image_load(enum cb_kind kind, const void *image, size_t limit, const struct cb_jit *jit,
                        uint64_t *out);
-/* One that the worker has made of another; the answer describes it from here on. */
+/* Add an image that the worker made from another; the answer describes it from here on. */
 CUresult cb_image_adopt(struct cb_call *c, uint64_t id, enum cb_kind kind);
 CUresult cb_image_unload(enum cb_kind kind, uint64_t id);
 CUresult cb_image_find(enum cb_kind kind, uint64_t id, const char *name, struct cb_function **out);
 CUresult cb_image_count(enum cb_kind kind, uint64_t id, unsigned int *out);
 CUresult cb_image_list(enum cb_kind kind, uint64_t id, void **out, unsigned int room);
 
-/* A variable is asked for once in each context. */
+/* Variables are asked for once in each context. */
 struct cb_variable {
     CUdeviceptr address;
     size_t bytes;
@@ -25,9 +25,9 @@ struct cb_variable {
 bool cb_image_variable(enum cb_kind kind, uint64_t id, const char *name, struct cb_variable *out);
 void cb_image_keep_variable(enum cb_kind kind, uint64_t id, const char *name, const struct cb_variable *v);
 
-/* A whole file; the caller unmaps `*bytes` + 1. */
+/* Map a whole file; the caller unmaps `*bytes` + 1. */
 CUresult cb_image_map(const char *name, void **out, size_t *bytes);
-/* The parts of an image, for a command that the worker could not carry out without it. */
+/* Send the parts of an image, for a command that the worker could not execute without it. */
 CUresult cb_image_send(const void *image, size_t bytes);
 
 #endif

@@ -10,9 +10,9 @@ struct cb_function *cb_function_of(uint64_t handle)
     return data ? *data : NULL;
 }
 
-/* ---- what the worker says of one ---- */
+/* ---- descriptions from the worker ---- */
 
-static void limits(struct cb_function *f)
+static void launch_limits_set(struct cb_function *f)
 {
     const struct cb_attribute *a = f->attribute;
     int threads = a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK].value;
@@ -21,16 +21,16 @@ static void limits(struct cb_function *f)
     f->shared_max = shared > 0 ? (uint32_t)shared : 0;
 }
 
-static void take_attributes(struct cb_call *c, struct cb_function *f)
+static void attributes_take(struct cb_call *c, struct cb_function *f)
 {
     f->device = (CUdevice)cb_take_word(c);
     cb_take_bytes(c, f->attribute, sizeof f->attribute);
     f->known = true;
     f->changes++;
-    limits(f);
+    launch_limits_set(f);
 }
 
-static bool take_parameters(struct cb_call *c, struct cb_function *f, uint32_t count)
+static bool parameters_take(struct cb_call *c, struct cb_function *f, uint32_t count)
 {
     f->parameters = count;
     cb_take_bytes(c, f->parameter, count * sizeof f->parameter[0]);
@@ -58,8 +58,8 @@ struct cb_function *cb_function_take(struct cb_call *c, uint64_t image)
     f->id = id;
     f->image = image;
     f->serial = __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED);
-    bool good = take_parameters(c, f, (uint32_t)count);
-    if (known) take_attributes(c, f);
+    bool good = parameters_take(c, f, (uint32_t)count);
+    if (known) attributes_take(c, f);
     if (good && cb_object_learn(id, f)) return f;
     free(f->name);
     free(f);
@@ -73,21 +73,21 @@ void cb_function_drop(struct cb_function *f)
     free(f);
 }
 
-CUresult cb_function_know(struct cb_function *f)
+CUresult cb_function_load_attributes(struct cb_function *f)
 {
     struct cb_call call;
     if (__atomic_load_n(&f->known, __ATOMIC_ACQUIRE)) return CUDA_SUCCESS;
     CB_OK(cb_call_begin(&call, CB_OP_FUNCTION, CB_ANYWHERE));
     cb_put_word(&call, f->id);
     CB_OK(cb_call_ask(&call));
-    take_attributes(&call, f);
+    attributes_take(&call, f);
     cb_call_end(&call);
     return CUDA_SUCCESS;
 }
 
 /* ---- names and parameters ---- */
 
-static CUresult name_of(const char **name, uint64_t handle)
+static CUresult function_name(const char **name, uint64_t handle)
 {
     const struct cb_function *f = cb_function_of(handle);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -99,15 +99,15 @@ static CUresult name_of(const char **name, uint64_t handle)
 
 EXPORT CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 {
-    return name_of(name, (uintptr_t)hfunc);
+    return function_name(name, (uintptr_t)hfunc);
 }
 
 EXPORT CUresult cuKernelGetName(const char **name, CUkernel hfunc)
 {
-    return name_of(name, (uintptr_t)hfunc);
+    return function_name(name, (uintptr_t)hfunc);
 }
 
-static CUresult parameter_of(uint64_t handle, size_t index, size_t *offset, size_t *size)
+static CUresult function_parameter(uint64_t handle, size_t index, size_t *offset, size_t *size)
 {
     const struct cb_function *f = cb_function_of(handle);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -120,21 +120,21 @@ static CUresult parameter_of(uint64_t handle, size_t index, size_t *offset, size
 
 EXPORT CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
-    return parameter_of((uintptr_t)func, paramIndex, paramOffset, paramSize);
+    return function_parameter((uintptr_t)func, paramIndex, paramOffset, paramSize);
 }
 
 EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
                                      size_t *paramSize)
 {
-    return parameter_of((uintptr_t)kernel, paramIndex, paramOffset, paramSize);
+    return function_parameter((uintptr_t)kernel, paramIndex, paramOffset, paramSize);
 }
 
 /* ---- attributes ---- */
 
-static CUresult attribute_of(int *pi, CUfunction_attribute attrib, struct cb_function *f)
+static CUresult function_attribute(int *pi, CUfunction_attribute attrib, struct cb_function *f)
 {
     if (!pi || (unsigned)attrib >= CB_FUNCTION_ATTRIBUTES) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(cb_function_know(f));
+    CB_OK(cb_function_load_attributes(f));
     if (f->attribute[attrib].result == CUDA_SUCCESS) *pi = f->attribute[attrib].value;
     return f->attribute[attrib].result;
 }
@@ -143,33 +143,36 @@ EXPORT CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunct
 {
     struct cb_function *f = cb_function_of((uintptr_t)hfunc);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    return f ? attribute_of(pi, attrib, f) : CUDA_ERROR_INVALID_HANDLE;
+    return f ? function_attribute(pi, attrib, f) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
     struct cb_function *f = cb_function_of((uintptr_t)kernel);
     if (!f || !f->known || f->device != dev) return cb_remote_cuKernelGetAttribute(pi, attrib, kernel, dev);
-    return attribute_of(pi, attrib, f);
+    return function_attribute(pi, attrib, f);
 }
 
-/* Whether it is so already; then there is nothing to tell. */
-static bool is_set(const struct cb_function *f, CUfunction_attribute attrib, int value)
+/* Return true if the attribute has the value already; then it is not sent. */
+static bool attribute_has_value(const struct cb_function *f, CUfunction_attribute attrib, int value)
 {
     return f && f->known && (unsigned)attrib < CB_FUNCTION_ATTRIBUTES &&
            f->attribute[attrib].result == CUDA_SUCCESS && f->attribute[attrib].value == value;
 }
 
-static void was_set(struct cb_function *f, CUfunction_attribute attrib, int value)
+static void attribute_store(struct cb_function *f, CUfunction_attribute attrib, int value)
 {
     if (!f || (unsigned)attrib >= CB_FUNCTION_ATTRIBUTES) return;
     f->attribute[attrib] = (struct cb_attribute){value, CUDA_SUCCESS};
     f->changes++;
-    limits(f);
+    launch_limits_set(f);
 }
 
-/* What a program may set and what it is told afterwards need not be the same: only these two are known to be. */
-static bool is_remembered(CUfunction_attribute attrib)
+/*
+ * The value that a program sets and the value that it reads afterwards need not be equal: only for these two
+ * they are known to be.
+ */
+static bool attribute_reads_back(CUfunction_attribute attrib)
 {
     return attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
            attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
@@ -178,10 +181,10 @@ static bool is_remembered(CUfunction_attribute attrib)
 EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
     struct cb_function *f = cb_function_of((uintptr_t)hfunc);
-    if (is_remembered(attrib) && is_set(f, attrib, value)) return CUDA_SUCCESS;
+    if (attribute_reads_back(attrib) && attribute_has_value(f, attrib, value)) return CUDA_SUCCESS;
     CB_OK(cb_remote_cuFuncSetAttribute(hfunc, attrib, value));
-    if (f && is_remembered(attrib))
-        was_set(f, attrib, value);
+    if (f && attribute_reads_back(attrib))
+        attribute_store(f, attrib, value);
     else if (f)
         f->known = false;
     return CUDA_SUCCESS;
@@ -191,10 +194,10 @@ EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUker
 {
     struct cb_function *f = cb_function_of((uintptr_t)kernel);
     bool ours = f && f->device == dev;
-    if (ours && is_remembered(attrib) && is_set(f, attrib, val)) return CUDA_SUCCESS;
+    if (ours && attribute_reads_back(attrib) && attribute_has_value(f, attrib, val)) return CUDA_SUCCESS;
     CB_OK(cb_remote_cuKernelSetAttribute(attrib, val, kernel, dev));
-    if (ours && is_remembered(attrib))
-        was_set(f, attrib, val);
+    if (ours && attribute_reads_back(attrib))
+        attribute_store(f, attrib, val);
     else if (ours)
         f->known = false;
     return CUDA_SUCCESS;

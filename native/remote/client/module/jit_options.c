@@ -2,19 +2,19 @@
 
 #include "remote/wire/code.h"
 
-static bool is_log(CUjit_option o)
+static bool option_is_log(CUjit_option o)
 {
     return o == CU_JIT_INFO_LOG_BUFFER || o == CU_JIT_ERROR_LOG_BUFFER;
 }
 
-/* Lists of names and of addresses of this process: nobody sets them any more. */
-static bool is_list(CUjit_option o)
+/* Lists of names and of addresses of this process, which are obsolete and not sent. */
+static bool option_is_list(CUjit_option o)
 {
     return (o >= CU_JIT_GLOBAL_SYMBOL_NAMES && o <= CU_JIT_GLOBAL_SYMBOL_COUNT) ||
            (o >= CU_JIT_REFERENCED_KERNEL_NAMES && o <= CU_JIT_REFERENCED_VARIABLE_COUNT);
 }
 
-static bool is_told(CUjit_option o)
+static bool option_is_output(CUjit_option o)
 {
     return o == CU_JIT_THREADS_PER_BLOCK || o == CU_JIT_WALL_TIME || o == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
            o == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
@@ -25,7 +25,7 @@ CUresult cb_jit_check(const struct cb_jit *j)
     if (!j->count) return CUDA_SUCCESS;
     if (!j->option || !j->value || j->count > CB_JIT_MAX) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < j->count; i++) {
-        if (is_list(j->option[i])) return CUDA_ERROR_NOT_SUPPORTED;
+        if (option_is_list(j->option[i])) return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
 }
@@ -35,20 +35,21 @@ void cb_jit_put(struct cb_call *c, const struct cb_jit *j)
     cb_put_word(c, j ? j->count : 0);
     for (unsigned int i = 0; j && i < j->count; i++) {
         cb_put_word(c, (uint64_t)j->option[i]);
-        cb_put_word(c, is_log(j->option[i]) ? j->value[i] != NULL : (uintptr_t)j->value[i]);
+        cb_put_word(c, option_is_log(j->option[i]) ? j->value[i] != NULL : (uintptr_t)j->value[i]);
     }
 }
 
-/* How long the program's buffer of this log is; 0: it did not say. */
-static size_t room_of(const struct cb_jit *j, const size_t *rooms, CUjit_option log)
+/* Size of the program's buffer of this log; 0: not given. */
+static size_t log_capacity(const struct cb_jit *j, const size_t *rooms, CUjit_option log)
 {
     for (unsigned int i = 0; i < j->count; i++) {
-        if (j->option[i] == log + 1) return rooms[i]; /* the option of its size follows in number */
+        if (j->option[i] == log + 1)
+            return rooms[i]; /* the number of the size option follows that of the log */
     }
     return 0;
 }
 
-static void write_log(char *buffer, size_t room, const char *text)
+static void log_write(char *buffer, size_t room, const char *text)
 {
     size_t length = text ? strlen(text) : 0;
     if (!buffer || !room) return;
@@ -61,13 +62,13 @@ void cb_jit_take(struct cb_call *c, const struct cb_jit *j)
 {
     size_t rooms[CB_JIT_MAX];
     for (unsigned int i = 0; j && i < j->count; i++)
-        rooms[i] = (uint32_t)(uintptr_t)j->value[i]; /* before it becomes how much was written */
+        rooms[i] = (uint32_t)(uintptr_t)j->value[i]; /* read before it becomes the number of bytes written */
     for (unsigned int i = 0; j && i < j->count; i++) {
-        if (is_log(j->option[i])) {
-            write_log(j->value[i], room_of(j, rooms, j->option[i]), cb_take_string(c));
+        if (option_is_log(j->option[i])) {
+            log_write(j->value[i], log_capacity(j, rooms, j->option[i]), cb_take_string(c));
             continue;
         }
         uint64_t told = cb_take_word(c);
-        if (is_told(j->option[i])) j->value[i] = (void *)(uintptr_t)told;
+        if (option_is_output(j->option[i])) j->value[i] = (void *)(uintptr_t)told;
     }
 }

@@ -1,4 +1,4 @@
-/* Options of the compiler behind the driver: what goes in, and the logs that come back. */
+/* Options of the driver's compiler: encoding of the inputs, and the logs that come back. */
 #ifndef CALABASH_REMOTE_CLIENT_MODULE_JIT_OPTIONS_H
 #define CALABASH_REMOTE_CLIENT_MODULE_JIT_OPTIONS_H
 
@@ -10,10 +10,10 @@ struct cb_jit {
     void **value;
 };
 
-/* Whether they can travel at all. */
+/* Return CUDA_SUCCESS if the options can be sent. */
 CUresult cb_jit_check(const struct cb_jit *j);
 void cb_jit_put(struct cb_call *c, const struct cb_jit *j);
-/* What the answer says of them, written where the program wants it. */
+/* Write the logs and values of the answer to the program's buffers. */
 void cb_jit_take(struct cb_call *c, const struct cb_jit *j);
 
 #endif

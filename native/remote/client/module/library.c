@@ -1,11 +1,11 @@
-/* Libraries: modules of no context, and the kernels of them. */
+/* Hooks of libraries, which are modules without a context, and of their kernels. */
 #include "remote/client/api/object_table.h"
 #include "remote/client/module/code_image.h"
 #include "remote_wrapped.h"
 
 #include <sys/mman.h>
 
-static CUresult load(CUlibrary *library, const void *code, size_t limit, const struct cb_jit *jit)
+static CUresult library_load(CUlibrary *library, const void *code, size_t limit, const struct cb_jit *jit)
 {
     uint64_t id;
     CB_OK(cb_image_load(CB_KIND_LIBRARY, code, limit, jit, &id));
@@ -13,7 +13,10 @@ static CUresult load(CUlibrary *library, const void *code, size_t limit, const s
     return CUDA_SUCCESS;
 }
 
-/* Options of the library itself travel not: the worker has a copy of the image, and no functions of this process. */
+/*
+ * Options of the library itself are not sent: the worker has a copy of the image, and no functions of this
+ * process.
+ */
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
                                   void **jitOptionsValues, unsigned int numJitOptions,
                                   CUlibraryOption *libraryOptions, void **libraryOptionValues,
@@ -24,7 +27,7 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_op
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!library || !code || (numLibraryOptions && !libraryOptions)) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_jit_check(&jit));
-    return load(library, code, 0, &jit);
+    return library_load(library, code, 0, &jit);
 }
 
 EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -40,7 +43,7 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, 
     if (!library || !fileName || (numLibraryOptions && !libraryOptions)) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_jit_check(&jit));
     CB_OK(cb_image_map(fileName, &data, &bytes));
-    CUresult result = load(library, data, bytes, &jit);
+    CUresult result = library_load(library, data, bytes, &jit);
     munmap(data, bytes + 1);
     return result;
 }
@@ -84,7 +87,8 @@ EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 
 typedef CUresult (*ask_fn)(CUdeviceptr *, size_t *, CUlibrary, const char *);
 
-static CUresult variable(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name, ask_fn ask)
+static CUresult library_variable(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name,
+                                 ask_fn ask)
 {
     struct cb_variable v;
     if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -99,12 +103,12 @@ static CUresult variable(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, co
 
 EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    return variable(dptr, bytes, library, name, cb_remote_cuLibraryGetGlobal);
+    return library_variable(dptr, bytes, library, name, cb_remote_cuLibraryGetGlobal);
 }
 
 EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    return variable(dptr, bytes, library, name, cb_remote_cuLibraryGetManaged);
+    return library_variable(dptr, bytes, library, name, cb_remote_cuLibraryGetManaged);
 }
 
 /* ---- kernels ---- */

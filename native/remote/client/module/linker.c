@@ -1,32 +1,34 @@
-/* The driver's linker: inputs go by their hash, as images do; logs come back with every step. */
+/*
+ * Hooks of the driver's linker: inputs are sent by their hash, as images are; logs come back with every step.
+ */
 #include "remote/client/api/object_table.h"
 #include "remote/client/module/code_image.h"
 
 #include <sys/mman.h>
 
-struct linker { /* options live as long as it does, and so do the buffers of the logs */
+struct linker { /* options, and the buffers of the logs, are used as long as it exists */
     struct cb_jit jit;
     CUjit_option option[CB_JIT_MAX];
     void *result;
 };
 
-static CUresult state_of(struct cb_call *call, enum cb_code_state *state)
+static CUresult answer_state(struct cb_call *call, enum cb_code_state *state)
 {
     *state = (enum cb_code_state)cb_take_word(call);
     CUresult result = (CUresult)cb_take_word(call);
     return *state == CB_CODE_FAILED ? result : CUDA_SUCCESS;
 }
 
-/* A step whose answer is how it went, and the logs. */
-static CUresult step(struct cb_call *call, const struct linker *l, enum cb_code_state *state)
+/* Ask for a step; the answer has its outcome and the logs. */
+static CUresult linker_step(struct cb_call *call, const struct linker *l, enum cb_code_state *state)
 {
     CB_OK(cb_call_ask(call));
-    CUresult result = state_of(call, state);
+    CUresult result = answer_state(call, state);
     cb_jit_take(call, &l->jit);
     return result;
 }
 
-static CUresult get(CUlinkState state, struct linker **out)
+static CUresult linker_get(CUlinkState state, struct linker **out)
 {
     void **data = cb_object_data((uintptr_t)state, CB_KIND_LINKER);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -53,7 +55,7 @@ EXPORT CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, 
         id = cb_new_object(&call, CB_KIND_LINKER);
         cb_put_word(&call, id);
         cb_jit_put(&call, &jit);
-        result = step(&call, l, &state);
+        result = linker_step(&call, l, &state);
         cb_call_end(&call);
     }
     if (result != CUDA_SUCCESS) {
@@ -76,7 +78,7 @@ struct input {
     uint8_t hash[CB_HASH_BYTES];
 };
 
-static CUresult ask(const struct input *i, const struct linker *l, enum cb_code_state *state)
+static CUresult input_ask(const struct input *i, const struct linker *l, enum cb_code_state *state)
 {
     struct cb_call call;
     CB_OK(cb_call_begin(&call, CB_OP_LINKER_ADD, CB_IN_CONTEXT));
@@ -86,26 +88,26 @@ static CUresult ask(const struct input *i, const struct linker *l, enum cb_code_
     cb_put_bytes(&call, i->hash, sizeof i->hash);
     cb_put_string(&call, i->name ? i->name : "");
     cb_jit_put(&call, &i->jit);
-    CUresult result = step(&call, l, state);
+    CUresult result = linker_step(&call, l, state);
     if (*state != CB_CODE_UNKNOWN) cb_jit_take(&call, &i->jit);
     cb_call_end(&call);
     return result;
 }
 
-static CUresult add(struct input *i)
+static CUresult input_add(struct input *i)
 {
     struct linker *l;
     enum cb_code_state state = CB_CODE_FAILED;
     static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
-    CB_OK(get(i->state, &l));
+    CB_OK(linker_get(i->state, &l));
     if (!i->data || !i->bytes) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_jit_check(&i->jit));
     cb_hash(i->data, i->bytes, i->hash);
     pthread_mutex_lock(&one_at_a_time);
-    CUresult result = ask(i, l, &state);
+    CUresult result = input_ask(i, l, &state);
     if (result == CUDA_SUCCESS && state == CB_CODE_UNKNOWN) {
         result = cb_image_send(i->data, i->bytes);
-        if (result == CUDA_SUCCESS) result = ask(i, l, &state);
+        if (result == CUDA_SUCCESS) result = input_ask(i, l, &state);
     }
     pthread_mutex_unlock(&one_at_a_time);
     return result;
@@ -116,7 +118,7 @@ EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *d
                                  void **optionValues)
 {
     struct input i = {state, type, data, size, name, {numOptions, options, optionValues}, {0}};
-    return add(&i);
+    return input_add(&i);
 }
 
 EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
@@ -125,12 +127,13 @@ EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const c
     void *data;
     size_t bytes;
     struct linker *l;
-    CB_OK(get(state, &l));
+    CB_OK(linker_get(state, &l));
     if (!path) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_image_map(path, &data, &bytes));
-    size_t given = type == CU_JIT_INPUT_PTX ? bytes + 1 : bytes; /* text counts its zero */
+    /* the size of text includes its terminating zero */
+    size_t given = type == CU_JIT_INPUT_PTX ? bytes + 1 : bytes;
     struct input i = {state, type, data, given, path, {numOptions, options, optionValues}, {0}};
-    CUresult result = add(&i);
+    CUresult result = input_add(&i);
     munmap(data, bytes + 1);
     return result;
 }
@@ -140,11 +143,11 @@ EXPORT CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeO
     struct cb_call call;
     struct linker *l;
     enum cb_code_state how;
-    CB_OK(get(state, &l));
+    CB_OK(linker_get(state, &l));
     if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_call_begin(&call, CB_OP_LINKER_COMPLETE, CB_IN_CONTEXT));
     cb_put_handle(&call, CB_KIND_LINKER, (uintptr_t)state);
-    CUresult result = step(&call, l, &how);
+    CUresult result = linker_step(&call, l, &how);
     size_t bytes = cb_take_word(&call);
     cb_call_end(&call);
     if (result != CUDA_SUCCESS) return result;
@@ -170,7 +173,7 @@ EXPORT CUresult cuLinkDestroy(CUlinkState state)
 {
     struct cb_call call;
     struct linker *l;
-    CB_OK(get(state, &l));
+    CB_OK(linker_get(state, &l));
     CB_OK(cb_call_begin(&call, CB_OP_LINKER_DESTROY, CB_ANYWHERE));
     cb_put_handle(&call, CB_KIND_LINKER, (uintptr_t)state);
     CUresult result = cb_call_ask(&call);

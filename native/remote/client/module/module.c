@@ -1,11 +1,11 @@
-/* Modules as programs load and ask them. */
+/* Hooks of modules: loading, and look-up of functions and variables. */
 #include "remote/client/api/object_table.h"
 #include "remote/client/module/code_image.h"
 #include "remote_wrapped.h"
 
 #include <sys/mman.h>
 
-static CUresult load(CUmodule *module, const void *image, size_t limit, const struct cb_jit *jit)
+static CUresult module_load(CUmodule *module, const void *image, size_t limit, const struct cb_jit *jit)
 {
     uint64_t id;
     CUcontext current = NULL;
@@ -19,12 +19,12 @@ static CUresult load(CUmodule *module, const void *image, size_t limit, const st
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-    return load(module, image, 0, NULL);
+    return module_load(module, image, 0, NULL);
 }
 
 EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-    return load(module, fatCubin, 0, NULL);
+    return module_load(module, fatCubin, 0, NULL);
 }
 
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
@@ -32,7 +32,7 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned
 {
     struct cb_jit jit = {numOptions, options, optionValues};
     CB_OK(cb_jit_check(&jit));
-    return load(module, image, 0, &jit);
+    return module_load(module, image, 0, &jit);
 }
 
 EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
@@ -42,7 +42,7 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!module || !fname) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_image_map(fname, &data, &bytes));
-    CUresult result = load(module, data, bytes, NULL);
+    CUresult result = module_load(module, data, bytes, NULL);
     munmap(data, bytes + 1);
     return result;
 }
@@ -57,7 +57,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char
     struct cb_function *f;
     if (!hfunc) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_image_find(CB_KIND_MODULE, (uintptr_t)hmod, name, &f));
-    CB_OK(cb_function_know(f)); /* a driver that loads lazily does so now, and may fail */
+    CB_OK(cb_function_load_attributes(f)); /* a driver that loads lazily does so now, and may fail */
     *hfunc = (CUfunction)(uintptr_t)f->id;
     return CUDA_SUCCESS;
 }

@@ -18,7 +18,7 @@ static struct {
 } tasks = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .last = &tasks.first};
 static __thread bool in_task;
 
-static void *run_tasks(void *nothing)
+static void *callbacks_run(void *nothing)
 {
     prctl(PR_SET_NAME, "calabash-host");
     in_task = true;
@@ -40,7 +40,7 @@ static void *run_tasks(void *nothing)
     return nothing;
 }
 
-static void after_fork(void)
+static void callbacks_after_fork(void)
 {
     pthread_mutex_init(&tasks.lock, NULL);
     pthread_cond_init(&tasks.changed, NULL);
@@ -49,8 +49,8 @@ static void after_fork(void)
     tasks.last = &tasks.first;
 }
 
-bool cb_notify(void (*run)(const struct cb_notified *n), const struct cb_frame *frame, CUresult result,
-               uint64_t word)
+bool cb_callback_queue(void (*run)(const struct cb_notified *n), const struct cb_frame *frame,
+                       CUresult result, uint64_t word)
 {
     struct task *t = malloc(sizeof *t);
     if (!t) return false;
@@ -59,8 +59,8 @@ bool cb_notify(void (*run)(const struct cb_notified *n), const struct cb_frame *
     *tasks.last = t;
     tasks.last = &t->next;
     if (!tasks.started) {
-        tasks.started = cb_thread_start(run_tasks);
-        pthread_atfork(NULL, NULL, after_fork);
+        tasks.started = cb_thread_start(callbacks_run);
+        pthread_atfork(NULL, NULL, callbacks_after_fork);
     }
     bool ok = tasks.started;
     pthread_cond_broadcast(&tasks.changed);
@@ -68,7 +68,7 @@ bool cb_notify(void (*run)(const struct cb_notified *n), const struct cb_frame *
     return ok;
 }
 
-void cb_notified_all(void)
+void cb_callbacks_wait(void)
 {
     if (in_task) return;
     pthread_mutex_lock(&tasks.lock);

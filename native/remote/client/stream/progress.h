@@ -1,6 +1,6 @@
 /*
- * How far events and streams have come: what is known of it here. What is not known is asked, and from then on told by
- * the worker, so that a query is a look at this.
+ * Known progress of events and streams. Progress that is not known is asked for, and from then on reported by
+ * the worker, so that a query only reads this record.
  */
 #ifndef CALABASH_REMOTE_CLIENT_STREAM_PROGRESS_H
 #define CALABASH_REMOTE_CLIENT_STREAM_PROGRESS_H
@@ -9,28 +9,28 @@
 
 enum cb_progress_state {
     CB_PROGRESS_UNKNOWN,
-    CB_PROGRESS_ASKED,   /* an answer is on its way */
-    CB_PROGRESS_PENDING, /* not done; it will be told */
+    CB_PROGRESS_ASKED,   /* an answer is expected */
+    CB_PROGRESS_PENDING, /* not done; the worker will report it */
     CB_PROGRESS_DONE,
 };
 
 struct cb_progress {
     uint32_t seq;     /* the command that `state` is about */
-    uint32_t touched; /* of a stream: the last command that named it */
-    uint32_t age;     /* of what is known; it is worth nothing when something has gone wrong since */
+    uint32_t touched; /* of a stream: the last command that used it */
+    uint32_t age;     /* when this was recorded; it is void after a later failure */
     uint8_t state;    /* enum cb_progress_state */
-    bool elsewhere;   /* of an event: graphs record it, too */
+    bool elsewhere;   /* of an event: graphs record it as well */
 };
 
-/* Called with 1 when something is pending, with -1 when nothing is any more; it takes no lock of the caller's. */
+/* Called with 1 when a report is expected, with -1 when none is any more; it takes no lock of the caller's. */
 extern void (*cb_progress_expects)(int more);
 
 void cb_progress_set(struct cb_progress *p, uint32_t seq, enum cb_progress_state state);
 /* The same, if it is asked or pending up to that very command; `if_pending`: or only asked. */
 void cb_progress_settle(struct cb_progress *p, uint32_t seq, enum cb_progress_state state, bool if_pending);
 enum cb_progress_state cb_progress_of(const struct cb_progress *p);
-/* A context has ended or failed: nothing is known any more. */
-void cb_progress_doubt(void);
-void cb_progress_forget(void); /* in a child */
+/* A context has ended or failed: all recorded progress is void. */
+void cb_progress_invalidate(void);
+void cb_progress_after_fork(void); /* in a child */
 
 #endif

@@ -3,28 +3,28 @@
 #include "remote/client/api/object_table.h"
 #include "remote/client/context/context_stack.h"
 
-struct own { /* of the default stream of a context, or of one of its threads */
+struct own { /* progress of the default stream of a context, or of one of its threads */
     uint16_t context, thread;
     struct cb_progress progress;
     struct own *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct own *owns;
+static pthread_mutex_t default_streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct own *default_streams;
 
-static struct cb_progress *own_progress(uint16_t context, uint16_t thread, bool make)
+static struct cb_progress *default_stream_progress(uint16_t context, uint16_t thread, bool make)
 {
-    pthread_mutex_lock(&lock);
-    struct own *o = owns;
+    pthread_mutex_lock(&default_streams_lock);
+    struct own *o = default_streams;
     while (o && (o->context != context || o->thread != thread))
         o = o->next;
     if (!o && make && (o = calloc(1, sizeof *o))) {
         o->context = context;
         o->thread = thread;
-        o->next = owns;
-        owns = o;
+        o->next = default_streams;
+        default_streams = o;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&default_streams_lock);
     return o ? &o->progress : NULL;
 }
 
@@ -38,26 +38,26 @@ struct cb_progress *cb_stream_progress(uint64_t stream)
     bool mine = stream == 2 || (!stream && cb_per_thread);
     uint16_t context = cb_context_number();
     if (!cache[mine].progress || cache[mine].context != context) {
-        cache[mine].progress = own_progress(context, mine ? cb_thread_number() : 0, true);
+        cache[mine].progress = default_stream_progress(context, mine ? cb_thread_number() : 0, true);
         cache[mine].context = context;
     }
     return cache[mine].progress;
 }
 
-bool cb_stream_is_everybodys(uint64_t stream)
+bool cb_stream_is_shared_default(uint64_t stream)
 {
     return stream == 1 || (!stream && !cb_per_thread);
 }
 
-void cb_touch_stream(enum cb_op op, uint64_t stream, uint32_t seq)
+void cb_stream_use_note(enum cb_op op, uint64_t stream, uint32_t seq)
 {
-    if (op == CB_OP_STREAM_QUERY || op == CB_OP_cuStreamSynchronize || cb_stream_is_everybodys(stream))
+    if (op == CB_OP_STREAM_QUERY || op == CB_OP_cuStreamSynchronize || cb_stream_is_shared_default(stream))
         return;
     struct cb_progress *p = cb_stream_progress(stream);
     if (p) __atomic_store_n(&p->touched, seq, __ATOMIC_RELAXED);
 }
 
-void cb_touch_event(enum cb_op op, uint64_t event)
+void cb_event_use_note(enum cb_op op, uint64_t event)
 {
     switch (op) {
     case CB_OP_EVENT_RECORD:
@@ -75,8 +75,8 @@ void cb_touch_event(enum cb_op op, uint64_t event)
     if (p) __atomic_store_n(&p->elsewhere, true, __ATOMIC_RELAXED);
 }
 
-struct cb_progress *cb_told_progress(const struct cb_frame *f, uint64_t id)
+struct cb_progress *cb_notice_progress(const struct cb_frame *f, uint64_t id)
 {
-    if (id <= 2) return own_progress(f->context, id == 2 ? f->thread : 0, false);
+    if (id <= 2) return default_stream_progress(f->context, id == 2 ? f->thread : 0, false);
     return cb_object_progress(id, cb_object_is(id, CB_KIND_STREAM) ? CB_KIND_STREAM : CB_KIND_EVENT);
 }

@@ -75,8 +75,8 @@ uint32_t code_constants(const struct code *c)
 
 uint32_t code_registers(const struct code *c, const struct routine *r)
 {
-    uint32_t guess =
-        14 + r->register_words / 3; /* and a block of 1024 threads fits, as compilers see to it */
+    /* and a block of 1024 threads fits, as compilers see to it */
+    uint32_t guess = 14 + r->register_words / 3;
     if (guess > 64) guess = 64;
     uint32_t most = c->program->registers_max ? c->program->registers_max : 255;
     if (r->threads_max && most > 65536 / r->threads_max) most = 65536 / r->threads_max;

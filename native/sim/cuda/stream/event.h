@@ -19,8 +19,8 @@ struct event {
     uint64_t number;     /* 1 + entry whose end is the event's time; 0: none */
     uint64_t end_ns;     /* valid in EVENT_DONE */
     uint64_t generation; /* how often it has been recorded */
-    uint64_t
-        superseded; /* 1 + last entry of records before the newest, whose ends nobody notes any more; 0: none */
+    /* 1 + last entry of records before the newest, whose ends nobody notes any more; 0: none */
+    uint64_t superseded;
     struct depend effects; /* what must have happened to memory when the event is complete */
     struct event *next_mark;
     bool marked;

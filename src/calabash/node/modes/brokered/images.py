@@ -33,7 +33,7 @@ class ImageFile:
     bytes_max: int
 
     def environment(self) -> dict[str, str]:
-        """What a host is told of it that has inherited the descriptor (native/remote/worker/shelf.h)."""
+        """What a host is told of it that has inherited the descriptor (native/remote/worker/image_store.h)."""
         return {"CALABASH_IMAGES": f"fd:{self.descriptor}", "CALABASH_IMAGES_MAX": str(self.bytes_max)}
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 /*
- * Functions of the program's. Where the program has put one there is one of ours: it has the program told and waits until
- * the program's has run. What it tells goes through a thread, for such a function may not call the driver.
+ * Host functions of the program. The worker puts a function of its own in their place: it sends a notice to the
+ * program and waits until the program's function has run. The notice is sent by a thread, because such a
+ * function must not call the driver.
  */
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
@@ -9,8 +10,8 @@
 #include <pthread.h>
 
 struct function {
-    struct cb_frame frame; /* of the command that has put it there */
-    bool kept;             /* a graph may run it again and again */
+    struct cb_frame frame; /* of the command that put it there */
+    bool kept;             /* a graph may run it repeatedly */
 };
 
 struct run {
@@ -29,7 +30,7 @@ static struct {
     bool started;
 } relay = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static struct run *untold(void)
+static struct run *run_oldest_unsent(void)
 {
     struct run *oldest = NULL;
     for (struct run *r = relay.first; r; r = r->next) {
@@ -38,18 +39,18 @@ static struct run *untold(void)
     return oldest;
 }
 
-static void *tell(void *nothing)
+static void *notices_send(void *nothing)
 {
     pthread_mutex_lock(&relay.lock);
     for (struct run *r;;) {
-        while (!(r = untold()))
+        while (!(r = run_oldest_unsent()))
             pthread_cond_wait(&relay.changed, &relay.lock);
         r->told = true;
         struct function f = *r->function;
         CUresult result = r->result;
         uint64_t number = r->number;
         pthread_mutex_unlock(&relay.lock);
-        cb_watch_tell(); /* what was copied before it is there when it runs */
+        cb_watch_report(); /* data copied before it must have been sent when it runs */
         cb_outbox_notice(&f.frame, CB_HOST, f.kept ? CB_FRAME_KEPT : 0, result, &number, 1, NULL, 0);
         cb_outbox_flush();
         pthread_mutex_lock(&relay.lock);
@@ -57,7 +58,7 @@ static void *tell(void *nothing)
     return nothing;
 }
 
-static void pass_on(struct function *f, CUresult result)
+static void run_and_wait(struct function *f, CUresult result)
 {
     struct run r = {.function = f, .result = result};
     pthread_mutex_lock(&relay.lock);
@@ -75,23 +76,23 @@ static void pass_on(struct function *f, CUresult result)
     if (!f->kept) free(f);
 }
 
-static void CUDA_CB run_function(void *data)
+static void CUDA_CB host_function_run(void *data)
 {
-    pass_on(data, CUDA_SUCCESS);
+    run_and_wait(data, CUDA_SUCCESS);
 }
 
-static void CUDA_CB run_callback(CUstream stream, CUresult status, void *data)
+static void CUDA_CB stream_callback_run(CUstream stream, CUresult status, void *data)
 {
     (void)stream;
-    pass_on(data, status);
+    run_and_wait(data, status);
 }
 
-static struct function *function_of(const struct cb_request *q, bool kept)
+static struct function *function_make(const struct cb_request *q, bool kept)
 {
     struct function *f = malloc(sizeof *f);
     if (f) *f = (struct function){q->frame, kept};
     pthread_t thread;
-    if (!relay.started) relay.started = pthread_create(&thread, NULL, tell, NULL) == 0;
+    if (!relay.started) relay.started = pthread_create(&thread, NULL, notices_send, NULL) == 0;
     return relay.started ? f : NULL;
 }
 
@@ -104,12 +105,12 @@ CUresult cb_on_HOST_CALL(struct cb_request *q)
     CUresult result = q->failed;
     if (result == CUDA_SUCCESS) result = CB_CALL(cuStreamIsCapturing)(stream, &capturing);
     if (result != CUDA_SUCCESS) return result;
-    struct function *f = function_of(q, capturing == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    struct function *f = function_make(q, capturing == CU_STREAM_CAPTURE_STATUS_ACTIVE);
     if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
     if (callback)
-        result = CB_CALL(cuStreamAddCallback)(stream, run_callback, f, 0);
+        result = CB_CALL(cuStreamAddCallback)(stream, stream_callback_run, f, 0);
     else
-        result = CB_CALL(cuLaunchHostFunc)(stream, run_function, f);
+        result = CB_CALL(cuLaunchHostFunc)(stream, host_function_run, f);
     if (result != CUDA_SUCCESS) free(f);
     return result;
 }
@@ -130,12 +131,12 @@ CUresult cb_on_HOST_DONE(struct cb_request *q)
 
 /* ---- nodes ---- */
 
-static CUresult with_node(struct cb_request *q, CUresult (*give)(const CUDA_HOST_NODE_PARAMS *p, void *with),
-                          void *with)
+static CUresult with_function(struct cb_request *q,
+                              CUresult (*give)(const CUDA_HOST_NODE_PARAMS *p, void *with), void *with)
 {
-    struct function *f = function_of(q, true);
+    struct function *f = function_make(q, true);
     if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = give(&(CUDA_HOST_NODE_PARAMS){.fn = run_function, .userData = f}, with);
+    CUresult result = give(&(CUDA_HOST_NODE_PARAMS){.fn = host_function_run, .userData = f}, with);
     if (result != CUDA_SUCCESS) free(f);
     return result;
 }
@@ -147,13 +148,13 @@ struct place {
     size_t count;
 };
 
-static CUresult add(const CUDA_HOST_NODE_PARAMS *p, void *with)
+static CUresult host_node_add(const CUDA_HOST_NODE_PARAMS *p, void *with)
 {
     struct place *w = with;
     return CB_CALL(cuGraphAddHostNode)(&w->node, w->graph, w->dependencies, w->count, p);
 }
 
-static CUresult set(const CUDA_HOST_NODE_PARAMS *p, void *with)
+static CUresult host_node_set(const CUDA_HOST_NODE_PARAMS *p, void *with)
 {
     const struct place *w = with;
     if (w->exec) return CB_CALL(cuGraphExecHostNodeSetParams)(w->exec, w->node, p);
@@ -168,7 +169,7 @@ CUresult cb_on_HOST_NODE(struct cb_request *q)
         w.dependencies[i] = cb_object_of(q, CB_KIND_NODE, cb_take_word(q));
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
-    CUresult result = with_node(q, add, &w);
+    CUresult result = with_function(q, host_node_add, &w);
     if (result == CUDA_SUCCESS) cb_give_word(q, cb_object_name(q, CB_KIND_NODE, w.node));
     return result;
 }
@@ -177,7 +178,7 @@ CUresult cb_on_HOST_NODE_SET(struct cb_request *q)
 {
     struct place w = {.node = cb_object_of(q, CB_KIND_NODE, cb_take_word(q))};
     if (!cb_taken(q)) return CB_MALFORMED;
-    return q->failed == CUDA_SUCCESS ? with_node(q, set, &w) : q->failed;
+    return q->failed == CUDA_SUCCESS ? with_function(q, host_node_set, &w) : q->failed;
 }
 
 CUresult cb_on_HOST_EXEC_SET(struct cb_request *q)
@@ -185,7 +186,7 @@ CUresult cb_on_HOST_EXEC_SET(struct cb_request *q)
     struct place w = {.exec = cb_object_of(q, CB_KIND_EXEC, cb_take_word(q))};
     w.node = cb_object_of(q, CB_KIND_NODE, cb_take_word(q));
     if (!cb_taken(q)) return CB_MALFORMED;
-    return q->failed == CUDA_SUCCESS ? with_node(q, set, &w) : q->failed;
+    return q->failed == CUDA_SUCCESS ? with_function(q, host_node_set, &w) : q->failed;
 }
 
 CUresult cb_on_HOST_NODE_GET(struct cb_request *q)
@@ -201,7 +202,7 @@ CUresult cb_on_HOST_NODE_GET(struct cb_request *q)
 
 /* ---- user objects ---- */
 
-static void CUDA_CB destroyed(void *number)
+static void CUDA_CB user_object_destroyed(void *number)
 {
     uint64_t word = (uintptr_t)number;
     cb_outbox_notice(&(struct cb_frame){0}, CB_DESTROY, 0, CUDA_SUCCESS, &word, 1, NULL, 0);
@@ -213,7 +214,7 @@ CUresult cb_on_USER_CREATE(struct cb_request *q)
     unsigned int references = (unsigned int)cb_take_word(q);
     CUuserObject made;
     if (!cb_taken(q)) return CB_MALFORMED;
-    CUresult result = CB_CALL(cuUserObjectCreate)(&made, (void *)(uintptr_t)number, destroyed, references,
-                                                  CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    CUresult result = CB_CALL(cuUserObjectCreate)(&made, (void *)(uintptr_t)number, user_object_destroyed,
+                                                  references, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     return result == CUDA_SUCCESS ? cb_object_named(q, CB_KIND_USER, id, made) : result;
 }

@@ -1,4 +1,4 @@
-#include "remote/worker/pulse.h"
+#include "remote/worker/heartbeat.h"
 
 #include "remote/wire/alive.h"
 
@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-static void *run(void *of)
+static void *heartbeat_run(void *of)
 {
     struct cb_stream *stream = of;
     prctl(PR_SET_NAME, "calabash-lives");
@@ -19,14 +19,14 @@ static void *run(void *of)
     return NULL;
 }
 
-bool cb_pulse_start(struct cb_stream *stream)
+bool cb_heartbeat_start(struct cb_stream *stream)
 {
     pthread_t thread;
     sigset_t all, before;
     if (!stream->kind->live) return true;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, NULL, run, stream) == 0;
+    bool started = pthread_create(&thread, NULL, heartbeat_run, stream) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
 }

@@ -1,18 +1,18 @@
-#include "remote/worker/jit.h"
+#include "remote/worker/jit_options.h"
 
-/* Which log an option is about: 0, 1, or -1. */
-static int buffer_of(CUjit_option o)
+/* Number of the log that an option concerns: 0, 1, or -1. */
+static int log_buffer_number(CUjit_option o)
 {
     return o == CU_JIT_INFO_LOG_BUFFER ? 0 : o == CU_JIT_ERROR_LOG_BUFFER ? 1 : -1;
 }
 
-static int size_of(CUjit_option o)
+static int log_size_number(CUjit_option o)
 {
     return o == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ? 0 : o == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES ? 1 : -1;
 }
 
-/* Options that hold addresses of the program do not travel. */
-static bool is_word(CUjit_option o)
+/* Options that hold addresses of the program are not sent. */
+static bool option_is_word(CUjit_option o)
 {
     return (unsigned)o < CU_JIT_NUM_OPTIONS &&
            (o < CU_JIT_GLOBAL_SYMBOL_NAMES || o > CU_JIT_GLOBAL_SYMBOL_COUNT) &&
@@ -27,8 +27,8 @@ void cb_jit_take(struct cb_request *q, struct cb_jit *j)
     for (uint64_t i = 0; i < count && !q->bad; i++) {
         j->option[i] = (CUjit_option)cb_take_word(q);
         j->value[i] = (void *)(uintptr_t)cb_take_word(q);
-        if (!is_word(j->option[i])) q->bad = true;
-        int s = size_of(j->option[i]);
+        if (!option_is_word(j->option[i])) q->bad = true;
+        int s = log_size_number(j->option[i]);
         if (s < 0) continue;
         uintptr_t wanted = (uint32_t)(uintptr_t)j->value[i];
         j->room[s] = wanted > CB_JIT_LOG_MAX ? CB_JIT_LOG_MAX : (unsigned int)wanted;
@@ -36,7 +36,7 @@ void cb_jit_take(struct cb_request *q, struct cb_jit *j)
     }
     j->count = q->bad ? 0 : (unsigned int)count;
     for (unsigned int i = 0; i < j->count; i++) {
-        int b = buffer_of(j->option[i]);
+        int b = log_buffer_number(j->option[i]);
         if (b < 0) continue;
         if (!j->log[b]) j->log[b] = calloc(1, CB_JIT_LOG_MAX + 1);
         j->value[i] = j->value[i] ? j->log[b] : NULL;
@@ -46,7 +46,7 @@ void cb_jit_take(struct cb_request *q, struct cb_jit *j)
 void cb_jit_give(struct cb_request *q, const struct cb_jit *j)
 {
     for (unsigned int i = 0; i < j->count; i++) {
-        int b = buffer_of(j->option[i]);
+        int b = log_buffer_number(j->option[i]);
         if (b < 0)
             cb_give_word(q, (uintptr_t)j->value[i]);
         else

@@ -1,50 +1,50 @@
-/* Copies of rows and slices. Between servers they go through this process, some rows at a time. */
+/* Copies of rows and slices. Between servers they pass through this process, some rows at a time. */
 #include "remote/span/route.h"
 
 #define PART_BYTES (4u << 20)
 
-static struct span_session *end_of(CUmemorytype type, CUdeviceptr device, CUarray array)
+static struct span_session *end_session(CUmemorytype type, CUdeviceptr device, CUarray array)
 {
     if (type == CU_MEMORYTYPE_HOST) return NULL;
     return type == CU_MEMORYTYPE_ARRAY ? span_of_handle((uintptr_t)array) : span_of_address(device);
 }
 
-static struct span_session *to_of(const CUDA_MEMCPY3D *p)
+static struct span_session *destination_session(const CUDA_MEMCPY3D *p)
 {
-    return end_of(p->dstMemoryType, p->dstDevice, p->dstArray);
+    return end_session(p->dstMemoryType, p->dstDevice, p->dstArray);
 }
 
-static struct span_session *from_of(const CUDA_MEMCPY3D *p)
+static struct span_session *source_session(const CUDA_MEMCPY3D *p)
 {
-    return end_of(p->srcMemoryType, p->srcDevice, p->srcArray);
+    return end_session(p->srcMemoryType, p->srcDevice, p->srcArray);
 }
 
-/* The session that can do all of it; NULL: there is none. */
-static struct span_session *one(const CUDA_MEMCPY3D *p)
+/* The session that can do the whole copy; NULL: none. */
+static struct span_session *single_session(const CUDA_MEMCPY3D *p)
 {
-    struct span_session *to = to_of(p), *from = from_of(p);
+    struct span_session *to = destination_session(p), *from = source_session(p);
     if (!to && !from) return span_current();
     return !to || !from || to == from ? (to ? to : from) : NULL;
 }
 
-static uint64_t about(const CUDA_MEMCPY3D *p)
+static uint64_t device_address_of(const CUDA_MEMCPY3D *p)
 {
-    bool to = to_of(p) != NULL;
+    bool to = destination_session(p) != NULL;
     CUmemorytype type = to ? p->dstMemoryType : p->srcMemoryType;
     return type == CU_MEMORYTYPE_ARRAY ? 0 : to ? p->dstDevice : p->srcDevice;
 }
 
-static CUresult copy(const CUDA_MEMCPY3D *p)
+static CUresult copy_in_session(const CUDA_MEMCPY3D *p)
 {
     struct span_visit v;
-    CB_OK(span_enter(&v, one(p), about(p)));
+    CB_OK(span_enter(&v, single_session(p), device_address_of(p)));
     CUresult result = SPAN_CALL(v.session, cuMemcpy3D_v2)(p);
     span_leave(&v);
     return result;
 }
 
-/* Some rows of one slice, from where its corner is. */
-static CUresult rows(const CUDA_MEMCPY3D *p, size_t y, size_t z, size_t height, void *part)
+/* Copy some rows of one slice, at an offset from the copy's corner. */
+static CUresult rows_copy_across(const CUDA_MEMCPY3D *p, size_t y, size_t z, size_t height, void *part)
 {
     CUDA_MEMCPY3D out = *p, in = *p;
     out.srcY += y;
@@ -58,12 +58,12 @@ static CUresult rows(const CUDA_MEMCPY3D *p, size_t y, size_t z, size_t height, 
     out.dstXInBytes = out.dstY = out.dstZ = in.srcXInBytes = in.srcY = in.srcZ = 0;
     out.dstPitch = in.srcPitch = p->WidthInBytes;
     out.dstHeight = in.srcHeight = height;
-    CB_OK(copy(&out));
-    return copy(&in);
+    CB_OK(copy_in_session(&out));
+    return copy_in_session(&in);
 }
 
-/* What is on its way has come: streams that wait for no others are to find it. */
-static CUresult arrived(struct span_session *s, uint64_t address)
+/* Wait until the data has arrived: streams that do not wait for others must find it. */
+static CUresult wait_until_arrived(struct span_session *s, uint64_t address)
 {
     struct span_visit v;
     CB_OK(span_enter(&v, s, address));
@@ -72,7 +72,7 @@ static CUresult arrived(struct span_session *s, uint64_t address)
     return result;
 }
 
-static CUresult across(const CUDA_MEMCPY3D *p)
+static CUresult copy_across(const CUDA_MEMCPY3D *p)
 {
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
     size_t width = p->WidthInBytes, at_once = width && width < PART_BYTES ? PART_BYTES / width : 1;
@@ -83,47 +83,47 @@ static CUresult across(const CUDA_MEMCPY3D *p)
     for (size_t z = 0; z < p->Depth; z++) {
         for (size_t y = 0; y < p->Height && result == CUDA_SUCCESS; y += at_once) {
             size_t height = p->Height - y < at_once ? p->Height - y : at_once;
-            result = rows(p, y, z, height, part);
+            result = rows_copy_across(p, y, z, height, part);
         }
     }
     free(part);
-    return result == CUDA_SUCCESS ? arrived(to_of(p), about(p)) : result;
+    return result == CUDA_SUCCESS ? wait_until_arrived(destination_session(p), device_address_of(p)) : result;
 }
 
-/* Whether the stream's session can do it; else its turn is waited for here. */
-static CUresult turn(const CUDA_MEMCPY3D *p, CUstream stream, struct span_session **out)
+/* Find the session of the stream if it can do the copy; else wait until the stream has reached it. */
+static CUresult stream_wait_turn(const CUDA_MEMCPY3D *p, CUstream stream, struct span_session **out)
 {
     struct span_session *s = (uintptr_t)stream > 2 ? span_of_handle((uintptr_t)stream) : span_current();
     if (!span_ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
-    *out = one(p) == s ? s : NULL;
+    *out = single_session(p) == s ? s : NULL;
     return *out ? CUDA_SUCCESS : cuStreamSynchronize(stream);
 }
 
-static CUresult anyhow(const CUDA_MEMCPY3D *p)
+static CUresult copy_and_wait(const CUDA_MEMCPY3D *p)
 {
-    if (!one(p)) return across(p);
-    CB_OK(copy(p));
-    return arrived(one(p), about(p));
+    if (!single_session(p)) return copy_across(p);
+    CB_OK(copy_in_session(p));
+    return wait_until_arrived(single_session(p), device_address_of(p));
 }
 
-/* ---- as programs ask for it ---- */
+/* ---- hooks ---- */
 
 EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
     if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
-    return !span_ready || one(pCopy) ? copy(pCopy) : across(pCopy);
+    return !span_ready || single_session(pCopy) ? copy_in_session(pCopy) : copy_across(pCopy);
 }
 
 EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
     struct span_session *s;
     if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(turn(pCopy, hStream, &s));
-    return s ? SPAN_CALL(s, cuMemcpy3DAsync_v2)(pCopy, hStream) : anyhow(pCopy);
+    CB_OK(stream_wait_turn(pCopy, hStream, &s));
+    return s ? SPAN_CALL(s, cuMemcpy3DAsync_v2)(pCopy, hStream) : copy_and_wait(pCopy);
 }
 
-static CUDA_MEMCPY3D of_2d(const CUDA_MEMCPY2D *p)
+static CUDA_MEMCPY3D box_of_2d(const CUDA_MEMCPY2D *p)
 {
     return (CUDA_MEMCPY3D){.srcXInBytes = p->srcXInBytes,
                            .srcY = p->srcY,
@@ -148,9 +148,9 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *p, bool unaligned)
 {
     struct span_visit v;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D box = of_2d(p);
-    if (span_ready && !one(&box)) return across(&box);
-    CB_OK(span_enter(&v, one(&box), about(&box)));
+    CUDA_MEMCPY3D box = box_of_2d(p);
+    if (span_ready && !single_session(&box)) return copy_across(&box);
+    CB_OK(span_enter(&v, single_session(&box), device_address_of(&box)));
     CUresult result =
         unaligned ? SPAN_CALL(v.session, cuMemcpy2DUnaligned_v2)(p) : SPAN_CALL(v.session, cuMemcpy2D_v2)(p);
     span_leave(&v);
@@ -171,12 +171,12 @@ EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
     struct span_session *s;
     if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D box = of_2d(pCopy);
-    CB_OK(turn(&box, hStream, &s));
-    return s ? SPAN_CALL(s, cuMemcpy2DAsync_v2)(pCopy, hStream) : anyhow(&box);
+    CUDA_MEMCPY3D box = box_of_2d(pCopy);
+    CB_OK(stream_wait_turn(&box, hStream, &s));
+    return s ? SPAN_CALL(s, cuMemcpy2DAsync_v2)(pCopy, hStream) : copy_and_wait(&box);
 }
 
-static CUDA_MEMCPY3D of_peer(const CUDA_MEMCPY3D_PEER *p)
+static CUDA_MEMCPY3D box_of_peer(const CUDA_MEMCPY3D_PEER *p)
 {
     return (CUDA_MEMCPY3D){.srcXInBytes = p->srcXInBytes,
                            .srcY = p->srcY,
@@ -207,9 +207,9 @@ EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
     struct span_visit v;
     if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D box = of_peer(pCopy);
-    if (span_ready && !one(&box)) return across(&box);
-    CB_OK(span_enter(&v, one(&box), about(&box)));
+    CUDA_MEMCPY3D box = box_of_peer(pCopy);
+    if (span_ready && !single_session(&box)) return copy_across(&box);
+    CB_OK(span_enter(&v, single_session(&box), device_address_of(&box)));
     CUresult result = SPAN_CALL(v.session, cuMemcpy3DPeer)(pCopy);
     span_leave(&v);
     return result;
@@ -219,7 +219,7 @@ EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hS
 {
     struct span_session *s;
     if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D box = of_peer(pCopy);
-    CB_OK(turn(&box, hStream, &s));
-    return s ? SPAN_CALL(s, cuMemcpy3DPeerAsync)(pCopy, hStream) : anyhow(&box);
+    CUDA_MEMCPY3D box = box_of_peer(pCopy);
+    CB_OK(stream_wait_turn(&box, hStream, &s));
+    return s ? SPAN_CALL(s, cuMemcpy3DPeerAsync)(pCopy, hStream) : copy_and_wait(&box);
 }

@@ -1,5 +1,8 @@
-/* Memory that the program has at the same addresses: pages of our own, registered with the driver, or managed memory. */
-#include "remote/wire/twin.h"
+/*
+ * Mirrored memory: memory that the program has at the same addresses. It is either our own pages, registered
+ * with the driver, or managed memory.
+ */
+#include "remote/wire/mirror.h"
 
 #include "remote/wire/arena.h"
 #include "remote/worker/generated.h"
@@ -9,17 +12,17 @@
 #include <sys/mman.h>
 
 static struct entry {
-    struct cb_twin twin;
-    bool own;            /* pages of ours */
-} entries[CB_TWINS_MAX]; /* by address */
-static size_t count;
+    struct cb_mirror twin;
+    bool own;              /* our own pages */
+} entries[CB_MIRRORS_MAX]; /* by address */
+static size_t mirror_count;
 
-static struct cb_twin *twin_of(uint64_t address)
+static struct cb_mirror *mirror_find(uint64_t address)
 {
-    size_t low = 0, high = count;
+    size_t low = 0, high = mirror_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        struct cb_twin *t = &entries[middle].twin;
+        struct cb_mirror *t = &entries[middle].twin;
         if (address < t->address)
             high = middle;
         else if (address - t->address < t->bytes)
@@ -30,19 +33,20 @@ static struct cb_twin *twin_of(uint64_t address)
     return NULL;
 }
 
-static CUresult add(uint64_t address, uint64_t bytes, bool own, bool sparse)
+static CUresult mirror_entry_add(uint64_t address, uint64_t bytes, bool own, bool sparse)
 {
-    struct cb_twin t;
-    if (count == CB_TWINS_MAX || !cb_twin_make(&t, address, bytes, sparse)) return CUDA_ERROR_OUT_OF_MEMORY;
-    size_t at = count++;
+    struct cb_mirror t;
+    if (mirror_count == CB_MIRRORS_MAX || !cb_mirror_make(&t, address, bytes, sparse))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t at = mirror_count++;
     for (; at && entries[at - 1].twin.address > address; at--)
         entries[at] = entries[at - 1];
     entries[at] = (struct entry){t, own};
     return CUDA_SUCCESS;
 }
 
-/* Whether the pages there are the kernel's own: then those that it does not have were never written. */
-static bool is_anonymous(uint64_t address)
+/* Return true if the pages there are anonymous: then pages that the kernel does not have were never written. */
+static bool mapping_is_anonymous(uint64_t address)
 {
     char text[512];
     bool anonymous = false;
@@ -66,7 +70,7 @@ CUresult cb_on_MANAGED(struct cb_request *q)
     if (!cb_taken(q)) return CB_MALFORMED;
     CUresult result = CB_CALL(cuMemAllocManaged)(&p, bytes, flags);
     if (result != CUDA_SUCCESS) return result;
-    result = add(p, bytes, false, is_anonymous(p));
+    result = mirror_entry_add(p, bytes, false, mapping_is_anonymous(p));
     if (result != CUDA_SUCCESS) CB_CALL(cuMemFree_v2)(p);
     cb_give_word(q, p);
     return result;
@@ -87,7 +91,7 @@ CUresult cb_on_TWIN_MAP(struct cb_request *q)
     if (result == CUDA_SUCCESS) {
         result = CB_CALL(cuMemHostGetDevicePointer_v2)(&device, p, 0);
         if (result == CUDA_SUCCESS && device != address) result = CUDA_ERROR_NOT_SUPPORTED;
-        if (result == CUDA_SUCCESS) result = add(address, bytes, true, true);
+        if (result == CUDA_SUCCESS) result = mirror_entry_add(address, bytes, true, true);
         if (result != CUDA_SUCCESS) CB_CALL(cuMemHostUnregister)(p);
     }
     if (result != CUDA_SUCCESS) munmap(p, bytes);
@@ -98,16 +102,16 @@ CUresult cb_on_TWIN_DROP(struct cb_request *q)
 {
     uint64_t address = cb_take_word(q);
     if (!cb_taken(q)) return CB_MALFORMED;
-    struct cb_twin *t = twin_of(address);
+    struct cb_mirror *t = mirror_find(address);
     if (!t || t->address != address) return CB_MALFORMED;
     struct entry *e = (struct entry *)(void *)t, gone = *e;
-    memmove(e, e + 1, (size_t)(&entries[count] - (e + 1)) * sizeof *e);
-    count--;
+    memmove(e, e + 1, (size_t)(&entries[mirror_count] - (e + 1)) * sizeof *e);
+    mirror_count--;
     if (gone.own) {
         CB_CALL(cuMemHostUnregister)((void *)address);
         munmap((void *)address, gone.twin.bytes);
     }
-    cb_twin_end(&gone.twin);
+    cb_mirror_end(&gone.twin);
     return CUDA_SUCCESS;
 }
 
@@ -117,7 +121,7 @@ CUresult cb_on_TWIN_WRITE(struct cb_request *q)
     size_t bytes = cb_take_word(q);
     if (!cb_taken(q) || bytes > sizeof changes || CB_WORDS(bytes) != q->bulk) return CB_MALFORMED;
     if (!cb_bulk_receive(q, changes, CB_WORDS(bytes))) return CB_MALFORMED;
-    return cb_twin_apply(changes, bytes, twin_of) ? CUDA_SUCCESS : CB_MALFORMED;
+    return cb_mirror_apply(changes, bytes, mirror_find) ? CUDA_SUCCESS : CB_MALFORMED;
 }
 
 CUresult cb_on_TWIN_READ(struct cb_request *q)
@@ -126,14 +130,15 @@ CUresult cb_on_TWIN_READ(struct cb_request *q)
     uint64_t from = cb_take_word(q);
     size_t filled = 0;
     if (!cb_taken(q)) return CB_MALFORMED;
-    for (size_t i = 0; i < count && sizeof changes - filled >= CB_TWIN_RECORD; i++) {
-        struct cb_twin *t = &entries[i].twin;
+    for (size_t i = 0; i < mirror_count && sizeof changes - filled >= CB_MIRROR_RECORD; i++) {
+        struct cb_mirror *t = &entries[i].twin;
         uint64_t at = from > t->address ? from - t->address : 0;
         if (at >= t->bytes) continue;
-        filled += cb_twin_changes(t, &at, changes + filled, sizeof changes - filled);
+        filled += cb_mirror_changes(t, &at, changes + filled, sizeof changes - filled);
         from = t->address + at;
     }
-    bool all = !count || from >= entries[count - 1].twin.address + entries[count - 1].twin.bytes;
+    bool all = !mirror_count ||
+               from >= entries[mirror_count - 1].twin.address + entries[mirror_count - 1].twin.bytes;
     cb_give_word(q, all ? 0 : from);
     cb_give_word(q, filled);
     cb_give_bytes(q, changes, filled);

@@ -1,8 +1,10 @@
-/* Events, launches and nodes whose parts may be of different servers, or that hold them in structures. */
+/* Events, launches and nodes that involve several servers, or that hold handles in structures. */
 #include "remote/span/device.h"
 #include "remote/span/library.h"
 
-/* An event of another server is waited for here: what the stream is given later comes after it. */
+/*
+ * An event of another server is waited for in this process: what is issued to the stream later comes after it.
+ */
 EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
     struct span_visit v;
@@ -34,9 +36,10 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, voi
     return result;
 }
 
-/* ---- nodes of kernels ---- */
+/* ---- kernel nodes ---- */
 
-static CUDA_KERNEL_NODE_PARAMS here(const struct span_session *s, const CUDA_KERNEL_NODE_PARAMS *p)
+static CUDA_KERNEL_NODE_PARAMS kernel_params_for_session(const struct span_session *s,
+                                                         const CUDA_KERNEL_NODE_PARAMS *p)
 {
     CUDA_KERNEL_NODE_PARAMS own = *p;
     own.func = span_kernel_function(s, p->func);
@@ -51,7 +54,7 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph
     struct span_visit v;
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(span_enter(&v, span_of_handle((uintptr_t)hGraph), 0));
-    CUDA_KERNEL_NODE_PARAMS own = here(v.session, nodeParams);
+    CUDA_KERNEL_NODE_PARAMS own = kernel_params_for_session(v.session, nodeParams);
     CUresult result = SPAN_CALL(v.session, cuGraphAddKernelNode_v2)(phGraphNode, hGraph, dependencies,
                                                                     numDependencies, &own);
     span_leave(&v);
@@ -63,7 +66,7 @@ EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERN
     struct span_visit v;
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(span_enter(&v, span_of_handle((uintptr_t)hNode), 0));
-    CUDA_KERNEL_NODE_PARAMS own = here(v.session, nodeParams);
+    CUDA_KERNEL_NODE_PARAMS own = kernel_params_for_session(v.session, nodeParams);
     CUresult result = SPAN_CALL(v.session, cuGraphKernelNodeSetParams_v2)(hNode, &own);
     span_leave(&v);
     return result;
@@ -75,7 +78,7 @@ EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgrap
     struct span_visit v;
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(span_enter(&v, span_of_handle((uintptr_t)hGraphExec), 0));
-    CUDA_KERNEL_NODE_PARAMS own = here(v.session, nodeParams);
+    CUDA_KERNEL_NODE_PARAMS own = kernel_params_for_session(v.session, nodeParams);
     CUresult result = SPAN_CALL(v.session, cuGraphExecKernelNodeSetParams_v2)(hGraphExec, hNode, &own);
     span_leave(&v);
     return result;

@@ -1,4 +1,4 @@
-#include "remote/worker/drain.h"
+#include "remote/worker/pending_copies.h"
 
 #include "remote/worker/outbox.h"
 #include "remote/worker/pinned.h"
@@ -10,15 +10,15 @@
 #define PART_BYTES (1u << 20)
 #define PAGE_BYTES 4096u
 #define LOCKED_MAX \
-    (256u << 20)   /* of pages that the driver copies to by itself; beyond it copies are slower */
-#define CLASSES 15 /* of such rooms: 4 KiB to CB_FETCH_MAX */
+    (256u << 20)   /* most pages that the driver copies to directly; beyond it copies are slower */
+#define CLASSES 15 /* size classes of such buffers: 4 KiB to CB_FETCH_MAX */
 
-struct room { /* filled by copies, perhaps again and again */
+struct room { /* filled by copies, perhaps repeatedly */
     struct cb_frame frame;
     size_t bytes;
     unsigned int references;
-    struct cb_pinned pages; /* in which all this lies; no data: in ordinary memory */
-    struct room *next;      /* that nobody uses either */
+    struct cb_pinned pages; /* pages that contain all of this; no data: in ordinary memory */
+    struct room *next;      /* another unused buffer */
     uint8_t data[] __attribute__((aligned(64)));
 };
 _Static_assert(sizeof(struct room) <= PAGE_BYTES, "a page of its own goes before the data");
@@ -42,19 +42,19 @@ static struct {
     struct filled *first;
     struct keeper *keepers;
     struct room *idle[CLASSES];
-    size_t locked; /* bytes of pages */
+    size_t locked; /* bytes of locked pages */
     size_t open;
     uint32_t count;
 } drain = {.lock = PTHREAD_MUTEX_INITIALIZER, .sent = PTHREAD_COND_INITIALIZER};
 
-static struct room *room_of(uint8_t *data)
+static struct room *buffer_of(uint8_t *data)
 {
     return (struct room *)(void *)(data - offsetof(struct room, data));
 }
 
-/* ---- rooms ---- */
+/* ---- buffers ---- */
 
-static unsigned int class_of(size_t bytes)
+static unsigned int size_class(size_t bytes)
 {
     unsigned int c = 0;
     while ((size_t)PAGE_BYTES << c < bytes)
@@ -62,8 +62,11 @@ static unsigned int class_of(size_t bytes)
     return c;
 }
 
-/* One that nobody uses; NULL: there is none, and way is made for it, as far as that goes. With the lock held. */
-static struct room *take_idle(unsigned int class, size_t whole)
+/*
+ * Take an unused buffer; NULL: none, after others were freed to make room, as far as possible. Requires the
+ * lock.
+ */
+static struct room *buffer_take_unused(unsigned int class, size_t whole)
 {
     struct room *r = drain.idle[class];
     if (r) drain.idle[class] = r->next;
@@ -77,7 +80,7 @@ static struct room *take_idle(unsigned int class, size_t whole)
     return r;
 }
 
-static struct room *new_room(size_t bytes, size_t whole, bool locked)
+static struct room *buffer_make(size_t bytes, size_t whole, bool locked)
 {
     struct cb_pinned pages = {0};
     struct room *r = NULL;
@@ -87,21 +90,21 @@ static struct room *new_room(size_t bytes, size_t whole, bool locked)
     return r;
 }
 
-uint8_t *cb_drain_room(size_t bytes)
+uint8_t *cb_pending_copy_buffer(size_t bytes)
 {
-    if (bytes > CB_FETCH_MAX) return NULL;
-    unsigned int class = class_of(bytes);
+    if (bytes > CB_ASYNC_COPY_MAX) return NULL;
+    unsigned int class = size_class(bytes);
     size_t whole = PAGE_BYTES + ((size_t)PAGE_BYTES << class);
     pthread_mutex_lock(&drain.lock);
     bool fits = drain.open <= OPEN_MAX - bytes;
-    struct room *r = fits ? take_idle(class, whole) : NULL;
+    struct room *r = fits ? buffer_take_unused(class, whole) : NULL;
     bool locked = fits && !r && drain.locked + whole <= LOCKED_MAX;
     pthread_mutex_unlock(&drain.lock);
     if (!fits) return NULL;
     if (r)
         cb_pinned_renew(&r->pages);
     else
-        r = new_room(bytes, whole, locked); /* of the one thread that reads commands */
+        r = buffer_make(bytes, whole, locked); /* drained by the one thread that reads commands */
     if (!r) return NULL;
     r->bytes = bytes;
     r->references = 1;
@@ -112,8 +115,8 @@ uint8_t *cb_drain_room(size_t bytes)
     return r->data;
 }
 
-/* With the lock held. */
-static void release(struct room *r)
+/* Requires the lock. */
+static void buffer_release(struct room *r)
 {
     if (--r->references) return;
     drain.open -= r->bytes;
@@ -121,40 +124,40 @@ static void release(struct room *r)
         free(r);
         return;
     }
-    struct room **idle = &drain.idle[class_of(r->bytes)];
+    struct room **idle = &drain.idle[size_class(r->bytes)];
     r->next = *idle;
     *idle = r;
 }
 
-/* ---- what fills them ---- */
+/* ---- copies that fill buffers ---- */
 
-void cb_drain_free(uint8_t *data)
+void cb_pending_copy_free(uint8_t *data)
 {
     pthread_mutex_lock(&drain.lock);
-    release(room_of(data));
+    buffer_release(buffer_of(data));
     pthread_mutex_unlock(&drain.lock);
 }
 
-static void send_part(const struct room *r, uint16_t flags, CUresult result, uint64_t at, size_t bytes)
+static void data_send_part(const struct room *r, uint16_t flags, CUresult result, uint64_t at, size_t bytes)
 {
     cb_outbox_notice(&r->frame, CB_DATA, flags, result, &at, 1, r->data + at, bytes);
 }
 
-/* All of it; a failure ends it without data. */
-static void send(const struct room *r, bool kept, CUresult result)
+/* Send all data; a failure is reported without data. */
+static void data_send(const struct room *r, bool kept, CUresult result)
 {
     uint16_t last = kept ? CB_FRAME_KEPT : 0;
     if (result != CUDA_SUCCESS) {
-        send_part(r, last, result, 0, 0);
+        data_send_part(r, last, result, 0, 0);
         return;
     }
     for (size_t at = 0; at < r->bytes; at += PART_BYTES) {
         size_t bytes = r->bytes - at < PART_BYTES ? r->bytes - at : PART_BYTES;
-        send_part(r, at + bytes < r->bytes ? CB_FRAME_PART : last, result, at, bytes);
+        data_send_part(r, at + bytes < r->bytes ? CB_FRAME_PART : last, result, at, bytes);
     }
 }
 
-static CUresult fill(struct room *r, CUstream stream, bool kept)
+static CUresult buffer_fill(struct room *r, CUstream stream, bool kept)
 {
     struct filled *f = calloc(1, sizeof *f);
     CUresult result =
@@ -180,14 +183,14 @@ static CUresult fill(struct room *r, CUstream stream, bool kept)
     return CUDA_SUCCESS;
 }
 
-CUresult cb_drain_add(const struct cb_frame *of, uint8_t *data, CUstream stream)
+CUresult cb_pending_copy_add(const struct cb_frame *of, uint8_t *data, CUstream stream)
 {
-    struct room *r = room_of(data);
+    struct room *r = buffer_of(data);
     r->frame = *of;
-    return fill(r, stream, false);
+    return buffer_fill(r, stream, false);
 }
 
-static bool keep(void *owner, struct room *r)
+static bool graph_keep(void *owner, struct room *r)
 {
     struct keeper *k = malloc(sizeof *k);
     if (!k) return false;
@@ -196,26 +199,26 @@ static bool keep(void *owner, struct room *r)
     return true;
 }
 
-CUresult cb_drain_keep(const struct cb_frame *of, uint8_t *data, CUgraph graph)
+CUresult cb_pending_copy_keep(const struct cb_frame *of, uint8_t *data, CUgraph graph)
 {
-    struct room *r = room_of(data);
+    struct room *r = buffer_of(data);
     r->frame = *of;
     pthread_mutex_lock(&drain.lock);
-    bool kept = keep(graph, r);
+    bool kept = graph_keep(graph, r);
     pthread_mutex_unlock(&drain.lock);
     return kept ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void cb_drain_copy(void *to, void *from)
+void cb_pending_copy_inherit(void *to, void *from)
 {
     pthread_mutex_lock(&drain.lock);
     for (struct keeper *k = drain.keepers; k; k = k->next) {
-        if (k->owner == from && keep(to, k->room)) k->room->references++;
+        if (k->owner == from && graph_keep(to, k->room)) k->room->references++;
     }
     pthread_mutex_unlock(&drain.lock);
 }
 
-void cb_drain_gone(void *owner)
+void cb_pending_copy_owner_destroyed(void *owner)
 {
     pthread_mutex_lock(&drain.lock);
     for (struct keeper **at = &drain.keepers; *at;) {
@@ -225,24 +228,25 @@ void cb_drain_gone(void *owner)
             continue;
         }
         *at = k->next;
-        if (k->room->references == 1) send_part(k->room, 0, CUDA_SUCCESS, 0, 0); /* nothing more will come */
-        release(k->room);
+        if (k->room->references == 1)
+            data_send_part(k->room, 0, CUDA_SUCCESS, 0, 0); /* no more data will follow */
+        buffer_release(k->room);
         free(k);
     }
     pthread_mutex_unlock(&drain.lock);
 }
 
-CUresult cb_drain_launched(void *owner, CUstream stream)
+CUresult cb_pending_copy_graph_launched(void *owner, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     for (struct keeper *k = drain.keepers; k && result == CUDA_SUCCESS; k = k->next) {
-        if (k->owner == owner) result = fill(k->room, stream, true);
+        if (k->owner == owner) result = buffer_fill(k->room, stream, true);
     }
     return result;
 }
 
-/* One whose copy is done and that nobody sends; NULL: there is none. With the lock held. */
-static struct filled *ready(CUresult *result)
+/* A buffer whose copy is done and that no thread is sending; NULL: none. Requires the lock. */
+static struct filled *filled_find_done(CUresult *result)
 {
     for (struct filled *f = drain.first; f; f = f->next) {
         if (f->sending) continue;
@@ -252,7 +256,7 @@ static struct filled *ready(CUresult *result)
     return NULL;
 }
 
-static bool others_send(void)
+static bool other_thread_sends(void)
 {
     for (struct filled *f = drain.first; f; f = f->next) {
         if (f->sending) return true;
@@ -260,33 +264,33 @@ static bool others_send(void)
     return false;
 }
 
-static void end(struct filled *f)
+static void filled_end(struct filled *f)
 {
     struct filled **at = &drain.first;
     while (*at != f)
         at = &(*at)->next;
     *at = f->next;
     __atomic_fetch_sub(&drain.count, 1, __ATOMIC_RELEASE);
-    if (f->kept && f->room->references == 1) send_part(f->room, 0, CUDA_SUCCESS, 0, 0);
-    release(f->room);
+    if (f->kept && f->room->references == 1) data_send_part(f->room, 0, CUDA_SUCCESS, 0, 0);
+    buffer_release(f->room);
     free(f);
     pthread_cond_broadcast(&drain.sent);
 }
 
-void cb_drain(void)
+void cb_pending_copies_send(void)
 {
     CUresult result;
     if (!__atomic_load_n(&drain.count, __ATOMIC_ACQUIRE)) return;
     pthread_mutex_lock(&drain.lock);
-    for (struct filled *f; (f = ready(&result));) {
+    for (struct filled *f; (f = filled_find_done(&result));) {
         f->sending = true;
         pthread_mutex_unlock(&drain.lock);
-        send(f->room, f->kept, result);
+        data_send(f->room, f->kept, result);
         CB_CALL(cuEventDestroy_v2)(f->done);
         pthread_mutex_lock(&drain.lock);
-        end(f);
+        filled_end(f);
     }
-    while (others_send())
+    while (other_thread_sends())
         pthread_cond_wait(&drain.sent, &drain.lock);
     pthread_mutex_unlock(&drain.lock);
 }

@@ -1,4 +1,4 @@
-#include "remote/worker/remote.h"
+#include "remote/worker/remote_stream.h"
 
 #include "remote/wire/resume.h"
 #include "remote/wire/tcp.h"
@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #define HANDSHAKE_MS 5000
-#define LOOK_MS      1000 /* how late we may notice that the grace has begun */
+#define LOOK_MS      1000 /* largest delay in noticing that the grace has begun */
 
-static bool is_tcp(int fd)
+static bool socket_is_tcp(int fd)
 {
     int domain = 0, type = 0;
     socklen_t room = sizeof domain;
@@ -23,11 +23,11 @@ static bool is_tcp(int fd)
            (domain == AF_INET || domain == AF_INET6) && type == SOCK_STREAM;
 }
 
-static struct cb_tls *secured(struct cb_guest *guest)
+static struct cb_tls *tls_accept(struct cb_connecting *guest)
 {
     char why[128] = "what was handed over is no TCP connection";
     struct cb_tls *t = NULL;
-    if (is_tcp(guest->passed)) {
+    if (socket_is_tcp(guest->passed)) {
         cb_tcp_prepare(guest->passed);
         t = cb_tls_server(guest->passed, guest->greeting.session, guest->greeting.key, HANDSHAKE_MS, why,
                           sizeof why);
@@ -40,9 +40,9 @@ static struct cb_tls *secured(struct cb_guest *guest)
     return t;
 }
 
-struct cb_stream cb_remote_stream(struct cb_guest *guest)
+struct cb_stream cb_remote_stream(struct cb_connecting *guest)
 {
-    struct cb_tls *t = secured(guest);
+    struct cb_tls *t = tls_accept(guest);
     return t ? cb_resume_server(t, HANDSHAKE_MS) : (struct cb_stream){NULL, -1, NULL};
 }
 
@@ -51,16 +51,16 @@ static struct {
     int control;
 } follow;
 
-static void *run(void *nothing)
+static void *reconnections_run(void *nothing)
 {
-    struct cb_guest guest;
+    struct cb_connecting guest;
     (void)nothing;
     prctl(PR_SET_NAME, "calabash-back");
     for (int came = 0; came >= 0;) {
         int left = cb_resume_left_ms(follow.stream);
-        came = cb_control_take(follow.control, &guest, left < 0 || left > LOOK_MS ? LOOK_MS : left + 1);
-        struct cb_tls *t = came > 0 ? secured(&guest) : NULL;
-        if (t) cb_resume_back(follow.stream, t, HANDSHAKE_MS);
+        came = cb_control_receive(follow.control, &guest, left < 0 || left > LOOK_MS ? LOOK_MS : left + 1);
+        struct cb_tls *t = came > 0 ? tls_accept(&guest) : NULL;
+        if (t) cb_resume_reconnect(follow.stream, t, HANDSHAKE_MS);
     }
     return NULL;
 }
@@ -73,7 +73,7 @@ bool cb_remote_follow(struct cb_stream *stream, int control)
     follow.control = control;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = pthread_create(&thread, NULL, run, NULL) == 0;
+    bool made = pthread_create(&thread, NULL, reconnections_run, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return made;
 }

@@ -1,7 +1,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "remote/worker/role.h"
+#include "remote/worker/reader_role.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -12,31 +12,31 @@
 
 #define THREADS_MAX 1024
 #define IDLE_MAX    8
-#define TURNS_LAST  256    /* commands after which threads are not taken to take turns any more */
-#define PAUSE_NS    100000 /* an offer that is seen twice is passed on */
-#define PAUSES_MAX  100    /* without an offer, before the watchman sleeps */
-#define PASSED_ON   1u
+#define TURNS_LAST  256    /* commands after which threads are no longer considered to alternate */
+#define PAUSE_NS    100000 /* an offer that is seen twice is given to another thread */
+#define PAUSES_MAX  100    /* pauses without an offer, before the watching thread sleeps */
+#define OFFER_GIVEN 1u
 
 static struct {
     pthread_mutex_t lock;
     sem_t role;
     void *(*serve)(void *);
-    unsigned int threads; /* all of them */
-    unsigned int idle;    /* those that are for the role */
+    unsigned int threads; /* all threads */
+    unsigned int idle;    /* threads that wait for the role */
     unsigned int turns;
-    uint16_t last; /* thread of the program */
+    uint16_t last; /* thread of the program that sent the last command */
     bool watched;
-    uint64_t offers, offer; /* the one that stands; 0: none */
+    uint64_t offers, offer; /* the open offer; 0: none */
     uint32_t asleep;
 } roles = {.lock = PTHREAD_MUTEX_INITIALIZER, .threads = 1};
 
-void cb_role_begin(void *(*serve)(void *))
+void cb_reader_role_begin(void *(*serve)(void *))
 {
     roles.serve = serve;
     sem_init(&roles.role, 0, 0);
 }
 
-bool cb_role_take(bool stay)
+bool cb_reader_role_take(bool stay)
 {
     pthread_mutex_lock(&roles.lock);
     bool wanted = stay || roles.idle < IDLE_MAX;
@@ -51,7 +51,7 @@ bool cb_role_take(bool stay)
     return true;
 }
 
-static bool start(void *(*run)(void *))
+static bool thread_start(void *(*run)(void *))
 {
     pthread_t thread;
     pthread_attr_t detached;
@@ -62,18 +62,18 @@ static bool start(void *(*run)(void *))
     return started;
 }
 
-/* Take the offer for another thread; false: there can be none, or the offer does not stand any more. */
-static bool pass_on(uint64_t offer)
+/* Give the role to another thread; return false if there can be none, or the offer is no longer open. */
+static bool offer_give(uint64_t offer)
 {
     bool passed = false;
     pthread_mutex_lock(&roles.lock);
     bool fresh = !roles.idle && roles.threads < THREADS_MAX;
     if (roles.idle || fresh)
-        passed = __atomic_compare_exchange_n(&roles.offer, &offer, PASSED_ON, false, __ATOMIC_SEQ_CST,
+        passed = __atomic_compare_exchange_n(&roles.offer, &offer, OFFER_GIVEN, false, __ATOMIC_SEQ_CST,
                                              __ATOMIC_SEQ_CST);
     if (passed && fresh) {
         roles.threads++;
-        if (!start(roles.serve)) _exit(1);
+        if (!thread_start(roles.serve)) _exit(1);
     } else if (passed) {
         roles.idle--;
         sem_post(&roles.role);
@@ -82,7 +82,7 @@ static bool pass_on(uint64_t offer)
     return passed;
 }
 
-static void sleep_until_offered(void)
+static void watcher_sleep(void)
 {
     __atomic_store_n(&roles.asleep, 1, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&roles.offer, __ATOMIC_SEQ_CST))
@@ -90,27 +90,27 @@ static void sleep_until_offered(void)
     __atomic_store_n(&roles.asleep, 0, __ATOMIC_SEQ_CST);
 }
 
-static void *watch(void *nothing)
+static void *watcher_run(void *nothing)
 {
     uint64_t seen = 0;
     for (unsigned int idle = 0;; idle++) {
         struct timespec pause = {0, PAUSE_NS};
         nanosleep(&pause, NULL);
         uint64_t offer = __atomic_load_n(&roles.offer, __ATOMIC_SEQ_CST);
-        if (offer > PASSED_ON && offer == seen)
-            pass_on(offer);
-        else if (offer > PASSED_ON)
+        if (offer > OFFER_GIVEN && offer == seen)
+            offer_give(offer);
+        else if (offer > OFFER_GIVEN)
             idle = 0;
         seen = offer;
         if (idle > PAUSES_MAX) {
-            sleep_until_offered();
+            watcher_sleep();
             idle = 0;
         }
     }
     return nothing;
 }
 
-void cb_role_command(uint16_t thread)
+void cb_reader_role_command(uint16_t thread)
 {
     if (thread != roles.last)
         roles.turns = TURNS_LAST;
@@ -119,27 +119,28 @@ void cb_role_command(uint16_t thread)
     roles.last = thread;
 }
 
-uint64_t cb_role_offer(void)
+uint64_t cb_reader_role_offer(void)
 {
-    uint64_t offer = ++roles.offers + PASSED_ON;
+    uint64_t offer = ++roles.offers + OFFER_GIVEN;
     bool turns = roles.turns != 0;
-    if (!turns && !roles.watched) roles.watched = start(watch);
+    if (!turns && !roles.watched) roles.watched = thread_start(watcher_run);
     turns = turns || !roles.watched;
-    __atomic_store_n(&roles.offer, offer, __ATOMIC_SEQ_CST); /* from here on the role may be another's */
+    __atomic_store_n(&roles.offer, offer,
+                     __ATOMIC_SEQ_CST); /* from here on another thread may take the role */
     if (turns)
-        pass_on(offer);
+        offer_give(offer);
     else if (__atomic_load_n(&roles.asleep, __ATOMIC_SEQ_CST) &&
              __atomic_exchange_n(&roles.asleep, 0, __ATOMIC_SEQ_CST))
         syscall(SYS_futex, &roles.asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     return offer;
 }
 
-bool cb_role_returned(uint64_t offer)
+bool cb_reader_role_returned(uint64_t offer)
 {
     return __atomic_compare_exchange_n(&roles.offer, &offer, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-bool cb_role_others_wait(void)
+bool cb_reader_role_others_wait(void)
 {
     pthread_mutex_lock(&roles.lock);
     bool some = roles.threads - roles.idle > 1;

@@ -1,42 +1,42 @@
-#include "remote/wire/twin.h"
+#include "remote/wire/mirror.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define WINDOW 512u /* pages that are asked about at once */
+#define WINDOW 512u /* pages whose presence is read at once */
 
 struct record {
     uint64_t address;
     uint32_t bytes; /* of the block; whole words */
-    uint32_t
-        words; /* that have changed: a bit for each word of the block, and these words; all: just the block */
+    /* words that have changed: a bit for each word of the block, and these words; all: just the block */
+    uint32_t words;
 };
 
-bool cb_twin_make(struct cb_twin *t, uint64_t address, uint64_t bytes, bool sparse)
+bool cb_mirror_make(struct cb_mirror *t, uint64_t address, uint64_t bytes, bool sparse)
 {
     bytes = (bytes + 3) & ~3ull;
     void *agreed =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (agreed == MAP_FAILED) return false;
-    *t = (struct cb_twin){address, bytes, agreed, sparse};
+    *t = (struct cb_mirror){address, bytes, agreed, sparse};
     return true;
 }
 
-void cb_twin_end(struct cb_twin *t)
+void cb_mirror_end(struct cb_mirror *t)
 {
     munmap(t->agreed, t->bytes);
 }
 
-/* ---- which pages exist ---- */
+/* ---- pages that exist ---- */
 
 struct pages {
     uint64_t entry[WINDOW];
     uint64_t first, count, size;
 };
 
-static int open_pagemap(void)
+static int pagemap_open(void)
 {
     static int fd = -1;
     static pid_t of;
@@ -47,12 +47,12 @@ static int open_pagemap(void)
     return fd;
 }
 
-static bool exists(struct pages *p, uint64_t address)
+static bool page_exists(struct pages *p, uint64_t address)
 {
     if (!p->size) p->size = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t page = address / p->size;
     if (page - p->first >= p->count) {
-        int fd = open_pagemap();
+        int fd = pagemap_open();
         ssize_t got = fd < 0 ? -1 : pread(fd, p->entry, sizeof p->entry, (off_t)(page * sizeof p->entry[0]));
         if (got < (ssize_t)sizeof p->entry[0]) return true;
         p->first = page;
@@ -61,14 +61,14 @@ static bool exists(struct pages *p, uint64_t address)
     return p->entry[page - p->first] >> 62 != 0; /* present, or swapped out */
 }
 
-/* ---- what was written here ---- */
+/* ---- changes of this end ---- */
 
-static size_t put_block(struct cb_twin *t, uint64_t at, uint32_t bytes, uint8_t *out)
+static size_t block_changes_put(struct cb_mirror *t, uint64_t at, uint32_t bytes, uint8_t *out)
 {
-    uint32_t now[CB_TWIN_BLOCK / 4], before[CB_TWIN_BLOCK / 4];
-    uint64_t changed[CB_TWIN_BLOCK / 256] = {0};
+    uint32_t now[CB_MIRROR_BLOCK / 4], before[CB_MIRROR_BLOCK / 4];
+    uint64_t changed[CB_MIRROR_BLOCK / 256] = {0};
     uint32_t count = 0;
-    memcpy(now, (const void *)(t->address + at), bytes); /* once: it may be written meanwhile */
+    memcpy(now, (const void *)(t->address + at), bytes); /* one read: it may be written meanwhile */
     memcpy(before, t->agreed + at, bytes);
     for (uint32_t i = 0; i < bytes / 4; i++) {
         if (now[i] == before[i]) continue;
@@ -100,26 +100,26 @@ static size_t put_block(struct cb_twin *t, uint64_t at, uint32_t bytes, uint8_t 
     return filled;
 }
 
-size_t cb_twin_changes(struct cb_twin *t, uint64_t *at, uint8_t *out, size_t room)
+size_t cb_mirror_changes(struct cb_mirror *t, uint64_t *at, uint8_t *out, size_t room)
 {
     struct pages pages;
     size_t filled = 0;
     pages.count = pages.size = pages.first = 0;
-    while (*at < t->bytes && room - filled >= CB_TWIN_RECORD) {
+    while (*at < t->bytes && room - filled >= CB_MIRROR_RECORD) {
         uint64_t address = t->address + *at, left = t->bytes - *at;
-        uint32_t bytes = CB_TWIN_BLOCK - (uint32_t)(address % CB_TWIN_BLOCK);
+        uint32_t bytes = CB_MIRROR_BLOCK - (uint32_t)(address % CB_MIRROR_BLOCK);
         if (bytes > left) bytes = (uint32_t)left;
-        bool written = !t->sparse || exists(&pages, address);
+        bool written = !t->sparse || page_exists(&pages, address);
         if (written && memcmp((const void *)address, t->agreed + *at, bytes) != 0)
-            filled += put_block(t, *at, bytes, out + filled);
+            filled += block_changes_put(t, *at, bytes, out + filled);
         *at += bytes;
     }
     return filled;
 }
 
-/* ---- what the other end wrote ---- */
+/* ---- changes of the other end ---- */
 
-static size_t words_set(const uint64_t *bits, size_t words)
+static size_t changed_word_count(const uint64_t *bits, size_t words)
 {
     size_t count = 0;
     for (size_t i = 0; i < (words + 63) / 64; i++) {
@@ -131,14 +131,14 @@ static size_t words_set(const uint64_t *bits, size_t words)
     return count;
 }
 
-static size_t apply_words(struct cb_twin *t, const struct record *r, const uint8_t *data, size_t bytes)
+static size_t words_apply(struct cb_mirror *t, const struct record *r, const uint8_t *data, size_t bytes)
 {
-    uint64_t changed[CB_TWIN_BLOCK / 256];
+    uint64_t changed[CB_MIRROR_BLOCK / 256];
     uint32_t words = r->bytes / 4;
     size_t bits = (words + 63) / 64 * 8, whole = (bits + 4ull * r->words + 7) & ~7ull;
     if (whole > bytes) return 0;
     memcpy(changed, data, bits);
-    if (words_set(changed, words) != r->words) return 0;
+    if (changed_word_count(changed, words) != r->words) return 0;
     data += bits;
     for (uint32_t i = 0; i < words; i++) {
         if (!(changed[i / 64] >> (i % 64) & 1)) continue;
@@ -149,7 +149,7 @@ static size_t apply_words(struct cb_twin *t, const struct record *r, const uint8
     return whole;
 }
 
-static size_t apply_block(struct cb_twin *t, const struct record *r, const uint8_t *data, size_t bytes)
+static size_t block_apply(struct cb_mirror *t, const struct record *r, const uint8_t *data, size_t bytes)
 {
     size_t whole = (r->bytes + 7ull) & ~7ull;
     if (whole > bytes) return 0;
@@ -158,7 +158,7 @@ static size_t apply_block(struct cb_twin *t, const struct record *r, const uint8
     return whole;
 }
 
-bool cb_twin_apply(const uint8_t *data, size_t bytes, struct cb_twin *(*of)(uint64_t address))
+bool cb_mirror_apply(const uint8_t *data, size_t bytes, struct cb_mirror *(*of)(uint64_t address))
 {
     struct record r;
     while (bytes) {
@@ -166,12 +166,12 @@ bool cb_twin_apply(const uint8_t *data, size_t bytes, struct cb_twin *(*of)(uint
         memcpy(&r, data, sizeof r);
         data += sizeof r;
         bytes -= sizeof r;
-        struct cb_twin *t = of(r.address);
-        if (!t || r.bytes > CB_TWIN_BLOCK || r.bytes % 4 || !r.words || r.words > r.bytes / 4) return false;
+        struct cb_mirror *t = of(r.address);
+        if (!t || r.bytes > CB_MIRROR_BLOCK || r.bytes % 4 || !r.words || r.words > r.bytes / 4) return false;
         uint64_t offset = r.address - t->address;
         if (offset % 4 || offset > t->bytes || r.bytes > t->bytes - offset) return false;
         size_t used =
-            r.words == r.bytes / 4 ? apply_block(t, &r, data, bytes) : apply_words(t, &r, data, bytes);
+            r.words == r.bytes / 4 ? block_apply(t, &r, data, bytes) : words_apply(t, &r, data, bytes);
         if (!used) return false;
         data += used;
         bytes -= used;

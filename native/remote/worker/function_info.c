@@ -1,18 +1,19 @@
 /*
- * Names and parameters of all kernels come with the image. Attributes come with them when the image is small: asking for
- * those makes a driver load a kernel, which one that loads lazily would not have done for every kernel of a large image.
+ * Descriptions of kernels. Names and parameters of all kernels are sent with the image. Attributes are sent
+ * with them if the image is small: reading them makes a driver load a kernel, which a driver that loads lazily
+ * should not do for every kernel of a large image.
  */
-#include "remote/worker/describe.h"
+#include "remote/worker/function_info.h"
 
 #include "remote/wire/code.h"
 #include "remote/wire/device.h"
 #include "remote/worker/object.h"
 
-#define IN_FULL   64u /* kernels of an image that is described with all attributes */
-#define PART_MAX  (CB_ANSWER_MAX / 2)
-#define COUNT_MAX (1u << 20)
+#define FULL_DESCRIPTION_MAX 64u /* most kernels of an image that is described with all attributes */
+#define PART_MAX             (CB_ANSWER_MAX / 2)
+#define COUNT_MAX            (1u << 20)
 
-static CUdevice device_now(void)
+static CUdevice current_device(void)
 {
     CUdevice device = 0;
     if (CB_CALL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) device = 0;
@@ -22,7 +23,7 @@ static CUdevice device_now(void)
 CUresult cb_describe_attributes(struct cb_request *q, enum cb_kind kind, void *handle)
 {
     struct cb_attribute a[CB_FUNCTION_ATTRIBUTES] = {0};
-    CUdevice device = device_now();
+    CUdevice device = current_device();
     for (unsigned int i = 0; i < CB_FUNCTION_ATTRIBUTES; i++) {
         CUfunction_attribute which = (CUfunction_attribute)i;
         a[i].result = kind == CB_KIND_FUNCTION
@@ -34,7 +35,7 @@ CUresult cb_describe_attributes(struct cb_request *q, enum cb_kind kind, void *h
     return a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK].result;
 }
 
-static CUresult give(struct cb_request *q, enum cb_kind kind, void *handle, bool in_full)
+static CUresult function_describe(struct cb_request *q, enum cb_kind kind, void *handle, bool in_full)
 {
     const char *name;
     struct {
@@ -62,10 +63,10 @@ static CUresult give(struct cb_request *q, enum cb_kind kind, void *handle, bool
 
 CUresult cb_describe_function(struct cb_request *q, enum cb_kind kind, void *handle)
 {
-    return give(q, kind, handle, true);
+    return function_describe(q, kind, handle, true);
 }
 
-static CUresult list(enum cb_kind image, void *handle, unsigned int *count, void ***out)
+static CUresult functions_list(enum cb_kind image, void *handle, unsigned int *count, void ***out)
 {
     bool module = image == CB_KIND_MODULE;
     CUresult result = module ? CB_CALL(cuModuleGetFunctionCount)(count, handle)
@@ -83,15 +84,15 @@ CUresult cb_describe_image(struct cb_request *q, enum cb_kind kind, void *image,
 {
     unsigned int count = 0;
     void **all = NULL;
-    CUresult result = list(kind, image, &count, &all);
+    CUresult result = functions_list(kind, image, &count, &all);
     if (result != CUDA_SUCCESS) return result;
     enum cb_kind of = kind == CB_KIND_MODULE ? CB_KIND_FUNCTION : CB_KIND_KERNEL;
     const char *mode = getenv("CUDA_MODULE_LOADING");
-    bool in_full = count <= IN_FULL || (mode && strcmp(mode, "EAGER") == 0);
+    bool in_full = count <= FULL_DESCRIPTION_MAX || (mode && strcmp(mode, "EAGER") == 0);
     cb_give_word(q, count);
     for (uint64_t i = from; i < count && q->given < PART_MAX && result == CUDA_SUCCESS; i++) {
         cb_give_word(q, 1);
-        result = give(q, of, all[i], in_full);
+        result = function_describe(q, of, all[i], in_full);
     }
     cb_give_word(q, 0);
     free(all);

@@ -1,7 +1,10 @@
-/* Copies and fills of device memory, and what a pointer is. Who does not wait for an answer gets the asynchronous form. */
+/*
+ * Handlers of copies and fills of device memory, and of pointer attributes. A command without an answer uses
+ * the asynchronous form.
+ */
 #include "remote/worker/generated.h"
 
-static bool waits(const struct cb_request *q, bool async)
+static bool command_waits(const struct cb_request *q, bool async)
 {
     return !async && (q->frame.flags & CB_FRAME_ASKED);
 }
@@ -15,7 +18,7 @@ CUresult cb_on_COPY_WITHIN(struct cb_request *q)
     CUdeviceptr from = cb_take_word(q);
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
-    if (!waits(q, async)) return CB_CALL(cuMemcpyDtoDAsync_v2)(to, from, bytes, stream);
+    if (!command_waits(q, async)) return CB_CALL(cuMemcpyDtoDAsync_v2)(to, from, bytes, stream);
     cb_release(q);
     return CB_CALL(cuMemcpyDtoD_v2)(to, from, bytes);
 }
@@ -31,7 +34,7 @@ CUresult cb_on_COPY_PEER(struct cb_request *q)
     CUcontext here = cb_object_of(q, CB_KIND_CONTEXT, cb_take_word(q));
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
-    if (!waits(q, async)) return CB_CALL(cuMemcpyPeerAsync)(to, there, from, here, bytes, stream);
+    if (!command_waits(q, async)) return CB_CALL(cuMemcpyPeerAsync)(to, there, from, here, bytes, stream);
     cb_release(q);
     return CB_CALL(cuMemcpyPeer)(to, there, from, here, bytes);
 }
@@ -43,7 +46,7 @@ struct fill {
     CUstream stream;
 };
 
-static CUresult fill_async(const struct fill *f)
+static CUresult fill_asynchronously(const struct fill *f)
 {
     switch (f->element) {
     case 1:
@@ -59,7 +62,7 @@ static CUresult fill_async(const struct fill *f)
     }
 }
 
-static CUresult fill_now(const struct fill *f)
+static CUresult fill_and_wait(const struct fill *f)
 {
     switch (f->element) {
     case 1:
@@ -86,9 +89,9 @@ CUresult cb_on_FILL(struct cb_request *q)
     bool async = cb_take_word(q) != 0;
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
-    if (!waits(q, async)) return fill_async(&f);
+    if (!command_waits(q, async)) return fill_asynchronously(&f);
     cb_release(q);
-    return fill_now(&f);
+    return fill_and_wait(&f);
 }
 
 CUresult cb_on_POINTER(struct cb_request *q)

@@ -1,11 +1,11 @@
-/* Nodes of graphs whose parameters hold what travelled. */
+/* Handlers of graph nodes whose parameters hold data of the program. */
 #include "remote/wire/graph.h"
-#include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/launch.h"
 #include "remote/worker/outbox.h"
+#include "remote/worker/pending_copies.h"
 
-static CUgraphNode *take_dependencies(struct cb_request *q, size_t *count)
+static CUgraphNode *dependencies_take(struct cb_request *q, size_t *count)
 {
     *count = cb_take_word(q);
     CUgraphNode *nodes = cb_scratch(q, *count, sizeof *nodes);
@@ -14,7 +14,7 @@ static CUgraphNode *take_dependencies(struct cb_request *q, size_t *count)
     return nodes;
 }
 
-static void take_kernel(struct cb_request *q, CUDA_KERNEL_NODE_PARAMS *p)
+static void kernel_params_take(struct cb_request *q, CUDA_KERNEL_NODE_PARAMS *p)
 {
     uint64_t w[4];
     memset(p, 0, sizeof *p);
@@ -38,10 +38,10 @@ CUresult cb_on_KERNEL_NODE(struct cb_request *q)
     CUgraph graph = change == CB_NODE_ADD ? cb_object_of(q, CB_KIND_GRAPH, cb_take_word(q)) : NULL;
     CUgraphExec exec = change == CB_NODE_EXEC_SET ? cb_object_of(q, CB_KIND_EXEC, cb_take_word(q)) : NULL;
     CUgraphNode node = change != CB_NODE_ADD ? cb_object_of(q, CB_KIND_NODE, cb_take_word(q)) : NULL;
-    take_kernel(q, &p);
+    kernel_params_take(q, &p);
     size_t bytes = cb_take_word(q), count = 0;
     const void *block = cb_take_block(q, bytes);
-    CUgraphNode *before = change == CB_NODE_ADD ? take_dependencies(q, &count) : NULL;
+    CUgraphNode *before = change == CB_NODE_ADD ? dependencies_take(q, &count) : NULL;
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)block, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
@@ -54,21 +54,21 @@ CUresult cb_on_KERNEL_NODE(struct cb_request *q)
     return result;
 }
 
-/* Into memory of ours, from where it travels behind every launch. */
-static CUresult to_program(struct cb_request *q, CUDA_MEMCPY3D *p, CUgraph graph)
+/* Copy into our own memory, from where the data is sent after every launch. */
+static CUresult copy_node_to_program(struct cb_request *q, CUDA_MEMCPY3D *p, CUgraph graph)
 {
     size_t height = p->Height ? p->Height : 1, depth = p->Depth ? p->Depth : 1;
-    if (p->WidthInBytes > CB_FETCH_MAX || height > CB_FETCH_MAX || depth > CB_FETCH_MAX ||
-        p->WidthInBytes * height > CB_FETCH_MAX || p->WidthInBytes * height * depth > CB_FETCH_MAX)
+    if (p->WidthInBytes > CB_ASYNC_COPY_MAX || height > CB_ASYNC_COPY_MAX || depth > CB_ASYNC_COPY_MAX ||
+        p->WidthInBytes * height > CB_ASYNC_COPY_MAX || p->WidthInBytes * height * depth > CB_ASYNC_COPY_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    uint8_t *data = cb_drain_room(p->WidthInBytes * height * depth);
+    uint8_t *data = cb_pending_copy_buffer(p->WidthInBytes * height * depth);
     if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
     p->dstHost = data;
     p->dstXInBytes = p->dstY = p->dstZ = 0;
     p->dstPitch = p->WidthInBytes;
     p->dstHeight = p->Height;
-    CUresult result = cb_drain_keep(&q->frame, data, graph);
-    if (result != CUDA_SUCCESS) cb_drain_free(data);
+    CUresult result = cb_pending_copy_keep(&q->frame, data, graph);
+    if (result != CUDA_SUCCESS) cb_pending_copy_free(data);
     return result;
 }
 
@@ -80,14 +80,14 @@ CUresult cb_on_MEMCPY_NODE(struct cb_request *q)
     CUgraph graph = cb_object_of(q, CB_KIND_GRAPH, cb_take_word(q));
     CUcontext context = cb_object_of(q, CB_KIND_CONTEXT, cb_take_word(q));
     cb_take_bytes(q, &p, sizeof p);
-    CUgraphNode *before = take_dependencies(q, &count);
+    CUgraphNode *before = dependencies_take(q, &count);
     bool to_us = p.dstMemoryType == CU_MEMORYTYPE_HOST;
     if (!cb_taken(q) || p.srcMemoryType != CU_MEMORYTYPE_DEVICE ||
         (!to_us && p.dstMemoryType != CU_MEMORYTYPE_DEVICE))
         return CB_MALFORMED;
     p.srcHost = p.dstHost = NULL;
     CUresult result = q->failed;
-    if (result == CUDA_SUCCESS && to_us) result = to_program(q, &p, graph);
+    if (result == CUDA_SUCCESS && to_us) result = copy_node_to_program(q, &p, graph);
     bool kept = to_us && result == CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         result = CB_CALL(cuGraphAddMemcpyNode)(&node, graph, before, count, &p, context);
@@ -108,7 +108,7 @@ CUresult cb_on_MEM_ALLOC_NODE(struct cb_request *q)
     CUgraph graph = cb_object_of(q, CB_KIND_GRAPH, cb_take_word(q));
     cb_take_bytes(q, &p.poolProps, sizeof p.poolProps);
     p.bytesize = cb_take_word(q);
-    CUgraphNode *before = take_dependencies(q, &count);
+    CUgraphNode *before = dependencies_take(q, &count);
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
     p.poolProps.win32SecurityAttributes = NULL;

@@ -1,4 +1,4 @@
-#include "remote/worker/upload.h"
+#include "remote/worker/image_upload.h"
 
 #include "remote/worker/generated.h"
 #include "remote/worker/session.h"
@@ -10,7 +10,7 @@ static struct {
     size_t bytes, filled;
 } image;
 
-static void forget(void)
+static void upload_drop(void)
 {
     free(image.data);
     image.data = NULL;
@@ -23,7 +23,7 @@ CUresult cb_on_IMAGE(struct cb_request *q)
     if (!cb_taken(q) || CB_WORDS(part) != q->bulk || bytes > IMAGE_MAX || part > bytes || at > bytes - part)
         return CB_MALFORMED;
     if (at == 0) {
-        forget();
+        upload_drop();
         image.data = malloc(CB_WORDS(bytes) + 8);
         image.bytes = bytes;
     }
@@ -43,10 +43,10 @@ const void *cb_upload_named(struct cb_request *q, size_t *bytes)
         cb_hash(image.data, image.bytes, found);
         q->bad = memcmp(found, wanted, sizeof found) != 0;
         if (q->bad) return NULL;
-        memset(image.data + image.bytes, 0, 8); /* a zero ends text */
+        memset(image.data + image.bytes, 0, 8); /* a zero terminates text */
         cb_images_put(wanted, image.data, image.bytes);
-        image.data = NULL; /* it is theirs now */
+        image.data = NULL; /* the image table owns it now */
     }
-    forget();
+    upload_drop();
     return cb_images_find(wanted, *bytes);
 }
